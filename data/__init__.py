@@ -1,0 +1,1 @@
+"""Text to NumPy batches, the same for every framework."""

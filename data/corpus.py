@@ -1,0 +1,363 @@
+"""A folder of text, encoded once into a cache and read from there a piece at a time.
+
+Every line of a file, blank ones included, ends in `<eos>`: that is how the published token
+counts of WikiText and the Penn Treebank come about. The vocabulary is that of the training
+text.
+
+The cache holds a folder per content and settings, `corpus-<hash>`, with `vocabulary.txt`, and
+per split `<split>.tokens` (ids, int32, little-endian) and `<split>.lines` (the id count before
+each line and after the last, int64, little-endian). Its name is made from the text's sha256, so
+a changed file is another corpus, and two processes that encode the same text write the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import synthetic
+from data.errors import InputError
+from data.files import make_folder, new_folder, write_file
+from data.progress import Progress
+from data.text import MAX_LINE, open_input, read_blocks
+from data.vocabulary import (
+    END_ID,
+    SMALLEST,
+    SPECIAL,
+    UNKNOWN,
+    UNKNOWN_ID,
+    Vocabulary,
+    build_vocabulary,
+    check_tokens,
+)
+
+SPLITS = ("train", "valid", "test")
+NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # of a split's file
+
+_FORMAT = 1  # a change to what is encoded, or how, must raise this
+_MOSTLY_UNKNOWN = 0.2  # share of words from which a warning is given
+_MOST_WORDS = 2_000_000  # distinct ones counted at once, about 0.3 GB
+_LONGEST_WORD = 1000  # characters; a longer one is always `<unk>`
+_LINE_END = "\0"  # stands for a line's end among words; no text holds it, see data/text.py
+_RACY_SECONDS = 2.0  # a file changed this recently may change again within its time stamp
+
+
+class EncodedText:
+    """One split's token ids on disk, read a piece at a time; safe to read from several threads.
+
+    Attributes:
+      name: the text file it came from.
+      num_tokens: ids, a `<eos>` per line included.
+      num_lines: lines, blank ones included.
+      num_sentences: lines that hold a word.
+      vocabulary_size: the number of entries in the vocabulary.
+      unknown_share: the share of words (without line ends) that are `<unk>`.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, path: Path, facts: dict[str, Any], vocabulary_size: int
+    ) -> None:
+        self.name = str(path)
+        self.num_tokens: int = facts["num_tokens"]
+        self.num_lines: int = facts["num_lines"]
+        self.num_sentences: int = facts["num_sentences"]
+        self.unknown_share: float = facts["unknown_share"]
+        self.vocabulary_size = vocabulary_size
+        self._tokens_path = folder / f"{split}.tokens"
+        self._lines_path = folder / f"{split}.lines"
+        # an open file rather than a map: pages of a map would count as this process's memory
+        self._file = self._tokens_path.open("rb", buffering=0)
+
+    def read(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Return ids start .. stop - 1, int32 [stop - start].
+
+        Raises:
+          IndexError: if the range is not within 0 .. num_tokens.
+          InputError: if the file on disk was damaged.
+        """
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"{self.name}: {start}:{stop} is not within 0:{self.num_tokens}")
+        count, offset = 4 * (stop - start), 4 * start
+        content = os.pread(self._file.fileno(), count, offset)
+        while len(content) < count:  # a single read ends at 2 GiB, or at a signal
+            more = os.pread(self._file.fileno(), count - len(content), offset + len(content))
+            if not more:
+                raise InputError(
+                    f"{self._tokens_path}: this file was cut short; remove its folder"
+                )
+            content += more
+        ids = np.frombuffer(content, dtype="<i4").astype(np.int32, copy=False)
+        check_tokens(ids, self.vocabulary_size, source=str(self._tokens_path))
+        return ids
+
+    @property
+    def line_offsets(self) -> NDArray[np.int64]:
+        """Where each line starts and the last one ends, int64 [num_lines + 1], a memory map.
+
+        A line is its words and `<eos>`; one of length 1 is blank. The pages touched stay this
+        process's memory until the array is dropped.
+        """
+        return np.memmap(self._lines_path, dtype="<i8", mode="r", shape=(self.num_lines + 1,))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A vocabulary and three encoded texts.
+
+    Attributes:
+      notes: one-line remarks for the user, the same whether read from the cache or not.
+      content_hash: sha256 of the texts and the settings, in hexadecimal.
+      embedded: whether it is the corpus of data/synthetic.py.
+    """
+
+    vocabulary: Vocabulary
+    train: EncodedText
+    valid: EncodedText
+    test: EncodedText
+    notes: tuple[str, ...]
+    content_hash: str
+    embedded: bool
+
+    def best_perplexity(self, split: str) -> float | None:
+        """Return the lowest perplexity possible on a split, where it is known.
+
+        It is for the embedded corpus with its whole vocabulary: words made `<unk>` by a cap are
+        easier to predict.
+        """
+        whole = getattr(self, split).unknown_share == 0 and self.train.unknown_share == 0
+        return synthetic.best_perplexity(split) if self.embedded and whole else None
+
+
+def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -> Corpus:
+    """Encode a folder of text, or find it encoded.
+
+    Args:
+      folder: holds train, valid and test, each named as one of `NAMES`; None for the embedded
+        corpus, which is then written into the cache.
+      cache: a folder of its own, created if missing. Several processes may use it at once.
+      vocabulary_size: the largest, `<unk>` and `<eos>` included; None for every word.
+
+    Raises:
+      InputError: naming the file and line, if the texts cannot be used.
+    """
+    if vocabulary_size is not None and vocabulary_size < SMALLEST:  # before reading anything
+        build_vocabulary({}, vocabulary_size)
+    embedded = folder is None
+    make_folder(cache)
+    if folder is None:
+        folder = _embedded_folder(cache)
+    paths = find_splits(folder)
+    stats = {split: _stat(path) for split, path in paths.items()}
+    settings = {
+        "format": _FORMAT,
+        "vocabulary_size": vocabulary_size,
+        "special": SPECIAL,
+        "texts": {split: _file_hash(path, cache) for split, path in paths.items()},
+    }
+    content_hash = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    target = cache / f"corpus-{content_hash[:32]}"
+    facts = _read_facts(target)
+    if facts is None:
+        if target.exists():  # damaged; what is left is ours alone and can be made again
+            shutil.rmtree(target, ignore_errors=True)
+        with new_folder(target) as temporary:
+            _encode(paths, temporary, vocabulary_size)
+            for split, path in paths.items():
+                if _stat(path) != stats[split]:
+                    raise InputError(f"{path}: this file was changed while it was read")
+        facts = _read_facts(target)
+        if facts is None:
+            raise InputError(f"{target}: what was just encoded here is gone or damaged")
+    vocabulary = Vocabulary.load(target / "vocabulary.txt")
+    texts: dict[str, EncodedText] = {}
+    notes: list[str] = []
+    for split, path in paths.items():
+        texts[split] = EncodedText(target, split, path, facts[split], len(vocabulary))
+        # without the path, because the cache may have met this text under another name
+        notes += [f"{path}{note}" for note in facts[split]["notes"]]
+    return Corpus(
+        vocabulary,
+        texts["train"],
+        texts["valid"],
+        texts["test"],
+        tuple(notes),
+        content_hash,
+        embedded,
+    )
+
+
+def find_splits(folder: Path) -> dict[str, Path]:
+    """Return the file of each split of a folder.
+
+    Raises:
+      InputError: if there is none, or more than one, for a split.
+    """
+    if not folder.exists():
+        raise InputError(f"{folder}: no such folder")
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: this is a file, a folder with train.txt, valid.txt and"
+            " test.txt is needed"
+        )
+    paths = {}
+    for split in SPLITS:
+        names = [name.format(split) for name in NAMES]
+        found = [name for name in names if (folder / name).exists()]
+        if not found:
+            raise InputError(f"{folder}: no {split} text, one of {', '.join(names)} is needed")
+        if len(found) > 1:
+            raise InputError(f"{folder}: {' and '.join(found)} are both there, only one may be")
+        paths[split] = folder / found[0]
+    return paths
+
+
+def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -> None:
+    sizes = {split: path.stat().st_size for split, path in paths.items()}
+    with Progress("encoding", sum(sizes.values()) + sizes["train"]) as progress:
+        notes: list[str] = []
+        counts = _count_words(paths["train"], vocabulary_size, notes, progress)
+        vocabulary = build_vocabulary(counts, vocabulary_size, source=str(paths["train"]))
+        del counts
+        vocabulary.save(folder / "vocabulary.txt")
+        facts = {}
+        for split, path in paths.items():
+            facts[split] = _encode_text(path, folder, split, vocabulary, progress)
+        facts["train"]["notes"] += [note.removeprefix(str(paths["train"])) for note in notes]
+    write_file(folder / "corpus.json", json.dumps(facts, indent=1).encode())
+
+
+def _count_words(
+    path: Path, vocabulary_size: int | None, notes: list[str], progress: Progress
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    lowest = 0  # words seen this often or less were dropped
+    for block in read_blocks(path, [], progress.update):  # its notes come with the encoding
+        words = block.split()
+        if max(map(len, words), default=0) > _LONGEST_WORD:
+            words = [word for word in words if len(word) <= _LONGEST_WORD]
+        counts.update(words)
+        if len(counts) > _MOST_WORDS and vocabulary_size is None:
+            raise InputError(
+                f"{path}: more than {_MOST_WORDS:,} distinct words: give a vocabulary size"
+            )
+        while len(counts) > _MOST_WORDS:
+            lowest += 1
+            counts = Counter({word: n for word, n in counts.items() if n > lowest})
+    if lowest:
+        notes.append(
+            f"{path}: more than {_MOST_WORDS:,} distinct words; those seen {lowest} times or"
+            " less were forgotten now and then"
+        )
+    return counts
+
+
+def _encode_text(
+    path: Path, folder: Path, split: str, vocabulary: Vocabulary, progress: Progress
+) -> dict[str, Any]:
+    """Write a split's ids and line offsets, and return the facts about it."""
+    ids_of = {token: id for id, token in enumerate(vocabulary.tokens)}
+    ids_of[_LINE_END] = -1  # not yet END_ID: a text may hold the word `<eos>` itself
+    notes: list[str] = []
+    num_tokens = num_lines = num_sentences = num_unknown = 0
+    with (
+        (folder / f"{split}.tokens").open("wb") as tokens_file,
+        (folder / f"{split}.lines").open("wb") as lines_file,
+    ):
+        lines_file.write(np.zeros(1, dtype="<i8").tobytes())
+        for block in read_blocks(path, notes, progress.update):
+            words = block.replace("\n", f" {_LINE_END} ").split()
+            ids = np.fromiter(
+                map(ids_of.get, words, repeat(UNKNOWN_ID)), dtype="<i4", count=len(words)
+            )
+            ends = np.flatnonzero(ids == -1) + 1  # where the next line starts
+            ids[ends - 1] = END_ID
+            tokens_file.write(ids.tobytes())
+            lines_file.write((ends + num_tokens).astype("<i8").tobytes())
+            num_tokens += len(ids)
+            num_lines += len(ends)
+            num_sentences += int(np.count_nonzero(np.diff(ends, prepend=0) > 1))
+            num_unknown += int(np.count_nonzero(ids == UNKNOWN_ID))
+        for file in (tokens_file, lines_file):
+            file.flush()
+            os.fsync(file.fileno())
+    if num_sentences == 0:
+        raise InputError(
+            f"{path}: {num_lines} lines without a word, at least one word is needed"
+        )
+    unknown_share = num_unknown / (num_tokens - num_lines)
+    if unknown_share > _MOSTLY_UNKNOWN:
+        notes.append(
+            f"{path}: {unknown_share:.1%} of the words are {UNKNOWN} with a vocabulary of"
+            f" {len(vocabulary):,}; more than {_MOSTLY_UNKNOWN:.0%} teaches a model little"
+        )
+    return {
+        "num_tokens": num_tokens,
+        "num_lines": num_lines,
+        "num_sentences": num_sentences,
+        "unknown_share": unknown_share,
+        "notes": [note.removeprefix(str(path)) for note in notes],
+    }
+
+
+def _read_facts(folder: Path) -> dict[str, Any] | None:
+    """Return the facts about an encoded corpus, None if it is not there or was damaged."""
+    try:
+        facts = json.loads((folder / "corpus.json").read_bytes())
+        for split in SPLITS:
+            tokens, lines = folder / f"{split}.tokens", folder / f"{split}.lines"
+            if tokens.stat().st_size != 4 * facts[split]["num_tokens"]:
+                return None
+            if lines.stat().st_size != 8 * (facts[split]["num_lines"] + 1):
+                return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return facts
+
+
+def _stat(path: Path) -> list[int]:
+    """Return what changes whenever a file does; the change time cannot be set back."""
+    with open_input(path) as file:
+        stat = os.fstat(file.fileno())
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _file_hash(path: Path, cache: Path) -> str:
+    """Return a file's sha256, without reading it if it has not changed since the last time."""
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+    remembered = cache / f"text-{name}.json"
+    before, now = _stat(path), time.time()
+    try:
+        seen = json.loads(remembered.read_bytes())
+        if seen["stat"] == before:
+            return str(seen["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not remembered: read the file
+    digest = hashlib.sha256()
+    with open_input(path) as file:
+        while chunk := file.read(MAX_LINE):
+            digest.update(chunk)
+    # a change within the same tick of the clock would leave the time stamp as it is
+    if _stat(path) == before and max(before[-2:]) / 1e9 < now - _RACY_SECONDS:
+        record = {"path": str(path), "stat": before, "sha256": digest.hexdigest()}
+        write_file(remembered, json.dumps(record).encode())
+    return digest.hexdigest()
+
+
+def _embedded_folder(cache: Path) -> Path:
+    folder = cache / f"embedded-{synthetic.VERSION}"
+    if not folder.exists():
+        with new_folder(folder) as temporary:
+            synthetic.write_corpus(temporary)
+    return folder

@@ -1,0 +1,247 @@
+"""Encoded text to batches [batch, time]: a running stream, or one sentence a row.
+
+Every batch is a pure function of (text, arguments, step), so all who read it, resumed runs
+included, read the same. Random choices are raw 64-bit draws of PCG64, whose stream NumPy
+promises never to change (unlike that of `Generator.permutation`), and stable sorts of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.corpus import EncodedText
+from data.errors import InputError
+from data.vocabulary import END_ID
+
+_BUCKET = 4  # tokens; sentences whose lengths differ by less may share a batch at random
+_LINES_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step trains on or is judged by.
+
+    Attributes:
+      tokens: int64 [batch, time], the inputs; 0 beyond each length.
+      targets: int64 [batch, time], the token after each input; 0 beyond each length.
+      lengths: int64 [batch], real targets per row.
+      carry: whether the state goes on from the batch before; else it starts at zero.
+    """
+
+    tokens: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    carry: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Real targets in the batch."""
+        return int(self.lengths.sum())
+
+
+class Batches(Protocol):
+    """What both ways of batching have in common."""
+
+    batches_per_epoch: int
+    smallest_batch: int  # rows
+    tokens_per_epoch: int  # real targets
+    notes: tuple[str, ...]  # one-line remarks for the user
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step; step // batches_per_epoch is the epoch."""
+
+
+class StreamBatches:
+    """Contiguous rows of a text read in parallel, [batch, time] at a step.
+
+    The num_tokens - 1 pairs of a token and the next are cut into `batch_size` rows whose
+    lengths differ by one at most, and each row is read from left to right. Each pair is used
+    exactly once an epoch; only the last batch of one has lengths below `time`, and 0 there is
+    possible.
+
+    Args:
+      text: an encoded text.
+      batch_size: rows.
+      time: targets per row.
+
+    Raises:
+      InputError: if the text is shorter than one batch.
+
+    Source: Zaremba et al. 2014, arXiv:1409.2329; they drop the pairs left over.
+    """
+
+    def __init__(self, text: EncodedText, batch_size: int, time: int) -> None:
+        _check_positive(batch_size=batch_size, time=time)
+        needed = batch_size * time + 1
+        if text.num_tokens < needed:
+            raise InputError(
+                f"{text.name}: {text.num_tokens:,} tokens are less than one batch: {batch_size}"
+                f" rows x {time} tokens need {needed:,}"
+            )
+        self.notes: tuple[str, ...] = ()
+        self.smallest_batch = batch_size
+        self.tokens_per_epoch = text.num_tokens - 1
+        self._text, self._time = text, time
+        bounds = _even_bounds(self.tokens_per_epoch, batch_size)
+        self._starts, self._sizes = bounds[:-1], np.diff(bounds)
+        self.batches_per_epoch = -(-int(self._sizes.max()) // time)
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step, always [batch_size, time]."""
+        index = step % self.batches_per_epoch
+        column = index * self._time
+        lengths = np.clip(self._sizes - column, 0, self._time)
+        tokens = np.zeros((len(lengths), self._time), dtype=np.int64)
+        targets = np.zeros_like(tokens)
+        for row, length in enumerate(lengths.tolist()):
+            start = int(self._starts[row]) + column
+            if length:
+                ids = self._text.read(start, start + length + 1)
+                tokens[row, :length] = ids[:-1]
+                targets[row, :length] = ids[1:]
+        return Batch(tokens, targets, lengths, carry=index > 0)
+
+
+class SentenceBatches:
+    """One sentence a row, padded to the longest of its batch.
+
+    A row reads `<eos>` w1 .. wn and its targets are w1 .. wn `<eos>`. Lines without words are
+    left out. A sentence of more than `max_length` targets is cut into consecutive rows, which
+    start from a zero state but from the token before. An epoch's rows are shuffled, sorted by
+    length in steps of a few tokens, and cut into the fewest batches of at most `batch_size`
+    rows; the batches differ by one row at most, none is dropped, and their order is shuffled
+    too.
+
+    Args:
+      text: an encoded text.
+      batch_size: the most rows.
+      max_length: the most targets of a row.
+      seed: of the shuffling, with the epoch.
+      shuffle: False keeps the order of the text among rows of similar length, and the batches
+        sorted by length: for evaluation.
+
+    Raises:
+      InputError: if the text has fewer rows than `batch_size`.
+    """
+
+    def __init__(
+        self,
+        text: EncodedText,
+        batch_size: int,
+        max_length: int,
+        seed: int,
+        shuffle: bool = True,
+    ) -> None:
+        _check_positive(batch_size=batch_size, max_length=max_length)
+        if seed < 0:
+            raise InputError(f"seed {seed}: 0 or more is needed")
+        self._text, self._seed, self._shuffle = text, seed, shuffle
+        self._starts, self._lengths, num_cut = _rows(text, max_length)
+        self.num_rows = len(self._lengths)
+        if self.num_rows < batch_size:
+            raise InputError(
+                f"{text.name}: {text.num_sentences:,} sentences make {self.num_rows:,} rows,"
+                f" less than one batch of {batch_size:,}"
+            )
+        self.notes: tuple[str, ...] = ()
+        if num_cut:
+            self.notes = (
+                f"{text.name}: {num_cut:,} of {text.num_sentences:,} sentences are longer than"
+                f" {max_length} targets and were cut into several rows",
+            )
+        self.tokens_per_epoch = int(self._lengths.sum(dtype=np.int64))
+        self.batches_per_epoch = -(-self.num_rows // batch_size)
+        self.smallest_batch = self.num_rows // self.batches_per_epoch
+        self._bounds = _even_bounds(self.num_rows, self.batches_per_epoch)
+        self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step, [rows, longest of them]."""
+        order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
+        index = int(batch_order[step % self.batches_per_epoch])
+        rows = order[self._bounds[index] : self._bounds[index + 1]]
+        lengths = self._lengths[rows].astype(np.int64)
+        tokens = np.zeros((len(rows), int(lengths.max())), dtype=np.int64)
+        targets = np.zeros_like(tokens)
+        tokens[:, 0] = END_ID  # what precedes the first token of the text
+        for row, (start, length) in enumerate(
+            zip(self._starts[rows].tolist(), lengths.tolist(), strict=True)
+        ):
+            # the token before a sentence is the last one's <eos>, and before a cut row its
+            # own sentence's: both are the first input
+            before = min(start, 1)
+            ids = self._text.read(start - before, start + length)
+            tokens[row, 1 - before : length] = ids[:-1]
+            targets[row, :length] = ids[before:]
+        return Batch(tokens, targets, lengths, carry=False)
+
+    def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the rows in the order of the batches, and the order of the batches."""
+        if not self._shuffle:
+            epoch = 0
+        plan = self._plan  # read once: another thread may replace it
+        if plan is None or plan[0] != epoch:
+            # bucket in the high bits, and below it a draw, or nothing for the order of the text
+            keys = (self._lengths.astype(np.uint64) - 1) // _BUCKET
+            keys <<= np.uint64(32)
+            batch_keys = np.zeros(self.batches_per_epoch, dtype=np.uint64)
+            if self._shuffle:
+                keys |= _draws(self._seed, epoch, 0, self.num_rows) >> np.uint64(32)
+                batch_keys = _draws(self._seed, epoch, 1, self.batches_per_epoch)
+            order = np.argsort(keys, kind="stable").astype(np.uint32)
+            batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
+            plan = self._plan = (epoch, order, batch_order)
+        return plan[1:]
+
+
+def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
+    """Return raw draws; stream 0 is for rows, 1 for batches."""
+    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)
+
+
+def _rows(
+    text: EncodedText, max_length: int
+) -> tuple[NDArray[np.integer], NDArray[np.integer], int]:
+    """Return each row's first target and number of targets, and how many sentences were cut.
+
+    Types are as small as the text allows: ten million sentences take about 80 MB.
+    """
+    start_type = np.uint32 if text.num_tokens < 1 << 32 else np.uint64
+    length_type = np.uint16 if max_length < 1 << 16 else np.uint32
+    starts, lengths, num_cut = [], [], 0
+    for offsets in _pieces(text.line_offsets):
+        sizes = np.diff(offsets)
+        worded = np.flatnonzero(sizes > 1)
+        sizes, firsts = sizes[worded], offsets[worded]
+        pieces = -(-sizes // max_length)
+        num_cut += int(np.count_nonzero(pieces > 1))
+        row_of_piece = np.repeat(np.arange(len(pieces)), pieces)
+        place = np.arange(len(row_of_piece)) - (np.cumsum(pieces) - pieces)[row_of_piece]
+        starts.append((firsts[row_of_piece] + place * max_length).astype(start_type))
+        left = sizes[row_of_piece] - place * max_length
+        lengths.append(np.minimum(left, max_length).astype(length_type))
+    return np.concatenate(starts), np.concatenate(lengths), num_cut
+
+
+def _pieces(offsets: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield a million lines' offsets at a time, to keep temporary arrays small."""
+    for first in range(0, len(offsets) - 1, _LINES_AT_ONCE):
+        yield np.array(offsets[first : first + _LINES_AT_ONCE + 1])
+
+
+def _even_bounds(total: int, parts: int) -> NDArray[np.int64]:
+    """Return parts + 1 bounds of 0 .. total; earlier parts are larger, by one at most."""
+    size, larger = divmod(total, parts)
+    part = np.arange(parts + 1, dtype=np.int64)
+    return part * size + np.minimum(part, larger)
+
+
+def _check_positive(**arguments: int) -> None:
+    for name, value in arguments.items():
+        if value < 1:
+            raise InputError(f"{name} {value}: 1 or more is needed")

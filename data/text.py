@@ -1,0 +1,155 @@
+"""Text files read as UTF-8, a block at a time, with every fault named by line and byte.
+
+A line ends at "\\n" or "\\r\\n" and nowhere else; the last line needs no end. Words are what
+`str.split()` finds, so a line of spaces, of U+3000 or of nothing holds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from data.errors import InputError
+from data.files import reason
+
+MAX_LINE = 1 << 20  # bytes; also what is read at once, see `_cut_first_line`
+
+_MARK = b"\xef\xbb\xbf"  # UTF-8's byte-order mark
+_ALIENS = (  # first bytes of what is often passed as text by mistake
+    (b"\x1f\x8b", "gzip", "unpack it first"),
+    (b"PK\x03\x04", "a zip archive", "unpack it first"),
+    (b"BZh", "bzip2", "unpack it first"),
+    (b"\xfd7zXZ\x00", "xz", "unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "zstandard", "unpack it first"),
+    (b"\xff\xfe\x00\x00", "UTF-32", "save it as UTF-8"),
+    (b"\x00\x00\xfe\xff", "UTF-32", "save it as UTF-8"),
+    (b"\xff\xfe", "UTF-16", "save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16", "save it as UTF-8"),
+)
+
+
+def read_blocks(
+    path: Path, notes: list[str], progress: Callable[[int], None] = lambda count: None
+) -> Iterator[str]:
+    """Yield a text file as strings of whole lines, each line ending in "\\n".
+
+    No more than about 4 * MAX_LINE bytes are held at once. A line of more than MAX_LINE bytes
+    is cut into several, at a space where there is one.
+
+    Args:
+      path: the file.
+      notes: one-line remarks for the user are appended here, each starting with the path.
+      progress: called with the number of bytes after each reading.
+
+    Raises:
+      InputError: if the file is missing, empty, not a file, not readable, or not UTF-8 text.
+    """
+    with open_input(path) as file:
+        first_line, offset = 1, 0  # of `block`
+        block = file.read(MAX_LINE)
+        progress(len(block))
+        _check_start(path, block)
+        if block.startswith(_MARK):
+            notes.append(f"{path}: the UTF-8 byte-order mark was left out")
+            block, offset = block[len(_MARK) :], len(_MARK)
+        noted = 0
+        ended = False
+        while not ended:
+            chunk = file.read(MAX_LINE)
+            progress(len(chunk))
+            ended = not chunk
+            block += chunk
+            while cut := _cut_first_line(block):
+                if noted != first_line:
+                    notes.append(
+                        f"{path}:{first_line}: this line is longer than {MAX_LINE:,} bytes and"
+                        " was cut into several"
+                    )
+                    noted = first_line
+                yield _decode(path, block[:cut], first_line, offset) + "\n"
+                block, offset = block[cut:], offset + cut
+            end = len(block) if ended else block.rfind(b"\n") + 1
+            if end:
+                whole = _decode(path, block[:end], first_line, offset)
+                yield whole if whole.endswith("\n") else whole + "\n"
+                first_line += whole.count("\n")
+                block, offset = block[end:], offset + end
+
+
+def read_lines(path: Path, notes: list[str]) -> Iterator[str]:
+    """Yield the lines of a text file without their ends.
+
+    Raises:
+      InputError: as `read_blocks`.
+    """
+    for block in read_blocks(path, notes):
+        for line in block[:-1].split("\n"):
+            yield line.removesuffix("\r")
+
+
+def open_input(path: Path) -> BinaryIO:
+    """Open a file for reading bytes.
+
+    Raises:
+      InputError: if it is missing, a folder, not a regular file, or not readable.
+    """
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: this is a folder, a text file is needed")
+        if path.exists() and not path.is_file():  # a pipe would block, a device may never end
+            raise InputError(f"{path}: this is not a regular file")
+        return path.open("rb")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this file: {reason(error)}") from None
+
+
+def _check_start(path: Path, start: bytes) -> None:
+    if start in (b"", _MARK):
+        raise InputError(f"{path}: the file is empty, at least one line of words is needed")
+    for magic, name, advice in _ALIENS:
+        if start.startswith(magic):
+            raise InputError(f"{path}: this is {name}, not UTF-8 text: {advice}")
+    # UTF-16 without a mark: every other byte of Latin text is zero
+    head = start[:4096]
+    few, many = sorted((head[0::2].count(0), head[1::2].count(0)))
+    if many > len(head) / 4 and few < len(head) / 16:
+        raise InputError(f"{path}: this looks like UTF-16, not UTF-8: save it as UTF-8")
+
+
+def _cut_first_line(block: bytes) -> int:
+    """Return where to cut a first line that is too long, else 0.
+
+    Only the first line can be: less than MAX_LINE bytes were left over and as many are read at
+    once, so any later line lies within what was read.
+    """
+    if len(block) <= MAX_LINE or 0 <= block.find(b"\n") <= MAX_LINE:
+        return 0
+    space = block.rfind(b" ", 0, MAX_LINE) + 1
+    if space:
+        return space
+    cut = MAX_LINE
+    while cut > MAX_LINE - 4 and block[cut] & 0xC0 == 0x80:  # not inside a character
+        cut -= 1
+    return cut
+
+
+def _decode(path: Path, block: bytes, first_line: int, offset: int) -> str:
+    zero = block.find(0)
+    if zero >= 0:
+        line = first_line + block.count(b"\n", 0, zero)
+        raise InputError(
+            f"{path}:{line}: this is a binary file, not UTF-8 text: a zero byte at offset"
+            f" {offset + zero} of the file"
+        )
+    try:
+        return block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = first_line + block.count(b"\n", 0, error.start)
+        column = error.start - (block.rfind(b"\n", 0, error.start) + 1)
+        raise InputError(
+            f"{path}:{line}: byte 0x{block[error.start]:02x} at offset {offset + error.start}"
+            f" of the file (byte {column + 1} of the line) is not UTF-8"
+        ) from None

@@ -1,0 +1,166 @@
+"""Tokens and their ids."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.errors import InputError
+from data.files import write_file
+from data.text import read_lines
+
+UNKNOWN = "<unk>"  # any word that has no entry of its own
+END = "<eos>"  # the end of a sentence
+SPECIAL = (UNKNOWN, END)  # always the first entries
+UNKNOWN_ID = SPECIAL.index(UNKNOWN)
+END_ID = SPECIAL.index(END)
+SMALLEST = len(SPECIAL) + 2  # with a single word there is nothing to predict
+
+
+class Vocabulary:
+    """Tokens in the order of their ids; the first two are `<unk>` and `<eos>`.
+
+    Raises:
+      InputError: if a special token is missing or moved, a token is repeated, empty or holds
+        white space, or fewer than two words are left.
+    """
+
+    def __init__(self, tokens: Iterable[str], source: str = "vocabulary") -> None:
+        self.tokens: tuple[str, ...] = tuple(tokens)
+        self._ids: dict[str, int] = {}
+        for line, token in enumerate(self.tokens, 1):
+            if not token.strip():
+                raise InputError(
+                    f"{source}:{line}: a blank line, a token is needed on every line"
+                )
+            if token.split() != [token]:
+                raise InputError(f"{source}:{line}: token {token!r} holds white space")
+            if token in self._ids:
+                first = self._ids[token] + 1
+                raise InputError(f"{source}:{line}: token {token!r} is already on line {first}")
+            self._ids[token] = line - 1
+        for place, token in enumerate(SPECIAL, 1):
+            if token not in self._ids:
+                raise InputError(
+                    f"{source}: token {token} is missing, it must be on line {place}"
+                )
+            if self._ids[token] != place - 1:
+                seen = self._ids[token] + 1
+                raise InputError(f"{source}:{seen}: token {token} must be on line {place}")
+        if len(self) < SMALLEST:
+            words = ", ".join(map(repr, self.tokens[len(SPECIAL) :])) or "no word"
+            raise InputError(
+                f"{source}: besides {' and '.join(SPECIAL)} the vocabulary holds {words}; at"
+                " least 2 words are needed"
+            )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.tokens == other.tokens
+
+    def __hash__(self) -> int:
+        return hash(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} tokens, {self.content_hash[:12]})"
+
+    def index(self, token: str) -> int:
+        """Return a token's id, that of `<unk>` if it has none."""
+        return self._ids.get(token, UNKNOWN_ID)
+
+    def encode(self, tokens: Sequence[str]) -> NDArray[np.int32]:
+        """Return ids, int32 [tokens]."""
+        ids = map(self._ids.get, tokens, repeat(UNKNOWN_ID))
+        return np.fromiter(ids, dtype=np.int32, count=len(tokens))
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Return the tokens of ids.
+
+        Raises:
+          InputError: if an id is not in 0 .. size - 1.
+        """
+        array = np.asarray(list(ids), dtype=np.int64)
+        check_tokens(array, len(self))
+        return [self.tokens[id] for id in array]
+
+    @property
+    def content_hash(self) -> str:
+        """The sha256 of the vocabulary file, in hexadecimal."""
+        return hashlib.sha256(self._content()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write one token per line, the id being the line number less one.
+
+        Raises:
+          InputError: if the file cannot be written.
+        """
+        write_file(path, self._content())
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Read what `save` wrote.
+
+        Raises:
+          InputError: naming the line, if the file is not a vocabulary.
+        """
+        return cls(read_lines(path, []), source=str(path))
+
+    def _content(self) -> bytes:
+        return "".join(f"{token}\n" for token in self.tokens).encode()
+
+
+def build_vocabulary(
+    counts: Mapping[str, int], cap: int | None, source: str = "vocabulary"
+) -> Vocabulary:
+    """Take the most frequent words; of equally frequent ones, those first in code point order.
+
+    Args:
+      counts: word -> occurrences. `<unk>` and `<eos>` in it are the special tokens themselves.
+      cap: the largest size, special tokens included; None for no limit.
+      source: what the words came from, for messages.
+
+    Raises:
+      InputError: if the cap is too small or fewer than two words are there.
+    """
+    if cap is not None and cap < SMALLEST:
+        raise InputError(
+            f"vocabulary size {cap}: at least {SMALLEST} is needed,"
+            f" {len(SPECIAL)} special tokens and 2 words"
+        )
+    words = sorted(counts.keys() - set(SPECIAL), key=lambda word: (-counts[word], word))
+    limit = None if cap is None else cap - len(SPECIAL)
+    return Vocabulary((*SPECIAL, *words[:limit]), source=source)
+
+
+def check_tokens(
+    ids: NDArray[np.integer], vocabulary_size: int, source: str = "tokens"
+) -> None:
+    """Refuse ids that have no entry, before a framework sees them.
+
+    Args:
+      ids: an integer array of any shape.
+      vocabulary_size: the number of entries.
+      source: what the ids came from, for messages.
+
+    Raises:
+      InputError: naming the first such id and its position.
+    """
+    if ids.size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < vocabulary_size):
+        return
+    first = int(np.flatnonzero((ids < 0) | (ids >= vocabulary_size))[0])
+    position = tuple(int(i) for i in np.unravel_index(first, ids.shape))
+    where = position[0] if len(position) == 1 else position
+    raise InputError(
+        f"{source}: token id {int(ids.flat[first])} at position {where} is not in"
+        f" 0 .. {vocabulary_size - 1}"
+    )

@@ -1,0 +1,135 @@
+# Everything is installed into .venv and written under out; `make clean` removes both.
+# `make help` lists the commands.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help setup test parity lock clean
+unexport PYTHONHOME PYTHONPATH
+
+# The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
+# 3.11 or 3.12: a name on the PATH may be a version manager's stub for one not installed.
+PYTHON ?=
+CANDIDATES := python3.12 python3.11 python3.10 python3 python
+
+# More options for the commands below, such as `make test PYTEST_FLAGS="-k oracle"`.
+PYTEST_FLAGS ?=
+PARITY_FLAGS ?=
+LOCK_FLAGS ?=
+
+VENV_PYTHON := .venv/bin/python
+READY := .venv/ready
+export HYPOTHESIS_STORAGE_DIRECTORY := out/cache/hypothesis
+
+help:
+	@cat <<-'END'
+	make parity  set up, train in both frameworks on the embedded corpus, compare
+	make test    set up, then formatting, lint, types and the tests
+	make setup   only set up: what requirements.lock pins, in .venv
+	make lock    write requirements.lock anew from pyproject.toml
+	             (LOCK_FLAGS=--upgrade moves every pin to the newest release)
+	make clean   remove .venv and out
+	A Python of your own: make setup PYTHON=/path/to/python3.11 (after make clean)
+	END
+
+parity: setup
+	@status=0
+	$(VENV_PYTHON) -m parity run --out out/parity $(PARITY_FLAGS) || status=$$?
+	if [ -f out/parity/report.json ]; then echo "report: out/parity/report.json"; fi
+	exit $$status
+
+# Cheap checks first. .ONESHELL stops at the first that fails because of -e.
+test: setup
+	@set -x
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m mypy parity data
+	$(VENV_PYTHON) -m pytest $(PYTEST_FLAGS)
+
+setup: $(READY)
+
+# The stamp comes last, so an environment that was broken off is made anew. So is one whose lock
+# has changed: neither installer would remove what a new lock no longer names.
+$(READY): requirements.lock
+	@in_range='import sys
+	if sys.platform != "linux" or sys.implementation.name != "cpython":
+	    sys.exit(1)
+	if not (3, 10) <= sys.version_info[:2] < (3, 13):
+	    sys.exit(1)
+	# Of an active environment, the Python it was made from: it may be the .venv to replace.
+	print(getattr(sys, "_base_executable", None) or sys.executable)'
+	candidates=($(if $(PYTHON),'$(PYTHON)',$(CANDIDATES)))
+	base=
+	for candidate in "$${candidates[@]}"; do
+	    if base=$$("$$candidate" -c "$$in_range" 2>/dev/null); then break; fi
+	done
+	if [ -z "$$base" ]; then
+	    echo "error: none of ($${candidates[*]}) is CPython 3.10, 3.11 or 3.12 on Linux:" \
+	        "install one, or name it with make PYTHON=/path/to/python3" >&2
+	    exit 2
+	fi
+
+	plain_venv() {
+	    if ! "$$base" -c 'import ensurepip, venv' 2>/dev/null; then
+	        echo "error: $$base cannot make environments with pip: install uv or the" \
+	            "system's package for it (Debian, Ubuntu: python3-venv)" >&2
+	        exit 2
+	    fi
+	    "$$base" -m venv .venv
+	}
+	# Install one package by its lines of the lock, so with version and hashes.
+	pip_one() {
+	    awk -v start="$$1==" '/^[^ #]/ { keep = index($$0, start) == 1 } keep' \
+	        requirements.lock > ".venv/$$1.lock"
+	    pip_install -r ".venv/$$1.lock"
+	}
+	pip_install() {
+	    PIP_USER=0 $(VENV_PYTHON) -m pip --disable-pip-version-check install --no-input \
+	        --require-hashes "$$@"
+	}
+
+	rm -rf .venv
+	hash -r
+	echo "making .venv with $$base; the first time about 1 GB is downloaded"
+	if uv --version >/dev/null 2>&1; then
+	    uv=uv
+	    uv venv --quiet --python "$$base" .venv
+	else
+	    uv=.venv/bin/uv
+	    plain_venv
+	    pip_one uv || echo "uv is not to be had: going on with pip" >&2
+	fi
+	# uv reads its own settings and pip its own. Where only pip has been given another index,
+	# uv gets that one.
+	if [ -z "$${UV_DEFAULT_INDEX-}$${UV_INDEX_URL-}" ]; then
+	    index=$$("$$base" -m pip config list 2>/dev/null |
+	        sed -n "s/^[^=]*\.index-url='\(.*\)'\$$/\1/p" | head -n 1) || index=
+	    index=$${PIP_INDEX_URL:-$$index}
+	    if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi
+	fi
+	if ! "$$uv" pip install --python $(VENV_PYTHON) --require-hashes \
+	    --build-constraints requirements.lock -r requirements.lock; then
+	    echo "uv could not install requirements.lock: trying pip" >&2
+	    if ! $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then plain_venv; fi
+	    pip_one setuptools
+	    # Built with the setuptools just installed, not with the newest one.
+	    pip_install --no-build-isolation --use-pep517 -r requirements.lock
+	fi
+	touch $@
+
+# Only the index counts that the user has set as the default: local folders and extra indexes
+# may hold other files under the same names, and their hashes must not get into the lock.
+lock:
+	@if [ ! -f requirements.lock ]; then uv=uv; else uv=.venv/bin/uv; fi
+	if ! "$$uv" --version >/dev/null 2>&1; then
+	    echo "error: no $$uv to write the lock with: run make setup first" >&2
+	    exit 2
+	fi
+	env -u UV_FIND_LINKS -u UV_EXTRA_INDEX_URL -u UV_INDEX \
+	    "$$uv" pip compile --universal --python-version 3.10 --group dev --generate-hashes \
+	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	    --quiet $(LOCK_FLAGS) pyproject.toml -o requirements.lock
+
+clean:
+	@rm -rf .venv out

@@ -1,0 +1,1 @@
+"""The networks trained by Paddle's ParallelExecutor; the twin of `tf_impl`."""

@@ -1,0 +1,31 @@
+"""The devices that replicas run on."""
+
+import paddle
+from paddle.base import core
+
+from parity.errors import UsageError
+
+
+def replica_devices(device: str, replicas: int) -> list:
+    """Return one place per replica: CPUs, or GPUs 0 .. replicas - 1 as the framework counts them.
+
+    CUDA_VISIBLE_DEVICES decides which GPUs those are.
+
+    Raises:
+      UsageError: if GPUs are wanted that are not there.
+    """
+    if device == "cpu":
+        return [paddle.CPUPlace()] * replicas
+    if not core.is_compiled_with_cuda():
+        raise UsageError(
+            "--device is 'gpu', but this paddlepaddle is a CPU build; "
+            "allowed: cpu, or install paddlepaddle-gpu"
+        )
+    found = core.get_cuda_device_count()
+    if replicas > found:
+        names = [f"gpu:{i}" for i in range(found)]
+        raise UsageError(
+            f"--replicas is {replicas}, but there are {found} GPUs ({', '.join(names) or 'none'}); "
+            f"allowed: 1 to {found}, or --device cpu"
+        )
+    return [paddle.CUDAPlace(i) for i in range(replicas)]

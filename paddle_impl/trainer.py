@@ -1,0 +1,193 @@
+"""Trains one network on one or several replicas; the engine is ready after `load_engine`."""
+
+import numpy as np
+import paddle
+
+from paddle_impl.networks import NETWORKS, Inputs
+from paddle_impl.optimizers import apply_update, clip_by_global_norm
+from paddle_impl.parallel.devices import replica_devices
+from paddle_impl.parallel.parallel_executor import ParallelExecutor
+from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
+from parity.initial import initial_snapshot
+from parity.parameters import parameters
+from parity.steps import StepResult, join_activations, split_feeds
+
+
+class Trainer:
+    """Builds a network and its update on some replicas, and runs steps of it.
+
+    Attributes:
+      spec: Spec.
+      replicas: number of replicas.
+    """
+
+    framework = "paddle"
+
+    def __init__(self, spec, replicas, device="cpu", threads=1, log_device_placement=False):
+        """Build the graph and load the initial weights.
+
+        Args:
+          spec: Spec.
+          replicas: number of replicas.
+          device: "cpu" or "gpu".
+          threads: CPU threads of each replica.
+          log_device_placement: print which device each replica's parts run on.
+
+        Raises:
+          UsageError: if a device is wanted that is not there.
+        """
+        self.spec, self.replicas = spec, replicas
+        self._places = replica_devices(device, replicas)
+        if log_device_placement:
+            for replica, place in enumerate(self._places):
+                print(f"replica {replica}: {place}", flush=True)
+        self._scope = paddle.static.Scope()
+        with paddle.static.scope_guard(self._scope), paddle.utils.unique_name.guard():
+            self._build()
+        self._learning_rate_set = None
+        self.load(initial_snapshot(spec))
+
+    def _build(self):
+        spec, startup = self.spec, paddle.static.Program()
+        program, evaluation = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.program_guard(evaluation, paddle.static.Program()):
+            self._evaluation = NETWORKS[spec.network](spec.model, _inputs(spec, masks=False))
+        with paddle.static.program_guard(program, startup):
+            self._outputs = NETWORKS[spec.network](spec.model, _inputs(spec, masks=True))
+            pairs = paddle.static.append_backward(self._outputs.loss)
+            self._parameters = [parameter for parameter, _ in pairs]
+            self._gradients = [gradient for _, gradient in pairs]
+            with program._optimized_guard([]):
+                self._clipped, self._norm = clip_by_global_norm(
+                    self._gradients, spec.training.clip_norm
+                )
+            self._learning_rate, slots = apply_update(
+                spec.training, self._parameters, self._clipped
+            )
+        names = {parameter.name for parameter in self._parameters}
+        if names != {parameter.name for parameter in parameters(spec)}:
+            raise ValueError(f"the graph trains {sorted(names)}; parity/parameters.py differs")
+        self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
+        for each in (program, evaluation):
+            _choose_kernels(each, spec.training.dtype)
+        paddle.static.Executor(self._places[0]).run(startup)
+        self._train = ParallelExecutor(
+            program, self._outputs.loss.name, self._places, self._scope
+        )
+        self._evaluate = ParallelExecutor(
+            evaluation, None, self._places, self._scope, share_variables_from=self._train
+        )
+
+    def load(self, snapshot):
+        """Set weights and optimiser state on every replica.
+
+        Args:
+          snapshot: name -> array in canonical layout.
+        """
+        load_snapshot(self._train.local_scopes(), self._places, self._variables, snapshot)
+
+    def snapshot(self):
+        """Return weights and optimiser state, name -> array in canonical layout."""
+        return read_snapshot(self._train.local_scopes()[0], self._variables)
+
+    def replica_distances(self):
+        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
+
+        Exactly zero in every parameter and slot, or the replicas have drifted apart.
+        """
+        held = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
+        return {
+            name: np.array([np.abs(other[name] - first).max() for other in held])
+            for name, first in held[0].items()
+        }
+
+    def step(self, inputs, state, learning_rate, record=False):
+        """Train on one global batch.
+
+        Args:
+          inputs: StepInputs.
+          state: (h, c) before the batch, each [batch, layers, hidden].
+          learning_rate: of this step.
+          record: also return all that a trace holds.
+
+        Returns:
+          StepResult.
+        """
+        self._set_learning_rate(learning_rate)
+        outputs = self._outputs
+        wanted = [outputs.loss, outputs.h, outputs.c, self._norm]
+        if record:
+            wanted += [*outputs.activations.values(), *self._gradients, *self._clipped]
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        values = self._train.run([variable.name for variable in wanted], feeds)
+        losses, h, c, norms, *rest = values
+        tensors = self._record(inputs, rest) if record else {}
+        return StepResult(
+            np.concatenate(losses), np.concatenate(h), np.concatenate(c), norms[0].item(), tensors
+        )
+
+    def evaluate(self, inputs, state):
+        """Compute the loss of one global batch, without dropout and without training on it.
+
+        Args:
+          inputs: StepInputs without masks.
+          state: (h, c) before the batch, each [batch, layers, hidden].
+
+        Returns:
+          StepResult with a gradient norm of 0.
+        """
+        outputs = self._evaluation
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        losses, h, c = self._evaluate.run([v.name for v in (outputs.loss, outputs.h, outputs.c)], feeds)
+        return StepResult(np.concatenate(losses), np.concatenate(h), np.concatenate(c), 0.0, {})
+
+    def _record(self, inputs, values):
+        names = list(self._outputs.activations)
+        activations = dict(zip(names, values, strict=False))
+        reduced = [parts[0] for parts in values[len(names) :]]
+        tensors = join_activations(self.spec, activations, inputs.tokens.shape[1])
+        for kind, group in (
+            ("gradient", reduced[: len(self._gradients)]),
+            ("clipped_gradient", reduced[len(self._gradients) :]),
+        ):
+            for parameter, value in zip(self._parameters, group, strict=True):
+                name = f"{kind}/{parameter.name}"
+                tensors[name] = from_framework(name, value)
+        distances = self.replica_distances()
+        return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
+
+    def _set_learning_rate(self, learning_rate):
+        if learning_rate == self._learning_rate_set:
+            return
+        value = np.full(self._learning_rate.shape, learning_rate, self.spec.training.dtype)
+        for scope, place in zip(self._train.local_scopes(), self._places, strict=True):
+            scope.find_var(self._learning_rate.name).get_tensor().set(value, place)
+        self._learning_rate_set = learning_rate
+
+
+def _inputs(spec, masks):
+    model, dtype = spec.model, spec.training.dtype
+    data = paddle.static.data
+    widths = [model.embedding_size] + [model.hidden_size] * model.num_layers
+    dropped = masks and model.keep < 1
+    return Inputs(
+        tokens=data("tokens", [-1, -1], "int64"),
+        targets=data("targets", [-1, -1], "int64"),
+        lengths=data("lengths", [-1], "int64"),
+        h=data("h", [-1, model.num_layers, model.hidden_size], dtype),
+        c=data("c", [-1, model.num_layers, model.hidden_size], dtype),
+        masks=[
+            data(f"mask_{place}", [-1, -1, width], dtype) if dropped else None
+            for place, width in enumerate(widths)
+        ],
+        scale=data("scale", [1], dtype),
+    )
+
+
+def _choose_kernels(program, dtype):
+    """Let oneDNN do the big products on rows of tokens, where it is the faster one."""
+    if dtype != "float32":
+        return
+    for operation in program.global_block().ops:
+        if operation.type in ("matmul_v2", "matmul_v2_grad"):
+            operation._set_attr("use_mkldnn", True)

@@ -1,0 +1,171 @@
+"""Checkpoints: one safetensors file that either framework writes and either resumes from.
+
+A checkpoint holds the weights and the optimiser's state in canonical layout, the LSTM state that
+the stream carries, and as metadata the spec, the next step, and hashes. Beside the files stands
+`latest`, the name of the newest one, written last.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from parity.errors import UsageError
+from parity.files import write_whole
+from parity.parameters import snapshot_shapes
+from parity.spec import Spec
+
+FORMAT = "1"
+_NAME = re.compile(r"step-\d{8}\.safetensors")
+_KEPT = 2  # newest checkpoints that stay: one to use, one to fall back on
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that is needed to go on training as if nothing had happened.
+
+    Attributes:
+      spec: network and training.
+      step: the next step, counted over epochs: the position in the data.
+      snapshot: "weight/...", "optimizer/..." -> array, canonical layout, the run's dtype.
+      state: LSTM state (h, c) to carry on, each [batch, layers, hidden], or None.
+      corpus: hash of the encoded text and vocabulary.
+      framework: which side wrote it.
+    """
+
+    spec: Spec
+    step: int
+    snapshot: Mapping[str, np.ndarray]
+    state: tuple[np.ndarray, np.ndarray] | None
+    corpus: str
+    framework: str
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint whole or not at all, then `latest`, then drop the oldest ones.
+
+    Returns:
+      The file's path.
+
+    Raises:
+      UsageError: if it cannot be written; those written before stay.
+    """
+    tensors = {name: np.ascontiguousarray(a) for name, a in checkpoint.snapshot.items()}
+    if checkpoint.state is not None:
+        tensors |= {
+            f"state/{name}": np.ascontiguousarray(array)
+            for name, array in zip("hc", checkpoint.state, strict=True)
+        }
+    metadata = {
+        "format": FORMAT,
+        "spec": json.dumps(checkpoint.spec.to_json()),
+        "step": str(checkpoint.step),
+        "corpus": checkpoint.corpus,
+        "framework": checkpoint.framework,
+    }
+    metadata["sha256"] = _hash(tensors, metadata)
+    path = folder / f"step-{checkpoint.step:08d}.safetensors"
+    write_whole(path, save(tensors, metadata))
+    write_whole(folder / "latest", path.name.encode() + b"\n")
+    for old in sorted(p for p in folder.iterdir() if _NAME.fullmatch(p.name))[:-_KEPT]:
+        old.unlink()
+    return path
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read and check a checkpoint.
+
+    Raises:
+      UsageError: if it is missing, truncated, changed, of another kind, or lacks a tensor.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such checkpoint") from None
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path}: not a whole safetensors file: {error}") from None
+    if metadata.get("format") != FORMAT:
+        seen = metadata.get("format")
+        raise UsageError(f"{path}: not a checkpoint of this project: format is {seen!r}")
+    if metadata.pop("sha256", None) != _hash(tensors, metadata):
+        raise UsageError(f"{path}: damaged: its content does not fit its sha256")
+    spec = Spec.from_json(json.loads(metadata["spec"]))
+    shapes = snapshot_shapes(spec)
+    held = {name for name in tensors if not name.startswith("state/")}
+    if held != set(shapes):
+        missing, extra = sorted(set(shapes) - held), sorted(held - set(shapes))
+        raise UsageError(f"{path}: tensors missing: {missing or 'none'}; extra: {extra or 'none'}")
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            raise UsageError(f"{path}: {name} is {tensors[name].shape}; its spec says {shape}")
+    state = (tensors["state/h"], tensors["state/c"]) if "state/h" in tensors else None
+    snapshot = {name: tensors[name] for name in shapes}
+    step, corpus = int(metadata["step"]), metadata["corpus"]
+    return Checkpoint(spec, step, snapshot, state, corpus, metadata["framework"])
+
+
+def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
+    """Return the newest checkpoint of a folder that is whole, or None if it holds none.
+
+    Args:
+      notes: gets a line for each damaged checkpoint that was passed over.
+
+    Raises:
+      UsageError: if there are checkpoints, but not one is whole.
+    """
+    if not folder.is_dir():
+        return None
+    names = sorted((p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
+    for name in names:
+        try:
+            return load_checkpoint(folder / name)
+        except UsageError as error:
+            notes.append(f"passed over a checkpoint: {error}")
+    if names:
+        raise UsageError(f"{folder}: none of {len(names)} checkpoints is whole; {notes[0]}")
+    return None
+
+
+def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change: bool) -> None:
+    """Refuse to resume under another spec or on another text.
+
+    How long to train (`epochs`) may change. With `allow_change`, so may all else that leaves the
+    tensors' shapes alone.
+
+    Raises:
+      UsageError: listing the differences key by key.
+    """
+    differences = []
+    for part in ("model", "training"):
+        before, now = checkpoint.spec.to_json()[part], spec.to_json()[part]
+        differences += [
+            (part, name, before[name], now[name])
+            for name in before
+            if before[name] != now[name] and name != "epochs"
+        ]
+    if corpus != checkpoint.corpus:
+        differences.append(("training", "corpus", checkpoint.corpus[:12], corpus[:12]))
+    fixed = {"dtype", "optimizer"}
+    if allow_change:
+        differences = [d for d in differences if d[0] == "model" or d[1] in fixed]
+    if differences:
+        listed = ", ".join(f"{name} {old!r} there, {new!r} here" for _, name, old, new in differences)
+        raise UsageError(f"the checkpoint is of another run: {listed}")
+
+
+def _hash(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

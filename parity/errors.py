@@ -1,0 +1,28 @@
+"""The two ways in which a command of this project fails on purpose.
+
+Any exception with an `exit_status` ends a command with its message on one line and that status;
+everything else is a defect of the project and keeps its traceback.
+"""
+
+
+class UsageError(Exception):
+    """Bad use or bad input: the message names the field, the value seen and what is allowed."""
+
+    exit_status = 2
+
+
+class NumericFailure(Exception):
+    """A NaN or an infinity: the message names the step, the replica and the tensor."""
+
+    exit_status = 3
+
+
+class Interrupted(Exception):
+    """A signal stopped the work after a checkpoint was written.
+
+    `exit_status` is 128 plus the signal's number: 130 for SIGINT, 143 for SIGTERM.
+    """
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.exit_status = 128 + signal_number

@@ -1,0 +1,274 @@
+"""The networks once more, in plain NumPy and float64: the referee of both frameworks.
+
+It is written to be read beside the papers, not to be fast. Products over all time steps are
+taken at once where that costs no clarity. Everything is batch-major, [batch, time, ...].
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from parity.spec import Spec
+from parity.steps import StepInputs
+
+Arrays = dict[str, np.ndarray]
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(-x)), by way of tanh, which never overflows."""
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def lstm_forward(
+    inputs: np.ndarray,
+    real: np.ndarray,
+    h: np.ndarray,
+    c: np.ndarray,
+    w: np.ndarray,
+    u: np.ndarray,
+    b: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list]:
+    """Run one LSTM layer; beyond a row's length its state stands still and its output is zero.
+
+        i, f, o = sigmoid(.), g = tanh(.) of x_t W + h_{t-1} U + b
+        c_t = f * c_{t-1} + i * g,   h_t = o * tanh(c_t)
+
+    Args:
+      inputs: [batch, time, input].
+      real: bool [batch, time], true up to each row's length.
+      h, c: [batch, hidden], the state before the first step.
+      w, u, b: [input, 4 * hidden], [hidden, 4 * hidden], [4 * hidden], gates i, f, g, o.
+
+    Returns:
+      hidden [batch, time, hidden], the final h and c, and what `lstm_backward` needs.
+
+    Source: Zaremba et al. 2014, section 3.1; no peepholes, no added forget bias.
+    """
+    from_inputs = inputs @ w + b
+    hidden = np.zeros((*inputs.shape[:2], h.shape[1]))
+    saved = []
+    for t in range(inputs.shape[1]):
+        i, f, g, o = np.split(from_inputs[:, t] + h @ u, 4, axis=1)
+        i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+        new_c = f * c + i * g
+        new_h = o * np.tanh(new_c)
+        saved.append((i, f, g, o, h, c, np.tanh(new_c)))
+        on = real[:, t, None]
+        hidden[:, t] = np.where(on, new_h, 0)
+        h, c = np.where(on, new_h, h), np.where(on, new_c, c)
+    return hidden, h, c, saved
+
+
+def lstm_backward(
+    d_hidden: np.ndarray,
+    inputs: np.ndarray,
+    real: np.ndarray,
+    saved: list,
+    w: np.ndarray,
+    u: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Go back through one LSTM layer; the chain rule applied to `lstm_forward`, line by line.
+
+    Returns:
+      Gradients with respect to inputs, w, u and b. None flows into the initial state:
+      back-propagation is truncated at the batch (Zaremba et al. 2014, section 4.1).
+    """
+    d_gates = np.zeros((*inputs.shape[:2], w.shape[1]))
+    d_h = np.zeros((len(inputs), u.shape[0]))
+    d_c = np.zeros_like(d_h)
+    d_u = np.zeros_like(u)
+    for t in reversed(range(inputs.shape[1])):
+        i, f, g, o, h, c, tanh_c = saved[t]
+        on = real[:, t, None]
+        d_new_h = np.where(on, d_h + d_hidden[:, t], 0)
+        d_new_c = np.where(on, d_c, 0) + d_new_h * o * (1 - tanh_c**2)
+        d_gates[:, t] = np.concatenate(
+            [
+                d_new_c * g * i * (1 - i),
+                d_new_c * c * f * (1 - f),
+                d_new_c * i * (1 - g**2),
+                d_new_h * tanh_c * o * (1 - o),
+            ],
+            axis=1,
+        )
+        d_u += h.T @ d_gates[:, t]
+        d_h = np.where(on, d_gates[:, t] @ u.T, d_h)
+        d_c = np.where(on, d_new_c * f, d_c)
+    d_w = np.tensordot(inputs, d_gates, axes=([0, 1], [0, 1]))
+    return d_gates @ w.T, d_w, d_u, d_gates.sum(axis=(0, 1))
+
+
+def language_model(
+    spec: Spec,
+    weights: Mapping[str, np.ndarray],
+    inputs: StepInputs,
+    state: tuple[np.ndarray, np.ndarray],
+) -> tuple[Arrays, Arrays]:
+    """Run the language model forward and backward on a global batch.
+
+    The loss is the summed cross entropy of the real tokens over their number.
+
+    Args:
+      weights: parameter name -> float64 array of canonical shape.
+      inputs: the batch and its dropout masks.
+      state: (h, c) before the batch, each [batch, layers, hidden].
+
+    Returns:
+      activations: embedded, lstm_k/hidden [batch, time, ...], h, c [batch, layers, hidden],
+        logits [batch, time, vocabulary], token_loss [batch, time], zero on padding.
+      gradients: parameter name -> array, of the loss.
+    """
+    layers = range(spec.model.num_layers)
+    masks = inputs.masks or (1.0,) * (spec.model.num_layers + 1)
+    rows, time = inputs.tokens.shape
+    real = np.arange(time) < inputs.lengths[:, None]
+
+    # Forward: embedding, LSTM layers, projection, softmax.
+    activations, saved, final, outputs = {}, [], [], []
+    x = weights["embed/table"][inputs.tokens]
+    activations["embedded"] = x
+    for k in layers:
+        outputs.append(x * masks[k])
+        w, u, b = (
+            weights[f"lstm_{k}/{name}"] for name in ("input_kernel", "recurrent_kernel", "bias")
+        )
+        x, h, c, gates = lstm_forward(outputs[k], real, state[0][:, k], state[1][:, k], w, u, b)
+        activations[f"lstm_{k}/hidden"] = x
+        saved.append(gates)
+        final.append((h, c))
+    activations["h"] = np.stack([h for h, _ in final], axis=1)
+    activations["c"] = np.stack([c for _, c in final], axis=1)
+    top = x * masks[spec.model.num_layers]
+    logits = top @ weights["softmax/kernel"] + weights["softmax/bias"]
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_softmax = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    at_target = (np.arange(rows)[:, None], np.arange(time), inputs.targets)
+    activations["logits"] = logits
+    activations["token_loss"] = np.where(real, -log_softmax[at_target], 0)
+
+    # Backward: the gradient of softmax cross entropy is softmax minus one at the target.
+    gradients: Arrays = {}
+    d_logits = np.exp(log_softmax)
+    d_logits[at_target] -= 1
+    d_logits *= real[:, :, None] / inputs.num_tokens
+    gradients["softmax/bias"] = d_logits.sum(axis=(0, 1))
+    gradients["softmax/kernel"] = np.tensordot(top, d_logits, axes=([0, 1], [0, 1]))
+    d_x = d_logits @ weights["softmax/kernel"].T * masks[spec.model.num_layers]
+    for k in reversed(layers):
+        w, u = weights[f"lstm_{k}/input_kernel"], weights[f"lstm_{k}/recurrent_kernel"]
+        d_x, d_w, d_u, d_b = lstm_backward(d_x, outputs[k], real, saved[k], w, u)
+        gradients[f"lstm_{k}/input_kernel"] = d_w
+        gradients[f"lstm_{k}/recurrent_kernel"] = d_u
+        gradients[f"lstm_{k}/bias"] = d_b
+        d_x = d_x * masks[k]
+    gradients["embed/table"] = np.zeros_like(weights["embed/table"])
+    np.add.at(gradients["embed/table"], inputs.tokens, d_x)
+    return activations, gradients
+
+
+NETWORKS = {"language-model": language_model}
+
+
+def clip_by_global_norm(gradients: Arrays, clip_norm: float) -> tuple[Arrays, np.float64]:
+    """Scale all gradients by clip_norm / max(clip_norm, norm), and return their norm.
+
+    Source: Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
+    """
+    norm = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients.values()))
+    scale = clip_norm / np.maximum(clip_norm, norm)
+    return {name: gradient * scale for name, gradient in gradients.items()}, norm
+
+
+def update(
+    spec: Spec, snapshot: Mapping[str, np.ndarray], gradients: Arrays, learning_rate: float
+) -> Arrays:
+    """Apply one update of SGD or Adam to weights and optimiser state.
+
+    Adam is Kingma & Ba's algorithm 1, with epsilon outside the bias correction:
+
+        m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
+        weight -= learning_rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+
+    Args:
+      snapshot: "weight/...", "optimizer/..." -> array, before the update.
+      gradients: parameter name -> clipped gradient.
+
+    Returns:
+      The snapshot after the update.
+
+    Source: Kingma & Ba 2015, arXiv:1412.6980.
+    """
+    training = spec.training
+    after = dict(snapshot)
+    if training.optimizer == "sgd":
+        for name, gradient in gradients.items():
+            after[f"weight/{name}"] = snapshot[f"weight/{name}"] - learning_rate * gradient
+        return after
+    beta1, beta2 = training.beta1, training.beta2
+    power1, power2 = snapshot["optimizer/beta1_power"], snapshot["optimizer/beta2_power"]
+    for name, gradient in gradients.items():
+        m = beta1 * snapshot[f"optimizer/{name}/m"] + (1 - beta1) * gradient
+        v = beta2 * snapshot[f"optimizer/{name}/v"] + (1 - beta2) * gradient**2
+        m_hat, v_hat = m / (1 - power1), v / (1 - power2)
+        moved = learning_rate * m_hat / (np.sqrt(v_hat) + training.epsilon)
+        after[f"weight/{name}"] = snapshot[f"weight/{name}"] - moved
+        after[f"optimizer/{name}/m"], after[f"optimizer/{name}/v"] = m, v
+    after["optimizer/beta1_power"] = power1 * beta1
+    after["optimizer/beta2_power"] = power2 * beta2
+    return after
+
+
+class Oracle:
+    """The training of a network, step by step, as the frameworks' trainers do it.
+
+    Attributes:
+      snapshot: weights and optimiser state before the next step, float64.
+      state: (h, c) before the next step, or None at the start of a text.
+    """
+
+    def __init__(self, spec: Spec, snapshot: Mapping[str, np.ndarray]):
+        """Start from a snapshot (in any precision) and from the start of the text."""
+        self.spec = spec
+        self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
+        self.state: tuple[np.ndarray, np.ndarray] | None = None
+
+    def step(self, inputs: StepInputs, learning_rate: float, sizes: Sequence[int]) -> Arrays:
+        """Do one step and return all that a trace records of it, under the trace's names.
+
+        Args:
+          sizes: rows per replica; the oracle has no replicas and only sums its loss by them.
+        """
+        spec, rows = self.spec, len(inputs.tokens)
+        if self.state is None or not inputs.carry:
+            shape = (rows, spec.model.num_layers, spec.model.hidden_size)
+            self.state = np.zeros(shape), np.zeros(shape)
+        inputs = StepInputs(
+            inputs.tokens,
+            inputs.targets,
+            inputs.lengths,
+            inputs.carry,
+            tuple(np.asarray(mask, np.float64) for mask in inputs.masks),
+        )
+        weights = {
+            name.split("/", 1)[1]: array
+            for name, array in self.snapshot.items()
+            if name.startswith("weight/")
+        }
+        activations, gradients = NETWORKS[spec.network](spec, weights, inputs, self.state)
+        clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
+        self.snapshot = update(spec, self.snapshot, clipped, learning_rate)
+        self.state = activations["h"], activations["c"]
+
+        row_loss = activations["token_loss"].sum(axis=1) / inputs.num_tokens
+        bounds = np.cumsum([0, *sizes])
+        losses = np.array(
+            [row_loss[a:b].sum() for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        )
+        return (
+            {f"forward/{name}": array for name, array in activations.items()}
+            | {"loss/replicas": losses, "loss/global": losses.sum()}
+            | {f"gradient/{name}": array for name, array in gradients.items()}
+            | {"gradient_norm": norm}
+            | {f"clipped_gradient/{name}": array for name, array in clipped.items()}
+            | self.snapshot
+        )

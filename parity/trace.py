@@ -1,0 +1,242 @@
+"""The file a run writes: per step every tensor that decides or shows what the network does.
+
+A trace is a folder, readable without any framework:
+
+    trace.json           what ran: format, framework, spec, replicas, versions
+    steps.jsonl          a line per finished step: {"step", "sha256": {tensor: digest}}
+    step-000000.safetensors   the tensors of that step, by name
+
+Names are paths; the part before the first slash says which rung of the ladder a tensor is on:
+
+    batch/tokens, targets, lengths, sizes, carry, learning_rate     what was read
+    forward/embedded, lstm_k/hidden, h, c, logits, token_loss       [batch, time, ...]
+    loss/replicas, loss/global
+    gradient/PARAMETER, gradient_norm, clipped_gradient/PARAMETER   canonical layout
+    optimizer/PARAMETER/SLOT, optimizer/beta1_power, ...            after the update
+    weight/PARAMETER                                                after the update
+    replicas/PARAMETER                                              [replicas], see below
+
+`replicas/...` is each replica's greatest absolute distance from replica 0 in a weight or slot;
+where replicas hold the same parameters it is exactly zero.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from parity.errors import UsageError
+from parity.files import make_folder, write_whole
+
+FORMAT = 1
+
+# Prefix of a tensor's name -> rung, in the order of computation.
+RUNGS = {
+    "batch": "batch",
+    "forward": "forward",
+    "loss": "loss",
+    "gradient": "gradient",
+    "gradient_norm": "gradient",
+    "clipped_gradient": "gradient",
+    "optimizer": "optimizer",
+    "weight": "weight",
+    "replicas": "replicas",
+}
+
+# Logits of more elements than this are left out of a trace: they would be most of its bytes, and
+# what they decide is recorded all the same (token_loss, the gradients of kernel and bias).
+MOST_LOGITS = 4_000_000
+
+
+def rung_of(name: str) -> str:
+    """Return the rung of a tensor's name.
+
+    Raises:
+      UsageError: for a name on no rung.
+    """
+    prefix = name.split("/", 1)[0]
+    if prefix not in RUNGS:
+        raise UsageError(f"tensor {name!r} is on no rung; allowed prefixes: {', '.join(RUNGS)}")
+    return RUNGS[prefix]
+
+
+def records_logits(rows: int, time: int, vocabulary: int) -> bool:
+    """Return whether a trace records logits [batch, time, vocabulary] of this size."""
+    return rows * time * vocabulary <= MOST_LOGITS
+
+
+def step_file(step: int) -> str:
+    """Return the name of a step's file."""
+    return f"step-{step:06d}.safetensors"
+
+
+def sha256(array: np.ndarray) -> str:
+    """Return the hash of an array's type, shape and bytes."""
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()
+
+
+class Recorder:
+    """Writes a trace, step by step; a reader may follow while it is written.
+
+    Args:
+      folder: made if missing; a trace already in it is replaced.
+      header: plain values for trace.json.
+      most_pending: if given, wait while this many steps' files lie unread: a reader that
+        deletes what it has compared keeps a long trace off the disk.
+    """
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], most_pending: int | None = None):
+        self.folder, self.most_pending = folder, most_pending
+        make_folder(folder)
+        for old in [*folder.glob("step-*.safetensors"), folder / "steps.jsonl"]:
+            old.unlink(missing_ok=True)
+        write_whole(
+            folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()
+        )
+        self._index = (folder / "steps.jsonl").open("w")
+
+    def step(self, step: int, tensors: Mapping[str, np.ndarray]) -> None:
+        """Write one step's tensors, and only then its line in the index.
+
+        Raises:
+          UsageError: if the folder cannot be written.
+        """
+        while self.most_pending and self._pending() >= self.most_pending:
+            time.sleep(0.002)
+            if os.getppid() == 1:  # the reader is gone; nobody will ever make room
+                raise UsageError(f"{self.folder}: the reader of this trace is gone")
+        # safetensors keeps no zero-dimensional NumPy scalars apart from arrays
+        arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+        write_whole(self.folder / step_file(step), save(arrays), durable=False)
+        line = {"step": step, "sha256": {name: sha256(array) for name, array in arrays.items()}}
+        self._index.write(json.dumps(line) + "\n")
+        self._index.flush()
+
+    def _pending(self) -> int:
+        return sum(1 for _ in self.folder.glob("step-*.safetensors"))
+
+    def close(self) -> None:
+        """Close the index."""
+        self._index.close()
+
+
+class Trace:
+    """Reads a trace.
+
+    Attributes:
+      folder: where it lies.
+      header: the values of trace.json.
+    """
+
+    def __init__(self, folder: Path):
+        """Open a recorded trace.
+
+        Raises:
+          UsageError: if the folder holds no trace, or one of another format.
+        """
+        self.folder = folder
+        try:
+            self.header = json.loads((folder / "trace.json").read_text())
+        except FileNotFoundError:
+            raise UsageError(f"{folder}: no trace.json here; not a recorded trace") from None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{folder}/trace.json: cannot be read: {error}") from None
+        if not isinstance(self.header, dict) or self.header.get("format") != FORMAT:
+            seen = self.header.get("format") if isinstance(self.header, dict) else self.header
+            raise UsageError(f"{folder}/trace.json: format is {seen!r}; allowed: {FORMAT}")
+
+    @property
+    def label(self) -> str:
+        """Return how reports name this side, such as paddle-2."""
+        return f"{self.header['framework']}-{self.header['replicas']}"
+
+    def index(self) -> list[dict[str, Any]]:
+        """Return the finished steps: [{"step", "sha256": {tensor: digest}}].
+
+        Raises:
+          UsageError: if a line cannot be read.
+        """
+        path = self.folder / "steps.jsonl"
+        lines = []
+        try:
+            for number, line in enumerate(path.read_text().splitlines(), start=1):
+                lines.append(json.loads(line))
+        except FileNotFoundError:
+            return []
+        except ValueError:
+            raise UsageError(f"{path}, line {number}: not a line of a trace's index") from None
+        return lines
+
+    def read(self, step: int) -> dict[str, np.ndarray]:
+        """Return the tensors of a step, checked against their hashes.
+
+        Raises:
+          UsageError: if the step is missing, truncated, or not what was written.
+        """
+        path = self.folder / step_file(step)
+        recorded = {line["step"]: line["sha256"] for line in self.index()}
+        if step not in recorded:
+            raise UsageError(f"{self.folder}: step {step} was never finished")
+        tensors = _load(path)
+        for name, digest in recorded[step].items():
+            if name not in tensors or sha256(tensors[name]) != digest:
+                raise UsageError(f"{path}: tensor {name!r} is not what was recorded")
+        return tensors
+
+    def follow(
+        self, steps: int, alive: Callable[[], None], *, delete: bool
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the tensors of steps 0 .. steps-1 as they are written.
+
+        Args:
+          alive: called while waiting; raises if the writer will write no more.
+          delete: remove a step's file once the next one is asked for.
+        """
+        for step in range(steps):
+            path = self.folder / step_file(step)
+            while not path.exists():
+                alive()
+                time.sleep(0.002)
+            yield _load(path)
+            if delete:
+                path.unlink()
+
+
+def wait_for_trace(folder: Path, alive: Callable[[], None]) -> Trace:
+    """Return the trace in a folder as soon as its writer has begun it."""
+    while not (folder / "trace.json").exists():
+        alive()
+        time.sleep(0.02)
+    return Trace(folder)
+
+
+def clear_trace(folder: Path) -> None:
+    """Remove a trace and nothing else.
+
+    Raises:
+      UsageError: if the folder is there and holds anything that is no part of a trace.
+    """
+    if not folder.exists():
+        return
+    own = {"trace.json", "steps.jsonl"}
+    for path in folder.iterdir():
+        if path.name not in own and not path.name.startswith("step-"):
+            raise UsageError(f"{folder}: holds {path.name!r}, which is no part of a trace")
+    shutil.rmtree(folder)
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path}: cannot be read as a step of a trace: {error}") from None

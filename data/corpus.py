@@ -267,7 +267,7 @@ def _encode_text(
     path: Path, folder: Path, split: str, vocabulary: Vocabulary, progress: Progress
 ) -> dict[str, Any]:
     """Write a split's ids and line offsets, and return the facts about it."""
-    ids_of = {token: id for id, token in enumerate(vocabulary.tokens)}
+    ids_of = {token: place for place, token in enumerate(vocabulary.tokens)}
     ids_of[_LINE_END] = -1  # not yet END_ID: a text may hold the word `<eos>` itself
     notes: list[str] = []
     num_tokens = num_lines = num_sentences = num_unknown = 0
@@ -314,7 +314,7 @@ def _encode_text(
 def _read_facts(folder: Path) -> dict[str, Any] | None:
     """Return the facts about an encoded corpus, None if it is not there or was damaged."""
     try:
-        facts = json.loads((folder / "corpus.json").read_bytes())
+        facts: dict[str, Any] = json.loads((folder / "corpus.json").read_bytes())
         for split in SPLITS:
             tokens, lines = folder / f"{split}.tokens", folder / f"{split}.lines"
             if tokens.stat().st_size != 4 * facts[split]["num_tokens"]:

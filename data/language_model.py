@@ -187,11 +187,16 @@ class SentenceBatches:
         plan = self._plan  # read once: another thread may replace it
         if plan is None or plan[0] != epoch:
             # bucket in the high bits, and below it a draw, or nothing for the order of the text
-            keys = (self._lengths.astype(np.uint64) - 1) // _BUCKET
+            keys = self._lengths.astype(np.uint64)
+            keys -= np.uint64(1)
+            keys //= np.uint64(_BUCKET)
             keys <<= np.uint64(32)
             batch_keys = np.zeros(self.batches_per_epoch, dtype=np.uint64)
             if self._shuffle:
-                keys |= _draws(self._seed, epoch, 0, self.num_rows) >> np.uint64(32)
+                draws = _draws(self._seed, epoch, 0, self.num_rows)
+                draws >>= np.uint64(32)  # in place: for ten million rows each array is 80 MB
+                keys |= draws
+                del draws
                 batch_keys = _draws(self._seed, epoch, 1, self.batches_per_epoch)
             order = np.argsort(keys, kind="stable").astype(np.uint32)
             batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)

@@ -153,20 +153,24 @@ def best_perplexity(split: str) -> float:
     return math.exp(-log_probability / num_tokens)
 
 
-def entropy_per_sentence() -> float:
-    """Return the expected negative log probability of a sentence, in nats."""
-    return _expected({name: _choice_entropy(rules) for name, rules in grammar().items()})
+def entropy_per_sentence(rules: Grammar | None = None) -> float:
+    """Return the expected negative log probability of a sentence, in nats.
+
+    Args:
+      rules: a grammar in which each sentence has one derivation; None for this one.
+    """
+    rules = rules or grammar()
+    return _expected(rules, {name: _choice_entropy(rules[name]) for name in rules})
 
 
-def tokens_per_sentence() -> float:
+def tokens_per_sentence(rules: Grammar | None = None) -> float:
     """Return the expected number of tokens of a sentence, `<eos>` included."""
+    rules = rules or grammar()
     words = {
-        name: sum(
-            p * sum(symbol not in grammar() for symbol in symbols) for p, symbols in rules
-        )
-        for name, rules in grammar().items()
+        name: sum(p * sum(symbol not in rules for symbol in symbols) for p, symbols in choices)
+        for name, choices in rules.items()
     }
-    return _expected(words) + 1
+    return _expected(rules, words) + 1
 
 
 def entropy_per_token() -> float:
@@ -179,16 +183,16 @@ def grammar_perplexity() -> float:
     return math.exp(entropy_per_token())
 
 
-def _expected(values: dict[str, float]) -> float:
+def _expected(rules: Grammar, values: dict[str, float]) -> float:
     """Return the expected sum of `values` over the names used in deriving a sentence.
 
     With E = v + M E, where M[a, b] is how often a rule of a names b on average: linear
     equations.
     """
-    place = {name: i for i, name in enumerate(grammar())}
+    place = {name: i for i, name in enumerate(rules)}
     used = np.zeros((len(place), len(place)))
-    for name, rules in grammar().items():
-        for probability, symbols in rules:
+    for name, choices in rules.items():
+        for probability, symbols in choices:
             for symbol in symbols:
                 if symbol in place:
                     used[place[name], place[symbol]] += probability

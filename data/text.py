@@ -7,14 +7,17 @@ A line ends at "\\n" or "\\r\\n" and nowhere else; the last line needs no end. W
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from data.errors import InputError
 from data.files import reason
 
-MAX_LINE = 1 << 20  # bytes; also what is read at once, see `_cut_first_line`
+MAX_LINE = 1 << 20  # bytes; also the most read at once, see `_cut_first_line`
 
+_HEAD = 4096  # bytes that tell what kind of file it is
 _MARK = b"\xef\xbb\xbf"  # UTF-8's byte-order mark
 _ALIENS = (  # first bytes of what is often passed as text by mistake
     (b"\x1f\x8b", "gzip", "unpack it first"),
@@ -46,17 +49,15 @@ def read_blocks(
       InputError: if the file is missing, empty, not a file, not readable, or not UTF-8 text.
     """
     with open_input(path) as file:
-        first_line, offset = 1, 0  # of `block`
-        block = file.read(MAX_LINE)
-        progress(len(block))
-        _check_start(path, block)
-        if block.startswith(_MARK):
+        head = file.read(_HEAD)
+        _check_head(path, head)
+        offset = 0
+        if head.startswith(_MARK):
             notes.append(f"{path}: the UTF-8 byte-order mark was left out")
-            block, offset = block[len(_MARK) :], len(_MARK)
-        noted = 0
-        ended = False
-        while not ended:
-            chunk = file.read(MAX_LINE)
+            head, offset = head[len(_MARK) :], len(_MARK)
+            progress(offset)
+        block, first_line, noted = b"", 1, 0  # `block` is at `first_line` and `offset`
+        for chunk in chain([head], iter(partial(file.read, MAX_LINE), b""), [b""]):
             progress(len(chunk))
             ended = not chunk
             block += chunk
@@ -106,14 +107,13 @@ def open_input(path: Path) -> BinaryIO:
         raise InputError(f"{path}: cannot read this file: {reason(error)}") from None
 
 
-def _check_start(path: Path, start: bytes) -> None:
-    if start in (b"", _MARK):
+def _check_head(path: Path, head: bytes) -> None:
+    if head in (b"", _MARK):
         raise InputError(f"{path}: the file is empty, at least one line of words is needed")
     for magic, name, advice in _ALIENS:
-        if start.startswith(magic):
+        if head.startswith(magic):
             raise InputError(f"{path}: this is {name}, not UTF-8 text: {advice}")
     # UTF-16 without a mark: every other byte of Latin text is zero
-    head = start[:4096]
     few, many = sorted((head[0::2].count(0), head[1::2].count(0)))
     if many > len(head) / 4 and few < len(head) / 16:
         raise InputError(f"{path}: this looks like UTF-16, not UTF-8: save it as UTF-8")

@@ -91,7 +91,7 @@ class Vocabulary:
         """
         array = np.asarray(list(ids), dtype=np.int64)
         check_tokens(array, len(self))
-        return [self.tokens[id] for id in array]
+        return [self.tokens[place] for place in array]
 
     @property
     def content_hash(self) -> str:

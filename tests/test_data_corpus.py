@@ -1,0 +1,419 @@
+"""A folder of text is encoded once, exactly, and read back a piece at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import corpus as module
+from data.corpus import find_splits, load_corpus
+from data.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"
+
+TRAIN = """
+ = Cats =
+
+ the cat <unk> on the mat
+ the dog sat
+\x20
+ a <eos> cat\u3000sat
+"""
+
+
+def write_texts(folder, train=TRAIN, valid="the cat\n", test="the dog\n", name="{}.txt"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, text in (("train", train), ("valid", valid), ("test", test)):
+        content = text if isinstance(text, bytes) else text.encode()
+        (folder / name.format(split)).write_bytes(content)
+    return folder
+
+
+def words_of(corpus, text):
+    return corpus.vocabulary.decode(text.read(0, text.num_tokens))
+
+
+def encoded_folders(cache):
+    return [path.name for path in cache.iterdir() if path.name.startswith("corpus-")]
+
+
+def test_every_line_ends_in_a_token_blank_ones_too(tmp_path):
+    corpus = load_corpus(write_texts(tmp_path / "text"), tmp_path / "cache", None)
+    text = corpus.train
+    expected = []
+    for line in TRAIN.split("\n")[:-1]:
+        expected += [*line.split(), "<eos>"]
+    assert words_of(corpus, text) == expected
+    assert (text.num_lines, text.num_sentences) == (7, 4)
+    assert text.num_tokens == len(TRAIN.split()) + 7
+    assert text.line_offsets.tolist() == [0, 1, 5, 6, 13, 17, 18, 23]
+    assert text.line_offsets.dtype == np.int64
+
+
+def test_vocabulary_is_of_the_training_text(tmp_path):
+    folder = write_texts(tmp_path / "text", "b a a b c\n", "z a\n", "y y y b\n")
+    corpus = load_corpus(folder, tmp_path / "cache", None)
+    assert corpus.vocabulary.tokens == ("<unk>", "<eos>", "a", "b", "c")
+    assert words_of(corpus, corpus.valid) == ["<unk>", "a", "<eos>"]
+    assert words_of(corpus, corpus.test) == ["<unk>", "<unk>", "<unk>", "b", "<eos>"]
+    capped = load_corpus(folder, tmp_path / "cache", 4)
+    assert capped.vocabulary.tokens == ("<unk>", "<eos>", "a", "b")
+    assert words_of(capped, capped.train) == ["b", "a", "a", "b", "<unk>", "<eos>"]
+    assert capped.content_hash != corpus.content_hash
+
+
+def test_mostly_unknown_text_is_noted(tmp_path):
+    train = "a a b b b\n"
+    folder = write_texts(tmp_path / "text", train, "a b a b z\n", "a b a\r\nz\r\n")
+    corpus = load_corpus(folder, tmp_path / "cache", None)
+    assert corpus.valid.unknown_share == 0.2
+    assert corpus.notes == (
+        f"{folder}/test.txt: 25.0% of the words are <unk> with a vocabulary of 4; more than 20%"
+        " teaches a model little",
+    )
+
+
+@pytest.mark.parametrize("name", ["{}.txt", "ptb.{}.txt", "wiki.{}.tokens"])
+def test_usual_file_names_are_found(tmp_path, name):
+    corpus = load_corpus(write_texts(tmp_path, name=name), tmp_path / "cache", None)
+    assert corpus.train.name == str(tmp_path / name.format("train"))
+    assert corpus.test.num_tokens == 3
+
+
+def test_same_content_elsewhere_is_the_same_corpus(tmp_path):
+    cache = tmp_path / "cache"
+    texts = {"train": "\ufeffa a b b\n"}
+    one = load_corpus(write_texts(tmp_path / "one", **texts), cache, None)
+    two = load_corpus(write_texts(tmp_path / "two", name="ptb.{}.txt", **texts), cache, None)
+    assert one.content_hash == two.content_hash
+    assert encoded_folders(cache) == [f"corpus-{one.content_hash[:32]}"]
+    # remarks name the file that was asked for, from the cache or not
+    assert one.notes[0] == f"{tmp_path}/one/train.txt: the UTF-8 byte-order mark was left out"
+    assert (
+        two.notes[0] == f"{tmp_path}/two/ptb.train.txt: the UTF-8 byte-order mark was left out"
+    )
+
+
+def test_windows_line_ends_change_no_id(tmp_path):
+    one = load_corpus(write_texts(tmp_path / "one", "a b\n\nc a\n"), tmp_path / "cache", None)
+    two = load_corpus(
+        write_texts(tmp_path / "two", "a b\r\n\r\nc a\r\n"), tmp_path / "cache", None
+    )
+    assert one.train.read(0, 6).tolist() == two.train.read(0, 6).tolist()
+    assert one.vocabulary == two.vocabulary
+
+
+def test_any_piece_can_be_read_and_nothing_beyond(tmp_path):
+    words = " ".join(f"w{i}" for i in range(50))
+    text = load_corpus(write_texts(tmp_path, words), tmp_path / "cache", None).train
+    whole = text.read(0, 51)
+    assert whole.dtype == np.int32
+    for start in range(52):
+        for stop in range(start, 52):
+            assert text.read(start, stop).tolist() == whole[start:stop].tolist()
+    for start, stop in ((-1, 3), (0, 52), (5, 4)):
+        with pytest.raises(IndexError, match=f"{start}:{stop} is not within 0:51"):
+            text.read(start, stop)
+
+
+def test_blocks_of_a_large_text_join_without_a_seam(tmp_path):
+    rng = np.random.RandomState(0)
+    lines = [
+        " ".join(f"w{i}" for i in rng.randint(0, 300, size))
+        for size in rng.randint(0, 40, 40_000)
+    ]
+    folder = write_texts(tmp_path, "\n".join(lines) + "\n")
+    assert (folder / "train.txt").stat().st_size > 3 * module.MAX_LINE
+    corpus = load_corpus(folder, tmp_path / "cache", None)
+    text = corpus.train
+    expected, offsets = [], [0]
+    for line in lines:
+        expected += [*line.split(), "<eos>"]
+        offsets.append(len(expected))
+    assert words_of(corpus, text) == expected
+    assert np.array_equal(text.line_offsets, offsets)
+    assert text.num_sentences == sum(line != "" for line in lines)
+
+
+# the cache
+
+
+def test_second_load_encodes_nothing(tmp_path):
+    folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
+    first = load_corpus(folder, cache, 8)
+    (encoded,) = encoded_folders(cache)
+    before = {path: path.stat().st_mtime_ns for path in (cache / encoded).iterdir()}
+    second = load_corpus(folder, cache, 8)
+    assert before == {path: path.stat().st_mtime_ns for path in (cache / encoded).iterdir()}
+    assert encoded_folders(cache) == [encoded]
+    assert words_of(first, first.train) == words_of(second, second.train)
+    assert (first.notes, first.content_hash) == (second.notes, second.content_hash)
+    assert first.vocabulary == second.vocabulary
+
+
+def test_changed_text_is_another_corpus_even_with_its_old_time(tmp_path):
+    folder, cache = write_texts(tmp_path / "text", "a b\n"), tmp_path / "cache"
+    path = folder / "train.txt"
+    stat = path.stat()
+    first = load_corpus(folder, cache, None)
+    path.write_text("a c\n")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    second = load_corpus(folder, cache, None)
+    assert second.content_hash != first.content_hash
+    assert "c" in second.vocabulary
+
+
+def test_hash_is_remembered_for_old_files_only(tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    new = tmp_path / "new.txt"
+    new.write_text("a b\n")
+    module._file_hash(new, cache)
+    assert list(cache.iterdir()) == []  # it may change again within its time stamp
+    old = Path(np.__file__)
+    digest = module._file_hash(old, cache)
+    (remembered,) = cache.iterdir()
+    record = json.loads(remembered.read_text())
+    assert record["sha256"] == digest
+    remembered.write_text(json.dumps({**record, "sha256": "as remembered"}))
+    assert module._file_hash(old, cache) == "as remembered"
+    remembered.write_text("{")
+    assert module._file_hash(old, cache) == digest
+
+
+def test_processes_may_encode_at_once(tmp_path):
+    folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 100_000)
+    cache = tmp_path / "cache"
+    code = (
+        "import sys; from pathlib import Path; from data.corpus import load_corpus\n"
+        "print(load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None).train.num_tokens)"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(cache)]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    assert [process.communicate()[0] for process in started] == ["800000\n"] * 3
+    assert [process.returncode for process in started] == [0] * 3
+    assert len(encoded_folders(cache)) == 1
+    assert not list(cache.glob(".unfinished-*"))
+
+
+def test_killed_encoding_leaves_nothing_that_counts(tmp_path):
+    folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 700_000)
+    cache = tmp_path / "cache"
+    code = (
+        "import sys; from pathlib import Path; from data.corpus import load_corpus\n"
+        "load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None)"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(cache)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    while not list(cache.glob(".unfinished-*/train.tokens")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (abandoned,) = cache.glob(".unfinished-*")
+    assert encoded_folders(cache) == []
+    (folder / "train.txt").write_text("a b\n")
+    load_corpus(folder, cache, None)
+    assert abandoned.exists()  # for all one knows its process is still at work
+    os.utime(abandoned, (0, 0))
+    load_corpus(folder, cache, 4)
+    load_corpus(write_texts(tmp_path / "other", "x y\n"), cache, None)
+    assert not abandoned.exists()
+
+
+@pytest.mark.parametrize("damage", ["tokens", "lines", "facts", "missing"])
+def test_damaged_cache_is_made_again(tmp_path, damage):
+    folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
+    expected = words_of(*(lambda c: (c, c.train))(load_corpus(folder, cache, None)))
+    encoded = cache / encoded_folders(cache)[0]
+    if damage == "facts":
+        (encoded / "corpus.json").write_text("{}")
+    elif damage == "missing":
+        (encoded / "test.tokens").unlink()
+    else:
+        with (encoded / f"train.{damage}").open("r+b") as file:
+            file.truncate(20)
+    corpus = load_corpus(folder, cache, None)
+    assert words_of(corpus, corpus.train) == expected
+
+
+def test_id_that_has_no_entry_is_found_on_reading(tmp_path):
+    folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
+    size = len(load_corpus(folder, cache, None).vocabulary)
+    path = cache / encoded_folders(cache)[0] / "train.tokens"
+    with path.open("r+b") as file:
+        file.seek(4 * 3)
+        file.write(np.array([size], dtype="<i4").tobytes())
+    text = load_corpus(folder, cache, None).train
+    text.read(0, 3)
+    with pytest.raises(InputError) as caught:
+        text.read(0, 5)
+    assert str(caught.value) == (
+        f"{path}: token id {size} at position 3 is not in 0 .. {size - 1}"
+    )
+
+
+# bad input
+
+
+def message_of(*arguments):
+    with pytest.raises(InputError) as caught:
+        load_corpus(*arguments)
+    assert caught.value.exit_status == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_missing_and_empty_folders_are_named(tmp_path):
+    cache, missing = tmp_path / "cache", tmp_path / "missing"
+    assert message_of(missing, cache, None) == f"{missing}: no such folder"
+    missing.mkdir()
+    assert message_of(missing, cache, None) == (
+        f"{missing}: no train text, one of train.txt, ptb.train.txt, wiki.train.tokens is"
+        " needed"
+    )
+    file = tmp_path / "train.txt"
+    file.write_text("a b\n")
+    assert message_of(file, cache, None) == (
+        f"{file}: this is a file, a folder with train.txt, valid.txt and test.txt is needed"
+    )
+
+
+def test_missing_and_doubled_splits_are_named(tmp_path):
+    folder = write_texts(tmp_path / "text")
+    (folder / "ptb.valid.txt").write_text("a b\n")
+    with pytest.raises(
+        InputError, match="valid.txt and ptb.valid.txt are both there, only one"
+    ):
+        find_splits(folder)
+    (folder / "ptb.valid.txt").unlink()
+    (folder / "test.txt").unlink()
+    with pytest.raises(InputError, match="no test text, one of test.txt, ptb.test.txt, wiki"):
+        find_splits(folder)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"train": ""}, "train.txt: the file is empty, at least one line of words is needed"),
+        ({"train": "a b\n", "valid": ""}, "valid.txt: the file is empty, at least one line"),
+        (
+            {"train": "a b\n", "test": "\n \n\u3000\n"},
+            "test.txt: 3 lines without a word, at least one word is needed",
+        ),
+        (
+            {"train": "a <unk> a\n"},
+            "train.txt: besides <unk> and <eos> the vocabulary holds 'a'; at least 2 words",
+        ),
+        ({"train": "\n\n"}, "train.txt: besides <unk> and <eos> the vocabulary holds no word;"),
+        (
+            {"train": "a b\n", "valid": b"a b\nb \xe9\n"},
+            "valid.txt:2: byte 0xe9 at offset 6 of the file (byte 3 of the line) is not UTF-8",
+        ),
+        ({"train": b"a b\0\n"}, "train.txt:1: this is a binary file, not UTF-8 text: a zero"),
+    ],
+)
+def test_unusable_texts_are_named_and_nothing_is_left(tmp_path, texts, message):
+    folder, cache = write_texts(tmp_path / "text", **texts), tmp_path / "cache"
+    seen = message_of(folder, cache, None)
+    assert seen.startswith(f"{folder}/{message}")
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [-5, 0, 3])
+def test_vocabulary_size_is_checked_before_reading(tmp_path, size):
+    assert message_of(tmp_path / "missing", tmp_path / "cache", size) == (
+        f"vocabulary size {size}: at least 4 is needed, 2 special tokens and 2 words"
+    )
+
+
+def test_cache_that_cannot_be_a_folder_is_named(tmp_path):
+    folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
+    cache.write_text("a file\n")
+    assert message_of(folder, cache, None) == (
+        f"{cache}: a folder is needed here, but a file has this name"
+    )
+    assert message_of(folder, cache / "deeper", None) == (
+        f"{cache}/deeper: cannot create this folder: Not a directory"
+    )
+
+
+def test_too_many_distinct_words_need_a_vocabulary_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_WORDS", 100)
+    words = " ".join(f"w{i}" for i in range(101))
+    folder, cache = (
+        write_texts(tmp_path / "text", f"a a a b b b\n{words}\n"),
+        tmp_path / "cache",
+    )
+    assert message_of(folder, cache, None) == (
+        f"{folder}/train.txt: more than 100 distinct words: give a vocabulary size"
+    )
+    corpus = load_corpus(folder, cache, 4)
+    assert corpus.vocabulary.tokens[2:] == ("a", "b")
+    assert (
+        f"{folder}/train.txt: more than 100 distinct words; those seen 1 times or less were"
+        " forgotten now and then"
+    ) in corpus.notes
+
+
+def test_endless_words_are_unknown(tmp_path):
+    long = "x" * 1001
+    corpus = load_corpus(
+        write_texts(tmp_path, f"a b {long} {long[1:]}\n"), tmp_path / "cache", None
+    )
+    assert corpus.vocabulary.tokens[2:] == ("a", "b", long[1:])
+
+
+# the embedded corpus and real text
+
+
+def test_embedded_corpus_needs_no_folder_and_knows_its_best(tmp_path):
+    corpus = load_corpus(None, tmp_path, None)
+    assert corpus.embedded
+    assert corpus.notes == ()
+    assert corpus.train.num_sentences == corpus.train.num_lines == 14_000
+    assert 7 < corpus.best_perplexity("test") < 8
+    assert load_corpus(None, tmp_path, None).content_hash == corpus.content_hash
+    # words made <unk> are easier to predict, so the figure no longer holds
+    assert load_corpus(None, tmp_path, 50).best_perplexity("test") is None
+    assert load_corpus(tmp_path / "embedded-1", tmp_path, None).best_perplexity("test") is None
+
+
+def test_large_text_takes_little_memory(tmp_path):
+    folder = write_texts(tmp_path / "text", "a b c d e f g h i j\n" * 1_500_000)  # 30 MB
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from data.corpus import load_corpus; from data.language_model import StreamBatches\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
+        "text = load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None).train\n"
+        "batches = StreamBatches(text, 2, 20_000)\n"
+        "for step in range(batches.batches_per_epoch): batches.batch(step)\n"
+        "print(text.num_tokens, peak() - before)"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(tmp_path / "cache")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    num_tokens, kilobytes = map(int, result.stdout.split())
+    assert num_tokens == 16_500_000  # 66 MB of ids
+    assert kilobytes // (1024 if sys.platform == "darwin" else 1) < 60 * 1024
+
+
+if WIKITEXT.is_dir():  # the text lies beside the project, not in it
+
+    def test_published_counts_of_wikitext_are_met(tmp_path):
+        corpus = load_corpus(WIKITEXT, tmp_path, None)
+        assert len(corpus.vocabulary) == 33_278
+        lines = [text.num_lines for text in (corpus.train, corpus.valid, corpus.test)]
+        assert lines == [36_718, 3_760, 4_358]
+        tokens = [text.num_tokens for text in (corpus.train, corpus.valid, corpus.test)]
+        assert tokens == [2_088_628, 217_646, 245_569]
+        assert corpus.notes == ()

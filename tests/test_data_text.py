@@ -1,0 +1,192 @@
+"""Text files are read line by line, and every fault is named by file, line and byte."""
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data.errors import InputError
+from data.text import MAX_LINE, read_blocks, read_lines
+
+
+def lines_and_notes(path, content):
+    path.write_bytes(content)
+    notes = []
+    return list(read_lines(path, notes)), notes
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"one two\nthree\n", ["one two", "three"]),
+        (b"one two\nthree", ["one two", "three"]),
+        (b"one\r\ntwo\r\n", ["one", "two"]),
+        (b"one\n\n \ntwo\n\n", ["one", "", " ", "two", ""]),
+        ("猫\u3000\u2028犬\x85\x0c\n".encode(), ["猫\u3000\u2028犬\x85\x0c"]),
+        (b"\n", [""]),
+    ],
+)
+def test_lines_end_at_line_feeds_only(tmp_path, content, expected):
+    lines, notes = lines_and_notes(tmp_path / "train.txt", content)
+    assert lines == expected
+    assert notes == []
+
+
+def test_byte_order_mark_is_stripped_and_noted(tmp_path):
+    path = tmp_path / "train.txt"
+    lines, notes = lines_and_notes(path, b"\xef\xbb\xbfone\n")
+    assert lines == ["one"]
+    assert notes == [f"{path}: the UTF-8 byte-order mark was left out"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", ": the file is empty, at least one line of words is needed"),
+        (b"\xef\xbb\xbf", ": the file is empty, at least one line of words is needed"),
+        ("one two".encode("utf-16"), ": this is UTF-16, not UTF-8 text: save it as UTF-8"),
+        ("one".encode("utf-32"), ": this is UTF-32, not UTF-8 text: save it as UTF-8"),
+        (
+            "one two\n".encode("utf-16-le"),
+            ": this looks like UTF-16, not UTF-8: save it as UTF-8",
+        ),
+        (
+            "one two\n".encode("utf-16-be"),
+            ": this looks like UTF-16, not UTF-8: save it as UTF-8",
+        ),
+        (gzip.compress(b"one"), ": this is gzip, not UTF-8 text: unpack it first"),
+        (b"PK\x03\x04...", ": this is a zip archive, not UTF-8 text: unpack it first"),
+        (
+            b"one\ntwo \0 three\n",
+            ":2: this is a binary file, not UTF-8 text: a zero byte at offset 8 of the file",
+        ),
+        (
+            b"one\ntwo\n\xe7\x8c\xab \xff\n",
+            ":3: byte 0xff at offset 12 of the file (byte 5 of the line) is not UTF-8",
+        ),
+        (
+            b"\xef\xbb\xbfone\n\xff\n",
+            ":2: byte 0xff at offset 7 of the file (byte 1 of the line) is not UTF-8",
+        ),
+        (  # a character cut in two by the end of the file
+            b"one\n\xe7\x8c",
+            ":2: byte 0xe7 at offset 4 of the file (byte 1 of the line) is not UTF-8",
+        ),
+    ],
+)
+def test_unusable_content_is_named(tmp_path, content, message):
+    path = tmp_path / "train.txt"
+    with pytest.raises(InputError) as caught:
+        lines_and_notes(path, content)
+    assert str(caught.value) == f"{path}{message}"
+    assert caught.value.exit_status == 2
+
+
+def test_invalid_byte_far_into_a_file_is_found_at_its_place(tmp_path):
+    path = tmp_path / "train.txt"
+    good = "猫 is a cat\n".encode() * (3 * MAX_LINE // 14)
+    with pytest.raises(InputError) as caught:
+        lines_and_notes(path, good + b"a \xc3 b\n" + good)
+    line = good.count(b"\n") + 1
+    offset = len(good) + 2
+    assert str(caught.value) == (
+        f"{path}:{line}: byte 0xc3 at offset {offset} of the file (byte 3 of the line)"
+        " is not UTF-8"
+    )
+
+
+def test_missing_file_and_folder_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.txt: no such file$"):
+        list(read_lines(tmp_path / "nowhere.txt", []))
+    with pytest.raises(InputError, match="this is a folder, a text file is needed$"):
+        list(read_lines(tmp_path, []))
+
+
+def test_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "train.txt")
+    with pytest.raises(InputError, match="this is not a regular file$"):
+        list(read_lines(tmp_path / "train.txt", []))
+
+
+def test_file_without_permission_is_named(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("one\n")
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # who may read anything
+        os.seteuid(65534)
+    try:
+        with pytest.raises(InputError) as caught:
+            list(read_lines(path, []))
+    finally:
+        os.seteuid(user)
+    assert str(caught.value) == f"{path}: cannot read this file: Permission denied"
+
+
+@pytest.mark.parametrize("word", ["ab ", "猫 ", "猫", "xyz"])
+@pytest.mark.parametrize("length", [MAX_LINE // 2, MAX_LINE + 10, 3 * MAX_LINE + 17])
+def test_long_line_is_cut_without_losing_a_character(tmp_path, word, length):
+    path = tmp_path / "train.txt"
+    long = (word * (length // len(word.encode()) + 1)).rstrip()
+    lines, notes = lines_and_notes(path, f"first\n{long}\nlast\n".encode())
+    assert lines[0] == "first"
+    assert lines[-1] == "last"
+    assert "".join(lines[1:-1]) == long
+    assert max(len(line.encode()) for line in lines) <= MAX_LINE
+    if length < MAX_LINE:
+        assert notes == []
+    else:
+        assert len(lines) > 3
+        assert notes == [
+            f"{path}:2: this line is longer than 1,048,576 bytes and was cut into several"
+        ]
+        if word.endswith(" "):
+            assert {part for line in lines[1:-1] for part in line.split()} == {word.strip()}
+
+
+def test_line_numbers_count_a_cut_line_once(tmp_path):
+    path = tmp_path / "train.txt"
+    with pytest.raises(InputError, match="train.txt:3: byte 0xff"):
+        lines_and_notes(path, b"one\n" + b"word " * MAX_LINE + b"\n\xff\n")
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_huge_line_takes_little_memory(tmp_path, ending):
+    path = tmp_path / "train.txt"
+    with path.open("w") as file:
+        for _ in range(200):
+            file.write("word " * (MAX_LINE // 5) + ending)
+    code = (
+        "import resource, sys; from pathlib import Path; from data.text import read_blocks\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "for block in read_blocks(Path(sys.argv[1]), []): pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    root = Path(__file__).parent.parent
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kilobytes = int(result.stdout) // (1024 if sys.platform == "darwin" else 1)
+    assert kilobytes < 32 * 1024  # of 200 MiB
+
+
+def test_progress_counts_every_byte(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"one two\n" * 300_000)
+    counts = []
+    for _ in read_blocks(path, [], counts.append):
+        pass
+    assert sum(counts) == path.stat().st_size
+
+
+def test_message_stays_one_line_for_any_file_name(tmp_path):
+    with pytest.raises(InputError) as caught:
+        list(read_lines(tmp_path / "a\nb.txt", []))
+    assert "\n" not in str(caught.value)

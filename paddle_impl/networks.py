@@ -9,7 +9,7 @@ from paddle_impl.layers import dropout, embedding, linear, lstm, token_cross_ent
 # One replica's share of a batch. Rows come first in every field but `scale`.
 Inputs = namedtuple("Inputs", ["tokens", "targets", "lengths", "h", "c", "masks", "scale"])
 
-# What a network computes: the replica's loss [], the state [batch, layers, hidden] after the
+# What a network computes: the replica's loss [1], the state [batch, layers, hidden] after the
 # batch, and its activations by name, time first.
 Outputs = namedtuple("Outputs", ["loss", "h", "c", "activations"])
 
@@ -23,7 +23,7 @@ def language_model(model, inputs):
     Args:
       model: ModelSpec.
       inputs: tokens and targets int64 [batch, time], lengths int64 [batch], h and c
-        [batch, layers, hidden], masks: num_layers + 1 of [batch, time, width] or None, scale [].
+        [batch, layers, hidden], masks: num_layers + 1 of [batch, time, width] or None, scale [1].
 
     Returns:
       Outputs.

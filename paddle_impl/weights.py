@@ -37,7 +37,7 @@ def read_snapshot(scope, variables):
 
 def to_framework(name, array):
     """Bring a weight, gradient or slot from canonical to this framework's layout."""
-    return np.ascontiguousarray(swap_layout("paddle", _parameter(name), array))
+    return np.asarray(swap_layout("paddle", _parameter(name), array), order="C")
 
 
 def from_framework(name, array):

@@ -57,10 +57,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     Raises:
       UsageError: if it cannot be written; those written before stay.
     """
-    tensors = {name: np.ascontiguousarray(a) for name, a in checkpoint.snapshot.items()}
+    tensors = {name: np.asarray(a, order="C") for name, a in checkpoint.snapshot.items()}
     if checkpoint.state is not None:
         tensors |= {
-            f"state/{name}": np.ascontiguousarray(array)
+            f"state/{name}": np.asarray(array, order="C")
             for name, array in zip("hc", checkpoint.state, strict=True)
         }
     metadata = {
@@ -165,7 +165,7 @@ def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change:
 def _hash(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
+        array = np.asarray(tensors[name], order="C")
         digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

@@ -199,18 +199,22 @@ def update(
     Source: Kingma & Ba 2015, arXiv:1412.6980.
     """
     training = spec.training
+    # A float32 run's constants are those that float32 can hold: 1 - beta2 differs by 1e-5.
+    learning_rate, beta1, beta2, epsilon = (
+        float(np.dtype(training.dtype).type(value))
+        for value in (learning_rate, training.beta1, training.beta2, training.epsilon)
+    )
     after = dict(snapshot)
     if training.optimizer == "sgd":
         for name, gradient in gradients.items():
             after[f"weight/{name}"] = snapshot[f"weight/{name}"] - learning_rate * gradient
         return after
-    beta1, beta2 = training.beta1, training.beta2
     power1, power2 = snapshot["optimizer/beta1_power"], snapshot["optimizer/beta2_power"]
     for name, gradient in gradients.items():
         m = beta1 * snapshot[f"optimizer/{name}/m"] + (1 - beta1) * gradient
         v = beta2 * snapshot[f"optimizer/{name}/v"] + (1 - beta2) * gradient**2
         m_hat, v_hat = m / (1 - power1), v / (1 - power2)
-        moved = learning_rate * m_hat / (np.sqrt(v_hat) + training.epsilon)
+        moved = learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
         after[f"weight/{name}"] = snapshot[f"weight/{name}"] - moved
         after[f"optimizer/{name}/m"], after[f"optimizer/{name}/v"] = m, v
     after["optimizer/beta1_power"] = power1 * beta1

@@ -81,7 +81,7 @@ def step_file(step: int) -> str:
 def sha256(array: np.ndarray) -> str:
     """Return the hash of an array's type, shape and bytes."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
-    digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    digest.update(np.asarray(array, order="C").reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -116,7 +116,7 @@ class Recorder:
             if os.getppid() == 1:  # the reader is gone; nobody will ever make room
                 raise UsageError(f"{self.folder}: the reader of this trace is gone")
         # safetensors keeps no zero-dimensional NumPy scalars apart from arrays
-        arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+        arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
         write_whole(self.folder / step_file(step), save(arrays), durable=False)
         line = {"step": step, "sha256": {name: sha256(array) for name, array in arrays.items()}}
         self._index.write(json.dumps(line) + "\n")

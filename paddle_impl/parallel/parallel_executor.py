@@ -110,7 +110,7 @@ def _engine_place(place):
 
 def _tensor(array: np.ndarray, place):
     tensor = core.LoDTensor()
-    tensor.set(np.ascontiguousarray(array), place)
+    tensor.set(np.asarray(array, order="C"), place)
     return tensor
 
 

@@ -1,0 +1,1 @@
+"""The networks trained by TensorFlow towers; the twin of `paddle_impl`."""

@@ -1,0 +1,40 @@
+"""Load the framework with the settings that must be made before its first import."""
+
+import os
+
+from parity.errors import UsageError
+
+
+def load_engine(threads: int):
+    """Import TensorFlow, set up for static graphs; call it before anything imports `tensorflow`.
+
+    Args:
+      threads: CPU threads of each replica.
+
+    Returns:
+      The module `tensorflow`.
+
+    Raises:
+      UsageError: if this TensorFlow lacks the engine, or is not installed.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # differs: the threads of a session are set by the trainer, not by the environment
+    del threads
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise UsageError(f"tensorflow cannot be imported ({error}); allowed: 2.21.0") from None
+    if not hasattr(tf.compat.v1, "Session"):
+        raise UsageError(
+            f"tensorflow is {tf.__version__}, which has no compat.v1.Session; allowed: 2.21.0"
+        )
+    tf.compat.v1.disable_eager_execution()
+    return tf
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a trace records."""
+    import numpy
+    import tensorflow
+
+    return {"tensorflow": tensorflow.__version__, "numpy": numpy.__version__}

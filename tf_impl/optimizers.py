@@ -1,0 +1,91 @@
+"""Clipping and the update rules, on gradients that are summed over the replicas already."""
+
+import tensorflow as tf
+
+from parity.parameters import POWERS, SLOTS
+
+tf1 = tf.compat.v1
+
+
+def clip_by_global_norm(gradients, clip_norm):
+    """Scale gradients by clip_norm / max(clip_norm, norm).
+
+    Args:
+      gradients: list of tensors.
+      clip_norm: largest norm allowed.
+
+    Returns:
+      The scaled gradients and their norm [] before scaling.
+
+    Source: Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
+    """
+    norm = tf.linalg.global_norm(gradients)
+    limit = tf.constant(clip_norm, norm.dtype)
+    scale = limit / tf.maximum(limit, norm)
+    return [gradient * scale for gradient in gradients], norm
+
+
+def apply_update(training, parameters, gradients):
+    """Add the update of weights and optimiser state to the graph.
+
+    Adam's epsilon stands outside the bias correction: m' / (sqrt(v') + epsilon).
+
+    Args:
+      training: TrainSpec.
+      parameters: list of trainable variables.
+      gradients: list of clipped gradients, one each.
+
+    Returns:
+      learning_rate: the placeholder that the update reads.
+      slots: snapshot name -> the variable that holds it.
+      operation: does the update.
+
+    Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
+    """
+    dtype = training.dtype
+    learning_rate = tf1.placeholder(dtype, [], "learning_rate")
+    pairs = list(zip(parameters, gradients, strict=True))
+    if training.optimizer == "sgd":
+        updates = [
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.handle, alpha=learning_rate, delta=gradient
+            )
+            for variable, gradient in pairs
+        ]
+        return learning_rate, {}, tf.group(*updates)
+
+    def slot(name, shape):
+        zeros = tf1.zeros_initializer(dtype=dtype)
+        return tf1.get_variable(
+            f"optimizer/{name}", shape, dtype, zeros, trainable=False, use_resource=True
+        )
+
+    slots = {
+        f"optimizer/{variable.op.name}/{name}": slot(f"{variable.op.name}/{name}", variable.shape)
+        for variable in parameters
+        for name in SLOTS["adam"]
+    } | {f"optimizer/{power}": slot(power, []) for power in POWERS["adam"]}
+    power1, power2 = (slots[f"optimizer/{power}"] for power in POWERS["adam"])
+    beta1, beta2, epsilon = (
+        tf.constant(value, dtype) for value in (training.beta1, training.beta2, training.epsilon)
+    )
+    before1, before2 = tf.identity(power1), tf.identity(power2)
+    updates = [
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=slots[f"optimizer/{variable.op.name}/m"].handle,
+            v=slots[f"optimizer/{variable.op.name}/v"].handle,
+            beta1_power=before1,
+            beta2_power=before2,
+            lr=learning_rate,
+            beta1=beta1,
+            beta2=beta2,
+            # differs: the op adds epsilon before the bias correction; this undoes that
+            epsilon=epsilon * tf.sqrt(1 - before2),
+            grad=gradient,
+        )
+        for variable, gradient in pairs
+    ]
+    with tf.control_dependencies(updates):
+        powers = [power1.assign(before1 * beta1), power2.assign(before2 * beta2)]
+    return learning_rate, slots, tf.group(*updates, *powers)

@@ -1,0 +1,30 @@
+"""The devices that replicas run on."""
+
+import tensorflow as tf
+
+from parity.errors import UsageError
+
+
+def replica_devices(device: str, replicas: int) -> list:
+    """Return one device name per replica: CPUs, or GPUs 0 .. replicas - 1 as the framework counts.
+
+    CUDA_VISIBLE_DEVICES decides which GPUs those are.
+
+    Raises:
+      UsageError: if GPUs are wanted that are not there.
+    """
+    if device == "cpu":
+        return [f"/cpu:{i}" for i in range(replicas)]
+    if not tf.test.is_built_with_cuda():
+        raise UsageError(
+            "--device is 'gpu', but this tensorflow is a CPU build; "
+            "allowed: cpu, or install tensorflow[and-cuda]"
+        )
+    found = len(tf.config.list_physical_devices("GPU"))
+    if replicas > found:
+        names = [f"gpu:{i}" for i in range(found)]
+        raise UsageError(
+            f"--replicas is {replicas}, but there are {found} GPUs ({', '.join(names) or 'none'}); "
+            f"allowed: 1 to {found}, or --device cpu"
+        )
+    return [f"/gpu:{i}" for i in range(replicas)]

@@ -27,10 +27,9 @@ help:
 	make parity  set up, train in both frameworks on the embedded corpus, compare
 	make test    set up, then formatting, lint, types and the tests
 	make setup   only set up: what requirements.lock pins, in .venv
-	make lock    write requirements.lock anew from pyproject.toml
-	             (LOCK_FLAGS=--upgrade moves every pin to the newest release)
+	make lock    write requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade: all anew)
 	make clean   remove .venv and out
-	A Python of your own: make setup PYTHON=/path/to/python3.11 (after make clean)
+	To choose the interpreter: make clean, then make setup PYTHON=/path/to/python3.11
 	END
 
 parity: setup
@@ -53,10 +52,8 @@ setup: $(READY)
 # has changed: neither installer would remove what a new lock no longer names.
 $(READY): requirements.lock
 	@in_range='import sys
-	if sys.platform != "linux" or sys.implementation.name != "cpython":
-	    sys.exit(1)
-	if not (3, 10) <= sys.version_info[:2] < (3, 13):
-	    sys.exit(1)
+	known = sys.platform == "linux" and sys.implementation.name == "cpython"
+	if not (known and (3, 10) <= sys.version_info[:2] < (3, 13)): sys.exit(1)
 	# Of an active environment, the Python it was made from: it may be the .venv to replace.
 	print(getattr(sys, "_base_executable", None) or sys.executable)'
 	candidates=($(if $(PYTHON),'$(PYTHON)',$(CANDIDATES)))

@@ -1,0 +1,214 @@
+"""The set-up: the lock, the Makefile, and what no file of the project may name."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+DIRECT = [
+    Requirement(line)
+    for line in PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+]
+PYTHONS = ["3.10", "3.11", "3.12"]
+TARGETS = ["help", "setup", "test", "parity", "lock", "clean"]
+
+
+def locked_entries() -> list[tuple[Requirement, list[str]]]:
+    """Return each requirement of the lock with its options (the hashes)."""
+    joined = re.sub(r"\\\n", " ", LOCK)
+    lines = [line for line in joined.splitlines() if line and not line.lstrip().startswith("#")]
+    entries = []
+    for line in lines:
+        requirement, *options = re.split(r"\s+(?=--)", line.strip())
+        entries.append((Requirement(requirement), [option.strip() for option in options]))
+    return entries
+
+
+def locked_version(name: str, python: str) -> Version | None:
+    """Return the version that the lock gives to one Python on Linux, None if it has none."""
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "platform_python_implementation": "CPython",
+    }
+    found = [
+        requirement
+        for requirement, _ in locked_entries()
+        if canonicalize_name(requirement.name) == canonicalize_name(name)
+        and (requirement.marker is None or requirement.marker.evaluate(environment))
+    ]
+    assert len(found) <= 1, f"{name} is locked twice for Python {python}"
+    return Version(next(iter(found[0].specifier)).version) if found else None
+
+
+def project_files() -> list[Path]:
+    """Return the files that git tracks or would track, as they are in the checkout."""
+    listed = subprocess.run(
+        # The owner of a checkout in a container is often not its user: git wants to be told.
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make in a folder as if no other make had started this test."""
+    environment = {key: value for key, value in os.environ.items() if "MAKE" not in key}
+    environment.pop("PYTHON", None)
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with what set-up reads."""
+    for name in ["Makefile", "requirements.lock"]:
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    return tmp_path
+
+
+def test_each_line_of_the_lock_pins_one_version_by_hash():
+    entries = locked_entries()
+    assert len(entries) > len(DIRECT)
+    for requirement, options in entries:
+        assert [s.operator for s in requirement.specifier] == ["=="], str(requirement)
+        assert requirement.url is None, str(requirement)
+        assert options, f"{requirement.name} has no hash"
+        for option in options:
+            assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", option), (requirement, option)
+
+
+def test_lock_holds_no_address():
+    assert "://" not in LOCK
+    assert not re.search(r"^\s*(-|--)?(index|extra-index|find-links|trusted)", LOCK, re.M)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_lock_satisfies_direct_dependencies(python: str):
+    for requirement in DIRECT:
+        if requirement.marker and not requirement.marker.evaluate({"python_version": python}):
+            continue
+        version = locked_version(requirement.name, python)
+        assert version is not None, f"{requirement.name} is not locked for Python {python}"
+        assert requirement.specifier.contains(version), f"{requirement}, locked {version}"
+
+
+def test_frameworks_are_pinned_exactly():
+    pins = {requirement.name: str(requirement.specifier) for requirement in DIRECT}
+    gpu = [Requirement(line) for line in PROJECT["project"]["optional-dependencies"]["gpu"]]
+    for requirement in gpu:
+        assert str(requirement.specifier) == pins[requirement.name.removesuffix("-gpu")]
+
+
+def test_environment_is_the_locked_one():
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for name in sorted({requirement.name for requirement, _ in locked_entries()}):
+        wanted = locked_version(name, python)
+        if wanted is not None:
+            installed = Version(importlib.metadata.version(name))
+            assert installed == wanted, f"{name} {installed} is installed, {wanted} is locked"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        # Written so that this file does not contain what it looks for.
+        pytest.param(r"py[p]i\.\w|pythonhost[e]d|/simpl[e]/", id="index"),
+        pytest.param(
+            r"(?<![\w.~$}-])/(?:root|home|Users|work|opt|mnt|tmp|srv)/[\w.-]", id="local-path"
+        ),
+    ],
+)
+def test_no_file_names_a_package_index_or_a_local_path(pattern: str):
+    files = project_files()
+    assert ROOT / "Makefile" in files
+    found = []
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if match := re.search(pattern, line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {match[0]}")
+    assert found == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_make_has_commands_for_the_target(target: str, checkout: Path):
+    done = run_make(checkout, "--dry-run", target)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert "Nothing to be done" not in done.stdout
+
+
+def test_help_lists_the_commands():
+    shown = run_make(ROOT).stdout
+    assert [target for target in TARGETS if f"make {target} " not in shown] == ["help"]
+
+
+def test_ci_calls_make_test():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "\nmake test" in script.read_text(encoding="utf-8")
+
+
+def test_unusable_python_is_one_line(checkout: Path):
+    stub = checkout / "python3.10"
+    stub.write_text("#!/bin/sh\nexit 127\n", encoding="utf-8")
+    stub.chmod(0o755)
+    done = run_make(checkout, "setup", f"PYTHON={stub}")
+    own, from_make = done.stderr.splitlines()
+    assert own.startswith(f"error: none of ({stub})")
+    assert "3.10, 3.11 or 3.12" in own
+    assert from_make.startswith("make: ***")
+    assert not (checkout / ".venv").exists()
+
+
+def test_setup_takes_neither_a_half_made_environment_nor_one_of_another_lock(checkout: Path):
+    def up_to_date() -> bool:
+        return run_make(checkout, "--question", "setup").returncode == 0
+
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    assert not up_to_date()
+    stamp = checkout / ".venv" / "ready"
+    stamp.touch()
+    lock_time = (checkout / "requirements.lock").stat().st_mtime
+    os.utime(stamp, (lock_time + 1, lock_time + 1))
+    assert up_to_date()
+    os.utime(stamp, (lock_time - 1, lock_time - 1))
+    assert not up_to_date()
+
+
+def test_clean_removes_only_what_make_made(checkout: Path):
+    for name in [".venv", "out", "data"]:
+        (checkout / name).mkdir()
+        (checkout / name / "file").touch()
+    assert run_make(checkout, "clean").returncode == 0
+    left = sorted(path.name for path in checkout.iterdir())
+    assert left == ["Makefile", "data", "requirements.lock"]

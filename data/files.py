@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data.errors import InputError
 
-_TEMPORARY = ".unfinished-"
+UNFINISHED = ".unfinished-"  # how the names of temporary files and folders start
 _ABANDONED_SECONDS = 24 * 3600.0  # a process killed while writing cannot clean up after itself
 
 
@@ -37,6 +37,12 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"{folder}: cannot create this folder: {reason(error)}") from None
 
 
+def sync_file(path: Path) -> None:
+    """Have a file's content on the disk before its name."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames within a folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -54,13 +60,14 @@ def write_file(path: Path, content: bytes) -> None:
     """
     temporary = None
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
         temporary = None
         sync_folder(path.parent)
     except OSError as error:
@@ -68,7 +75,7 @@ def write_file(path: Path, content: bytes) -> None:
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                temporary.unlink()
 
 
 @contextlib.contextmanager
@@ -82,15 +89,15 @@ def new_folder(folder: Path) -> Iterator[Path]:
       InputError: if something in the folder cannot be written.
     """
     make_folder(folder.parent)
-    _remove_abandoned(folder.parent)
+    remove_abandoned(folder.parent)
     temporary = None
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
         temporary.chmod(0o777 & ~_umask())
         yield temporary
         sync_folder(temporary)
         try:
-            os.rename(temporary, folder)
+            temporary.rename(folder)
         except OSError:
             if not folder.is_dir():  # anything but having come second
                 raise
@@ -102,9 +109,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _remove_abandoned(parent: Path) -> None:
+def remove_abandoned(parent: Path) -> None:
+    """Remove what this module began in a folder a day ago or earlier and never finished."""
     now = time.time()
-    for path in parent.glob(f"{_TEMPORARY}*"):
+    for path in parent.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime > _ABANDONED_SECONDS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

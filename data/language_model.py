@@ -204,6 +204,32 @@ class SentenceBatches:
         return plan[1:]
 
 
+def make_batches(
+    text: EncodedText,
+    batching: str,
+    batch_size: int,
+    time: int,
+    seed: int,
+    shuffle: bool,
+) -> Batches:
+    """Return the batches of a text, by either way of batching.
+
+    Args:
+      text: an encoded text.
+      batching: "stream" or "sentences".
+      batch_size: most rows of a batch.
+      time: targets per row of a stream; the longest row of sentences.
+      seed: of the order of sentences.
+      shuffle: whether each epoch has its own order; streams are read in order.
+
+    Raises:
+      InputError: if the text is shorter than one batch.
+    """
+    if batching == "stream":
+        return StreamBatches(text, batch_size, time)
+    return SentenceBatches(text, batch_size, time, seed, shuffle)
+
+
 def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
     """Return raw draws; stream 0 is for rows, 1 for batches."""
     return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)

@@ -78,9 +78,8 @@ class Prefetch(Generic[Item], Iterator[Item]):
                 return
             try:
                 item = self._function(step)
-            except (
-                BaseException
-            ) as error:  # whatever it is, the consumer must not wait for ever
+            # whatever it is, the consumer must not wait for ever
+            except BaseException as error:  # noqa: BLE001
                 self._items.put((None, error))
                 return
             self._items.put((item, None))

@@ -292,12 +292,12 @@ def test_missing_and_doubled_splits_are_named(tmp_path):
     folder = write_texts(tmp_path / "text")
     (folder / "ptb.valid.txt").write_text("a b\n")
     with pytest.raises(
-        InputError, match="valid.txt and ptb.valid.txt are both there, only one"
+        InputError, match=r"valid\.txt and ptb\.valid\.txt are both there, only one"
     ):
         find_splits(folder)
     (folder / "ptb.valid.txt").unlink()
     (folder / "test.txt").unlink()
-    with pytest.raises(InputError, match="no test text, one of test.txt, ptb.test.txt, wiki"):
+    with pytest.raises(InputError, match="no test text, one of test"):
         find_splits(folder)
 
 

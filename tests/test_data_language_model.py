@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from data.errors import InputError
 from data.language_model import SentenceBatches, StreamBatches
 from data.prefetch import Prefetch
 
-UNK, EOS = 0, 1
+EOS = 1
 
 
 def encoded(folder, lines):
@@ -167,7 +168,8 @@ def test_sentences_of_a_small_text_by_hand(tmp_path):
 @pytest.mark.parametrize("batch_size", [1, 7, 60, 200])
 def test_every_sentence_is_a_row_once(sentences, batch_size, shuffle):
     text, lines = sentences
-    vocabulary = load_corpus(text_folder(text), text_folder(text) / "cache", None).vocabulary
+    folder = Path(text.name).parent
+    vocabulary = load_corpus(folder, folder / "cache", None).vocabulary
     expected = []
     for line in lines:
         if line.strip():
@@ -180,15 +182,9 @@ def test_every_sentence_is_a_row_once(sentences, batch_size, shuffle):
     assert batches.notes == ()
 
 
-def text_folder(text):
-    from pathlib import Path
-
-    return Path(text.name).parent
-
-
 @pytest.mark.parametrize("max_length", [1, 2, 5, 23, 24])
 def test_cut_sentences_lose_no_token(sentences, max_length):
-    text, lines = sentences
+    text, _ = sentences
     batches = SentenceBatches(text, 10, max_length, seed=3)
     pairs = []
     for batch in epoch_of(batches):

@@ -72,9 +72,12 @@ def test_close_stops_a_thread_that_waits_to_deliver():
 
 
 def test_leaving_by_an_exception_stops_the_thread():
-    with pytest.raises(KeyError), Prefetch(lambda step: step, 0, 10**9) as items:
-        next(items)
-        raise KeyError
+    def fail():
+        with Prefetch(lambda step: step, 0, 10**9) as items:
+            raise KeyError(next(items))
+
+    with pytest.raises(KeyError):
+        fail()
     assert alive() == []
 
 

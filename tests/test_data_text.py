@@ -101,13 +101,13 @@ def test_invalid_byte_far_into_a_file_is_found_at_its_place(tmp_path):
 def test_missing_file_and_folder_are_named(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.txt: no such file$"):
         list(read_lines(tmp_path / "nowhere.txt", []))
-    with pytest.raises(InputError, match="this is a folder, a text file is needed$"):
+    with pytest.raises(InputError, match=r"this is a folder, a text file is needed$"):
         list(read_lines(tmp_path, []))
 
 
 def test_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "train.txt")
-    with pytest.raises(InputError, match="this is not a regular file$"):
+    with pytest.raises(InputError, match=r"this is not a regular file$"):
         list(read_lines(tmp_path / "train.txt", []))
 
 
@@ -149,7 +149,7 @@ def test_long_line_is_cut_without_losing_a_character(tmp_path, word, length):
 
 def test_line_numbers_count_a_cut_line_once(tmp_path):
     path = tmp_path / "train.txt"
-    with pytest.raises(InputError, match="train.txt:3: byte 0xff"):
+    with pytest.raises(InputError, match=r"train\.txt:3: byte 0xff"):
         lines_and_notes(path, b"one\n" + b"word " * MAX_LINE + b"\n\xff\n")
 
 

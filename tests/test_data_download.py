@@ -1,0 +1,402 @@
+"""Downloads are checked, atomic and kept within their folder; the server here is a real one."""
+
+import hashlib
+import http.server
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from data import corpus as corpus_module
+from data.download import CORPORA, PublicCorpus, download, main
+from data.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"
+
+TEXTS = {
+    "train.txt": b"the cat sat\n" * 20_000,
+    "valid.txt": b"a cat\n" * 100,
+    "test.txt": b"the mat\n" * 100,
+}
+MEMBERS = {name: f"small/wiki.{name[:-4]}.tokens" for name in TEXTS}
+PAGE = b"\n<!DOCTYPE html><html><body>Please sign in</body></html>"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `bodies`, path -> bytes; a path in `broken` is cut half way, once."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.bodies, self.broken, self.asked = {}, set(), []
+        self.address = f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        if self.path not in self.server.bodies:
+            self.send_error(404)
+            return
+        body = self.server.bodies[self.path]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.path in self.server.broken:
+            self.server.broken.remove(self.path)
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def zip_of(members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def tgz_of(members):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return file.getvalue()
+
+
+def good_members():
+    return {MEMBERS[name]: content for name, content in TEXTS.items()}
+
+
+def small_corpus(*sources, **archive_hashes):
+    return PublicCorpus(
+        name="small",
+        licence="none",
+        hashes={name: hashlib.sha256(text).hexdigest() for name, text in TEXTS.items()},
+        members=MEMBERS,
+        sources=sources,
+        archive_hashes=archive_hashes,
+    )
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def failure(*arguments):
+    with pytest.raises(InputError) as caught:
+        download(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tgz", "tar.gz", "folder"])
+def test_good_download(tmp_path, server, kind):
+    if kind == "folder":
+        source = server.address + "texts/"
+        server.bodies = {f"/texts/{name}": text for name, text in TEXTS.items()}
+    else:
+        source = f"{server.address}small.{kind}"
+        make = zip_of if kind == "zip" else tgz_of
+        server.bodies[f"/small.{kind}"] = make({"small/README": b"read me", **good_members()})
+    out = tmp_path / "new" / "out"
+    paths = download(small_corpus(source), out)
+    assert paths == [out / name for name in TEXTS]
+    assert contents(out) == TEXTS
+    assert set(corpus_module.find_splits(out)) == {"train", "valid", "test"}
+
+
+def test_member_named_from_the_current_folder_is_found(tmp_path, server):
+    members = {f"./{name}": content for name, content in good_members().items()}
+    server.bodies["/small.tgz"] = tgz_of(members)
+    download(small_corpus(server.address + "small.tgz"), tmp_path)
+    assert contents(tmp_path) == TEXTS
+
+
+def test_complete_folder_is_not_fetched_again(tmp_path, server):
+    server.bodies["/small.zip"] = zip_of(good_members())
+    corpus = small_corpus(server.address + "small.zip")
+    download(corpus, tmp_path)
+    assert server.asked == ["/small.zip"]
+    download(corpus, tmp_path)
+    assert server.asked == ["/small.zip"]
+    (tmp_path / "valid.txt").unlink()
+    download(corpus, tmp_path)
+    assert server.asked == ["/small.zip"] * 2
+    assert contents(tmp_path) == TEXTS
+
+
+def test_broken_transfer_leaves_nothing_and_the_next_run_succeeds(tmp_path, server):
+    server.bodies["/small.zip"] = zip_of(good_members())
+    server.broken = {"/small.zip"}
+    corpus = small_corpus(server.address + "small.zip")
+    message = failure(corpus, tmp_path)
+    assert f"the last one: {server.address}small.zip: the transfer broke off;" in message
+    assert contents(tmp_path) == {}
+    download(corpus, tmp_path)
+    assert contents(tmp_path) == TEXTS
+
+
+def test_files_finished_before_a_broken_transfer_are_kept(tmp_path, server):
+    server.bodies = {f"/{name}": text for name, text in TEXTS.items()}
+    server.broken = {"/test.txt"}
+    corpus = small_corpus(server.address)
+    assert failure(corpus, tmp_path).startswith(
+        "small: no source gave test.txt, the last one: "
+    )
+    assert set(contents(tmp_path)) == {"train.txt", "valid.txt"}
+    server.asked.clear()
+    download(corpus, tmp_path)
+    assert server.asked == ["/test.txt"]
+    assert contents(tmp_path) == TEXTS
+
+
+def test_killed_download_is_restarted(tmp_path, server):
+    server.bodies = {f"/{name}": text for name, text in TEXTS.items()}
+    abandoned = tmp_path / ".unfinished-x"
+    abandoned.mkdir()
+    (abandoned / "fetched").write_bytes(b"the cat")
+    os.utime(abandoned, (0, 0))
+    download(small_corpus(server.address), tmp_path)
+    assert contents(tmp_path) == TEXTS
+
+
+def test_next_source_is_tried(tmp_path, server, capsys):
+    server.bodies = {"/small.zip": PAGE, **{f"/a/{name}": text for name, text in TEXTS.items()}}
+    server.bodies["/a/valid.txt"] += b"one line more\n"
+    server.bodies["/small.tgz"] = tgz_of(good_members())
+    sources = [
+        server.address + path for path in ("missing.zip", "small.zip", "a/", "small.tgz")
+    ]
+    download(small_corpus(*sources), tmp_path)
+    assert contents(tmp_path) == TEXTS
+    failed = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("failed")
+    ]
+    seen = hashlib.sha256(server.bodies["/a/valid.txt"]).hexdigest()
+    needed = hashlib.sha256(TEXTS["valid.txt"]).hexdigest()
+    assert failed == [
+        f"failed: {sources[0]}: HTTP status 404",
+        f"failed: {sources[1]}: not an archive, or a damaged one: File is not a zip file",
+        f"failed: {sources[2]}valid.txt: its sha256 is {seen}, {needed} is needed",
+    ]
+
+
+def test_archive_is_checked_before_it_is_opened(tmp_path, server):
+    source = server.address + "small.zip"
+    server.bodies["/small.zip"] = zip_of({**good_members(), "more": b""})
+    needed = hashlib.sha256(zip_of(good_members())).hexdigest()
+    seen = hashlib.sha256(server.bodies["/small.zip"]).hexdigest()
+    corpus = small_corpus(source, **{source: f"sha256:{needed}"})
+    assert f"{source}: its sha256 is {seen}, {needed} is needed;" in failure(corpus, tmp_path)
+    server.bodies["/small.zip"] = PAGE
+    seen = hashlib.sha256(PAGE).hexdigest()
+    assert (
+        f"{source}: its sha256 is {seen}, {needed} is needed, an HTML page came in its place;"
+        in failure(corpus, tmp_path)
+    )
+    assert contents(tmp_path) == {}
+
+
+def test_wrong_member_is_refused_and_the_way_by_hand_is_named(tmp_path, server):
+    source = server.address + "small.zip"
+    server.bodies["/small.zip"] = zip_of({**good_members(), MEMBERS["test.txt"]: b"the dog\n"})
+    message = failure(small_corpus(source), tmp_path)
+    seen = hashlib.sha256(b"the dog\n").hexdigest()
+    needed = hashlib.sha256(TEXTS["test.txt"]).hexdigest()
+    assert message == (
+        f"small: no source gave test.txt, the last one: {source}: {MEMBERS['test.txt']}: its"
+        f" sha256 is {seen}, {needed} is needed; try again, or fetch {source} by hand and put"
+        " small/wiki.train.tokens as train.txt, small/wiki.valid.tokens as valid.txt,"
+        f" small/wiki.test.tokens as test.txt into {tmp_path}"
+    )
+    assert set(contents(tmp_path)) == {"train.txt", "valid.txt"}
+
+
+@pytest.mark.parametrize("make", [zip_of, tgz_of])
+@pytest.mark.parametrize("evil", ["../evil.txt", "small/../../evil.txt"])
+def test_archive_that_points_out_of_its_folder_is_refused(tmp_path, server, make, evil):
+    out = tmp_path / "a" / "b"
+    path = "/small.zip" if make is zip_of else "/small.tgz"
+    server.bodies[path] = make({**good_members(), evil: b"evil"})
+    message = failure(small_corpus(server.address + path[1:]), out)
+    assert f"member {evil!r} points out of its folder" in message
+    assert contents(out) == {}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_absolute_member_writes_nothing_outside(tmp_path, server):
+    out, evil = tmp_path / "a", tmp_path / "evil.txt"
+    members = {str(evil): b"evil", **good_members()}
+    server.bodies = {"/small.zip": zip_of(members), "/small.tgz": tgz_of(members)}
+    message = failure(small_corpus(server.address + "small.zip"), out)
+    assert f"member {str(evil)!r} points out of its folder" in message
+    # the filter for tar archives takes the leading slash off instead
+    download(small_corpus(server.address + "small.tgz"), out)
+    assert contents(out) == TEXTS
+    assert not evil.exists()
+
+
+def test_link_out_of_the_folder_is_refused(tmp_path, server):
+    file = io.BytesIO(tgz_of({}))
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        link = tarfile.TarInfo(MEMBERS["train.txt"])
+        link.type, link.linkname = tarfile.SYMTYPE, "../../../../etc/passwd"
+        archive.addfile(link)
+    server.bodies["/small.tgz"] = file.getvalue()
+    message = failure(small_corpus(server.address + "small.tgz"), tmp_path)
+    assert f"member {MEMBERS['train.txt']!r} points out of its folder" in message
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("damage", ["cut", "not", "lacking"])
+@pytest.mark.parametrize("make", [zip_of, tgz_of])
+def test_damaged_archive_is_named(tmp_path, server, make, damage):
+    path = "/small.zip" if make is zip_of else "/small.tgz"
+    body = make(good_members() if damage != "lacking" else {"small/README": b"read me"})
+    server.bodies[path] = {"cut": body[: len(body) // 2], "not": PAGE, "lacking": body}[damage]
+    message = failure(small_corpus(server.address + path[1:]), tmp_path)
+    assert (
+        "no member small/wiki.train.tokens in this archive"
+        if damage == "lacking"
+        else "not an archive, or a damaged one: "
+    ) in message
+    assert contents(tmp_path) == {}
+
+
+def test_dead_server_is_named(tmp_path, server):
+    server.shutdown()
+    server.server_close()
+    message = failure(small_corpus(server.address), tmp_path)
+    assert f"the last one: {server.address}train.txt: no connection;" in message
+
+
+def test_another_file_in_the_way_is_not_touched(tmp_path, server):
+    (tmp_path / "valid.txt").write_bytes(b"mine\n")
+    message = failure(small_corpus(server.address), tmp_path)
+    seen = hashlib.sha256(b"mine\n").hexdigest()
+    needed = hashlib.sha256(TEXTS["valid.txt"]).hexdigest()
+    assert message == (
+        f"{tmp_path}/valid.txt: another file of this name is here, its sha256 is {seen} and"
+        f" {needed} is needed: move it away"
+    )
+    assert server.asked == []
+    assert contents(tmp_path) == {"valid.txt": b"mine\n"}
+
+
+def test_folder_that_cannot_be_is_named(tmp_path, server):
+    out = tmp_path / "out"
+    out.write_text("a file\n")
+    assert failure(small_corpus(server.address), out) == (
+        f"{out}: a folder is needed here, but a file has this name"
+    )
+
+
+# the command
+
+
+def test_command_names_the_fault_in_one_line(tmp_path, server, capsys):
+    server.bodies["/x.zip"] = PAGE
+    status = main(["ptb", "--out", str(tmp_path), "--url", server.address + "x.zip"])
+    assert status == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        "error: ptb: no source gave ptb.train.txt, ptb.valid.txt, ptb.test.txt,"
+    )
+    assert "not an archive" in last
+    for source in CORPORA["ptb"].sources:
+        assert source in last
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wikitext-3", "--out", "x"], "'wikitext-3' is not one of 'wikitext-2', 'ptb'"),
+        (["ptb"], "Missing option '--out'"),
+        (["ptb", "--out", "x", "--fast"], "No such option"),
+    ],
+)
+def test_bad_use_is_one_line(capsys, arguments, message):
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_module_runs_as_a_command(tmp_path, server):
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, "-m", "data.download", "ptb", "--out", str(tmp_path / "out")]
+    result = subprocess.run(
+        [*command, "--url", server.address],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[-1].startswith(
+        "error: ptb: no source gave ptb.train.txt,"
+    )
+    assert "HTTP status 404" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert server.asked == ["/ptb.train.txt"]
+
+
+def test_debug_shows_the_traceback(tmp_path, server):
+    with pytest.raises(InputError):
+        main(["ptb", "--out", str(tmp_path), "--url", server.address, "--debug"])
+
+
+def test_help_is_no_error(capsys):
+    assert main(["--help"]) == 0
+    assert "--url" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("corpus", CORPORA.values(), ids=CORPORA.keys())
+def test_every_public_corpus_has_a_mirror_and_full_hashes(corpus):
+    assert len(corpus.sources) >= 2
+    assert set(corpus.members) == set(corpus.hashes)
+    assert all(len(digest) == 64 for digest in corpus.hashes.values())
+    assert set(corpus.archive_hashes) <= set(corpus.sources)
+    for source in corpus.sources:
+        assert source.startswith("http")
+        assert source.endswith("/") or source in corpus.archive_hashes
+
+
+if WIKITEXT.is_dir():  # the text lies beside the project, not in it
+
+    def test_command_fetches_wikitext(tmp_path, server, capsys):
+        texts = {name: (WIKITEXT / name).read_bytes() for name in CORPORA["wikitext-2"].hashes}
+        members = CORPORA["wikitext-2"].members
+        server.bodies["/w.zip"] = zip_of({members[name]: text for name, text in texts.items()})
+        arguments = ["wikitext-2", "--out", str(tmp_path), "--url", server.address + "w.zip"]
+        assert main(arguments) == 0
+        assert f"{tmp_path}/train.txt: 10,797,148 bytes" in capsys.readouterr().out
+        assert contents(tmp_path) == texts

@@ -6,17 +6,20 @@ that a server, a mirror or a proxy sends in its place is ever read as text.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import logging
 import posixpath
+import shutil
 import sys
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import click
 import pooch
@@ -213,7 +216,8 @@ def _fetch(corpus: PublicCorpus, source: str, names: Sequence[str], out: Path) -
                 path = _retrieve(address, folder)
             else:
                 address = f"{source}: {corpus.members[name]}"
-                path = _unpack(archive, corpus.members[name], folder / "unpacked", source)
+                path = folder / name
+                _unpack(archive, corpus.members[name], path, source)
             _check(path, "sha256", corpus.hashes[name], address)
             sync_file(path)
             path.replace(out / name)
@@ -234,7 +238,8 @@ def _retrieve(address: str, folder: Path) -> Path:
             address, known_hash=None, fname="fetched", path=folder, downloader=downloader
         )
     except requests.HTTPError as error:
-        raise _SourceError(f"{address}: HTTP status {error.response.status_code}") from None
+        status = "unknown" if error.response is None else error.response.status_code
+        raise _SourceError(f"{address}: HTTP status {status}") from None
     except requests.Timeout:
         raise _SourceError(
             f"{address}: no answer within {_SECONDS_WITHOUT_ANSWER:.0f} seconds"
@@ -263,39 +268,39 @@ def _check(path: Path, algorithm: str, needed: str, address: str) -> None:
         raise _SourceError(f"{address}: its {algorithm} is {seen}, {needed} is needed{page}")
 
 
-def _unpack(archive: Path, member: str, folder: Path, source: str) -> Path:
-    """Unpack one member, from an archive none of whose members points out of the folder."""
+def _unpack(archive: Path, member: str, target: Path, source: str) -> None:
+    """Write one member's bytes to a file of our own naming.
+
+    No name in the archive is ever used as a path, so nothing can be written elsewhere. An
+    archive that tries is refused all the same: whatever it is, it is not the corpus.
+    (`extractall` with `filter="data"` is not in Python 3.11.3 and older.)
+    """
     try:
-        if source.endswith(".zip"):
-            with zipfile.ZipFile(archive) as zipped:
-                for name in zipped.namelist():
-                    if not (folder / name).resolve().is_relative_to(folder.resolve()):
-                        raise _SourceError(
-                            f"{source}: member {name!r} points out of its folder"
-                        )
-                return Path(zipped.extract(member, folder))
-        if not hasattr(tarfile, "data_filter"):
-            raise InputError(
-                f"Python {sys.version.split()[0]} cannot unpack tar archives safely:"
-                " 3.10.12, 3.11.4, 3.12 or a later one is needed"
-            )
-        with tarfile.open(archive) as tar:
-            found = None
-            for entry in tar:
-                safe = tarfile.data_filter(entry, str(folder))
-                if posixpath.normpath(entry.name) == member and entry.isreg():
-                    found = safe
-            if found is None:
+        with contextlib.ExitStack() as stack:
+            content: IO[bytes] | None
+            if source.endswith(".zip"):
+                zipped = stack.enter_context(zipfile.ZipFile(archive))
+                _check_names(zipped.namelist(), source)
+                content = stack.enter_context(zipped.open(member))
+            else:
+                tar = stack.enter_context(tarfile.open(archive))
+                entries = {posixpath.normpath(entry.name): entry for entry in tar}
+                _check_names(entries, source)
+                content = tar.extractfile(entries[member]) if entries[member].isreg() else None
+            if content is None:
                 raise KeyError(member)
-            tar.extract(found, folder, filter="data")
-            return folder / member
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file)
     except KeyError:
-        raise _SourceError(f"{source}: no member {member} in this archive") from None
-    except tarfile.FilterError as error:
-        name = error.tarinfo.name
-        raise _SourceError(f"{source}: member {name!r} points out of its folder") from None
+        raise _SourceError(f"{source}: no file {member} in this archive") from None
     except _DAMAGED as error:
         raise _SourceError(f"{source}: not an archive, or a damaged one: {error}") from None
+
+
+def _check_names(names: Iterable[str], source: str) -> None:
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise _SourceError(f"{source}: member {name!r} points out of its folder")
 
 
 def _by_hand(corpus: PublicCorpus) -> str:

@@ -1,16 +1,18 @@
 """Load the framework with the settings that must be made before its first import."""
 
 import os
+import warnings
 from pathlib import Path
 
 from parity.errors import UsageError
 
 
-def load_engine(threads: int):
+def load_engine(threads: int, device: str = "cpu"):
     """Import Paddle, set up for static graphs; call it before anything imports `paddle`.
 
     Args:
       threads: CPU threads of each replica.
+      device: "cpu" or "gpu".
 
     Returns:
       The module `paddle`.
@@ -18,6 +20,7 @@ def load_engine(threads: int):
     Raises:
       UsageError: if this Paddle lacks the engine, or is not installed.
     """
+    del device  # decided when the replicas' places are chosen
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("GLOG_minloglevel", "2")
     # The sum of the replicas' gradients is then always taken in the same order.
@@ -37,6 +40,8 @@ def load_engine(threads: int):
         raise UsageError(
             f"paddle is {paddle.__version__}, which has no ParallelExecutor; allowed: 2.6.2"
         )
+    # Said of an operation that Paddle itself puts in.
+    warnings.filterwarnings("ignore", "The Attr\\(force_cpu\\) of Op", UserWarning)
     paddle.enable_static()
     return paddle
 

@@ -123,7 +123,11 @@ class Trainer:
         losses, h, c, norms, *rest = values
         tensors = self._record(inputs, rest) if record else {}
         return StepResult(
-            np.concatenate(losses), np.concatenate(h), np.concatenate(c), norms[0].item(), tensors
+            np.concatenate(losses),
+            np.concatenate(h),
+            np.concatenate(c),
+            norms[0].item(),
+            tensors,
         )
 
     def evaluate(self, inputs, state):
@@ -138,7 +142,9 @@ class Trainer:
         """
         outputs = self._evaluation
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        losses, h, c = self._evaluate.run([v.name for v in (outputs.loss, outputs.h, outputs.c)], feeds)
+        losses, h, c = self._evaluate.run(
+            [v.name for v in (outputs.loss, outputs.h, outputs.c)], feeds
+        )
         return StepResult(np.concatenate(losses), np.concatenate(h), np.concatenate(c), 0.0, {})
 
     def _record(self, inputs, values):

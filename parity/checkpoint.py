@@ -103,7 +103,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     held = {name for name in tensors if not name.startswith("state/")}
     if held != set(shapes):
         missing, extra = sorted(set(shapes) - held), sorted(held - set(shapes))
-        raise UsageError(f"{path}: tensors missing: {missing or 'none'}; extra: {extra or 'none'}")
+        raise UsageError(
+            f"{path}: tensors missing: {missing or 'none'}; extra: {extra or 'none'}"
+        )
     for name, shape in shapes.items():
         if tensors[name].shape != shape:
             raise UsageError(f"{path}: {name} is {tensors[name].shape}; its spec says {shape}")
@@ -158,7 +160,9 @@ def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change:
     if allow_change:
         differences = [d for d in differences if d[0] == "model" or d[1] in fixed]
     if differences:
-        listed = ", ".join(f"{name} {old!r} there, {new!r} here" for _, name, old, new in differences)
+        listed = ", ".join(
+            f"{name} {old!r} there, {new!r} here" for _, name, old, new in differences
+        )
         raise UsageError(f"the checkpoint is of another run: {listed}")
 
 

@@ -179,47 +179,67 @@ def clip_by_global_norm(gradients: Arrays, clip_norm: float) -> tuple[Arrays, np
     return {name: gradient * scale for name, gradient in gradients.items()}, norm
 
 
-def update(
-    spec: Spec, snapshot: Mapping[str, np.ndarray], gradients: Arrays, learning_rate: float
+def update_slots(
+    spec: Spec, snapshot: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
 ) -> Arrays:
-    """Apply one update of SGD or Adam to weights and optimiser state.
-
-    Adam is Kingma & Ba's algorithm 1, with epsilon outside the bias correction:
+    """Return the optimiser's state after an update: none for SGD, for Adam
 
         m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
-        weight -= learning_rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
     Args:
       snapshot: "weight/...", "optimizer/..." -> array, before the update.
       gradients: parameter name -> clipped gradient.
 
-    Returns:
-      The snapshot after the update.
-
-    Source: Kingma & Ba 2015, arXiv:1412.6980.
+    Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
     """
-    training = spec.training
-    # A float32 run's constants are those that float32 can hold: 1 - beta2 differs by 1e-5.
-    learning_rate, beta1, beta2, epsilon = (
-        float(np.dtype(training.dtype).type(value))
-        for value in (learning_rate, training.beta1, training.beta2, training.epsilon)
-    )
-    after = dict(snapshot)
-    if training.optimizer == "sgd":
-        for name, gradient in gradients.items():
-            after[f"weight/{name}"] = snapshot[f"weight/{name}"] - learning_rate * gradient
-        return after
-    power1, power2 = snapshot["optimizer/beta1_power"], snapshot["optimizer/beta2_power"]
+    if spec.training.optimizer == "sgd":
+        return {}
+    beta1, beta2 = _held(spec, spec.training.beta1, spec.training.beta2)
+    after: Arrays = {}
     for name, gradient in gradients.items():
-        m = beta1 * snapshot[f"optimizer/{name}/m"] + (1 - beta1) * gradient
-        v = beta2 * snapshot[f"optimizer/{name}/v"] + (1 - beta2) * gradient**2
-        m_hat, v_hat = m / (1 - power1), v / (1 - power2)
-        moved = learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
-        after[f"weight/{name}"] = snapshot[f"weight/{name}"] - moved
-        after[f"optimizer/{name}/m"], after[f"optimizer/{name}/v"] = m, v
-    after["optimizer/beta1_power"] = power1 * beta1
-    after["optimizer/beta2_power"] = power2 * beta2
+        m, v = snapshot[f"optimizer/{name}/m"], snapshot[f"optimizer/{name}/v"]
+        after[f"optimizer/{name}/m"] = beta1 * m + (1 - beta1) * gradient
+        after[f"optimizer/{name}/v"] = beta2 * v + (1 - beta2) * gradient**2
+    after["optimizer/beta1_power"] = snapshot["optimizer/beta1_power"] * beta1
+    after["optimizer/beta2_power"] = snapshot["optimizer/beta2_power"] * beta2
     return after
+
+
+def update_weights(
+    spec: Spec,
+    snapshot: Mapping[str, np.ndarray],
+    slots: Mapping[str, np.ndarray],
+    gradients: Mapping[str, np.ndarray],
+    learning_rate: float,
+) -> Arrays:
+    """Return the weights after an update of SGD, or of Adam, whose epsilon stands outside
+
+    the bias correction:
+
+        weight -= learning_rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+
+    Args:
+      snapshot: before the update; holds beta1^t and beta2^t of this one.
+      slots: the optimiser's state after it.
+      gradients: parameter name -> clipped gradient.
+
+    Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
+    """
+    learning_rate, epsilon = _held(spec, learning_rate, spec.training.epsilon)
+    after: Arrays = {}
+    for name, gradient in gradients.items():
+        step = gradient
+        if spec.training.optimizer == "adam":
+            m_hat = slots[f"optimizer/{name}/m"] / (1 - snapshot["optimizer/beta1_power"])
+            v_hat = slots[f"optimizer/{name}/v"] / (1 - snapshot["optimizer/beta2_power"])
+            step = m_hat / (np.sqrt(v_hat) + epsilon)
+        after[f"weight/{name}"] = snapshot[f"weight/{name}"] - learning_rate * step
+    return after
+
+
+def _held(spec: Spec, *values: float) -> list[float]:
+    """Round constants to the run's precision: in float32, 1 - beta2 differs by 1e-5."""
+    return [float(np.dtype(spec.training.dtype).type(value)) for value in values]
 
 
 class Oracle:
@@ -260,7 +280,9 @@ class Oracle:
         }
         activations, gradients = NETWORKS[spec.network](spec, weights, inputs, self.state)
         clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
-        self.snapshot = update(spec, self.snapshot, clipped, learning_rate)
+        slots = update_slots(spec, self.snapshot, clipped)
+        moved = update_weights(spec, self.snapshot, slots, clipped, learning_rate)
+        self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
         self.state = activations["h"], activations["c"]
 
         row_loss = activations["token_loss"].sum(axis=1) / inputs.num_tokens

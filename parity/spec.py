@@ -4,61 +4,14 @@ Frameworks' defaults are never relied on; both sides and the oracle read these v
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from parity.errors import UsageError
+from parity.fields import check_fields, option
 
 NETWORKS = ("language-model",)
-
-
-def _field(
-    default: Any,
-    text: str,
-    *,
-    choices: tuple[str, ...] | None = None,
-    above: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-) -> Any:
-    bounds = {"above": above, "at_least": at_least, "at_most": at_most, "below": below}
-    return dataclasses.field(
-        default=default, metadata={"help": text, "choices": choices, "bounds": bounds}
-    )
-
-
-_BOUNDS = {
-    "above": ("> {}", lambda value, bound: value > bound),
-    "at_least": (">= {}", lambda value, bound: value >= bound),
-    "at_most": ("<= {}", lambda value, bound: value <= bound),
-    "below": ("< {}", lambda value, bound: value < bound),
-}
-
-
-def check_fields(spec: Any) -> None:
-    """Check each field of a spec against its declared choices and bounds.
-
-    Raises:
-      UsageError: for the first field out of range, naming field, value and what is allowed.
-    """
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name)
-        flag = "--" + field.name.replace("_", "-")
-        choices = field.metadata.get("choices")
-        if choices and value not in choices:
-            raise UsageError(f"{flag} is {value!r}; allowed: {', '.join(choices)}")
-        bounds = {k: v for k, v in field.metadata.get("bounds", {}).items() if v is not None}
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if bounds and not (number and math.isfinite(value)):
-            raise UsageError(f"{flag} is {value!r}; allowed: a finite number")
-        for kind, bound in bounds.items():
-            text, holds = _BOUNDS[kind]
-            if not holds(value, bound):
-                allowed = " and ".join(_BOUNDS[k][0].format(b) for k, b in bounds.items())
-                raise UsageError(f"{flag} is {value!r}; allowed: {allowed}")
 
 
 # fmt: off
@@ -69,12 +22,12 @@ class ModelSpec:
     Source: Zaremba et al. 2014, arXiv:1409.2329.
     """
 
-    vocabulary_size: int = _field(10_000, "most tokens kept in the vocabulary, <unk> and <eos> included", at_least=3)
-    embedding_size: int = _field(200, "width of the embedding", at_least=1)
-    hidden_size: int = _field(200, "units of each LSTM layer", at_least=1)
-    num_layers: int = _field(2, "LSTM layers", at_least=1)
-    keep: float = _field(1.0, "probability that dropout keeps a unit; 1 is no dropout", above=0, at_most=1)
-    initial_scale: float = _field(0.1, "every parameter starts uniform in [-scale, scale)", above=0)
+    vocabulary_size: int = option(10_000, "most tokens kept in the vocabulary, <unk> and <eos> included", at_least=3)
+    embedding_size: int = option(200, "width of the embedding", at_least=1)
+    hidden_size: int = option(200, "units of each LSTM layer", at_least=1)
+    num_layers: int = option(2, "LSTM layers", at_least=1)
+    keep: float = option(1.0, "probability that dropout keeps a unit; 1 is no dropout", above=0, at_most=1)
+    initial_scale: float = option(0.1, "every parameter starts uniform in [-scale, scale)", above=0)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -84,20 +37,20 @@ class ModelSpec:
 class TrainSpec:
     """How the network is trained; replicas are no part of it, since they change no result."""
 
-    batching: str = _field("stream", "stream: contiguous text, state carried on; sentences: one a row, padded", choices=("stream", "sentences"))
-    batch_size: int = _field(20, "rows of the global batch, over all replicas", at_least=1)
-    time: int = _field(20, "steps of back-propagation in time; for sentences the longest row", at_least=1)
-    optimizer: str = _field("sgd", "update rule", choices=("sgd", "adam"))
-    learning_rate: float = _field(1.0, "learning rate of the first epochs", above=0)
-    decay: float = _field(1.0, "factor on the learning rate for each epoch after --decay-after", above=0, at_most=1)
-    decay_after: int = _field(1, "epochs at the full learning rate", at_least=1)
-    beta1: float = _field(0.9, "Adam: decay of the first moment", at_least=0, below=1)
-    beta2: float = _field(0.999, "Adam: decay of the second moment", at_least=0, below=1)
-    epsilon: float = _field(1e-8, "Adam: added to the bias-corrected root, m' / (sqrt(v') + epsilon)", above=0)
-    clip_norm: float = _field(5.0, "largest global norm of the aggregated gradient", above=0)
-    epochs: int = _field(1, "passes over the training text", at_least=1)
-    seed: int = _field(1, "of initial weights, batch order and dropout masks", at_least=0)
-    dtype: str = _field("float32", "precision of weights and arithmetic", choices=("float32", "float64"))
+    batching: str = option("stream", "stream: contiguous text, state carried on; sentences: one a row, padded", choices=("stream", "sentences"))
+    batch_size: int = option(20, "rows of the global batch, over all replicas", at_least=1)
+    time: int = option(20, "steps of back-propagation in time; for sentences the longest row", at_least=1)
+    optimizer: str = option("sgd", "update rule", choices=("sgd", "adam"))
+    learning_rate: float = option(1.0, "learning rate of the first epochs", above=0)
+    decay: float = option(1.0, "factor on the learning rate for each epoch after --decay-after", above=0, at_most=1)
+    decay_after: int = option(1, "epochs at the full learning rate", at_least=1)
+    beta1: float = option(0.9, "Adam: decay of the first moment", at_least=0, below=1)
+    beta2: float = option(0.999, "Adam: decay of the second moment", at_least=0, below=1)
+    epsilon: float = option(1e-8, "Adam: added to the bias-corrected root, m' / (sqrt(v') + epsilon)", above=0)
+    clip_norm: float = option(5.0, "largest global norm of the aggregated gradient", above=0)
+    epochs: int = option(1, "passes over the training text", at_least=1)
+    seed: int = option(1, "of initial weights, batch order and dropout masks", at_least=0)
+    dtype: str = option("float32", "precision of weights and arithmetic", choices=("float32", "float64"))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -163,11 +116,17 @@ def learning_rate(training: TrainSpec, epoch: int) -> float:
     return training.learning_rate * training.decay ** max(epoch + 1 - training.decay_after, 0)
 
 
-def _zaremba(hidden: int, time: int, keep: float, clip: float, scale: float, **schedule: Any) -> Spec:
+def _zaremba(
+    hidden: int, time: int, keep: float, clip: float, scale: float, **schedule: Any
+) -> Spec:
     return Spec(
         "language-model",
         ModelSpec(
-            embedding_size=hidden, hidden_size=hidden, num_layers=2, keep=keep, initial_scale=scale
+            embedding_size=hidden,
+            hidden_size=hidden,
+            num_layers=2,
+            keep=keep,
+            initial_scale=scale,
         ),
         TrainSpec(batch_size=20, time=time, clip_norm=clip, learning_rate=1.0, **schedule),
     )
@@ -196,7 +155,9 @@ PRESETS: dict[str, dict[str, Spec]] = {
         ),
         # Zaremba et al. 2014, section 4.1 and its published code
         "zaremba-small": _zaremba(200, 20, 1.0, 5.0, 0.1, decay=0.5, decay_after=4, epochs=13),
-        "zaremba-medium": _zaremba(650, 35, 0.5, 5.0, 0.05, decay=0.8, decay_after=6, epochs=39),
+        "zaremba-medium": _zaremba(
+            650, 35, 0.5, 5.0, 0.05, decay=0.8, decay_after=6, epochs=39
+        ),
         "zaremba-large": _zaremba(
             1500, 35, 0.35, 10.0, 0.04, decay=1 / 1.15, decay_after=14, epochs=55
         ),

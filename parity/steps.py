@@ -2,11 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from parity.replicas import split_rows
 from parity.spec import Spec
+
+
+class Batch(Protocol):
+    """What the data hands over: a batch of any way of batching."""
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    lengths: np.ndarray
+    carry: bool
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ def dropout_masks(spec: Spec, step: int, rows: int, time: int) -> tuple[np.ndarr
     return tuple(masks)
 
 
-def step_inputs(spec: Spec, step: int, batch, *, train: bool = True) -> StepInputs:
+def step_inputs(spec: Spec, step: int, batch: Batch, *, train: bool = True) -> StepInputs:
     """Return the inputs of a step made from a batch; masks are left out in evaluation.
 
     Args:

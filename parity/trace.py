@@ -68,9 +68,13 @@ def rung_of(name: str) -> str:
     return RUNGS[prefix]
 
 
-def records_logits(rows: int, time: int, vocabulary: int) -> bool:
-    """Return whether a trace records logits [batch, time, vocabulary] of this size."""
-    return rows * time * vocabulary <= MOST_LOGITS
+def records_logits(positions: int, vocabulary_size: int) -> bool:
+    """Return whether a trace records the logits [batch, time, vocabulary_size] of a batch.
+
+    Args:
+      positions: batch * time.
+    """
+    return positions * vocabulary_size <= MOST_LOGITS
 
 
 def step_file(step: int) -> str:
@@ -95,7 +99,9 @@ class Recorder:
         deletes what it has compared keeps a long trace off the disk.
     """
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], most_pending: int | None = None):
+    def __init__(
+        self, folder: Path, header: Mapping[str, Any], most_pending: int | None = None
+    ):
         self.folder, self.most_pending = folder, most_pending
         make_folder(folder)
         for old in [*folder.glob("step-*.safetensors"), folder / "steps.jsonl"]:

@@ -170,6 +170,17 @@ def test_changed_text_is_another_corpus_even_with_its_old_time(tmp_path):
     assert "c" in second.vocabulary
 
 
+def test_stat_tells_a_change_whose_time_was_set_back(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("a b\n")
+    before, stat = module._stat(path), path.stat()
+    time.sleep(0.02)  # a tick of the file system's clock
+    path.write_text("a c\n")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert path.stat().st_mtime_ns == stat.st_mtime_ns
+    assert module._stat(path) != before
+
+
 def test_hash_is_remembered_for_old_files_only(tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -233,7 +244,8 @@ def test_killed_encoding_leaves_nothing_that_counts(tmp_path):
 @pytest.mark.parametrize("damage", ["tokens", "lines", "facts", "missing"])
 def test_damaged_cache_is_made_again(tmp_path, damage):
     folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
-    expected = words_of(*(lambda c: (c, c.train))(load_corpus(folder, cache, None)))
+    whole = load_corpus(folder, cache, None)
+    expected, offsets = words_of(whole, whole.train), whole.train.line_offsets.tolist()
     encoded = cache / encoded_folders(cache)[0]
     if damage == "facts":
         (encoded / "corpus.json").write_text("{}")
@@ -244,6 +256,8 @@ def test_damaged_cache_is_made_again(tmp_path, damage):
             file.truncate(20)
     corpus = load_corpus(folder, cache, None)
     assert words_of(corpus, corpus.train) == expected
+    assert corpus.train.line_offsets.tolist() == offsets
+    assert corpus.test.num_tokens == 3
 
 
 def test_id_that_has_no_entry_is_found_on_reading(tmp_path):
@@ -345,6 +359,22 @@ def test_cache_that_cannot_be_a_folder_is_named(tmp_path):
     assert message_of(folder, cache / "deeper", None) == (
         f"{cache}/deeper: cannot create this folder: Not a directory"
     )
+
+
+def test_full_disk_is_named_and_nothing_is_left(tmp_path):
+    folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 100_000)
+    cache = tmp_path / "cache"
+    code = (
+        "import resource, sys; from pathlib import Path; from data.corpus import load_corpus\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None)"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(cache)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"data.errors.InputError: {cache}/corpus-")
+    assert last.endswith(": cannot write here: File too large")
+    assert list(cache.iterdir()) == []
 
 
 def test_too_many_distinct_words_need_a_vocabulary_size(tmp_path, monkeypatch):

@@ -5,11 +5,12 @@ import os
 from parity.errors import UsageError
 
 
-def load_engine(threads: int):
+def load_engine(threads: int, device: str = "cpu"):
     """Import TensorFlow, set up for static graphs; call it before anything imports `tensorflow`.
 
     Args:
       threads: CPU threads of each replica.
+      device: "cpu" or "gpu".
 
     Returns:
       The module `tensorflow`.
@@ -17,7 +18,9 @@ def load_engine(threads: int):
     Raises:
       UsageError: if this TensorFlow lacks the engine, or is not installed.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # or it looks for a driver, and complains
     # differs: the threads of a session are set by the trainer, not by the environment
     del threads
     try:

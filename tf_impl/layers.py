@@ -16,7 +16,7 @@ def parameter(name, shape, dtype):
       shape: shape in this framework's layout.
       dtype: "float32" or "float64".
     """
-    zeros = tf1.zeros_initializer(dtype=dtype)
+    zeros = tf1.zeros_initializer()
     variable = tf1.get_variable(name, shape, dtype, initializer=zeros, use_resource=True)
     # differs: read once per tower, on its device, so that no gradient is tied to another's
     return tf.identity(variable)
@@ -155,9 +155,7 @@ def _lstm(inputs, real, h, c, kernel, recurrent, bias):
         d_gates = tf.reshape(d_gates_at.stack(), [-1, 4 * size])
         d_inputs = tf.reshape(tf.matmul(d_gates, kernel, transpose_b=True), tf.shape(inputs))
         d_kernel = tf.matmul(flat, d_gates, transpose_a=True)
-        d_recurrent = tf.matmul(
-            tf.reshape(before_h, [-1, size]), d_gates, transpose_a=True
-        )
+        d_recurrent = tf.matmul(tf.reshape(before_h, [-1, size]), d_gates, transpose_a=True)
         d_bias = tf.reduce_sum(d_gates, axis=0)
         return d_inputs, None, d_h, d_c, d_kernel, d_recurrent, d_bias
 

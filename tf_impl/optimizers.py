@@ -55,19 +55,22 @@ def apply_update(training, parameters, gradients):
         return learning_rate, {}, tf.group(*updates)
 
     def slot(name, shape):
-        zeros = tf1.zeros_initializer(dtype=dtype)
+        zeros = tf1.zeros_initializer()
         return tf1.get_variable(
             f"optimizer/{name}", shape, dtype, zeros, trainable=False, use_resource=True
         )
 
     slots = {
-        f"optimizer/{variable.op.name}/{name}": slot(f"{variable.op.name}/{name}", variable.shape)
+        f"optimizer/{variable.op.name}/{name}": slot(
+            f"{variable.op.name}/{name}", variable.shape
+        )
         for variable in parameters
         for name in SLOTS["adam"]
     } | {f"optimizer/{power}": slot(power, []) for power in POWERS["adam"]}
     power1, power2 = (slots[f"optimizer/{power}"] for power in POWERS["adam"])
     beta1, beta2, epsilon = (
-        tf.constant(value, dtype) for value in (training.beta1, training.beta2, training.epsilon)
+        tf.constant(value, dtype)
+        for value in (training.beta1, training.beta2, training.epsilon)
     )
     before1, before2 = tf.identity(power1), tf.identity(power2)
     updates = [

@@ -58,7 +58,10 @@ class Trainer:
 
     def _build(self):
         spec = self.spec
-        self._feeds, self._evaluation_feeds = _feeds(spec, masks=True), _feeds(spec, masks=False)
+        self._feeds, self._evaluation_feeds = (
+            _feeds(spec, masks=True),
+            _feeds(spec, masks=False),
+        )
         self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
         self._outputs = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()

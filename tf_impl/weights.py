@@ -13,7 +13,9 @@ def load_snapshot(session, assignments, snapshot):
       assignments: snapshot name -> (placeholder, operation that assigns it).
       snapshot: snapshot name -> array in canonical layout.
     """
-    feeds = {assignments[name][0]: to_framework(name, array) for name, array in snapshot.items()}
+    feeds = {
+        assignments[name][0]: to_framework(name, array) for name, array in snapshot.items()
+    }
     session.run([assignments[name][1] for name in snapshot], feeds)
 
 

@@ -1,0 +1,74 @@
+"""The commands of `python -m parity`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parity import doctor as doctor_checks
+from parity.cli import command_options, spec_from, spec_options, take
+from parity.ladder import climb
+from parity.options import RunOptions
+from parity.report import report_text, report_values
+from parity.run import Outcome, run, save_report
+from parity.spec import Spec
+from parity.trace import Trace
+
+_MATCH, _MISMATCH = 0, 1
+
+
+@click.group()
+def parity() -> None:
+    """Prove that a network trained in Paddle and in TensorFlow is the same network.
+
+    Exit status: 0 match, 1 mismatch, 2 bad use or bad input, 3 a numeric failure.
+    """
+
+
+@parity.command("run")
+@command_options(RunOptions)
+@spec_options("dtype")
+def run_command(**values: Any) -> int:
+    """Train both sides beside the oracle, and compare every tensor of every step."""
+    options = take(RunOptions, values)
+    spec = spec_from(options.network, options.preset, values)
+    outcome = run(spec, options)
+    report = report_values(outcome, options.preset, _command())
+    text = report_text(report)
+    save_report(text, report, options.out, options.json)
+    print(text)
+    return _MATCH if outcome.matches else _MISMATCH
+
+
+@parity.command("compare")
+@click.argument("trace_a", type=click.Path(path_type=Path))
+@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="write the report here"
+)
+@click.option("--debug", is_flag=True, help="show tracebacks")
+def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool) -> int:
+    """Compare two recorded runs with each other and with the oracle."""
+    traces = [Trace(trace_a), Trace(trace_b)]
+    verdict = climb(traces)
+    outcome = Outcome(Spec.from_json(traces[0].header["spec"]))
+    outcome.headers = {f"{trace.label} {trace.folder}": trace.header for trace in traces}
+    outcome.verdicts = [verdict]
+    report = report_values(outcome, traces[0].header.get("preset", "-"), _command())
+    text = report_text(report)
+    if json_file is not None:
+        save_report(text, report, json_file.parent, json_file)
+    print(text)
+    return _MATCH if verdict.matches else _MISMATCH
+
+
+@parity.command("doctor")
+def doctor_command() -> int:
+    """Check the environment, and name the fix for what is wrong."""
+    return doctor_checks.report()
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "parity", *sys.argv[1:]])

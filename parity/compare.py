@@ -1,0 +1,270 @@
+"""Two recorded steps -> their distances, and the first tensor that differs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from parity.errors import NumericFailure, UsageError
+from parity.parameters import parameters, snapshot_names
+from parity.spec import Spec
+from parity.tolerances import TABLE, Tolerance
+from parity.trace import rung_of
+
+
+def tensor_names(spec: Spec) -> list[str]:
+    """Return the names of what a step records, in the order in which a fault would show.
+
+    Forward before backward before update, lower layers first.
+    """
+    layers = range(spec.model.num_layers)
+    table = [parameter.name for parameter in parameters(spec)]
+    snapshot = list(snapshot_names(spec))
+    return [
+        *(
+            f"batch/{name}"
+            for name in ("tokens", "targets", "lengths", "sizes", "carry", "learning_rate")
+        ),
+        "forward/embedded",
+        *(f"forward/lstm_{k}/hidden" for k in layers),
+        "forward/c",
+        "forward/h",
+        "forward/logits",
+        "forward/token_loss",
+        "loss/replicas",
+        "loss/global",
+        *(f"gradient/{name}" for name in table),
+        "gradient_norm",
+        *(f"clipped_gradient/{name}" for name in table),
+        *(name for name in snapshot if name.startswith("optimizer/")),
+        *(name for name in snapshot if name.startswith("weight/")),
+        *(f"replicas/{name}" for name in snapshot),
+    ]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a run: step, tensor and index of an element."""
+
+    step: int
+    tensor: str
+    index: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"step": self.step, "tensor": self.tensor, "index": list(self.index)}
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{', '.join(map(str, self.index))}], step {self.step}"
+
+
+@dataclass
+class Distance:
+    """The worst of many comparisons of one kind.
+
+    Attributes:
+      absolute: largest |a - b|.
+      relative: largest |a - b| over the largest magnitude in that tensor.
+      where: the place of `relative`.
+      used: largest share of the allowed difference; above 1 is a mismatch. None: not judged.
+    """
+
+    absolute: float = 0.0
+    relative: float = 0.0
+    where: Place | None = None
+    used: float | None = None
+
+    def add(self, other: "Distance") -> None:
+        """Take in another comparison."""
+        self.absolute = max(self.absolute, other.absolute)
+        if self.where is None or other.relative > self.relative:
+            self.relative, self.where = other.relative, other.where
+        if other.used is not None:
+            self.used = max(self.used or 0.0, other.used)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "worst_absolute": self.absolute,
+            "worst_relative": self.relative,
+            "where": self.where.to_json() if self.where else None,
+            "used": self.used,
+        }
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One tensor of one step that differs by more than is allowed.
+
+    Attributes:
+      sides: names of the two sides.
+      place: the element that exceeds what is allowed by most.
+      values: side -> its value there.
+      allowed: greatest difference allowed there.
+      count, size: elements that differ too much, of how many.
+      problem: in place of the values, if the tensors could not be compared.
+    """
+
+    sides: tuple[str, str]
+    place: Place
+    values: dict[str, float] = field(default_factory=dict)
+    allowed: float = 0.0
+    count: int = 0
+    size: int = 0
+    problem: str = ""
+
+    @property
+    def rung(self) -> str:
+        """Return the rung of the tensor."""
+        return rung_of(self.place.tensor)
+
+
+def compare_tensor(
+    a: np.ndarray,
+    b: np.ndarray,
+    sides: tuple[str, str],
+    step: int,
+    name: str,
+    tolerance: Tolerance | None,
+) -> tuple[Distance, Mismatch | None]:
+    """Compare two tensors element by element.
+
+    Args:
+      tolerance: None to measure without judging.
+
+    Returns:
+      Their distance, and a mismatch if any element differs by more than is allowed, or the
+      shapes do. Nothing is transposed or broadcast to make them fit.
+    """
+    if a.shape != b.shape:
+        problem = f"shape {list(a.shape)} against {list(b.shape)}"
+        return Distance(), Mismatch(sides, Place(step, name, ()), problem=problem)
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    difference = np.abs(a - b)
+    if not difference.size:
+        return Distance(), None
+    index = np.unravel_index(int(np.argmax(difference)), difference.shape)
+    largest = float(difference[index])
+    scale = max(float(np.abs(a).max()), float(np.abs(b).max()))
+    distance = Distance(
+        absolute=largest,
+        relative=largest / scale if scale else 0.0,
+        where=Place(step, name, tuple(map(int, index))),
+    )
+    if tolerance is None:
+        return distance, None
+    if largest == 0.0:
+        distance.used = 0.0
+        return distance, None
+    allowed = tolerance.allowed(a, b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        used = np.where(difference > 0, difference / allowed, 0.0)
+    index = np.unravel_index(int(np.argmax(used)), used.shape)
+    distance.used = float(used[index])
+    if distance.used <= 1:
+        return distance, None
+    mismatch = Mismatch(
+        sides,
+        Place(step, name, tuple(map(int, index))),
+        dict(zip(sides, (float(a[index]), float(b[index])), strict=True)),
+        float(allowed[index]),
+        int(np.count_nonzero(used > 1)),
+        used.size,
+    )
+    return distance, mismatch
+
+
+def compare_step(
+    a: Mapping[str, np.ndarray],
+    b: Mapping[str, np.ndarray],
+    sides: tuple[str, str],
+    step: int,
+    names: Iterable[str],
+    dtype: str,
+    *,
+    judge: bool = True,
+) -> tuple[dict[str, Distance], Mismatch | None]:
+    """Compare all that two sides recorded of a step.
+
+    Args:
+      names: the tensors, in the order in which the first mismatch is looked for.
+      dtype: "float32" or "float64", which decides the tolerances.
+      judge: whether to hold the differences against the tolerances, or only measure them.
+
+    Returns:
+      Rung -> distance, and the first mismatch. A tensor that only one side has is a mismatch.
+    """
+    distances: dict[str, Distance] = {}
+    first: Mismatch | None = None
+    for name in names:
+        if name not in a and name not in b:
+            continue
+        if name not in a or name not in b:
+            has = sides[0] if name in a else sides[1]
+            found = Mismatch(sides, Place(step, name, ()), problem=f"only {has} has it")
+        else:
+            rung = rung_of(name)
+            tolerance = TABLE[dtype, rung] if judge else None
+            distance, mismatch = compare_tensor(a[name], b[name], sides, step, name, tolerance)
+            distances.setdefault(rung, Distance()).add(distance)
+            if mismatch is None:
+                continue
+            found = mismatch
+        first = first or found
+    return distances, first
+
+
+def check_replicas(
+    tensors: Mapping[str, np.ndarray], side: str, step: int, names: Iterable[str]
+) -> tuple[Distance, Mismatch | None]:
+    """See that all replicas of a side hold the same weights and optimiser state, to the bit.
+
+    Returns:
+      The worst distance from replica 0, and the first tensor in which one differs. A side whose
+      replicas share one copy records nothing here, and has nothing to differ in.
+    """
+    worst, first = Distance(used=0.0), None
+    for name in names:
+        if not name.startswith("replicas/") or name not in tensors:
+            continue
+        found = tensors[name]
+        distance, mismatch = compare_tensor(
+            found,
+            np.zeros_like(found),
+            (f"{side} replica", f"{side} replica 0"),
+            step,
+            name,
+            TABLE["float64", "replicas"],
+        )
+        worst.add(distance)
+        first = first or mismatch
+    return worst, first
+
+
+def check_numbers(
+    tensors: Mapping[str, np.ndarray], side: str, step: int, names: list[str]
+) -> None:
+    """See that a recorded step holds what it should and nothing but finite numbers.
+
+    Raises:
+      NumericFailure: for the first NaN or infinity in the order of computation.
+      UsageError: for a tensor that the spec does not have.
+    """
+    unknown = sorted(set(tensors) - set(names))
+    if unknown:
+        raise UsageError(f"{side}, step {step}: tensors that its spec does not have: {unknown}")
+    for name in names:
+        if name in tensors and not np.all(np.isfinite(tensors[name])):
+            array = tensors[name]
+            index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()
+            place = Place(step, name, index)
+            raise NumericFailure(f"{side}: {array[index]} in {place}{_replica(tensors, place)}")
+
+
+def _replica(tensors: Mapping[str, np.ndarray], place: Place) -> str:
+    """Return which replica computed an element, where its first axis is the batch's rows."""
+    if not place.tensor.startswith("forward/") or "batch/sizes" not in tensors:
+        return ""
+    bounds = np.cumsum(tensors["batch/sizes"])
+    return f", replica {int(np.searchsorted(bounds, place.index[0], side='right'))}"

@@ -1,0 +1,63 @@
+"""TensorBoard event files, written without either framework."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from parity.steps import StepResult
+
+# A fast network would spend its time on writing events: after the first ones, not every step.
+_ALWAYS, _SECONDS_BETWEEN = 100, 0.1
+
+
+class EventWriter:
+    """Writes the run's curves: loss/global, loss/replica_N, tokens_per_second, learning_rate.
+
+    Args:
+      folder: of the event files, or None to write nothing.
+      step: the first step; on resuming, curves recorded from here on are replaced.
+    """
+
+    def __init__(self, folder: Path | None, step: int):
+        self._writer = None
+        self._first, self._written = step, 0.0
+        if folder is not None:
+            from tensorboardX import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder), purge_step=step)
+
+    def step(
+        self,
+        step: int,
+        result: StepResult,
+        tokens: np.ndarray,
+        tokens_per_second: float,
+        learning_rate: float,
+    ) -> None:
+        """Write one step's scalars; after a run's first 100 steps at most ten times a second.
+
+        Args:
+          tokens: real tokens of each replica, [replicas]: a replica's own loss is per its tokens.
+        """
+        recent = time.monotonic() - self._written < _SECONDS_BETWEEN
+        if self._writer is None or (recent and step >= self._first + _ALWAYS):
+            return
+        self._written = time.monotonic()
+        self._writer.add_scalar("loss/global", result.loss, step)
+        for replica, loss in enumerate(result.losses * tokens.sum() / np.maximum(tokens, 1)):
+            self._writer.add_scalar(f"loss/replica_{replica}", loss, step)
+        self._writer.add_scalar("tokens_per_second", tokens_per_second, step)
+        self._writer.add_scalar("learning_rate", learning_rate, step)
+
+    def perplexity(self, split: str, step: int, value: float) -> None:
+        """Write a split's perplexity."""
+        if self._writer is not None:
+            self._writer.add_scalar(f"perplexity/{split}", value, step)
+
+    def __enter__(self) -> "EventWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()

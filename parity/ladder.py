@@ -1,0 +1,291 @@
+"""The ladder: all sides of one run and the oracle, step by step, rung by rung.
+
+Two ways of holding a side against the oracle are used.
+
+*Free run.* The oracle trains on its own from the same initial weights. In float64 this is the
+proof: after hundreds of steps everything must still agree to rounding.
+
+*One step.* The oracle computes each rung of each step anew in float64 from what the side itself
+recorded on the rung below: activations and gradients from its weights and LSTM state before the
+step, clipping from its gradients, optimiser state from its clipped gradients, weights from its
+optimiser state. Differences pile up neither over steps nor over rungs, so the bounds stay tight
+in float32 however long the run. If every step of both sides is the oracle's
+step, to rounding, and both start from the same weights, then they are the same training; that the
+free runs drift apart in float32 is rounding that training amplifies, and it is reported, not
+judged.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from parity.compare import (
+    Distance,
+    Mismatch,
+    check_numbers,
+    check_replicas,
+    compare_step,
+    tensor_names,
+)
+from parity.errors import UsageError
+from parity.initial import initial_snapshot
+from parity.oracle import Oracle, clip_by_global_norm, update_slots, update_weights
+from parity.parameters import snapshot_names
+from parity.spec import Spec, learning_rate
+from parity.steps import StepInputs, dropout_masks
+from parity.tolerances import TABLE
+from parity.trace import RUNGS, Trace, records_logits
+
+ORACLE = "oracle"
+ONE_STEP = "oracle, one step"
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass
+class Verdict:
+    """What a ladder found.
+
+    Attributes:
+      dtype: precision of the run.
+      pairs: (side, side) -> rung -> distance.
+      mismatches: of the first step that had any, in the order of computation.
+      oracle: the oracle's tensors of that step, or of the last one.
+      steps: how many were compared.
+    """
+
+    dtype: str
+    pairs: dict[tuple[str, str], dict[str, Distance]] = field(default_factory=dict)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    oracle: Tensors = field(default_factory=dict)
+    steps: int = 0
+
+    @property
+    def matches(self) -> bool:
+        """Return whether nothing differed by more than is allowed."""
+        return not self.mismatches
+
+    def allowed(self, rung: str) -> str:
+        """Return what a rung allows, for people."""
+        return str(TABLE[self.dtype, rung])
+
+
+class Ladder:
+    """Compares the sides of one run with each other and with the oracle.
+
+    Args:
+      headers: side -> header of its trace; the sides of a framework with several replica counts
+        are held against its first one: replica invariance.
+
+    Raises:
+      UsageError: if the sides did not run the same spec on the same text.
+    """
+
+    def __init__(self, headers: Mapping[str, dict[str, Any]]):
+        self.sides = list(headers)
+        first, *others = headers.items()
+        for side, header in others:
+            _check_same(first, (side, header))
+        self.spec = Spec.from_json(first[1]["spec"])
+        self.per_epoch = first[1]["batches_per_epoch"]
+        self.names = tensor_names(self.spec)
+        self.exact = self.spec.training.dtype == "float64"
+        self.verdict = Verdict(self.spec.training.dtype)
+        self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
+        self._before: dict[str, Tensors] = {}
+        self._pairs = _pairs(headers)
+
+    def step(self, step: int, tensors: Mapping[str, Tensors]) -> None:
+        """Compare one step.
+
+        Args:
+          tensors: side -> what it recorded.
+
+        Raises:
+          NumericFailure: for a NaN or infinity on any side.
+        """
+        for side in self.sides:
+            check_numbers(tensors[side], side, step, self.names)
+        batch = tensors[self.sides[0]]
+        inputs = self._inputs(step, batch)
+        expected = self._expect(self._oracle, inputs, step, batch)
+        found = []
+        for a, b in self._pairs:
+            found.append(self._compare(tensors[a], tensors[b], (a, b), step, judge=self.exact))
+        for side in self.sides:
+            # the oracle sums its losses by the side's own shares of the rows
+            mine = self._shares(expected, tensors[side], inputs)
+            found.append(self._compare(tensors[side], mine, (side, ORACLE), step, self.exact))
+            if not self.exact:
+                one_step = self._one_step(side, inputs, step, tensors[side])
+                found.append(
+                    self._compare(tensors[side], one_step, (side, ONE_STEP), step, judge=True)
+                )
+            distance, mismatch = check_replicas(tensors[side], side, step, self.names)
+            own = self.verdict.pairs.setdefault((side, ORACLE), {})
+            own.setdefault("replicas", Distance()).add(distance)
+            found.append(mismatch)
+        self.verdict.mismatches = sorted(
+            (mismatch for mismatch in found if mismatch),
+            key=lambda mismatch: self.names.index(mismatch.place.tensor),
+        )
+        self.verdict.oracle = expected
+        self.verdict.steps = step + 1
+        self._before = dict(tensors)
+
+    def _compare(
+        self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int, judge: bool
+    ) -> Mismatch | None:
+        batch = [name for name in self.names if name.startswith("batch/")]
+        rest = [name for name in self.names if not name.startswith(("batch/", "replicas/"))]
+        if _different_replicas(a, b):
+            batch.remove("batch/sizes")
+            rest.remove("loss/replicas")
+        dtype = self.spec.training.dtype
+        distances, first = compare_step(a, b, sides, step, batch, dtype)  # always exact
+        more, second = compare_step(a, b, sides, step, rest, dtype, judge=judge)
+        worst = self.verdict.pairs.setdefault(sides, {})
+        for rung, distance in (distances | more).items():
+            worst.setdefault(rung, Distance()).add(distance)
+        return first or second
+
+    def _inputs(self, step: int, batch: Tensors) -> StepInputs:
+        rows, time = batch["batch/tokens"].shape
+        return StepInputs(
+            batch["batch/tokens"],
+            batch["batch/targets"],
+            batch["batch/lengths"],
+            bool(batch["batch/carry"]),
+            dropout_masks(self.spec, step, rows, time),
+        )
+
+    def _expect(
+        self, oracle: Oracle, inputs: StepInputs, step: int, batch: Tensors
+    ) -> dict[str, np.ndarray]:
+        rate = learning_rate(self.spec.training, step // self.per_epoch)
+        sizes = [int(size) for size in batch["batch/sizes"]]
+        expected = oracle.step(inputs, rate, sizes)
+        if not records_logits(inputs.tokens.size, self.spec.model.vocabulary_size):
+            del expected["forward/logits"]
+        expected |= {name: batch[name] for name in batch if name.startswith("batch/")}
+        # what the schedule says, not what the side says it used
+        return expected | {"batch/learning_rate": np.array(rate)}
+
+    def _one_step(
+        self, side: str, inputs: StepInputs, step: int, recorded: Tensors
+    ) -> dict[str, np.ndarray]:
+        before = self._before.get(side)
+        snapshot = (
+            initial_snapshot(self.spec)
+            if before is None
+            else {name: before[name] for name in snapshot_names(self.spec)}
+        )
+        oracle = Oracle(self.spec, snapshot)
+        if before is not None and inputs.carry:
+            oracle.state = (
+                _wide(before["forward/h"]),
+                _wide(before["forward/c"]),
+            )
+        expected = self._expect(oracle, inputs, step, recorded)
+        table = [name for name in self.names if name.startswith("gradient/")]
+        table = [name.split("/", 1)[1] for name in table]
+        gradients = {name: _wide(recorded[f"gradient/{name}"]) for name in table}
+        clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
+        expected |= {f"clipped_gradient/{name}": clipped[name] for name in table}
+        expected["gradient_norm"] = norm
+        before_step = {name: _wide(array) for name, array in snapshot.items()}
+        clipped = {name: _wide(recorded[f"clipped_gradient/{name}"]) for name in table}
+        slots = update_slots(self.spec, before_step, clipped)
+        expected |= slots
+        slots = {name: _wide(recorded[name]) for name in slots}
+        rate = float(expected["batch/learning_rate"])
+        return expected | update_weights(self.spec, before_step, slots, clipped, rate)
+
+    def _shares(
+        self, expected: Tensors, recorded: Tensors, inputs: StepInputs
+    ) -> dict[str, np.ndarray]:
+        rows = expected["forward/token_loss"].sum(axis=1) / inputs.num_tokens
+        bounds = np.cumsum([0, *recorded["batch/sizes"][:-1]])
+        return dict(expected) | {
+            "batch/sizes": recorded["batch/sizes"],
+            "loss/replicas": np.add.reduceat(rows, bounds),
+        }
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, np.float64)
+
+
+def climb(traces: Sequence[Trace]) -> Verdict:
+    """Compare recorded traces with each other and the oracle, up to the first mismatch.
+
+    Raises:
+      UsageError: if they are not of the same run, or damaged.
+      NumericFailure: for a NaN or infinity.
+    """
+    labels = _labels(traces)
+    ladder = Ladder({label: trace.header for label, trace in zip(labels, traces, strict=True)})
+    counts = {label: len(t.index()) for label, t in zip(labels, traces, strict=True)}
+    if len(set(counts.values())) > 1 or not all(counts.values()):
+        listed = ", ".join(f"{label} has {count}" for label, count in counts.items())
+        raise UsageError(f"the traces hold different numbers of steps, or none: {listed}")
+    for step in range(min(counts.values())):
+        ladder.step(
+            step, {label: trace.read(step) for label, trace in zip(labels, traces, strict=True)}
+        )
+        if not ladder.verdict.matches:
+            break
+    return ladder.verdict
+
+
+def rungs() -> list[str]:
+    """Return the rungs in the order of computation."""
+    return list(dict.fromkeys(RUNGS.values()))
+
+
+def _labels(traces: Sequence[Trace]) -> list[str]:
+    labels = [trace.label for trace in traces]
+    if len(set(labels)) < len(labels):
+        labels = [
+            f"{label} ({trace.folder})" for label, trace in zip(labels, traces, strict=True)
+        ]
+    return labels
+
+
+def _pairs(headers: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return which sides to compare: frameworks at equal replicas, and replica counts."""
+    sides = list(headers.items())
+    pairs = []
+    for i, (a, of_a) in enumerate(sides):
+        for b, of_b in sides[i + 1 :]:
+            across = of_a["framework"] != of_b["framework"]
+            same_count = of_a["replicas"] == of_b["replicas"]
+            from_first = of_a is next(
+                h for h in headers.values() if h["framework"] == of_a["framework"]
+            )
+            if (across and same_count) or (not across and from_first) or len(sides) == 2:
+                pairs.append((a, b))
+    return pairs
+
+
+def _different_replicas(a: Tensors, b: Tensors) -> bool:
+    return "batch/sizes" in a and len(a["batch/sizes"]) != len(b["batch/sizes"])
+
+
+def _check_same(first: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]]) -> None:
+    (a, of_a), (b, of_b) = first, other
+    for name in ("spec", "corpus", "batches_per_epoch"):
+        if of_a.get(name) == of_b.get(name):
+            continue
+        seen = f"{of_a.get(name)!r} against {of_b.get(name)!r}"
+        if name == "spec":
+            specs = Spec.from_json(of_a[name]).to_json(), Spec.from_json(of_b[name]).to_json()
+            seen = "; ".join(
+                f"{field} {specs[0][part][field]!r} against {specs[1][part][field]!r}"
+                for part in ("model", "training")
+                for field in specs[0][part]
+                if specs[0][part][field] != specs[1][part][field]
+            )
+        raise UsageError(f"{a} and {b} are not of the same run: {name} differs: {seen}")

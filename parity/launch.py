@@ -1,0 +1,114 @@
+"""Starts each side's `train.py` as a process of its own, and tells why one ended.
+
+The frameworks share neither memory nor threads with each other or with the harness, and need
+not share an environment: PARITY_PADDLE_PYTHON and PARITY_TENSORFLOW_PYTHON name other
+interpreters.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from parity.errors import NumericFailure, UsageError
+from parity.fields import flag
+from parity.files import make_folder
+from parity.spec import Spec
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"paddle": "paddle_impl", "tensorflow": "tf_impl"}
+FRAMEWORKS = tuple(FOLDERS)
+
+
+class Side:
+    """A running `train.py`; leaving the context stops it.
+
+    Args:
+      framework: "paddle" or "tensorflow".
+      spec: what to train.
+      log: file that gets what it prints.
+      **options: of TrainOptions, by name.
+    """
+
+    def __init__(self, framework: str, spec: Spec, log: Path, **options: Any):
+        self.framework, self.log = framework, log
+        make_folder(log.parent)
+        command = [
+            os.environ.get(f"PARITY_{framework.upper()}_PYTHON", sys.executable),
+            str(ROOT / FOLDERS[framework] / "train.py"),
+            *spec_flags(spec),
+            *_flags(options),
+        ]
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            )
+
+    def check(self) -> None:
+        """See that it is still running, or has ended well.
+
+        Raises:
+          UsageError, NumericFailure: with its own message, if it ended otherwise.
+        """
+        status = self._process.poll()
+        if status:
+            self._raise(status)
+
+    def wait(self) -> None:
+        """Wait for its end.
+
+        Raises:
+          UsageError, NumericFailure: with its own message, if it did not end well.
+        """
+        status = self._process.wait()
+        if status:
+            self._raise(status)
+
+    def ended(self) -> bool:
+        """Return whether it has ended."""
+        return self._process.poll() is not None
+
+    def _raise(self, status: int) -> None:
+        lines = self.log.read_text(errors="replace").splitlines()
+        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        if said and status in (2, 3):
+            kind = {2: UsageError, 3: NumericFailure}[status]
+            raise kind(f"{self.framework}: {said[-1]}")
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+        raise RuntimeError(
+            f"{self.framework} ended with status {status}: {last} (the rest is in {self.log})"
+        )
+
+    def __enter__(self) -> "Side":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def spec_flags(spec: Spec) -> list[str]:
+    """Return the flags that make exactly this spec, whatever the presets say."""
+    values = dataclasses.asdict(spec.model) | dataclasses.asdict(spec.training)
+    return ["--network", spec.network, *_flags(values)]
+
+
+def _flags(values: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for name, value in values.items():
+        if value is True:
+            words.append(flag(name))
+        elif value is not None and value is not False:
+            # one word, so that a value that begins with a dash is no flag
+            words.append(f"{flag(name)}={value}")
+    return words

@@ -1,0 +1,63 @@
+"""What a command may be told that changes no result: where, on what, how long."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.fields import check_fields, option
+
+_NETWORK = "which network"
+_PRESET = "named sizes and training; flags given beside it win"
+_DATA = "folder of text: train.txt, valid.txt, test.txt or ptb.*.txt [the embedded corpus]"
+_DEVICE = "what replicas run on"
+_THREADS = "CPU threads of each replica"
+
+
+# fmt: off
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options of `train.py`, the same on both sides."""
+
+    network: str = option("language-model", _NETWORK)
+    preset: str = option("tiny", _PRESET)
+    data: Path | None = option(None, _DATA)
+    out: Path = option(Path("out/train"), "folder of the run: checkpoints, events, summary.json")
+    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
+    replicas: int = option(2, "replicas that share each batch", at_least=1)
+    device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
+    threads: int = option(1, _THREADS, at_least=1)
+    steps: int | None = option(None, "stop at this step, counted over epochs", at_least=1)
+    resume: str | None = option(None, "go on from the newest checkpoint of --out, or of the file or folder named; either framework's")
+    overwrite: bool = option(False, "replace the run that is in --out")
+    allow_change: bool = option(False, "resume although other flags or text differ")
+    checkpoint_every: int | None = option(None, "steps between checkpoints, beside one each epoch", at_least=1)
+    trace: Path | None = option(None, "record every tensor of every step in this folder; no checkpoints or evaluation")
+    trace_pending: int | None = option(None, "wait while so many recorded steps lie unread", at_least=1)
+    log_device_placement: bool = option(False, "print where each replica runs")
+    debug: bool = option(False, "show tracebacks")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of `python -m parity run`."""
+
+    network: str = option("language-model", _NETWORK)
+    preset: str = option("tiny", _PRESET)
+    data: Path | None = option(None, _DATA)
+    out: Path = option(Path("out/parity"), "folder of the report")
+    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
+    json: Path | None = option(None, "also write report.json here")
+    replicas: tuple[int, ...] = option((1, 2), "replica counts to run and compare, such as 1,2,4", at_least=1)
+    steps: int = option(20, "steps to compare", at_least=1)
+    dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
+    throughput: bool = option(True, "also train both sides untraced, for speed and perplexity")
+    keep_traces: bool = option(False, "keep the recorded tensors under --out")
+    threads: int = option(1, _THREADS, at_least=1)
+    device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
+    debug: bool = option(False, "show tracebacks")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+# fmt: on

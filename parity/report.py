@@ -1,0 +1,281 @@
+"""A verdict as people read it, and as programs do."""
+
+import math
+import platform
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from parity.compare import Distance, Mismatch
+from parity.ladder import ONE_STEP, ORACLE, Verdict, rungs
+from parity.run import Outcome, throughput
+
+
+def describe_mismatch(mismatch: Mismatch, oracle: Any, dtype: str) -> str:
+    """Tell the whole story of the first tensor that differs.
+
+    Args:
+      oracle: the oracle's tensors of that step.
+      dtype: precision of the sides, for the unit in the last place.
+    """
+    a, b = mismatch.sides
+    place = mismatch.place
+    lines = [f"{mismatch.rung}: {a} and {b} differ in {place.tensor}, step {place.step}"]
+    if mismatch.problem:
+        return f"{lines[0]}: {mismatch.problem}"
+    share = mismatch.count / mismatch.size
+    lines[0] += f": {mismatch.count:,} of {mismatch.size:,} elements ({share:.1%})"
+    values = dict(mismatch.values)
+    if place.tensor in oracle and ORACLE not in values:
+        expected = np.asarray(oracle[place.tensor])
+        if len(place.index) == expected.ndim:
+            values[ORACLE] = float(expected[place.index])
+    lines.append(f"  farthest beyond what is allowed at [{', '.join(map(str, place.index))}]")
+    width = max(map(len, values))
+    lines += [f"    {side:<{width}}  {value!r}" for side, value in values.items()]
+    difference = abs(values[a] - values[b])
+    ulps = difference / float(
+        np.spacing(np.dtype(dtype).type(max(abs(values[a]), abs(values[b]))))
+    )
+    lines.append(
+        f"  difference {difference:.3g}, {ulps:.3g} units in the last place of {dtype}; "
+        f"allowed {mismatch.allowed:.3g}"
+    )
+    return "\n".join(lines)
+
+
+def blame(verdict: Verdict) -> str:
+    """Say which side departs from the oracle in the first tensor that differs."""
+    if verdict.matches:
+        return ""
+    first = verdict.mismatches[0]
+    against_oracle = {ORACLE, ONE_STEP}
+    departing = {
+        next(side for side in mismatch.sides if side not in against_oracle)
+        for mismatch in verdict.mismatches
+        if mismatch.place.tensor == first.place.tensor and against_oracle & set(mismatch.sides)
+    }
+    if not departing:
+        return "neither side departs from the oracle in it by more than is allowed"
+    return f"departing from the oracle in it: {', '.join(sorted(departing))}"
+
+
+def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
+    """Return rung -> its worst distance between the frameworks, and every pair's.
+
+    `worst_absolute`, `worst_relative` and `where` are those between the frameworks. `allowed` and
+    `used` are of what is judged: in float64 every pair, in float32 each side's step against the
+    oracle's from the same weights.
+    """
+    found = {}
+    for rung in rungs():
+        pairs = {pair: d[rung] for pair, d in verdict.pairs.items() if rung in d}
+        across, judged = Distance(), Distance()
+        for (a, b), distance in pairs.items():
+            if rung == "replicas" or _crosses(a, b):
+                across.add(distance)
+            if distance.used is not None:
+                judged.add(distance)
+        if not pairs:
+            continue
+        if across.where is None and len(pairs):
+            for distance in pairs.values():
+                across.add(distance)
+        found[rung] = across.to_json() | {
+            "used": judged.used,
+            "allowed": verdict.allowed(rung),
+            "pairs": {f"{a} | {b}": distance.to_json() for (a, b), distance in pairs.items()},
+        }
+    return found
+
+
+def verdict_values(verdict: Verdict) -> dict[str, Any]:
+    """Return one precision's verdict as plain values."""
+    values: dict[str, Any] = {
+        "verdict": "match" if verdict.matches else "mismatch",
+        "dtype": verdict.dtype,
+        "steps": verdict.steps,
+        "rungs": rung_values(verdict),
+    }
+    if not verdict.matches:
+        first = verdict.mismatches[0]
+        values["first_mismatch"] = {
+            "rung": first.rung,
+            "sides": list(first.sides),
+            **first.place.to_json(),
+            "values": first.values,
+            "allowed": first.allowed,
+            "problem": first.problem or None,
+            "elements": [first.count, first.size],
+            "blame": blame(verdict),
+            "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
+        }
+    return values
+
+
+def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]:
+    """Return the whole report as plain values, as written to report.json.
+
+    Where one run covers several precisions or replica counts, `dtype` and `replicas` are lists
+    and `rungs` is that of the strictest precision; `runs` holds each precision's own.
+    """
+    runs = [verdict_values(verdict) for verdict in outcome.verdicts]
+    strictest = next((run for run in runs if run["verdict"] == "mismatch"), runs[0])
+    replicas = sorted({header["replicas"] for header in outcome.headers.values()})
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for header in outcome.headers.values():
+        versions |= header["versions"]
+    return {
+        "verdict": "match" if outcome.matches else "mismatch",
+        "network": outcome.spec.network,
+        "preset": preset,
+        "dtype": _one_or_all([run["dtype"] for run in runs]),
+        "replicas": _one_or_all(replicas),
+        "steps": strictest["steps"],
+        "versions": versions,
+        "rungs": strictest["rungs"],
+        "throughput": throughput(outcome.trainings),
+        "first_mismatch": strictest.get("first_mismatch"),
+        "runs": runs,
+        "trainings": outcome.trainings,
+        "spec": outcome.spec.to_json(),
+        "command": command,
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def report_text(values: dict[str, Any]) -> str:
+    """Return the report for a terminal: one table, the speeds, the verdict."""
+    rows = []
+    for run in values["runs"]:
+        for rung, found in run["rungs"].items():
+            rows.append(
+                [
+                    run["dtype"],
+                    rung,
+                    _number(found["worst_absolute"]),
+                    _number(found["worst_relative"]),
+                    _where(found["where"]),
+                    _number(_relative(found, "paddle", ORACLE)),
+                    _number(_relative(found, "tensorflow", ORACLE)),
+                    _number(_invariance(found)),
+                    _number(_relative(found, "", ONE_STEP)),
+                    found["allowed"],
+                    _share(found["used"]),
+                ]
+            )
+    headers = [
+        "precision",
+        "rung",
+        "Paddle-TF\nabsolute",
+        "Paddle-TF\nrelative",
+        "where",
+        "Paddle-\noracle",
+        "TF-\noracle",
+        "replica\ncounts",
+        "one step\nto oracle",
+        "allowed, elementwise",
+        "used",
+    ]
+    blank = [i for i in range(len(headers)) if all(row[i] == "-" for row in rows)]
+    for i in reversed(blank):
+        for row in [*rows, headers]:
+            row.pop(i)
+    lines = [
+        f"{values['network']}, preset {values['preset']}, {values['steps']} steps, "
+        f"replicas {_listed(values['replicas'])}",
+        "",
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        "",
+        "Differences in the columns are over the tensor's largest magnitude, but the first, which "
+        "is absolute.",
+    ]
+    if any(run["dtype"] == "float32" for run in values["runs"]):
+        lines.append(
+            "float32 is judged rung by rung: the oracle computes each from what the side itself "
+            "recorded below."
+        )
+    lines += ["", *_training_lines(values)]
+    first = values["first_mismatch"]
+    if first:
+        lines += [first["story"], f"  {first['blame']}", ""]
+    lines.append(f"verdict: {values['verdict']}")
+    return "\n".join(lines)
+
+
+def _training_lines(values: dict[str, Any]) -> list[str]:
+    if not values["trainings"]:
+        return []
+    rows = []
+    for label, summary in values["trainings"].items():
+        speed, best = summary["tokens_per_second"], summary["best_perplexity"]["test"]
+        rows.append(
+            [
+                label,
+                summary["dtype"],
+                summary["steps"],
+                f"{speed['median']:,.0f}" if speed else "-",
+                f"{speed['low']:,.0f} to {speed['high']:,.0f}" if speed else "-",
+                f"{summary['waiting_share']:.1%}" if speed else "-",
+                _number(summary["test_perplexity"], "{:.3f}"),
+                _number(best, "{:.3f}"),
+            ]
+        )
+    headers = [
+        "trained alone",
+        "precision",
+        "steps",
+        "tokens/s\nmedian",
+        "tokens/s\nspread",
+        "waiting\nfor data",
+        "test\nperplexity",
+        "lowest\npossible",
+    ]
+    return [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
+
+
+def _relative(found: dict[str, Any], side: str, other: str) -> float | None:
+    seen = [
+        distance["worst_relative"]
+        for pair, distance in found["pairs"].items()
+        if pair.startswith(side) and pair.endswith(f"| {other}")
+    ]
+    return max(seen) if seen else None
+
+
+def _invariance(found: dict[str, Any]) -> float | None:
+    seen = []
+    for pair, distance in found["pairs"].items():
+        a, b = pair.split(" | ")
+        if a.split("-")[0] == b.split("-")[0]:
+            seen.append(distance["worst_relative"])
+    return max(seen) if seen else None
+
+
+def _crosses(a: str, b: str) -> bool:
+    return ORACLE not in b and a.split("-")[0] != b.split("-")[0]
+
+
+def _number(value: float | None, form: str = "{:.1e}") -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return "0" if value == 0 else form.format(value)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}" if value < 10 else f"{value:.1e} times"
+
+
+def _where(place: dict[str, Any] | None) -> str:
+    if place is None:
+        return "-"
+    return f"{place['tensor']}[{','.join(map(str, place['index']))}] step {place['step']}"
+
+
+def _one_or_all(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else values
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,187 @@
+"""`python -m parity run`: both sides trained step by step beside the oracle, and a verdict."""
+
+import itertools
+import json
+import shutil
+import statistics
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from parity.files import make_folder, write_whole
+from parity.ladder import Ladder, Verdict
+from parity.launch import FRAMEWORKS, Side
+from parity.options import RunOptions
+from parity.spec import Spec
+from parity.trace import clear_trace, wait_for_trace
+
+_MOST_PENDING = 3  # steps that a side may be ahead of the comparison
+_TIMED_STEPS = 60  # untraced steps for throughput, where the whole training would be long
+
+
+@dataclass
+class Outcome:
+    """What a run found: a verdict per precision, and what each side did untraced.
+
+    Attributes:
+      spec: with the size of the real vocabulary.
+      headers: side -> header of its trace.
+      verdicts: one per precision.
+      trainings: "framework-replicas" -> its summary.json.
+    """
+
+    spec: Spec
+    headers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    trainings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def matches(self) -> bool:
+        """Return whether every precision's verdict is a match."""
+        return all(verdict.matches for verdict in self.verdicts)
+
+
+def run(spec: Spec, options: RunOptions) -> Outcome:
+    """Train all sides in lockstep with the oracle, then untraced.
+
+    Args:
+      spec: its dtype is replaced by each of the options' in turn.
+
+    Raises:
+      UsageError: for input that cannot be used, as the sides found it.
+      NumericFailure: for a NaN or infinity on any side.
+    """
+    make_folder(options.out)
+    outcome = Outcome(spec)
+    for dtype in options.dtype:
+        verdict = _compare(spec.replace(dtype=dtype), options, outcome)
+        outcome.verdicts.append(verdict)
+        if not verdict.matches:
+            return outcome
+    if options.throughput:
+        _train_untraced(spec, options, outcome)
+    return outcome
+
+
+def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
+    dtype = spec.training.dtype
+    sides = [(f, n) for n in options.replicas for f in FRAMEWORKS]
+    with ExitStack() as stack:
+        running, traces = [], {}
+        for framework, replicas in sides:
+            label = f"{framework}-{replicas}"
+            folder = options.out / "traces" / dtype / label
+            clear_trace(folder)
+            side = Side(
+                framework,
+                spec,
+                options.out / "logs" / f"{label}-{dtype}.log",
+                preset=options.preset,
+                data=options.data,
+                cache=options.cache,
+                replicas=replicas,
+                device=options.device,
+                threads=options.threads,
+                steps=options.steps,
+                trace=folder,
+                trace_pending=None if options.keep_traces else _MOST_PENDING,
+                debug=options.debug,
+            )
+            running.append(stack.enter_context(side))
+
+        def alive() -> None:
+            for side in running:
+                side.check()
+
+        for (framework, replicas), side in zip(sides, running, strict=True):
+            label = f"{framework}-{replicas}"
+            trace = wait_for_trace(options.out / "traces" / dtype / label, alive)
+            traces[label] = trace
+            outcome.headers[label] = trace.header
+        ladder = Ladder({label: trace.header for label, trace in traces.items()})
+        outcome.spec = ladder.spec
+        readers = [
+            trace.follow(options.steps, alive, delete=not options.keep_traces)
+            for trace in traces.values()
+        ]
+        bar = stack.enter_context(
+            tqdm(
+                desc=f"comparing, {dtype}",
+                total=options.steps,
+                unit="step",
+                leave=False,
+                disable=not sys.stderr.isatty(),
+            )
+        )
+        for step, recorded in enumerate(zip(*readers, strict=True)):
+            ladder.step(step, dict(zip(traces, recorded, strict=True)))
+            bar.update()
+            if not ladder.verdict.matches:
+                break  # the sides are stopped, and the step's files stay where they are
+        else:
+            for side in running:
+                side.wait()
+            if not options.keep_traces:
+                for trace in traces.values():
+                    clear_trace(trace.folder)
+    return ladder.verdict
+
+
+def _train_untraced(spec: Spec, options: RunOptions, outcome: Outcome) -> None:
+    """Train each side alone on the machine, for its speed and what it learns."""
+    whole = options.data is None and options.preset == "tiny"
+    dtype = options.dtype[-1]
+    for replicas, framework in itertools.product(options.replicas, FRAMEWORKS):
+        label = f"{framework}-{replicas}"
+        out = options.out / "training" / label
+        shutil.rmtree(out, ignore_errors=True)
+        with Side(
+            framework,
+            spec.replace(dtype=dtype),
+            options.out / "logs" / f"{label}-training.log",
+            preset=options.preset,
+            data=options.data,
+            cache=options.cache,
+            replicas=replicas,
+            device=options.device,
+            threads=options.threads,
+            steps=None if whole else _TIMED_STEPS,
+            out=out,
+            debug=options.debug,
+        ) as side:
+            side.wait()
+        outcome.trainings[label] = json.loads((out / "summary.json").read_text())
+
+
+def throughput(trainings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return framework -> median and spread of real tokens/s, at its largest replica count."""
+    found: dict[str, dict[str, Any]] = {}
+    for summary in sorted(trainings.values(), key=lambda summary: summary["replicas"]):
+        speed = summary["tokens_per_second"]
+        if speed:
+            found[summary["framework"]] = {
+                "median": speed["median"],
+                "spread": [speed["low"], speed["high"]],
+                "replicas": summary["replicas"],
+                "dtype": summary["dtype"],
+            }
+    return found
+
+
+def save_report(text: str, values: dict[str, Any], out: Path, extra: Path | None) -> None:
+    """Write report.txt and report.json whole or not at all."""
+    content = json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
+    write_whole(out / "report.txt", text.encode() + b"\n")
+    write_whole(out / "report.json", content)
+    if extra is not None:
+        make_folder(extra.parent)
+        write_whole(extra, content)
+
+
+def median_and_spread(values: list[float]) -> dict[str, Any]:
+    """Return the median of some readings, with the lowest and highest."""
+    return {"median": statistics.median(values), "spread": [min(values), max(values)]}

@@ -1,0 +1,504 @@
+"""The training loop of both sides: epochs, validation, checkpoints, traces, progress, signals.
+
+Nothing here knows a framework. A trainer is given, with `step`, `evaluate`, `load`, `snapshot`
+and `replica_distances`; the batches are given, each a pure function of the step.
+"""
+
+import json
+import math
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.checkpoint import (
+    Checkpoint,
+    check_fits,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
+from parity.errors import Interrupted, NumericFailure, UsageError
+from parity.events import EventWriter
+from parity.files import make_folder, write_whole
+from parity.initial import zero_state
+from parity.options import TrainOptions
+from parity.progress import Progress, say
+from parity.replicas import split_rows
+from parity.spec import Spec, learning_rate
+from parity.steps import StepInputs, StepResult, step_inputs
+from parity.trace import Recorder, records_logits
+
+WARM_UP = 5  # steps left out of throughput: allocators and thread pools are still growing
+_WINDOW = 0.5  # seconds of training behind one reading of throughput
+
+
+@dataclass(frozen=True)
+class TextBatches:
+    """What a run reads.
+
+    Attributes:
+      train, valid, test: each with batches_per_epoch, smallest_batch and batch(step).
+      prefetch: makes an iterator over function(step) for steps start .. stop - 1, with `waited`
+        seconds and usable as a context manager.
+      content_hash: of text and vocabulary.
+      best_perplexity: split -> the lowest possible one, or None where it is not known.
+    """
+
+    train: Any
+    valid: Any
+    test: Any
+    prefetch: Callable[[Callable[[int], StepInputs], int, int], Any]
+    content_hash: str
+    best_perplexity: Callable[[str], float | None]
+
+
+@dataclass
+class Summary:
+    """What a run came to, also written as summary.json.
+
+    Attributes:
+      framework, replicas, steps, dtype: what ran, and the steps done in it.
+      valid_perplexity: after each epoch.
+      test_perplexity: at the end, or None if the run was cut short.
+      best_perplexity: lowest possible perplexity of the splits, where it is known.
+      tokens_per_second: median, low and high reading of training alone, real tokens/s.
+      seconds_per_step: median, seconds.
+      waiting_share: part of the training time spent waiting for data.
+    """
+
+    framework: str
+    replicas: int
+    dtype: str
+    steps: int = 0
+    valid_perplexity: list[float] = field(default_factory=list)
+    test_perplexity: float | None = None
+    best_perplexity: dict[str, float | None] = field(default_factory=dict)
+    tokens_per_second: dict[str, float] = field(default_factory=dict)
+    seconds_per_step: float | None = None
+    waiting_share: float | None = None
+
+
+def run_training(
+    make_trainer: Callable[[Spec], Any],
+    text: TextBatches,
+    spec: Spec,
+    options: TrainOptions,
+    versions: Callable[[], dict[str, str]],
+) -> Summary:
+    """Train, validate after each epoch, test at the end; resume where asked.
+
+    Args:
+      make_trainer: builds the trainer of a spec; called once the input is known to be good.
+      spec: with the size of the real vocabulary.
+      options: where to write, how many replicas and steps, what to resume.
+      versions: returns those of the framework and of NumPy, for a trace.
+
+    Raises:
+      UsageError: for input that cannot be used.
+      NumericFailure: if a loss or gradient is not finite; checkpoints written before stay.
+      Interrupted: after SIGINT or SIGTERM, once a checkpoint is written.
+    """
+    check_rows(text, options.replicas)
+    notes: list[str] = []
+    checkpoint = find_checkpoint(options, notes)
+    if checkpoint is not None:
+        check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
+    prepare_folder(options, spec)
+    for note in notes:
+        say(note)
+    trainer = make_trainer(spec)
+    run = Run(trainer, text, spec, options, versions)
+    if checkpoint is not None:
+        run.restore(checkpoint)
+    return run.train()
+
+
+class Run:
+    """One training run: the trainer and all that goes on around its steps."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        text: TextBatches,
+        spec: Spec,
+        options: TrainOptions,
+        versions: Callable[[], dict[str, str]],
+    ):
+        """Take the parts; see `run_training`."""
+        self.trainer, self.text, self.spec, self.options = trainer, text, spec, options
+        self.versions = versions
+        self.step = 0
+        self.state: tuple[np.ndarray, np.ndarray] | None = None
+        self.summary = Summary(trainer.framework, options.replicas, spec.training.dtype)
+        self.meter = _Meter()
+        self.last_step = spec.training.epochs * text.train.batches_per_epoch
+        if options.steps is not None:
+            self.last_step = options.steps
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of either framework."""
+        self.trainer.load(checkpoint.snapshot)
+        self.step, self.state = checkpoint.step, checkpoint.state
+        say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
+
+    def train(self) -> Summary:
+        """Do the remaining steps, then test."""
+        options, text = self.options, self.text
+        per_epoch = text.train.batches_per_epoch
+        tracing = options.trace is not None
+        with ExitStack() as stack:
+            stopped = stack.enter_context(_signals())
+            recorder = None
+            if options.trace is not None:
+                recorder = Recorder(options.trace, self._trace_header(), options.trace_pending)
+                stack.callback(recorder.close)
+            events = stack.enter_context(
+                EventWriter(None if tracing else options.out / "events", self.step)
+            )
+            progress = stack.enter_context(
+                Progress(self.trainer.framework, self.step, self.last_step)
+            )
+            steps = stack.enter_context(
+                text.prefetch(
+                    lambda step: step_inputs(self.spec, step, text.train.batch(step)),
+                    self.step,
+                    self.last_step,
+                )
+            )
+            for inputs in steps:
+                epoch = self.step // per_epoch
+                rate = learning_rate(self.spec.training, epoch)
+                self.meter.start(steps.waited)
+                result = self._train_step(inputs, rate, recorder)
+                self.meter.stop(inputs.num_tokens, steps.waited)
+                progress.update(result.loss, self.meter.recent)
+                if not tracing:
+                    events.step(
+                        self.step, result, self._row_tokens(inputs), self.meter.recent, rate
+                    )
+                self.step += 1
+                self.summary.steps += 1
+                ended = self.step % per_epoch == 0
+                if ended and not tracing:
+                    self._validate(epoch, events)
+                due = options.checkpoint_every and self.step % options.checkpoint_every == 0
+                last = self.step == self.last_step
+                if not tracing and (ended or due or last or stopped.signal):
+                    self.save()
+                if stopped.signal:
+                    saved = "" if tracing else "; a checkpoint is written, --resume goes on"
+                    raise Interrupted(f"stopped at step {self.step}{saved}", stopped.signal)
+            self.meter.report(self.summary)
+            if not tracing:
+                self._test(events)
+                self._write_summary()
+        return self.summary
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+          NumericFailure: if the replicas no longer hold the same values.
+        """
+        for name, distances in self.trainer.replica_distances().items():
+            if not np.all(distances == 0):
+                replica = int(np.argmax(distances != 0))
+                raise NumericFailure(
+                    f"step {self.step}: replica {replica} has drifted from replica 0 in {name} "
+                    f"by {distances[replica]:.3g}; no checkpoint is written"
+                )
+        save_checkpoint(
+            self.options.out / "checkpoints",
+            Checkpoint(
+                self.spec,
+                self.step,
+                self.trainer.snapshot(),
+                self.state,
+                self.text.content_hash,
+                self.trainer.framework,
+            ),
+        )
+
+    def evaluate(self, split: str) -> float:
+        """Return the perplexity on a split: exp of the mean loss per real token."""
+        batches = getattr(self.text, split)
+        total, tokens, state = 0.0, 0, None
+        for step in range(batches.batches_per_epoch):
+            inputs = step_inputs(self.spec, step, batches.batch(step), train=False)
+            if inputs.num_tokens == 0:
+                continue
+            if state is None or not inputs.carry:
+                state = zero_state(self.spec, len(inputs.tokens))
+            result = self.trainer.evaluate(inputs, state)
+            state = result.h, result.c
+            total += result.loss * inputs.num_tokens
+            tokens += inputs.num_tokens
+        return perplexity(total / tokens)
+
+    def _train_step(
+        self, inputs: StepInputs, rate: float, recorder: Recorder | None
+    ) -> StepResult:
+        if self.state is None or not inputs.carry:
+            self.state = zero_state(self.spec, len(inputs.tokens))
+        result: StepResult = self.trainer.step(
+            inputs, self.state, rate, record=recorder is not None
+        )
+        sizes = split_rows(len(inputs.tokens), self.options.replicas)
+        if recorder is not None:
+            recorder.step(self.step, _trace_tensors(inputs, result, rate, sizes, self.spec))
+        check_finite(result, self.step, sizes)
+        self.state = result.h, result.c
+        return result
+
+    def _row_tokens(self, inputs: StepInputs) -> np.ndarray:
+        """Return the real tokens of each replica, [replicas]."""
+        sizes = split_rows(len(inputs.lengths), self.options.replicas)
+        return np.add.reduceat(inputs.lengths, np.cumsum([0, *sizes[:-1]]))
+
+    def _validate(self, epoch: int, events: EventWriter) -> None:
+        started = time.perf_counter()
+        value = self.evaluate("valid")
+        self.summary.valid_perplexity.append(value)
+        events.perplexity("valid", self.step, value)
+        best = self.text.best_perplexity("valid")
+        least = f"; lowest possible {best:.3f}" if best else ""
+        speed = f"{self.meter.recent:,.0f} tokens/s"
+        seconds = time.perf_counter() - started
+        say(
+            f"epoch {epoch + 1}: validation perplexity {value:.3f}{least}; trained at {speed}, "
+            f"validated in {seconds:.1f} s"
+        )
+
+    def _test(self, events: EventWriter) -> None:
+        if self.step < self.spec.training.epochs * self.text.train.batches_per_epoch:
+            return
+        value = self.evaluate("test")
+        self.summary.test_perplexity = value
+        events.perplexity("test", self.step, value)
+        best = self.text.best_perplexity("test")
+        say(f"test perplexity {value:.3f}" + (f"; lowest possible {best:.3f}" if best else ""))
+
+    def _write_summary(self) -> None:
+        self.summary.best_perplexity = {
+            split: self.text.best_perplexity(split) for split in ("valid", "test")
+        }
+        content = json.dumps(vars(self.summary), indent=2)
+        write_whole(self.options.out / "summary.json", content.encode())
+
+    def _trace_header(self) -> dict[str, Any]:
+        return {
+            "framework": self.trainer.framework,
+            "versions": self.versions(),
+            "replicas": self.options.replicas,
+            "first_step": self.step,
+            "steps": self.last_step - self.step,
+            "spec": self.spec.to_json(),
+            "preset": self.options.preset,
+            "corpus": self.text.content_hash,
+            "batches_per_epoch": self.text.train.batches_per_epoch,
+        }
+
+
+def check_rows(text: TextBatches, replicas: int) -> None:
+    """See before anything is built that every batch gives each replica a row.
+
+    Raises:
+      UsageError: if one does not.
+    """
+    for split in ("train", "valid", "test"):
+        try:
+            split_rows(getattr(text, split).smallest_batch, replicas)
+        except UsageError as error:
+            raise UsageError(f"{split}: {error}") from None
+
+
+def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | None:
+    """Return the checkpoint to resume from, if any.
+
+    Raises:
+      UsageError: if there is none where one was named, or none is whole.
+    """
+    if options.resume is None:
+        return None
+    if options.resume == "":
+        return newest_checkpoint(options.out / "checkpoints", notes)
+    path = Path(options.resume)
+    if not path.is_dir():
+        return load_checkpoint(path)
+    inner = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    found = newest_checkpoint(inner, notes)
+    if found is None:
+        raise UsageError(f"--resume is {options.resume!r}, where there is no checkpoint")
+    return found
+
+
+def prepare_folder(options: TrainOptions, spec: Spec) -> None:
+    """Make the run's folder, or see that it is this run's.
+
+    Raises:
+      UsageError: if another run is in it and --overwrite was not given, or it cannot be written.
+    """
+    if options.trace is not None:
+        return
+    marker = options.out / "run.json"
+    if marker.exists():
+        if options.overwrite:
+            for name in ("checkpoints", "events"):
+                shutil.rmtree(options.out / name, ignore_errors=True)
+            (options.out / "summary.json").unlink(missing_ok=True)
+        elif options.resume is None:
+            raise UsageError(
+                f"{options.out}: holds a run already; allowed: --resume, --overwrite, or another --out"
+            )
+    make_folder(options.out / "checkpoints")
+    write_whole(marker, json.dumps({"spec": spec.to_json()}, indent=2).encode())
+
+
+def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
+    """Look at what a step computed, in the order of computation.
+
+    Raises:
+      NumericFailure: naming step, replica and tensor, for the first NaN or infinity.
+    """
+    if np.all(np.isfinite(result.losses)) and math.isfinite(result.gradient_norm):
+        return
+    replica_of_row = np.repeat(np.arange(len(sizes)), sizes)
+    for layer in range(result.h.shape[1]):
+        for name, array in (("c", result.c), ("h", result.h)):
+            bad = np.flatnonzero(~np.isfinite(array[:, layer]).all(axis=1))
+            if bad.size:
+                raise NumericFailure(
+                    f"step {step}, replica {replica_of_row[bad[0]]}: state {name} of "
+                    f"lstm_{layer} is not finite; the loss is {result.loss}"
+                )
+    for replica, loss in enumerate(result.losses):
+        if not math.isfinite(loss):
+            raise NumericFailure(f"step {step}, replica {replica}: loss is {loss}")
+    raise NumericFailure(
+        f"step {step}, all replicas: norm of the summed gradient is {result.gradient_norm}"
+    )
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss) for a loss in nats per token; infinity where that overflows."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def _trace_tensors(
+    inputs: StepInputs, result: StepResult, rate: float, sizes: list[int], spec: Spec
+) -> dict[str, np.ndarray]:
+    tensors = {
+        "batch/tokens": inputs.tokens,
+        "batch/targets": inputs.targets,
+        "batch/lengths": inputs.lengths,
+        "batch/carry": np.array(inputs.carry),
+        "batch/sizes": np.array(sizes),
+        "batch/learning_rate": np.array(rate),
+        "forward/h": result.h,
+        "forward/c": result.c,
+        "loss/replicas": result.losses,
+        "loss/global": result.losses.sum(),
+        "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
+    } | dict(result.tensors)
+    if not records_logits(inputs.tokens.size, spec.model.vocabulary_size):
+        tensors.pop("forward/logits", None)
+    return tensors
+
+
+class _Meter:
+    """Measures training alone: validation, checkpoints and the first steps are left out."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[int, float]] = []  # tokens, seconds
+        self._waited = self._waited_before = 0.0
+        self._started = self._last_waited = 0.0
+
+    def start(self, waited: float) -> None:
+        """Mark the start of a step, its data being there.
+
+        Args:
+          waited: seconds the run has waited for data so far.
+        """
+        self._started = time.perf_counter() - (waited - self._last_waited)
+
+    def stop(self, tokens: int, waited: float) -> None:
+        """Mark the end of a step of so many real tokens."""
+        self._steps.append((tokens, time.perf_counter() - self._started))
+        if len(self._steps) > WARM_UP:
+            self._waited += waited - self._last_waited
+        self._last_waited = waited
+
+    @property
+    def recent(self) -> float:
+        """Return real tokens/s over the last half second or so."""
+        tokens, seconds = 0, 0.0
+        for step_tokens, step_seconds in reversed(self._steps[-200:]):
+            tokens, seconds = tokens + step_tokens, seconds + step_seconds
+            if seconds >= _WINDOW:
+                break
+        return tokens / seconds if seconds else 0.0
+
+    def report(self, summary: Summary) -> None:
+        """Fill in throughput, if more than the warm-up was done."""
+        measured = self._steps[WARM_UP:]
+        if not measured:
+            return
+        readings = list(_windows(measured))
+        summary.tokens_per_second = {
+            "median": float(np.median(readings)),
+            "low": min(readings),
+            "high": max(readings),
+        }
+        seconds = [step_seconds for _, step_seconds in measured]
+        summary.seconds_per_step = float(np.median(seconds))
+        summary.waiting_share = self._waited / sum(seconds)
+
+
+def _windows(steps: list[tuple[int, float]]) -> Iterator[float]:
+    """Yield tokens/s of consecutive windows; a short rest at the end joins none."""
+    tokens, seconds, found = 0, 0.0, False
+    for step_tokens, step_seconds in steps:
+        tokens, seconds = tokens + step_tokens, seconds + step_seconds
+        if seconds >= _WINDOW:
+            yield tokens / seconds
+            tokens, seconds, found = 0, 0.0, True
+    if not found:
+        yield tokens / seconds
+
+
+class _Stopped:
+    """Which signal asked the run to stop, if any."""
+
+    signal: int = 0
+
+
+@contextmanager
+def _signals() -> Iterator[_Stopped]:
+    """Let SIGINT and SIGTERM stop the run after the step; a second one stops it at once."""
+    stopped = _Stopped()
+
+    def handle(number: int, frame: Any) -> None:
+        if stopped.signal:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        stopped.signal = number
+
+    before = {
+        number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

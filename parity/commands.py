@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from parity import doctor as doctor_checks
+from parity.bench import bench, bench_text
 from parity.cli import command_options, spec_from, spec_options, take
 from parity.ladder import climb
-from parity.options import RunOptions
+from parity.options import BenchOptions, RunOptions
 from parity.report import report_text, report_values
 from parity.run import Outcome, run, save_report
 from parity.spec import Spec
@@ -62,6 +63,17 @@ def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug:
         save_report(text, report, json_file.parent, json_file)
     print(text)
     return _MATCH if verdict.matches else _MISMATCH
+
+
+@parity.command("bench")
+@command_options(BenchOptions)
+@spec_options()
+def bench_command(**values: Any) -> int:
+    """Time both sides in turn: real tokens/s, and what more replicas gain."""
+    options = take(BenchOptions, values)
+    spec = spec_from(options.network, options.preset, values)
+    print(bench_text(bench(spec, options, _command())))
+    return 0
 
 
 @parity.command("doctor")

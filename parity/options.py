@@ -60,4 +60,25 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Options of `python -m parity bench`."""
+
+    network: str = option("language-model", _NETWORK)
+    preset: str = option("bench", _PRESET)
+    data: Path | None = option(None, "folder of text [generated: words of a Zipf distribution]")
+    out: Path = option(Path("out/bench"), "folder of bench.json and bench.txt")
+    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
+    json: Path | None = option(None, "also write bench.json here")
+    replicas: tuple[int, ...] = option((1, 2), "replica counts to time, such as 1,2,4", at_least=1)
+    steps: int = option(40, "training steps of one run, warm-up included", at_least=10)
+    rounds: int = option(3, "runs of each side and replica count, taken in turn", at_least=1)
+    threads: int = option(1, _THREADS, at_least=1)
+    device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
+    debug: bool = option(False, "show tracebacks")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 # fmt: on

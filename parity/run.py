@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-import statistics
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -180,8 +179,3 @@ def save_report(text: str, values: dict[str, Any], out: Path, extra: Path | None
     if extra is not None:
         make_folder(extra.parent)
         write_whole(extra, content)
-
-
-def median_and_spread(values: list[float]) -> dict[str, Any]:
-    """Return the median of some readings, with the lowest and highest."""
-    return {"median": statistics.median(values), "spread": [min(values), max(values)]}

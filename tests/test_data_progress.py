@@ -1,8 +1,11 @@
 """Progress is a bar on a terminal, a line now and then elsewhere, and silent for short work."""
 
+import fcntl
 import os
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 from data import progress as module
@@ -36,11 +39,11 @@ def test_terminal_shows_a_bar():
         "    progress.update(1024); time.sleep(1.1); progress.update(1024)"
     )
     terminal, other_end = os.openpty()
-    try:
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=other_end, check=True)
-        seen = os.read(terminal, 10_000).decode()
-    finally:
-        os.close(terminal)
-        os.close(other_end)
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=other_end, check=True)
+    os.set_blocking(terminal, False)  # fail rather than wait if nothing was shown
+    seen = os.read(terminal, 10_000).decode()
+    os.close(other_end)
+    os.close(terminal)
     assert "encoding:" in seen
     assert "2.00k/4.00k" in seen

@@ -286,7 +286,7 @@ def _unpack(archive: Path, member: str, target: Path, source: str) -> None:
                 tar = stack.enter_context(tarfile.open(archive))
                 entries = {posixpath.normpath(entry.name): entry for entry in tar}
                 _check_names(entries, source)
-                content = tar.extractfile(entries[member]) if entries[member].isreg() else None
+                content = tar.extractfile(entries[member])  # None for a folder or a device
             if content is None:
                 raise KeyError(member)
             with target.open("wb") as file:

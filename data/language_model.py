@@ -223,11 +223,13 @@ def make_batches(
       shuffle: whether each epoch has its own order; streams are read in order.
 
     Raises:
-      InputError: if the text is shorter than one batch.
+      InputError: if there is no such way, or the text is shorter than one batch.
     """
     if batching == "stream":
         return StreamBatches(text, batch_size, time)
-    return SentenceBatches(text, batch_size, time, seed, shuffle)
+    if batching == "sentences":
+        return SentenceBatches(text, batch_size, time, seed, shuffle)
+    raise InputError(f"batching {batching!r}: stream or sentences is needed")
 
 
 def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:

@@ -9,7 +9,7 @@ import pytest
 
 from data.corpus import load_corpus
 from data.errors import InputError
-from data.language_model import SentenceBatches, StreamBatches
+from data.language_model import SentenceBatches, StreamBatches, make_batches
 from data.prefetch import Prefetch
 
 EOS = 1
@@ -301,6 +301,19 @@ def test_sentence_arguments_are_checked(sentences, arguments, message):
 
 
 # both
+
+
+def test_batches_are_made_by_name(sentences):
+    text, _ = sentences
+    stream = make_batches(text, "stream", 4, 5, seed=5, shuffle=True)
+    assert all(map(same, epoch_of(stream), epoch_of(StreamBatches(text, 4, 5))))
+    for shuffle in (True, False):
+        made = make_batches(text, "sentences", 7, 50, seed=5, shuffle=shuffle)
+        expected = SentenceBatches(text, 7, 50, seed=5, shuffle=shuffle)
+        assert all(map(same, epoch_of(made), epoch_of(expected)))
+    with pytest.raises(InputError) as caught:
+        make_batches(text, "words", 4, 5, seed=5, shuffle=True)
+    assert str(caught.value) == "batching 'words': stream or sentences is needed"
 
 
 @pytest.mark.parametrize("kind", ["stream", "sentences"])

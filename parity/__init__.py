@@ -1,1 +1,1 @@
-"""What "the same" means: specs, canonical parameters, the oracle, traces and their comparison."""
+"""What "the same" means: specs, parameters, the oracle, traces and their comparison."""

@@ -1,8 +1,8 @@
 """Checkpoints: one safetensors file that either framework writes and either resumes from.
 
-A checkpoint holds the weights and the optimiser's state in canonical layout, the LSTM state that
-the stream carries, and as metadata the spec, the next step, and hashes. Beside the files stands
-`latest`, the name of the newest one, written last.
+A checkpoint holds the weights and the optimiser's state in canonical layout, the LSTM state
+that the stream carries, and as metadata the spec, the next step, and hashes. Beside the files
+stands `latest`, the name of the newest one, written last.
 """
 
 import hashlib
@@ -72,9 +72,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     }
     metadata["sha256"] = _hash(tensors, metadata)
     path = folder / f"step-{checkpoint.step:08d}.safetensors"
+    # Not by number alone: after going back to an earlier step, later ones lie here too.
+    older = [old for old in _newest_first(folder) if old != path]
     write_whole(path, save(tensors, metadata))
     write_whole(folder / "latest", path.name.encode() + b"\n")
-    for old in sorted(p for p in folder.iterdir() if _NAME.fullmatch(p.name))[:-_KEPT]:
+    for old in older[_KEPT - 1 :]:
         old.unlink()
     return path
 
@@ -126,27 +128,39 @@ def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
     """
     if not folder.is_dir():
         return None
-    names = sorted((p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
-    for name in names:
+    paths = _newest_first(folder)
+    for path in paths:
         try:
-            return load_checkpoint(folder / name)
+            return load_checkpoint(path)
         except UsageError as error:
             notes.append(f"passed over a checkpoint: {error}")
-    if names:
-        raise UsageError(f"{folder}: none of {len(names)} checkpoints is whole; {notes[0]}")
+    if paths:
+        raise UsageError(f"{folder}: none of {len(paths)} checkpoints is whole; {notes[0]}")
     return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """Return a folder's checkpoints: that which `latest` names, then by step, highest first."""
+    try:
+        latest = (folder / "latest").read_bytes().strip().decode(errors="replace")
+    except OSError:
+        latest = ""
+    found = (path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    return sorted(found, key=lambda path: (path.name == latest, path.name), reverse=True)
 
 
 def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change: bool) -> None:
     """Refuse to resume under another spec or on another text.
 
-    How long to train (`epochs`) may change. With `allow_change`, so may all else that leaves the
-    tensors' shapes alone.
+    How long to train (`epochs`) may change. With `allow_change`, so may all else that leaves
+    the tensors' shapes alone.
 
     Raises:
       UsageError: listing the differences key by key.
     """
     differences = []
+    if checkpoint.spec.network != spec.network:
+        differences.append(("model", "network", checkpoint.spec.network, spec.network))
     for part in ("model", "training"):
         before, now = checkpoint.spec.to_json()[part], spec.to_json()[part]
         differences += [

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from parity.errors import NumericFailure, UsageError
-from parity.parameters import parameters, snapshot_names
+from parity.parameters import parameters, snapshot_names, snapshot_shapes
 from parity.spec import Spec
 from parity.tolerances import TABLE, Tolerance
 from parity.trace import rung_of
@@ -159,7 +159,8 @@ def compare_tensor(
         return distance, None
     allowed = tolerance.allowed(a, b)
     with np.errstate(divide="ignore", invalid="ignore"):
-        used = np.where(difference > 0, difference / allowed, 0.0)
+        # a NaN, as the difference of two infinities is, must not pass for no difference
+        used = np.where(difference == 0, 0.0, difference / allowed)
     index = np.unravel_index(int(np.argmax(used)), used.shape)
     distance.used = float(used[index])
     if distance.used <= 1:
@@ -169,7 +170,7 @@ def compare_tensor(
         Place(step, name, tuple(map(int, index))),
         dict(zip(sides, (float(a[index]), float(b[index])), strict=True)),
         float(allowed[index]),
-        int(np.count_nonzero(used > 1)),
+        int(np.count_nonzero(~(used <= 1))),
         used.size,
     )
     return distance, mismatch
@@ -242,18 +243,81 @@ def check_replicas(
     return worst, first
 
 
+def check_shapes(
+    spec: Spec, tensors: Mapping[str, np.ndarray], side: str, step: int, names: list[str]
+) -> None:
+    """See that a recorded step holds the tensors of its spec, each of its shape.
+
+    Raises:
+      UsageError: for tensors missing or unknown, one of another shape, or ids out of range.
+    """
+    where, shapes = f"{side}, step {step}", _shapes(spec, tensors)
+    extra = sorted(set(tensors) - set(names))
+    may_lack = ("replicas/", "forward/logits")
+    missing = sorted(n for n in set(names) - set(tensors) if not n.startswith(may_lack))
+    if missing or extra:
+        listed = f"missing: {missing or 'none'}; extra: {extra or 'none'}"
+        raise UsageError(f"{where}: tensors do not fit its spec; {listed}")
+    for name in names:
+        if name in tensors and name in shapes and tensors[name].shape != shapes[name]:
+            raise UsageError(
+                f"{where}: {name} has shape {list(tensors[name].shape)}; "
+                f"its spec says {list(shapes[name])}"
+            )
+    rows, time = tensors["batch/tokens"].shape
+    if tensors["batch/sizes"].sum() != rows:
+        sizes = tensors["batch/sizes"].tolist()
+        raise UsageError(f"{where}: batch/sizes is {sizes}; the batch has {rows} rows")
+    for name, most in (
+        ("tokens", spec.model.vocabulary_size - 1),
+        ("targets", spec.model.vocabulary_size - 1),
+        ("lengths", time),
+    ):
+        array = tensors[f"batch/{name}"]
+        if array.min() < 0 or array.max() > most:
+            seen = f"{array.min()} to {array.max()}"
+            raise UsageError(f"{where}: batch/{name} holds {seen}; allowed: 0 to {most}")
+
+
+def _shapes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that a spec gives to a step's tensors, for the rows and time it has."""
+    model = spec.model
+    rows, time = (*tensors.get("batch/tokens", np.zeros(0)).shape, 0, 0)[:2]
+    state = (rows, model.num_layers, model.hidden_size)
+    hidden = (rows, time, model.hidden_size)
+    snapshot = snapshot_shapes(spec)
+    kinds = ("gradient", "clipped_gradient")
+    replicas = tensors.get("batch/sizes", np.zeros(0)).shape
+    return {
+        "batch/tokens": (rows, time),
+        "batch/targets": (rows, time),
+        "batch/lengths": (rows,),
+        "batch/sizes": replicas[:1],
+        "batch/carry": (),
+        "batch/learning_rate": (),
+        "forward/embedded": (rows, time, model.embedding_size),
+        **{f"forward/lstm_{k}/hidden": hidden for k in range(model.num_layers)},
+        "forward/c": state,
+        "forward/h": state,
+        "forward/logits": (rows, time, model.vocabulary_size),
+        "forward/token_loss": (rows, time),
+        "loss/replicas": replicas[:1],
+        "loss/global": (),
+        "gradient_norm": (),
+        **{f"{kind}/{each.name}": each.shape for kind in kinds for each in parameters(spec)},
+        **snapshot,
+        **{f"replicas/{name}": replicas[:1] for name in snapshot},
+    }
+
+
 def check_numbers(
     tensors: Mapping[str, np.ndarray], side: str, step: int, names: list[str]
 ) -> None:
-    """See that a recorded step holds what it should and nothing but finite numbers.
+    """See that a recorded step holds nothing but finite numbers.
 
     Raises:
       NumericFailure: for the first NaN or infinity in the order of computation.
-      UsageError: for a tensor that the spec does not have.
     """
-    unknown = sorted(set(tensors) - set(names))
-    if unknown:
-        raise UsageError(f"{side}, step {step}: tensors that its spec does not have: {unknown}")
     for name in names:
         if name in tensors and not np.all(np.isfinite(tensors[name])):
             array = tensors[name]

@@ -38,7 +38,7 @@ class EventWriter:
         """Write one step's scalars; after a run's first 100 steps at most ten times a second.
 
         Args:
-          tokens: real tokens of each replica, [replicas]: a replica's own loss is per its tokens.
+          tokens: real tokens of each replica, [replicas], which its own loss is per.
         """
         recent = time.monotonic() - self._written < _SECONDS_BETWEEN
         if self._writer is None or (recent and step >= self._first + _ALWAYS):

@@ -46,6 +46,8 @@ def check_fields(spec: Any) -> None:
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None:
                 _check(flag(field.name), each, field.metadata)
+        if isinstance(value, tuple) and len(set(value)) < len(value):
+            raise UsageError(f"{flag(field.name)} is {value!r}; allowed: each value once")
 
 
 def flag(name: str) -> str:
@@ -62,7 +64,6 @@ def _check(name: str, value: Any, declared: Any) -> None:
     if bounds and not (number and math.isfinite(value)):
         raise UsageError(f"{name} is {value!r}; allowed: a finite number")
     for kind, bound in bounds.items():
-        text, holds = _BOUNDS[kind]
-        if not holds(value, bound):
+        if not _BOUNDS[kind][1](value, bound):
             allowed = " and ".join(_BOUNDS[k][0].format(b) for k, b in bounds.items())
             raise UsageError(f"{name} is {value!r}; allowed: {allowed}")

@@ -40,8 +40,8 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.chmod(handle, 0o666 & ~_umask())
-        os.replace(handle, path)
+        handle.chmod(0o666 & ~_umask())
+        handle.replace(path)
         if durable:
             folder = os.open(path.parent, os.O_RDONLY)
             try:

@@ -9,10 +9,9 @@ proof: after hundreds of steps everything must still agree to rounding.
 recorded on the rung below: activations and gradients from its weights and LSTM state before the
 step, clipping from its gradients, optimiser state from its clipped gradients, weights from its
 optimiser state. Differences pile up neither over steps nor over rungs, so the bounds stay tight
-in float32 however long the run. If every step of both sides is the oracle's
-step, to rounding, and both start from the same weights, then they are the same training; that the
-free runs drift apart in float32 is rounding that training amplifies, and it is reported, not
-judged.
+in float32 however long the run. If every step of both sides is the oracle's step, to rounding,
+and both start from the same weights, then they are the same training; that the free runs drift
+apart in float32 is rounding that training amplifies, and it is reported, not judged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from parity.compare import (
     Mismatch,
     check_numbers,
     check_replicas,
+    check_shapes,
     compare_step,
     tensor_names,
 )
@@ -104,11 +104,20 @@ class Ladder:
           tensors: side -> what it recorded.
 
         Raises:
+          UsageError: for a side that lacks a tensor, or holds one of another shape.
           NumericFailure: for a NaN or infinity on any side.
         """
         for side in self.sides:
+            check_shapes(self.spec, tensors[side], side, step, self.names)
             check_numbers(tensors[side], side, step, self.names)
         batch = tensors[self.sides[0]]
+        for side in self.sides:
+            seen = [list(each["batch/tokens"].shape) for each in (batch, tensors[side])]
+            if seen[0] != seen[1]:
+                raise UsageError(
+                    f"{self.sides[0]} and {side}, step {step}: batch/tokens has shape "
+                    f"{seen[0]} against {seen[1]}; allowed: one batch for all sides"
+                )
         inputs = self._inputs(step, batch)
         expected = self._expect(self._oracle, inputs, step, batch)
         found = []
@@ -194,7 +203,7 @@ class Ladder:
         gradients = {name: _wide(recorded[f"gradient/{name}"]) for name in table}
         clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
         expected |= {f"clipped_gradient/{name}": clipped[name] for name in table}
-        expected["gradient_norm"] = norm
+        expected["gradient_norm"] = np.asarray(norm)
         before_step = {name: _wide(array) for name, array in snapshot.items()}
         clipped = {name: _wide(recorded[f"clipped_gradient/{name}"]) for name in table}
         slots = update_slots(self.spec, before_step, clipped)

@@ -5,6 +5,7 @@ taken at once where that costs no clarity. Everything is batch-major, [batch, ti
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -287,9 +288,7 @@ class Oracle:
 
         row_loss = activations["token_loss"].sum(axis=1) / inputs.num_tokens
         bounds = np.cumsum([0, *sizes])
-        losses = np.array(
-            [row_loss[a:b].sum() for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-        )
+        losses = np.array([row_loss[a:b].sum() for a, b in pairwise(bounds)])
         return (
             {f"forward/{name}": array for name, array in activations.items()}
             | {"loss/replicas": losses, "loss/global": losses.sum()}

@@ -16,8 +16,9 @@ GATES = ("i", "f", "g", "o")
 # The two optimisers' slots per parameter, in the order in which they are computed.
 SLOTS = {"sgd": (), "adam": ("m", "v")}
 
-# Running products of Adam's decay rates, one each for the whole network: after t updates beta**t,
-# multiplied up in the run's own precision. They start at beta, as the first update needs them.
+# Running products of Adam's decay rates, one each for the whole network: after t updates
+# beta**t, multiplied up in the run's own precision. They start at beta, as the first update
+# needs them.
 POWERS = {"sgd": (), "adam": ("beta1_power", "beta2_power")}
 
 # Kernels that Paddle's `rnn` op keeps transposed, [4 * hidden, inputs].

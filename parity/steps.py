@@ -1,7 +1,8 @@
-"""What one training step reads, as plain arrays: the same for both frameworks and the oracle."""
+"""What one training step reads, as plain arrays: the same for all sides and the oracle."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -21,14 +22,14 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The global batch of one step; rows come first in every array, so that replicas share rows.
+    """The global batch of one step; rows come first in every array, so replicas share rows.
 
     Attributes:
       tokens: int64 [batch, time].
       targets: int64 [batch, time].
       lengths: int64 [batch], real tokens per row, each in 0..time.
       carry: whether the hidden state continues from the step before (else it starts at zero).
-      masks: num_layers + 1 arrays [batch, time, width] of 0 or 1/keep, or empty without dropout.
+      masks: num_layers + 1 arrays [batch, time, width] of 0 or 1/keep; empty: no dropout.
     """
 
     tokens: np.ndarray
@@ -123,7 +124,7 @@ def split_feeds(
     scale = np.array([1 / inputs.num_tokens], dtype)
     return [
         {name: array[start:stop] for name, array in whole.items()} | {"scale": scale}
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
+        for start, stop in pairwise(bounds)
     ]
 
 
@@ -133,7 +134,7 @@ def join_activations(
     """Put the replicas' activations together as a trace holds them, [batch, time, ...].
 
     Args:
-      by_replica: activation -> one array per replica, [time, rows, ...] or [time * rows, width].
+      by_replica: activation -> an array per replica, [time, rows, ...] or [time * rows, width].
       time: steps of the batch.
     """
     joined = {}

@@ -24,8 +24,9 @@ class Tolerance:
 
     def allowed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Return the greatest difference allowed, elementwise, for float64 arrays."""
-        magnitude = np.maximum(np.abs(a), np.abs(b))
-        return self.relative * magnitude + self.floor * magnitude.max(initial=0.0)
+        magnitude: np.ndarray = np.maximum(np.abs(a), np.abs(b))
+        floor = float(self.floor * magnitude.max(initial=0.0))
+        return np.asarray(self.relative * magnitude + floor)
 
     def __str__(self) -> str:
         if not (self.relative or self.floor):

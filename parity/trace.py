@@ -23,6 +23,7 @@ where replicas hold the same parameters it is exactly zero.
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +39,9 @@ from parity.files import make_folder, write_whole
 
 FORMAT = 1
 
+# What a reader needs of trace.json.
+_HEADER = ("framework", "replicas", "spec", "corpus", "batches_per_epoch", "versions")
+
 # Prefix of a tensor's name -> rung, in the order of computation.
 RUNGS = {
     "batch": "batch",
@@ -51,8 +55,8 @@ RUNGS = {
     "replicas": "replicas",
 }
 
-# Logits of more elements than this are left out of a trace: they would be most of its bytes, and
-# what they decide is recorded all the same (token_loss, the gradients of kernel and bias).
+# Logits of more elements than this are left out of a trace: they would be most of its bytes,
+# and what they decide is recorded all the same (token_loss, gradients of kernel and bias).
 MOST_LOGITS = 4_000_000
 
 
@@ -82,6 +86,10 @@ def step_file(step: int) -> str:
     return f"step-{step:06d}.safetensors"
 
 
+# Six digits: a checkpoint's eight are no step of a trace, and never removed as one.
+_STEP_FILE = re.compile(r"step-\d{6}\.safetensors")
+
+
 def sha256(array: np.ndarray) -> str:
     """Return the hash of an array's type, shape and bytes."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
@@ -103,8 +111,9 @@ class Recorder:
         self, folder: Path, header: Mapping[str, Any], most_pending: int | None = None
     ):
         self.folder, self.most_pending = folder, most_pending
+        self._parent = os.getppid()
         make_folder(folder)
-        for old in [*folder.glob("step-*.safetensors"), folder / "steps.jsonl"]:
+        for old in [*_step_files(folder), folder / "steps.jsonl"]:
             old.unlink(missing_ok=True)
         write_whole(
             folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()
@@ -119,7 +128,7 @@ class Recorder:
         """
         while self.most_pending and self._pending() >= self.most_pending:
             time.sleep(0.002)
-            if os.getppid() == 1:  # the reader is gone; nobody will ever make room
+            if os.getppid() != self._parent:  # the reader is gone; nobody will make room
                 raise UsageError(f"{self.folder}: the reader of this trace is gone")
         # safetensors keeps no zero-dimensional NumPy scalars apart from arrays
         arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
@@ -129,7 +138,7 @@ class Recorder:
         self._index.flush()
 
     def _pending(self) -> int:
-        return sum(1 for _ in self.folder.glob("step-*.safetensors"))
+        return len(_step_files(self.folder))
 
     def close(self) -> None:
         """Close the index."""
@@ -160,6 +169,9 @@ class Trace:
         if not isinstance(self.header, dict) or self.header.get("format") != FORMAT:
             seen = self.header.get("format") if isinstance(self.header, dict) else self.header
             raise UsageError(f"{folder}/trace.json: format is {seen!r}; allowed: {FORMAT}")
+        lacking = [name for name in _HEADER if name not in self.header]
+        if lacking:
+            raise UsageError(f"{folder}/trace.json: lacks {', '.join(lacking)}")
 
     @property
     def label(self) -> str:
@@ -173,14 +185,21 @@ class Trace:
           UsageError: if a line cannot be read.
         """
         path = self.folder / "steps.jsonl"
-        lines = []
         try:
-            for number, line in enumerate(path.read_text().splitlines(), start=1):
-                lines.append(json.loads(line))
+            written = path.read_bytes().splitlines()
         except FileNotFoundError:
             return []
-        except ValueError:
-            raise UsageError(f"{path}, line {number}: not a line of a trace's index") from None
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        lines = []
+        for number, line in enumerate(written, start=1):
+            try:
+                values = json.loads(line)
+                lines.append({"step": values["step"], "sha256": dict(values["sha256"])})
+            except (ValueError, KeyError, TypeError):
+                raise UsageError(
+                    f"{path}, line {number}: not a line of a trace's index"
+                ) from None
         return lines
 
     def read(self, step: int) -> dict[str, np.ndarray]:
@@ -194,7 +213,8 @@ class Trace:
         if step not in recorded:
             raise UsageError(f"{self.folder}: step {step} was never finished")
         tensors = _load(path)
-        for name, digest in recorded[step].items():
+        for name in sorted(recorded[step].keys() | tensors.keys()):
+            digest = recorded[step].get(name)
             if name not in tensors or sha256(tensors[name]) != digest:
                 raise UsageError(f"{path}: tensor {name!r} is not what was recorded")
         return tensors
@@ -235,10 +255,16 @@ def clear_trace(folder: Path) -> None:
     if not folder.exists():
         return
     own = {"trace.json", "steps.jsonl"}
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is no folder; allowed: a trace's folder, or a new name")
     for path in folder.iterdir():
-        if path.name not in own and not path.name.startswith("step-"):
+        if path.name not in own and not _STEP_FILE.fullmatch(path.name):
             raise UsageError(f"{folder}: holds {path.name!r}, which is no part of a trace")
     shutil.rmtree(folder)
+
+
+def _step_files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if _STEP_FILE.fullmatch(path.name)]
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:

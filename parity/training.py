@@ -7,7 +7,6 @@ and `replica_distances`; the batches are given, each a pure function of the step
 import json
 import math
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +36,13 @@ from parity.steps import StepInputs, StepResult, step_inputs
 from parity.trace import Recorder, records_logits
 
 WARM_UP = 5  # steps left out of throughput: allocators and thread pools are still growing
+# What --overwrite removes from a run's folder; nothing else in it is this project's.
+_OWN_FILES = (
+    "checkpoints/latest",
+    "checkpoints/step-????????.safetensors",
+    "events/events.out.tfevents.*",
+    "summary.json",
+)
 _WINDOW = 0.5  # seconds of training behind one reading of throughput
 
 
@@ -206,7 +212,7 @@ class Run:
         """Write a checkpoint.
 
         Raises:
-          NumericFailure: if the replicas no longer hold the same values.
+          NumericFailure: if the replicas no longer hold the same values, or not finite ones.
         """
         for name, distances in self.trainer.replica_distances().items():
             if not np.all(distances == 0):
@@ -215,12 +221,20 @@ class Run:
                     f"step {self.step}: replica {replica} has drifted from replica 0 in {name} "
                     f"by {distances[replica]:.3g}; no checkpoint is written"
                 )
+        snapshot = self.trainer.snapshot()
+        for name, array in snapshot.items():
+            # an update can overflow although loss and gradient did not
+            if not np.all(np.isfinite(array)):
+                raise NumericFailure(
+                    f"step {self.step}, all replicas: {name} is not finite; "
+                    "no checkpoint is written"
+                )
         save_checkpoint(
             self.options.out / "checkpoints",
             Checkpoint(
                 self.spec,
                 self.step,
-                self.trainer.snapshot(),
+                snapshot,
                 self.state,
                 self.text.content_hash,
                 self.trainer.framework,
@@ -344,19 +358,20 @@ def prepare_folder(options: TrainOptions, spec: Spec) -> None:
     """Make the run's folder, or see that it is this run's.
 
     Raises:
-      UsageError: if another run is in it and --overwrite was not given, or it cannot be written.
+      UsageError: if another run is in it without --overwrite, or it cannot be written.
     """
     if options.trace is not None:
         return
     marker = options.out / "run.json"
     if marker.exists():
         if options.overwrite:
-            for name in ("checkpoints", "events"):
-                shutil.rmtree(options.out / name, ignore_errors=True)
-            (options.out / "summary.json").unlink(missing_ok=True)
+            for own in _OWN_FILES:
+                for path in options.out.glob(own):
+                    path.unlink()
         elif options.resume is None:
             raise UsageError(
-                f"{options.out}: holds a run already; allowed: --resume, --overwrite, or another --out"
+                f"{options.out}: holds a run already; allowed: --resume, --overwrite, or "
+                "another --out"
             )
     make_folder(options.out / "checkpoints")
     write_whole(marker, json.dumps({"spec": spec.to_json()}, indent=2).encode())

@@ -1,0 +1,209 @@
+"""A side made of the oracle: real training, in NumPy, for tests that need no framework."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from data.prefetch import Prefetch
+from parity.initial import initial_snapshot
+from parity.oracle import Oracle, language_model
+from parity.replicas import split_rows
+from parity.spec import ModelSpec, Spec, TrainSpec, learning_rate
+from parity.steps import StepInputs, StepResult, step_inputs
+from parity.trace import Recorder
+from parity.training import TextBatches
+
+VOCABULARY = 7
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """What the data hands over."""
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    lengths: np.ndarray
+    carry: bool
+
+
+def small_spec(**values) -> Spec:
+    """Return a small spec with dropout, clipping and Adam, but for the values given."""
+    model = ModelSpec(
+        vocabulary_size=VOCABULARY, embedding_size=3, hidden_size=4, num_layers=2, keep=0.75
+    )
+    training = TrainSpec(
+        batch_size=5,
+        time=4,
+        optimizer="adam",
+        learning_rate=0.01,
+        clip_norm=0.05,
+        epochs=2,
+        decay=0.5,
+        seed=3,
+        dtype="float64",
+    )
+    return Spec("language-model", model, training).replace(**values)
+
+
+def text_batch(spec: Spec, step: int, per_epoch: int = 4) -> TextBatch:
+    """Draw a batch: ragged for sentences, one row of no tokens; carried within an epoch."""
+    draw = np.random.default_rng([step, 99])
+    shape = spec.training.batch_size, spec.training.time
+    sentences = spec.training.batching == "sentences"
+    lengths = np.full(shape[0], shape[1])
+    if sentences:
+        lengths = draw.integers(1, shape[1] + 1, shape[0])
+        lengths[0], lengths[-1] = shape[1], 0
+    tokens = draw.integers(0, spec.model.vocabulary_size, shape)
+    # the next token is mostly its successor: there is something to learn
+    targets = np.where(draw.random(shape) < 0.9, (tokens + 1) % spec.model.vocabulary_size, 0)
+    return TextBatch(tokens, targets, lengths, not sentences and step % per_epoch != 0)
+
+
+class Batches:
+    """Batches by step, as the data has them."""
+
+    def __init__(self, spec: Spec, per_epoch: int, smallest: int | None = None):
+        self.spec, self.batches_per_epoch = spec, per_epoch
+        self.smallest_batch = smallest or spec.training.batch_size
+
+    def batch(self, step: int) -> TextBatch:
+        return text_batch(self.spec, step, self.batches_per_epoch)
+
+
+def text(spec: Spec, per_epoch: int = 4, smallest: int | None = None) -> TextBatches:
+    """Return what a run reads: `per_epoch` batches, and two each of validation and test."""
+    return TextBatches(
+        Batches(spec, per_epoch, smallest),
+        Batches(spec, 2),
+        Batches(spec, 2),
+        prefetch=Prefetch,
+        content_hash="a" * 64,
+        best_perplexity={"valid": 1.5, "test": None}.get,
+    )
+
+
+class OracleTrainer:
+    """Trains with the oracle, rounding what it holds to the run's precision after each step."""
+
+    framework = "numpy"
+
+    def __init__(self, spec: Spec, replicas: int = 2):
+        self.spec, self.replicas = spec, replicas
+        self.drift = 0.0
+        self.load(initial_snapshot(spec))
+
+    def load(self, snapshot):
+        self.held = dict(snapshot)
+
+    def snapshot(self):
+        return dict(self.held)
+
+    def replica_distances(self):
+        return {name: np.array([0.0, self.drift]) for name in self.held}
+
+    def step(self, inputs, state, learning_rate, record=False):
+        oracle = Oracle(self.spec, self.held)
+        oracle.state = tuple(np.asarray(part, np.float64) for part in state)
+        if not inputs.carry:
+            assert not any(part.any() for part in state)
+        sizes = split_rows(len(inputs.tokens), self.replicas)
+        dtype = self.spec.training.dtype
+        found = {
+            name: np.asarray(array, dtype)
+            for name, array in oracle.step(inputs, learning_rate, sizes).items()
+        }
+        self.held = {name: found[name] for name in self.held}
+        losses, norm = found["loss/replicas"], float(found["gradient_norm"])
+        h, c = found["forward/h"], found["forward/c"]
+        tensors = {}
+        if record:
+            given = ("loss/", "gradient_norm", "forward/h", "forward/c")
+            tensors = {name: a for name, a in found.items() if not name.startswith(given)}
+            tensors["forward/h"], tensors["forward/c"] = h, c
+            for name, distances in self.replica_distances().items():
+                tensors[f"replicas/{name}"] = distances
+        return StepResult(losses, h, c, norm, tensors)
+
+    def evaluate(self, inputs, state):
+        weights = {
+            name.split("/", 1)[1]: np.asarray(array, np.float64)
+            for name, array in self.held.items()
+            if name.startswith("weight/")
+        }
+        found, _ = language_model(self.spec, weights, inputs, state)
+        rows = found["token_loss"].sum(axis=1) / inputs.num_tokens
+        sizes = split_rows(len(rows), self.replicas)
+        losses = np.add.reduceat(rows, np.cumsum([0, *sizes[:-1]]))
+        return StepResult(losses, found["h"], found["c"], 0.0, {})
+
+
+def random_inputs(spec: Spec, lengths, *, carry: bool = True, step: int = 0) -> StepInputs:
+    """Draw inputs of the given lengths, with the spec's dropout masks."""
+    rows, time = len(lengths), spec.training.time
+    draw = np.random.default_rng(step)
+    tokens, targets = draw.integers(0, spec.model.vocabulary_size, (2, rows, time))
+    batch = TextBatch(tokens, targets, np.array(lengths), carry)
+    return step_inputs(spec, step, batch)
+
+
+def header(spec: Spec, framework: str, replicas: int = 2, **values) -> dict:
+    """Return the header of a trace."""
+    return {
+        "framework": framework,
+        "replicas": replicas,
+        "spec": spec.to_json(),
+        "corpus": "a" * 64,
+        "batches_per_epoch": 4,
+        "versions": {"numpy": np.__version__},
+        "preset": "small",
+    } | values
+
+
+def recorded_steps(spec: Spec, steps: int, replicas: int = 2) -> list[dict[str, np.ndarray]]:
+    """Return what a side that rounds correctly records: every tensor of the first steps."""
+    trainer, found, state = OracleTrainer(spec, replicas), [], None
+    sizes = split_rows(spec.training.batch_size, replicas)
+    for step in range(steps):
+        inputs = step_inputs(spec, step, text_batch(spec, step))
+        if state is None or not inputs.carry:
+            state = (
+                np.zeros(
+                    (spec.training.batch_size, spec.model.num_layers, spec.model.hidden_size)
+                ),
+            ) * 2
+        rate = learning_rate(spec.training, step // 4)
+        result = trainer.step(inputs, state, rate, record=True)
+        state = result.h, result.c
+        found.append(
+            dict(result.tensors)
+            | {
+                "batch/tokens": inputs.tokens,
+                "batch/targets": inputs.targets,
+                "batch/lengths": inputs.lengths,
+                "batch/carry": np.array(inputs.carry),
+                "batch/sizes": np.array(sizes),
+                "batch/learning_rate": np.array(rate),
+                "loss/replicas": result.losses,
+                "loss/global": result.losses.sum(),
+                "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
+            }
+        )
+    return found
+
+
+def write_trace(folder: Path, header: dict, steps: list[dict[str, np.ndarray]]) -> Path:
+    """Record steps in a folder, and return it."""
+    recorder = Recorder(folder, header)
+    for step, tensors in enumerate(steps):
+        recorder.step(step, tensors)
+    recorder.close()
+    return folder
+
+
+def share_of_rows(values: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """Split along the first axis by sizes."""
+    bounds = np.cumsum([0, *sizes])
+    return [values[a:b] for a, b in pairwise(bounds)]

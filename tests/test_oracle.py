@@ -1,0 +1,287 @@
+"""The oracle against what it must be by definition: finite differences and hand computation."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from oracle_side import random_inputs, share_of_rows, small_spec
+
+from parity.initial import initial_snapshot
+from parity.oracle import (
+    Oracle,
+    clip_by_global_norm,
+    language_model,
+    sigmoid,
+    update_slots,
+    update_weights,
+)
+from parity.replicas import split_rows
+from parity.steps import StepInputs
+
+
+def problem(layers=2, lengths=(4, 0, 1, 3), *, keep=0.75, carry=True):
+    """Return spec, weights, inputs and state of a small network away from zero."""
+    spec = small_spec(num_layers=layers, keep=keep, initial_scale=0.7)
+    weights = {
+        name.split("/", 1)[1]: array
+        for name, array in initial_snapshot(spec).items()
+        if name.startswith("weight/")
+    }
+    inputs = random_inputs(spec, lengths, carry=carry)
+    draw = np.random.default_rng(8)
+    shape = (len(lengths), layers, spec.model.hidden_size)
+    state = draw.normal(size=shape) * 0.5, draw.normal(size=shape) * 0.5
+    return spec, weights, inputs, state
+
+
+def loss_of(spec, weights, inputs, state):
+    activations, _ = language_model(spec, weights, inputs, state)
+    return activations["token_loss"].sum() / inputs.num_tokens
+
+
+@pytest.mark.parametrize(
+    ("layers", "keep", "lengths"),
+    [
+        (1, 1.0, (4, 4)),
+        (1, 0.75, (4, 0, 1, 3)),
+        (2, 0.75, (4, 0, 1, 3)),
+        (3, 0.75, (4, 2, 0)),
+        (3, 1.0, (1, 4, 3)),
+    ],
+)
+def test_gradients_are_those_of_central_differences(layers, keep, lengths):
+    spec, weights, inputs, state = problem(layers, lengths, keep=keep)
+    _, gradients = language_model(spec, weights, inputs, state)
+    assert set(gradients) == set(weights)
+    step = 1e-5
+    for name, array in weights.items():
+        numeric = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            around = []
+            for sign in (1, -1):
+                moved = array.copy()
+                moved[index] += sign * step
+                around.append(loss_of(spec, weights | {name: moved}, inputs, state))
+            numeric[index] = (around[0] - around[1]) / (2 * step)
+        assert np.abs(numeric).max() > 1e-4
+        np.testing.assert_allclose(gradients[name], numeric, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def test_one_unit_by_hand():
+    """One token, one unit, one layer, written out in scalars: gates i, f, g, o."""
+    spec = small_spec(num_layers=1, hidden_size=1, embedding_size=1, keep=1.0, time=1)
+    weights = {
+        "embed/table": np.arange(7.0)[:, None] / 10,
+        "lstm_0/input_kernel": np.array([[0.1, 0.2, 0.3, 0.4]]),
+        "lstm_0/recurrent_kernel": np.array([[0.5, 0.6, 0.7, 0.8]]),
+        "lstm_0/bias": np.array([0.9, 1.0, 1.1, 1.2]),
+        "softmax/kernel": np.arange(7.0)[None] / 7,
+        "softmax/bias": np.arange(7.0) / 5,
+    }
+    inputs = StepInputs(np.array([[3]]), np.array([[2]]), np.array([1]), True)
+    state = np.array([[[0.25]]]), np.array([[[-0.5]]])
+    found, _ = language_model(spec, weights, inputs, state)
+
+    def squash(x):
+        return 1 / (1 + math.exp(-x))
+
+    x, h, c = 0.3, 0.25, -0.5
+    i, f = squash(0.1 * x + 0.5 * h + 0.9), squash(0.2 * x + 0.6 * h + 1.0)
+    g, o = math.tanh(0.3 * x + 0.7 * h + 1.1), squash(0.4 * x + 0.8 * h + 1.2)
+    c = f * c + i * g
+    h = o * math.tanh(c)
+    logits = [h * k / 7 + k / 5 for k in range(7)]
+    loss = math.log(sum(map(math.exp, logits))) - logits[2]
+    assert found["embedded"].item() == 0.3
+    np.testing.assert_allclose(found["c"].item(), c, rtol=1e-14)
+    np.testing.assert_allclose(found["h"].item(), h, rtol=1e-14)
+    np.testing.assert_allclose(found["lstm_0/hidden"].item(), h, rtol=1e-14)
+    np.testing.assert_allclose(found["logits"].ravel(), logits, rtol=1e-14)
+    np.testing.assert_allclose(found["token_loss"].item(), loss, rtol=1e-14)
+
+
+def test_beyond_a_length_state_stands_still_and_output_is_zero():
+    spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3))
+    found, _ = language_model(spec, weights, inputs, state)
+    for row, length in enumerate(inputs.lengths):
+        for name in ("lstm_0/hidden", "lstm_1/hidden", "token_loss"):
+            assert not found[name][row, length:].any()
+            assert np.all(found[name][row, :length] != 0)
+        top = found["lstm_1/hidden"][row]
+        last = top[length - 1] if length else state[0][row, 1]
+        np.testing.assert_array_equal(found["h"][row, 1], last)
+    np.testing.assert_array_equal(found["c"][1], state[1][1])
+
+
+def test_padding_decides_nothing():
+    spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3))
+    padding = np.arange(4) >= inputs.lengths[:, None]
+    other = dataclasses.replace(
+        inputs,
+        tokens=np.where(padding, 6, inputs.tokens),
+        targets=np.where(padding, 5, inputs.targets),
+    )
+    first, second = (language_model(spec, weights, each, state) for each in (inputs, other))
+    for name, gradient in first[1].items():
+        np.testing.assert_array_equal(gradient, second[1][name])
+    np.testing.assert_array_equal(first[0]["token_loss"], second[0]["token_loss"])
+
+
+def test_two_halves_with_the_state_carried_are_one_text_forward():
+    spec, weights, inputs, state = problem(lengths=(4, 4), keep=1.0)
+    whole, _ = language_model(spec, weights, inputs, state)
+    parts = []
+    for cut in (slice(0, 2), slice(2, 4)):
+        tokens, targets = inputs.tokens[:, cut], inputs.targets[:, cut]
+        half = StepInputs(tokens, targets, np.array([2, 2]), True)
+        found, _ = language_model(spec, weights, half, state)
+        state = found["h"], found["c"]
+        parts.append(found)
+    for name in ("logits", "token_loss", "lstm_1/hidden"):
+        joined = np.concatenate([part[name] for part in parts], axis=1)
+        np.testing.assert_allclose(joined, whole[name], rtol=1e-13)
+    np.testing.assert_allclose(parts[1]["c"], whole["c"], rtol=1e-13)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_shares_of_any_size_sum_to_the_whole(replicas):
+    spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3, 2))
+    whole, gradients = language_model(spec, weights, inputs, state)
+    sizes = split_rows(5, replicas)
+    arrays = [inputs.tokens, inputs.targets, inputs.lengths, *state, *inputs.masks]
+    parts = zip(*(share_of_rows(array, sizes) for array in arrays), strict=True)
+    losses, summed = 0.0, dict.fromkeys(gradients, 0.0)
+    for tokens, targets, lengths, h, c, *masks in parts:
+        share = StepInputs(tokens, targets, lengths, True, tuple(masks))
+        if share.num_tokens == 0:
+            continue
+        weight = share.num_tokens / inputs.num_tokens
+        found, gradient = language_model(spec, weights, share, (h, c))
+        losses += found["token_loss"].sum() / inputs.num_tokens
+        summed = {name: summed[name] + weight * gradient[name] for name in summed}
+    np.testing.assert_allclose(
+        losses, whole["token_loss"].sum() / inputs.num_tokens, rtol=1e-14
+    )
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(summed[name], gradient, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_replicas_change_the_split_of_the_loss_and_nothing_else(replicas):
+    spec = small_spec()
+    inputs = random_inputs(spec, [4, 0, 1, 3, 2])
+    one = Oracle(spec, initial_snapshot(spec)).step(inputs, 0.1, [5])
+    many = Oracle(spec, initial_snapshot(spec)).step(inputs, 0.1, split_rows(5, replicas))
+    assert set(one) == set(many)
+    for name in one:
+        if name.startswith("loss/"):
+            np.testing.assert_allclose(one[name].sum(), many[name].sum(), rtol=1e-14)
+        else:
+            np.testing.assert_array_equal(one[name], many[name])
+    assert many["loss/replicas"].shape == (replicas,)
+
+
+def test_the_state_is_carried_only_where_the_batch_says_so():
+    spec = small_spec(keep=1.0)
+    snapshot = initial_snapshot(spec)
+
+    def second_step(carry):
+        oracle = Oracle(spec, snapshot)
+        oracle.step(random_inputs(spec, [4, 4], carry=False), 1e-9, [2])
+        return oracle.step(random_inputs(spec, [4, 4], carry=carry), 1e-9, [2])
+
+    fresh = Oracle(spec, snapshot).step(random_inputs(spec, [4, 4], carry=True), 1e-9, [2])
+    np.testing.assert_allclose(
+        second_step(False)["forward/logits"], fresh["forward/logits"], atol=1e-7
+    )
+    assert np.abs(second_step(True)["forward/h"] - fresh["forward/h"]).max() > 1e-4
+
+
+def test_clipping_scales_by_the_global_norm():
+    gradients = {"a": np.array([3.0, 0.0]), "b": np.array([[4.0]])}
+    clipped, norm = clip_by_global_norm(gradients, 2.5)
+    assert norm == 5.0
+    np.testing.assert_array_equal(clipped["a"], [1.5, 0.0])
+    np.testing.assert_array_equal(clipped["b"], [[2.0]])
+    untouched, norm = clip_by_global_norm(gradients, 6.0)
+    assert norm == 5.0
+    assert all(np.array_equal(untouched[name], gradients[name]) for name in gradients)
+    zeros, norm = clip_by_global_norm({"a": np.zeros(2)}, 1.0)
+    assert norm == 0.0
+    assert not zeros["a"].any()
+
+
+def test_sgd_by_hand():
+    spec = small_spec(optimizer="sgd")
+    gradients = {"x": np.array(0.25)}
+    assert update_slots(spec, {"weight/x": np.array(2.0)}, gradients) == {}
+    after = update_weights(spec, {"weight/x": np.array(2.0)}, {}, gradients, 0.5)
+    assert after == {"weight/x": 1.875}
+
+
+def test_adam_by_hand():
+    """Three updates of one weight, beside the equations of the paper in plain Python."""
+    spec = small_spec(beta1=0.9, beta2=0.999, epsilon=0.01)
+    weight, m, v = 2.0, 0.0, 0.0
+    snapshot = {
+        "weight/x": np.array(2.0),
+        "optimizer/x/m": np.array(0.0),
+        "optimizer/x/v": np.array(0.0),
+        "optimizer/beta1_power": np.array(0.9),
+        "optimizer/beta2_power": np.array(0.999),
+    }
+    for t, gradient in enumerate([0.5, -0.3, 0.125], start=1):
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.999 * v + 0.001 * gradient**2
+        m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
+        weight -= 0.1 * m_hat / (math.sqrt(v_hat) + 0.01)
+        gradients = {"x": np.array(gradient)}
+        slots = update_slots(spec, snapshot, gradients)
+        snapshot = slots | update_weights(spec, snapshot, slots, gradients, 0.1)
+        expected = {"weight/x": weight, "optimizer/x/m": m, "optimizer/x/v": v}
+        expected |= {"optimizer/beta1_power": 0.9 ** (t + 1)}
+        expected |= {"optimizer/beta2_power": 0.999 ** (t + 1)}
+        assert set(snapshot) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_allclose(snapshot[name], value, rtol=1e-12, err_msg=name)
+
+
+def test_a_step_is_clipped_and_updated_in_that_order():
+    spec = small_spec(optimizer="sgd", clip_norm=0.05)
+    start = initial_snapshot(spec)
+    found = Oracle(spec, start).step(random_inputs(spec, [4, 2, 3]), 0.5, [3])
+    assert found["gradient_norm"] > 0.05
+    total = sum((found[n] ** 2).sum() for n in found if n.startswith("clipped_gradient/"))
+    np.testing.assert_allclose(total, 0.05**2, rtol=1e-12)
+    for name, before in start.items():
+        gradient = found[f"clipped_{name.replace('weight', 'gradient')}"]
+        np.testing.assert_allclose(found[name], before - 0.5 * gradient, rtol=1e-14)
+
+
+def test_constants_are_held_in_the_precision_of_the_run():
+    """In float32, 1 - beta2 is 0.00099998: a side in float32 cannot hold another."""
+    spec = small_spec(dtype="float32")
+    snapshot = {
+        "weight/x": np.array(0.0),
+        "optimizer/x/m": np.array(0.0),
+        "optimizer/x/v": np.array(0.0),
+        "optimizer/beta1_power": np.array(0.9),
+        "optimizer/beta2_power": np.array(0.999),
+    }
+    slots = update_slots(spec, snapshot, {"x": np.array(1.0)})
+    assert slots["optimizer/x/v"] == 1 - float(np.float32(0.999))
+    assert slots["optimizer/x/v"] != 1 - 0.999
+
+
+def test_the_sigmoid_never_overflows():
+    with np.errstate(all="raise"):
+        found = sigmoid(np.array([-1e4, -1.0, 0.0, 1.0, 1e4]))
+    np.testing.assert_allclose(found, [0, 1 / (1 + math.e), 0.5, math.e / (1 + math.e), 1])
+
+
+def test_large_logits_do_not_overflow():
+    spec, weights, inputs, state = problem()
+    weights["softmax/bias"] = weights["softmax/bias"] + 1e4
+    with np.errstate(over="raise", invalid="raise"):
+        assert np.isfinite(loss_of(spec, weights, inputs, state))

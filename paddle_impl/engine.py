@@ -8,7 +8,7 @@ from parity.errors import UsageError
 
 
 def load_engine(threads: int, device: str = "cpu"):
-    """Import Paddle, set up for static graphs; call it before anything imports `paddle`.
+    """Import Paddle, set up for static graphs; call it before any other import of it.
 
     Args:
       threads: CPU threads of each replica.

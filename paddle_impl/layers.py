@@ -4,7 +4,7 @@ Every numerical argument is passed; no default of the framework decides a value.
 """
 
 import paddle
-import paddle.nn.functional as F
+import paddle.nn.functional as F  # noqa: N812 - its usual name
 
 
 def parameter(name, shape, dtype):

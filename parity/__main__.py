@@ -2,8 +2,8 @@
 
 import sys
 
-from parity.commands import parity
 from parity.cli import main
+from parity.commands import parity
 
 if __name__ == "__main__":
     sys.exit(main(parity))

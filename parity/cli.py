@@ -1,4 +1,4 @@
-"""The command lines, made from the specs, so that the flags of both sides cannot drift apart."""
+"""The command lines, made from the specs, so that both sides' flags cannot drift apart."""
 
 import dataclasses
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from parity.errors import UsageError
+from parity.errors import DEFECT_STATUS, UsageError
 from parity.fields import flag
 from parity.options import TrainOptions
 from parity.spec import ModelSpec, Spec, TrainSpec, preset
@@ -34,7 +34,10 @@ def fail(error: BaseException, *, debug: bool) -> int:
 
 
 def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status; bad use is one line on stderr."""
+    """Run a command line and return its exit status; bad use is one line on stderr.
+
+    A defect of the project keeps its traceback, and has the status DEFECT_STATUS.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         # an int is a command's own status; with standalone mode off, click returns it
@@ -48,7 +51,10 @@ def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
         message = " ".join(error.format_message().splitlines())
         print(f"error: {message}{where}", file=sys.stderr)
         return 2
-    except Exception as error:  # noqa: BLE001 - anything without a status is raised again
+    except Exception as error:  # noqa: BLE001 - it is printed, with its traceback
+        if not hasattr(error, "exit_status"):
+            traceback.print_exc()
+            return DEFECT_STATUS
         return fail(error, debug="--debug" in words)
 
 

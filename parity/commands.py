@@ -1,7 +1,10 @@
 """The commands of `python -m parity`."""
 
 import shlex
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,11 @@ import click
 from parity import doctor as doctor_checks
 from parity.bench import bench, bench_text
 from parity.cli import command_options, spec_from, spec_options, take
+from parity.errors import Interrupted
 from parity.ladder import climb
 from parity.options import BenchOptions, RunOptions
 from parity.report import report_text, report_values
-from parity.run import Outcome, run, save_report
+from parity.run import Outcome, run, save_report, save_values
 from parity.spec import Spec
 from parity.trace import Trace
 
@@ -35,7 +39,8 @@ def run_command(**values: Any) -> int:
     """Train both sides beside the oracle, and compare every tensor of every step."""
     options = take(RunOptions, values)
     spec = spec_from(options.network, options.preset, values)
-    outcome = run(spec, options)
+    with terminated():
+        outcome = run(spec, options)
     report = report_values(outcome, options.preset, _command())
     text = report_text(report)
     save_report(text, report, options.out, options.json)
@@ -60,7 +65,7 @@ def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug:
     report = report_values(outcome, traces[0].header.get("preset", "-"), _command())
     text = report_text(report)
     if json_file is not None:
-        save_report(text, report, json_file.parent, json_file)
+        save_values(report, json_file)
     print(text)
     return _MATCH if verdict.matches else _MISMATCH
 
@@ -72,7 +77,8 @@ def bench_command(**values: Any) -> int:
     """Time both sides in turn: real tokens/s, and what more replicas gain."""
     options = take(BenchOptions, values)
     spec = spec_from(options.network, options.preset, values)
-    print(bench_text(bench(spec, options, _command())))
+    with terminated():
+        print(bench_text(bench(spec, options, _command())))
     return 0
 
 
@@ -80,6 +86,20 @@ def bench_command(**values: Any) -> int:
 def doctor_command() -> int:
     """Check the environment, and name the fix for what is wrong."""
     return doctor_checks.report()
+
+
+@contextmanager
+def terminated() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, so that no side goes on training alone."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise Interrupted("terminated", number)
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _command() -> str:

@@ -4,6 +4,9 @@ Any exception with an `exit_status` ends a command with its message on one line 
 everything else is a defect of the project and keeps its traceback.
 """
 
+# Of a command that ended by a defect: Python's own 1 would say that a mismatch was found.
+DEFECT_STATUS = 70
+
 
 class UsageError(Exception):
     """Bad use or bad input: the message names the field, the value seen and what is allowed."""
@@ -15,6 +18,17 @@ class NumericFailure(Exception):
     """A NaN or an infinity: the message names the step, the replica and the tensor."""
 
     exit_status = 3
+
+
+class SideFailed(Exception):
+    """A side's process ended neither well nor with a message of its own.
+
+    `exit_status` is the process's, and 128 plus the number of the signal that killed it.
+    """
+
+    def __init__(self, message: str, exit_status: int):
+        super().__init__(message)
+        self.exit_status = exit_status
 
 
 class Interrupted(Exception):

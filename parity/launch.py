@@ -7,6 +7,7 @@ interpreters.
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from parity.errors import NumericFailure, UsageError
+from parity.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.fields import flag
 from parity.files import make_folder
 from parity.spec import Spec
@@ -43,16 +44,19 @@ class Side:
             *spec_flags(spec),
             *_flags(options),
         ]
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
-            )
+        try:
+            with log.open("wb") as file:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+                )
+        except OSError as error:
+            raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
 
     def check(self) -> None:
         """See that it is still running, or has ended well.
 
         Raises:
-          UsageError, NumericFailure: with its own message, if it ended otherwise.
+          UsageError, NumericFailure, SideFailed: with its own message, if it ended otherwise.
         """
         status = self._process.poll()
         if status:
@@ -62,7 +66,7 @@ class Side:
         """Wait for its end.
 
         Raises:
-          UsageError, NumericFailure: with its own message, if it did not end well.
+          UsageError, NumericFailure, SideFailed: with its own message, if it did not end well.
         """
         status = self._process.wait()
         if status:
@@ -79,9 +83,11 @@ class Side:
             kind = {2: UsageError, 3: NumericFailure}[status]
             raise kind(f"{self.framework}: {said[-1]}")
         last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
-        raise RuntimeError(
-            f"{self.framework} ended with status {status}: {last} (the rest is in {self.log})"
-        )
+        how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
+        message = f"{self.framework} ended with {how}: {last} (the rest is in {self.log})"
+        if status < 0:
+            status = 128 - status  # a signal, as a shell reports it
+        raise SideFailed(message, DEFECT_STATUS if status == 1 else status)
 
     def __enter__(self) -> "Side":
         return self

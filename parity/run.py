@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -55,6 +54,8 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
       NumericFailure: for a NaN or infinity on any side.
     """
     make_folder(options.out)
+    if options.json is not None:
+        make_folder(options.json.parent)  # now, not after minutes of training
     outcome = Outcome(spec)
     for dtype in options.dtype:
         verdict = _compare(spec.replace(dtype=dtype), options, outcome)
@@ -96,7 +97,7 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
             for side in running:
                 side.check()
 
-        for (framework, replicas), side in zip(sides, running, strict=True):
+        for framework, replicas in sides:
             label = f"{framework}-{replicas}"
             trace = wait_for_trace(options.out / "traces" / dtype / label, alive)
             traces[label] = trace
@@ -137,7 +138,6 @@ def _train_untraced(spec: Spec, options: RunOptions, outcome: Outcome) -> None:
     for replicas, framework in itertools.product(options.replicas, FRAMEWORKS):
         label = f"{framework}-{replicas}"
         out = options.out / "training" / label
-        shutil.rmtree(out, ignore_errors=True)
         with Side(
             framework,
             spec.replace(dtype=dtype),
@@ -150,6 +150,7 @@ def _train_untraced(spec: Spec, options: RunOptions, outcome: Outcome) -> None:
             threads=options.threads,
             steps=None if whole else _TIMED_STEPS,
             out=out,
+            overwrite=True,
             debug=options.debug,
         ) as side:
             side.wait()
@@ -172,10 +173,14 @@ def throughput(trainings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def save_report(text: str, values: dict[str, Any], out: Path, extra: Path | None) -> None:
-    """Write report.txt and report.json whole or not at all."""
-    content = json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
+    """Write report.txt and report.json whole or not at all, and the latter to `extra` too."""
     write_whole(out / "report.txt", text.encode() + b"\n")
-    write_whole(out / "report.json", content)
+    save_values(values, out / "report.json")
     if extra is not None:
-        make_folder(extra.parent)
-        write_whole(extra, content)
+        save_values(values, extra)
+
+
+def save_values(values: dict[str, Any], path: Path) -> None:
+    """Write a report's values as JSON, whole or not at all."""
+    make_folder(path.parent)
+    write_whole(path, json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")

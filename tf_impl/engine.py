@@ -1,12 +1,16 @@
 """Load the framework with the settings that must be made before its first import."""
 
 import os
+import re
+import sys
+import tempfile
+from contextlib import contextmanager
 
 from parity.errors import UsageError
 
 
 def load_engine(threads: int, device: str = "cpu"):
-    """Import TensorFlow, set up for static graphs; call it before anything imports `tensorflow`.
+    """Import TensorFlow, set up for static graphs; call it before any other import of it.
 
     Args:
       threads: CPU threads of each replica.
@@ -24,7 +28,8 @@ def load_engine(threads: int, device: str = "cpu"):
     # differs: the threads of a session are set by the trainer, not by the environment
     del threads
     try:
-        import tensorflow as tf
+        with _without_greeting():
+            import tensorflow as tf
     except ImportError as error:
         raise UsageError(f"tensorflow cannot be imported ({error}); allowed: 2.21.0") from None
     if not hasattr(tf.compat.v1, "Session"):
@@ -41,3 +46,25 @@ def versions() -> dict[str, str]:
     import tensorflow
 
     return {"tensorflow": tensorflow.__version__, "numpy": numpy.__version__}
+
+
+@contextmanager
+def _without_greeting():
+    """Hold back what libraries say as they are loaded, before their log levels count.
+
+    Lines that are no such log lines are printed in the end.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held.read().splitlines(keepends=True):
+                if not re.match(rb"[IW]\d{4} |WARNING: All log messages before absl", line):
+                    os.write(2, line)

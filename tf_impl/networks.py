@@ -23,7 +23,8 @@ def language_model(model, inputs):
     Args:
       model: ModelSpec.
       inputs: tokens and targets int64 [batch, time], lengths int64 [batch], h and c
-        [batch, layers, hidden], masks: num_layers + 1 of [batch, time, width] or None, scale [1].
+        [batch, layers, hidden], masks: num_layers + 1 of [batch, time, width] or None,
+        scale [1].
 
     Returns:
       Outputs.

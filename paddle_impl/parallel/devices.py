@@ -7,7 +7,7 @@ from parity.errors import UsageError
 
 
 def replica_devices(device: str, replicas: int) -> list:
-    """Return one place per replica: CPUs, or GPUs 0 .. replicas - 1 as the framework counts them.
+    """Return one place per replica: CPUs, or the first GPUs as the framework counts them.
 
     CUDA_VISIBLE_DEVICES decides which GPUs those are.
 
@@ -25,7 +25,7 @@ def replica_devices(device: str, replicas: int) -> list:
     if replicas > found:
         names = [f"gpu:{i}" for i in range(found)]
         raise UsageError(
-            f"--replicas is {replicas}, but there are {found} GPUs ({', '.join(names) or 'none'}); "
-            f"allowed: 1 to {found}, or --device cpu"
+            f"--replicas is {replicas}, but there are {found} GPUs "
+            f"({', '.join(names) or 'none'}); allowed: 1 to {found}, or --device cpu"
         )
     return [paddle.CUDAPlace(i) for i in range(replicas)]

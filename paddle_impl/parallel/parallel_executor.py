@@ -1,7 +1,8 @@
 """Fluid's ParallelExecutor on the C++ engine that Paddle 2.6 still ships.
 
-One process, one static program, N replicas: each has a scope of its own with its own copy of the
-parameters, reads its own rows, and the gradients are summed over all of them before the update.
+One process, one static program, N replicas: each has a scope of its own with its own copy of
+the parameters, reads its own rows, and the gradients are summed over all of them before the
+update.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ class ParallelExecutor:
       program: the static program; its parameters must have their values in `scope` already,
         since they are copied to the replicas here.
       loss_name: the variable whose gradient starts the backward pass. The engine inserts the
-        all-reduces only if it is told; None is allowed only for a program without backward pass.
+        all-reduces only if it is told; None is allowed only for a program without one.
       places: one place per replica.
       scope: where the program's variables live; replica 0 uses it directly.
       share_variables_from: an executor whose replicas' parameters this one uses, too.
@@ -49,7 +50,7 @@ class ParallelExecutor:
             for v in program.list_vars()
             if v.persistable and v.type != core.VarDesc.VarType.RAW
         ]
-        # The engine reads the graph as long as it lives: a temporary one would be freed under it.
+        # The engine reads the graph as long as it lives: a temporary one would be freed.
         self._graph = core.Graph(program.desc)
         self._engine = core.ParallelExecutor(
             [_engine_place(place) for place in places],
@@ -125,7 +126,7 @@ def _execution_strategy(places: Sequence):
 def _build_strategy():
     strategy = core.ParallelExecutor.BuildStrategy()
     scale = core.ParallelExecutor.BuildStrategy.GradientScaleStrategy
-    # Each replica's loss is already divided by the tokens of the whole batch: sum, do not average.
+    # Each replica's loss is divided by the tokens of the whole batch: sum, do not average.
     strategy.gradient_scale_strategy = scale.One
     # oneDNN moves a gradient's memory, which the fused all-reduce does not survive.
     strategy.fuse_all_reduce_ops = False

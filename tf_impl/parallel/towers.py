@@ -20,8 +20,8 @@ def make_parallel(
 ) -> list:
     """Build a function once per replica, each on its own rows and device.
 
-    Variables made by `get_variable` inside are made by the first tower and used by all: the scope
-    is entered with AUTO_REUSE. Layers that keep their own variables would silently not share.
+    Variables made by `get_variable` inside are made by the first tower and used by all: the
+    scope is entered with AUTO_REUSE. Layers that keep their own variables would not share.
 
     Args:
       function: called with a tensor per input, returns anything.
@@ -33,7 +33,7 @@ def make_parallel(
     Returns:
       What the function returned, for each replica.
 
-    Source: the recipe known as `make_parallel`, with the rows split by sizes rather than evenly.
+    Source: the recipe known as `make_parallel`, but with rows split by sizes, not evenly.
     """
     replicas = len(devices)
     parts = {

@@ -1,0 +1,231 @@
+"""Real trainings on small texts, each run once in a session and shared by the tests.
+
+A framework is imported once, in a process that forks one for every training: see
+tests/fork_server.py. Tests of starting and stopping start `train.py` themselves.
+"""
+
+import inspect
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from parity.launch import FOLDERS, ROOT
+from parity.trace import Trace
+
+FRAMEWORKS = tuple(FOLDERS)
+
+# 7 rows divide by none of 2, 3 and 4. Of 7 * 20 + 3 pairs of tokens three rows have one more
+# than four whole batches of 5: in the fifth, four rows have length zero.
+TINY = {
+    "embedding_size": 5,
+    "hidden_size": 6,
+    "batch_size": 7,
+    "time": 5,
+    "keep": 0.7,
+    "clip_norm": 0.1,
+    "learning_rate": 0.05,
+    "epochs": 3,
+    "vocabulary_size": 40,
+}
+STREAM_BATCHES = 5  # of an epoch of the text below
+STEPS = 7  # over the end of an epoch
+
+
+class Job:
+    """A process of a fork server.
+
+    Attributes:
+      pid: of the process.
+      folder: holds its stdout and stderr.
+    """
+
+    def __init__(self, path: Path, folder: Path, request: dict):
+        self.folder = folder
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(str(path))
+        self._stream = self._connection.makefile("rw")
+        outputs = {name: str(folder / name) for name in ("stdout", "stderr")}
+        print(json.dumps(request | outputs), file=self._stream, flush=True)
+        self.pid = json.loads(self._stream.readline())["pid"]
+
+    def wait(self):
+        """Return (exit status, what a called function returned, stderr) once it has ended."""
+        answer = json.loads(self._stream.readline())
+        self._connection.close()
+        returned = json.loads(answer["returned"]) if answer["returned"] else None
+        return answer["status"], returned, (self.folder / "stderr").read_text()
+
+    def interrupt(self, number: int, after: Path) -> None:
+        """Send a signal once a file exists."""
+        wait_for(after.exists)
+        os.kill(self.pid, number)
+
+
+class Framework:
+    """Runs a framework's `train.py`, or a test's function, in a process of its own."""
+
+    def __init__(self, name: str, folder: Path):
+        self.name, self._folder, self._count = name, folder, 0
+        self._socket = folder / "socket"
+        self._errors = (folder / "server").open("w+")
+        self._server = subprocess.Popen(
+            [sys.executable, "tests/fork_server.py", name, self._socket],
+            cwd=ROOT,
+            stderr=self._errors,
+        )
+
+    def _start(self, request: dict, environment: dict | None = None) -> Job:
+        wait_for(self._ready)
+        self._count += 1
+        folder = self._folder / str(self._count)
+        folder.mkdir()
+        return Job(self._socket, folder, request | {"environment": environment or {}})
+
+    def _ready(self) -> bool:
+        if self._server.poll() is not None:
+            self._errors.seek(0)
+            raise RuntimeError(f"{self.name} cannot be started: {self._errors.read()}")
+        return self._socket.exists()
+
+    def train(self, *flags) -> Job:
+        """Start `train.py` with some flags."""
+        script = str(ROOT / FOLDERS[self.name] / "train.py")
+        return self._start({"argv": [script, *map(str, flags)]})
+
+    def call(self, function, *arguments):
+        """Return what a function of a test module returns; it must be possible as JSON."""
+        request = {"call": [inspect.getfile(function), function.__name__, arguments]}
+        status, returned, errors = self._start(request).wait()
+        assert status == 0, errors
+        return returned
+
+    def stop(self) -> None:
+        """End the server."""
+        self._server.kill()
+        self._server.wait()
+        self._errors.close()
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    """Wait until a condition holds."""
+    last = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < last, f"waited {seconds} s in vain"
+        time.sleep(0.01)
+
+
+def flags(**values) -> list[str]:
+    """Return the flags of the tiny spec, with values added or replaced; None leaves one out."""
+    words = []
+    for name, value in (TINY | values).items():
+        name = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(name)
+        elif value is not None:
+            words.append(f"{name}={value}")
+    return words
+
+
+def write_text(folder: Path, train_tokens: int = 7 * 20 + 4, words: int = 30) -> Path:
+    """Write sentences of 1 to 9 words, a given number of tokens with `<eos>` in train.txt."""
+    folder.mkdir(parents=True)
+    draw = random.Random(7)
+    for split, tokens in (("train", train_tokens), ("valid", 60), ("test", 60)):
+        lines = []
+        while tokens > 0:
+            length = min(draw.randint(2, 10), tokens)
+            tokens -= length
+            # word 0 more often, so that the loss has something to fall to
+            lines.append(" ".join(f"w{draw.randrange(words) // 2}" for _ in range(length - 1)))
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory) -> Path:
+    """Return a folder of text; see `TINY` for its sizes."""
+    return write_text(tmp_path_factory.mktemp("text") / "data")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    """Return a folder for encoded corpora."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def frameworks(tmp_path_factory):
+    """Start both frameworks, at the same time."""
+    started = {name: Framework(name, tmp_path_factory.mktemp(name[0])) for name in FRAMEWORKS}
+    yield started
+    for framework in started.values():
+        framework.stop()
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request, frameworks) -> Framework:
+    """Return each framework in turn."""
+    return frameworks[request.param]
+
+
+@pytest.fixture(scope="session")
+def run_both(frameworks, text, cache, tmp_path_factory):
+    """Return a function that trains both sides at once and returns {framework: Trace}.
+
+    Its arguments are flags in place of those in `TINY`. What was run once is kept.
+    """
+    kept: dict[str, dict[str, Trace]] = {}
+
+    def run(again: int = 0, **values) -> dict[str, Trace]:
+        values = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache} | values
+        key = json.dumps([again, values], sort_keys=True, default=str)
+        if key not in kept:
+            folder = tmp_path_factory.mktemp("traces")
+            jobs = {
+                name: each.train(*flags(**values), f"--trace={folder / name}")
+                for name, each in frameworks.items()
+            }
+            for name, job in jobs.items():
+                status, _, errors = job.wait()
+                assert status == 0, f"{name}: {errors}"
+            kept[key] = {name: Trace(folder / name) for name in jobs}
+        return kept[key]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_side(run_both):
+    """Return a function that trains one framework and returns its Trace."""
+    return lambda framework, **values: run_both(**values)[framework]
+
+
+def start(command, **options) -> subprocess.Popen:
+    """Start a command from the root of the project, its output as text."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        **{"cwd": ROOT, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        | options,
+    )
+
+
+def assert_one_line(status: int, errors: str, expected: int = 2) -> str:
+    """See that a command told what is wrong in one line; return the line."""
+    assert status == expected, errors
+    assert "Traceback" not in errors
+    lines = errors.splitlines()
+    complaints = [line for line in lines if line.startswith("error: ")]
+    assert len(complaints) == 1
+    assert lines[-1] == complaints[0], errors
+    return complaints[0]
+
+
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}

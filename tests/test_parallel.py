@@ -1,0 +1,312 @@
+"""Replicas: the numbers do not depend on how many there are, and all hold the same weights."""
+
+import gc
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, STEPS
+
+from parity.initial import zero_state
+from parity.ladder import climb
+from parity.parameters import parameters
+from parity.spec import preset
+from parity.steps import StepInputs, split_feeds, step_inputs
+
+SPEC = preset("language-model", "tiny").replace(
+    vocabulary_size=12,
+    embedding_size=3,
+    hidden_size=4,
+    batch_size=7,
+    time=5,
+    dtype="float64",
+    keep=0.7,
+    clip_norm=0.1,
+)
+
+
+@pytest.mark.parametrize("batching", ["stream", "sentences"])
+def test_any_number_of_replicas_gives_the_same_numbers(run_both, batching):
+    time = {"stream": 5, "sentences": 8}[batching]
+    traces = [
+        trace
+        for replicas in (1, 2, 3, 4)
+        for trace in run_both(
+            replicas=replicas, batching=batching, optimizer="adam", time=time
+        ).values()
+    ]
+    verdict = climb(traces)
+    assert verdict.matches
+    assert verdict.steps == STEPS
+    for framework in FRAMEWORKS:
+        for replicas in (2, 3, 4):
+            pair = verdict.pairs[f"{framework}-1", f"{framework}-{replicas}"]
+            assert max(distance.relative for distance in pair.values()) < 1e-10
+    if batching == "stream":
+        uneven = traces[-1].read(0)["batch/sizes"].tolist()
+        empty = traces[-1].read(4)["batch/lengths"].tolist()
+        assert (uneven, empty[4:]) == ([2, 2, 2, 1], [0, 0, 0]), "two replicas without a token"
+        losses = [trace.read(4)["loss/replicas"] for trace in traces[-2:]]
+        assert all(np.all((loss[:2] > 0) & (loss[2:] == 0)) for loss in losses)
+
+
+def test_replicas_hold_the_same_bits(run_both):
+    trace = run_both(replicas=4, batching="stream", optimizer="adam")["paddle"]
+    for step in range(STEPS):
+        tensors = trace.read(step)
+        distances = [name for name in tensors if name.startswith("replicas/")]
+        assert {f"replicas/{name}" for name in tensors if name.startswith("weight/")} < set(
+            distances
+        )
+        for name in distances:
+            assert np.array_equal(tensors[name], np.zeros(4)), name
+
+
+# What follows up to the next rule runs in a process of the framework.
+
+
+def _inputs(step: int = 0, rows: int = 7) -> StepInputs:
+    draw = np.random.default_rng(step)
+    tokens, targets = draw.integers(0, 12, (2, rows, 5))
+    lengths = draw.integers(1, 6, rows)
+    return step_inputs(SPEC, step, StepInputs(tokens, targets, lengths, carry=False))
+
+
+def _trainer(framework: str, replicas: int):
+    if framework == "paddle":
+        from paddle_impl.trainer import Trainer
+    else:
+        from tf_impl.trainer import Trainer
+    return Trainer(SPEC, replicas)
+
+
+def _steps(trainer, count: int) -> list[float]:
+    state = zero_state(SPEC, 7)
+    return [trainer.step(_inputs(step), state, 0.05).loss for step in range(count)]
+
+
+def _drift_without_loss_name() -> dict:
+    """Build the engine as the guard forbids, and train on it."""
+    from paddle.base import core
+
+    from paddle_impl.parallel import parallel_executor as module
+
+    trainer = _trainer("paddle", 2)
+    before = max(float(each.max()) for each in trainer.replica_distances().values())
+    _steps(trainer, 2)
+    sound = max(float(each.max()) for each in trainer.replica_distances().values())
+
+    trainer = _trainer("paddle", 2)
+    program, places = trainer._outputs.loss.block.program, trainer._places
+    trainer._train._graph = core.Graph(program.desc)
+    trainer._train._engine = core.ParallelExecutor(
+        [module._engine_place(place) for place in places],
+        [v.name for v in program.list_vars() if v.persistable],
+        "",
+        trainer._scope,
+        [],
+        module._execution_strategy(places),
+        module._build_strategy(),
+        trainer._train._graph,
+    )
+    trainer._learning_rate_set = None
+    _steps(trainer, 2)
+    drifted = trainer.replica_distances()
+    return {
+        "before": before,
+        "sound": sound,
+        "drifted": {name: each.tolist() for name, each in drifted.items()},
+    }
+
+
+def _refusals() -> dict[str, str]:
+    import paddle
+
+    from paddle_impl.parallel.parallel_executor import ParallelExecutor
+
+    trainer = _trainer("paddle", 2)
+    engine = trainer._train
+    feeds = split_feeds(SPEC, _inputs(), zero_state(SPEC, 7), 2)
+    fetch = [trainer._outputs.loss.name]
+    program = trainer._outputs.loss.block.program
+    places = [paddle.CPUPlace()] * 2
+    said = {}
+
+    def refused(name, function, *arguments):
+        try:
+            function(*arguments)
+        except ValueError as error:
+            said[name] = str(error)
+
+    refused("no loss", ParallelExecutor, program, None, places, trainer._scope)
+    refused("empty loss", ParallelExecutor, program, "", places, trainer._scope)
+    refused("unknown loss", ParallelExecutor, program, "cost", places, trainer._scope)
+    refused("too few", engine.run, fetch, feeds[:1])
+    refused("too many", engine.run, fetch, [*feeds, feeds[0]])
+    lacking = {name: array for name, array in feeds[1].items() if name != "tokens"}
+    refused("lacking", engine.run, fetch, [feeds[0], lacking])
+    refused("unknown", engine.run, fetch, [feeds[0], feeds[1] | {"token": feeds[1]["tokens"]}])
+    values = engine.run(fetch, feeds)
+    said["fine"] = str([len(value) for value in values])
+    return said
+
+
+def _survives_collection() -> bool:
+    import paddle
+
+    from paddle_impl.parallel.parallel_executor import ParallelExecutor
+
+    trainer = _trainer("paddle", 2)
+    alone = ParallelExecutor(
+        trainer._outputs.loss.block.program,
+        trainer._outputs.loss.name,
+        [paddle.CPUPlace()],
+        trainer._scope,
+    )
+    holds_graph = isinstance(alone._graph, paddle.base.core.Graph)
+    gc.collect()
+    waste = [bytes(1 << 20) for _ in range(50)]  # reuses what was freed
+    _steps(trainer, 2)
+    (feed,) = split_feeds(SPEC, _inputs(), zero_state(SPEC, 7), 1)
+    ((loss,),) = alone.run([trainer._outputs.loss.name], [feed])
+    return holds_graph and bool(np.isfinite(loss).all()) and len(waste) == 50
+
+
+def _plain_executor() -> dict:
+    """Train one replica on the engine, and the same program with Paddle's own executor."""
+    import paddle
+
+    trainer, plain = _trainer("paddle", 1), _trainer("paddle", 1)
+    program = plain._outputs.loss.block.program
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    state = zero_state(SPEC, 7)
+    plain._set_learning_rate(0.05)
+    losses = [[], []]
+    with paddle.static.scope_guard(plain._scope):
+        for step in range(4):
+            losses[0].append(trainer.step(_inputs(step), state, 0.05).loss)
+            (feed,) = split_feeds(SPEC, _inputs(step), state, 1)
+            (loss,) = executor.run(program, feed, [plain._outputs.loss.name])
+            losses[1].append(loss.item())
+    mine, its = trainer.snapshot(), plain.snapshot()
+    return {
+        "losses": losses,
+        "worst": max(float(np.abs(mine[name] - its[name]).max()) for name in mine),
+        "moved": float(np.abs(losses[0][0] - losses[0][3])),
+    }
+
+
+def _variables(replicas: int) -> dict[str, list[str]]:
+    import tensorflow as tf
+
+    trainer = _trainer("tensorflow", replicas)
+    with trainer._graph.as_default():
+        return {
+            "trainable": [v.op.name for v in tf.compat.v1.trainable_variables()],
+            "all": [v.op.name for v in tf.compat.v1.global_variables()],
+            "operations": [
+                operation.name
+                for operation in trainer._graph.get_operations()
+                if operation.type in ("VarHandleOp", "VariableV2", "Variable")
+            ],
+            "devices": sorted({op.device for op in trainer._graph.get_operations()}),
+        }
+
+
+def _split_seven_rows() -> dict:
+    import tensorflow as tf
+
+    from tf_impl.parallel.towers import make_parallel
+
+    config = tf.compat.v1.ConfigProto(device_count={"CPU": 3})
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+
+        def tower(rows, scale):
+            return rows * scale, tf.compat.v1.get_variable("weight", [])
+
+        outputs = make_parallel(
+            tower,
+            ["/cpu:0", "/cpu:1", "/cpu:2"],
+            tf.constant([3, 2, 2]),
+            shared={"scale": tf.constant(10)},
+            rows=tf.range(7),
+        )
+        variables = [v.op.name for v in tf.compat.v1.global_variables()]
+        return {
+            "rows": [rows.tolist() for rows in session.run([rows for rows, _ in outputs])],
+            "variables": variables,
+        }
+
+
+def _towers_own_rows() -> list[bool]:
+    """Return whether each tower looks up its own rows of tokens."""
+    trainer = _trainer("tensorflow", 3)
+    tokens = np.arange(35).reshape(7, 5) % 12
+    inputs = StepInputs(tokens, tokens, np.full(7, 5), False, _inputs().masks)
+    feeds = trainer._fill(trainer._feeds, inputs, zero_state(SPEC, 7))
+    outputs = [each.activations["embedded"] for each in trainer._outputs]
+    embedded = trainer._session.run(outputs, feeds)
+    table = trainer.snapshot()["weight/embed/table"]
+    return [
+        bool(np.array_equal(part, table[tokens[rows].T]))
+        for part, rows in zip(embedded, (slice(0, 3), slice(3, 5), slice(5, 7)), strict=True)
+    ]
+
+
+# ------------------------------------------------------------------------------------------
+
+
+def test_paddle_replicas_drift_where_the_loss_is_not_named(frameworks):
+    found = frameworks["paddle"].call(_drift_without_loss_name)
+    assert (found["before"], found["sound"]) == (0, 0)
+    for parameter in parameters(SPEC):
+        first, second = found["drifted"][f"weight/{parameter.name}"]
+        assert first == 0
+        assert second > 1e-6, parameter.name
+
+
+def test_paddles_engine_refuses_what_it_would_get_wrong(frameworks):
+    said = frameworks["paddle"].call(_refusals)
+    assert said == {
+        "no loss": "loss_name is None; allowed: a variable of the program",
+        "empty loss": "loss_name is ''; allowed: a variable of the program",
+        "unknown loss": "loss_name is 'cost'; allowed: a variable of the program",
+        "too few": "1 feeds for 2 replicas",
+        "too many": "3 feeds for 2 replicas",
+        "lacking": "feeds do not fit the program's data: ['tokens']",
+        "unknown": "feeds do not fit the program's data: ['token']",
+        "fine": "[2]",
+    }
+
+
+def test_paddles_graph_lives_as_long_as_its_engine(frameworks):
+    assert frameworks["paddle"].call(_survives_collection)
+
+
+def test_one_replica_of_paddles_engine_is_a_plain_executor(frameworks):
+    found = frameworks["paddle"].call(_plain_executor)
+    assert found["moved"] > 1e-3
+    assert found["losses"][0] == pytest.approx(found["losses"][1], rel=1e-13)
+    assert found["worst"] < 1e-13
+
+
+def test_tensorflows_towers_share_one_set_of_variables(frameworks):
+    one, four = (frameworks["tensorflow"].call(_variables, replicas) for replicas in (1, 4))
+    expected = sorted(parameter.name for parameter in parameters(SPEC))
+    for found in (one, four):
+        assert sorted(found["trainable"]) == expected
+        # two slots each, and the two powers
+        assert len(found["all"]) == 3 * len(expected) + 2
+        assert sorted(found["operations"]) == sorted(found["all"]), "one is made twice"
+    assert [f"/device:CPU:{i}" in four["devices"] for i in range(4)] == [True] * 4
+    assert "/device:CPU:1" not in one["devices"]
+
+
+def test_make_parallel_splits_rows_by_sizes_and_drops_none(frameworks):
+    assert frameworks["tensorflow"].call(_split_seven_rows) == {
+        "rows": [[0, 10, 20], [30, 40], [50, 60]],
+        "variables": ["weight"],
+    }
+
+
+def test_each_tower_reads_its_own_rows(frameworks):
+    assert frameworks["tensorflow"].call(_towers_own_rows) == [True, True, True]

@@ -127,11 +127,15 @@ def compare_tensor(
     step: int,
     name: str,
     tolerance: Tolerance | None,
+    known: float = 0.0,
 ) -> tuple[Distance, Mismatch | None]:
     """Compare two tensors element by element.
 
     Args:
       tolerance: None to measure without judging.
+      known: the largest share of the allowed difference seen before, at most 1. Where the
+        largest difference of all, held against the floor alone, stays within it, no element can
+        exceed it, and the elements' own shares are not computed.
 
     Returns:
       Their distance, and a mismatch if any element differs by more than is allowed, or the
@@ -140,13 +144,13 @@ def compare_tensor(
     if a.shape != b.shape:
         problem = f"shape {list(a.shape)} against {list(b.shape)}"
         return Distance(), Mismatch(sides, Place(step, name, ()), problem=problem)
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    difference = np.abs(a - b)
+    difference = np.asarray(np.subtract(a, b, dtype=np.float64))
     if not difference.size:
         return Distance(), None
+    np.abs(difference, out=difference)
     index = np.unravel_index(int(np.argmax(difference)), difference.shape)
     largest = float(difference[index])
-    scale = max(float(np.abs(a).max()), float(np.abs(b).max()))
+    scale = max(_magnitude(a), _magnitude(b))
     distance = Distance(
         absolute=largest,
         relative=largest / scale if scale else 0.0,
@@ -154,9 +158,10 @@ def compare_tensor(
     )
     if tolerance is None:
         return distance, None
-    if largest == 0.0:
-        distance.used = 0.0
+    if largest <= tolerance.floor * scale * min(known, 1.0):
+        distance.used = 0.0 if largest == 0 else known
         return distance, None
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     allowed = tolerance.allowed(a, b)
     with np.errstate(divide="ignore", invalid="ignore"):
         # a NaN, as the difference of two infinities is, must not pass for no difference
@@ -176,6 +181,11 @@ def compare_tensor(
     return distance, mismatch
 
 
+def _magnitude(array: np.ndarray) -> float:
+    """Return the largest magnitude; NaN if there is one."""
+    return float(np.maximum(float(array.max()), -float(array.min())))
+
+
 def compare_step(
     a: Mapping[str, np.ndarray],
     b: Mapping[str, np.ndarray],
@@ -185,6 +195,7 @@ def compare_step(
     dtype: str,
     *,
     judge: bool = True,
+    known: Mapping[str, Distance] | None = None,
 ) -> tuple[dict[str, Distance], Mismatch | None]:
     """Compare all that two sides recorded of a step.
 
@@ -192,6 +203,7 @@ def compare_step(
       names: the tensors, in the order in which the first mismatch is looked for.
       dtype: "float32" or "float64", which decides the tolerances.
       judge: whether to hold the differences against the tolerances, or only measure them.
+      known: rung -> the worst of the steps before, which spares work where it stays the worst.
 
     Returns:
       Rung -> distance, and the first mismatch. A tensor that only one side has is a mismatch.
@@ -207,7 +219,12 @@ def compare_step(
         else:
             rung = rung_of(name)
             tolerance = TABLE[dtype, rung] if judge else None
-            distance, mismatch = compare_tensor(a[name], b[name], sides, step, name, tolerance)
+            seen = [
+                found[rung].used or 0.0 for found in (known or {}, distances) if rung in found
+            ]
+            distance, mismatch = compare_tensor(
+                a[name], b[name], sides, step, name, tolerance, max(seen, default=0.0)
+            )
             distances.setdefault(rung, Distance()).add(distance)
             if mismatch is None:
                 continue

@@ -154,8 +154,8 @@ class Ladder:
             rest.remove("loss/replicas")
         dtype = self.spec.training.dtype
         distances, first = compare_step(a, b, sides, step, batch, dtype)  # always exact
-        more, second = compare_step(a, b, sides, step, rest, dtype, judge=judge)
         worst = self.verdict.pairs.setdefault(sides, {})
+        more, second = compare_step(a, b, sides, step, rest, dtype, judge=judge, known=worst)
         for rung, distance in (distances | more).items():
             worst.setdefault(rung, Distance()).add(distance)
         return first or second

@@ -139,22 +139,27 @@ def language_model(
         final.append((h, c))
     activations["h"] = np.stack([h for h, _ in final], axis=1)
     activations["c"] = np.stack([c for _, c in final], axis=1)
-    top = x * masks[spec.model.num_layers]
+    # A row per token: products of rank 2 are what the linear algebra library is fast at.
+    top = (x * masks[spec.model.num_layers]).reshape(rows * time, -1)
     logits = top @ weights["softmax/kernel"] + weights["softmax/bias"]
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    log_softmax = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    at_target = (np.arange(rows)[:, None], np.arange(time), inputs.targets)
-    activations["logits"] = logits
-    activations["token_loss"] = np.where(real, -log_softmax[at_target], 0)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    softmax = np.exp(shifted)
+    total = softmax.sum(axis=1, keepdims=True)
+    softmax /= total
+    at_target = (np.arange(rows * time), inputs.targets.reshape(-1))
+    losses = np.log(total[:, 0]) - shifted[at_target]
+    activations["logits"] = logits.reshape(rows, time, -1)
+    activations["token_loss"] = np.where(real, losses.reshape(rows, time), 0)
 
     # Backward: the gradient of softmax cross entropy is softmax minus one at the target.
     gradients: Arrays = {}
-    d_logits = np.exp(log_softmax)
+    d_logits = softmax
     d_logits[at_target] -= 1
-    d_logits *= real[:, :, None] / inputs.num_tokens
-    gradients["softmax/bias"] = d_logits.sum(axis=(0, 1))
-    gradients["softmax/kernel"] = np.tensordot(top, d_logits, axes=([0, 1], [0, 1]))
-    d_x = d_logits @ weights["softmax/kernel"].T * masks[spec.model.num_layers]
+    d_logits *= real.reshape(-1, 1) / inputs.num_tokens
+    gradients["softmax/bias"] = d_logits.sum(axis=0)
+    gradients["softmax/kernel"] = top.T @ d_logits
+    d_x = (d_logits @ weights["softmax/kernel"].T).reshape(rows, time, -1)
+    d_x = d_x * masks[spec.model.num_layers]
     for k in reversed(layers):
         w, u = weights[f"lstm_{k}/input_kernel"], weights[f"lstm_{k}/recurrent_kernel"]
         d_x, d_w, d_u, d_b = lstm_backward(d_x, outputs[k], real, saved[k], w, u)

@@ -64,9 +64,9 @@ def blame(verdict: Verdict) -> str:
 def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
     """Return rung -> its worst distance between the frameworks, and every pair's.
 
-    `worst_absolute`, `worst_relative` and `where` are those between the frameworks. `allowed` and
-    `used` are of what is judged: in float64 every pair, in float32 each side's step against the
-    oracle's from the same weights.
+    `worst_absolute`, `worst_relative` and `where` are those between the frameworks. `allowed`
+    and `used` are of what is judged: in float64 every pair, in float32 each rung of each side
+    against what the oracle makes of the rung below.
     """
     found = {}
     for rung in rungs():
@@ -156,13 +156,13 @@ def report_text(values: dict[str, Any]) -> str:
                     rung,
                     _number(found["worst_absolute"]),
                     _number(found["worst_relative"]),
-                    _where(found["where"]),
                     _number(_relative(found, "paddle", ORACLE)),
                     _number(_relative(found, "tensorflow", ORACLE)),
                     _number(_invariance(found)),
                     _number(_relative(found, "", ONE_STEP)),
                     found["allowed"],
                     _share(found["used"]),
+                    _where(found["where"]),
                 ]
             )
     headers = [
@@ -170,13 +170,13 @@ def report_text(values: dict[str, Any]) -> str:
         "rung",
         "Paddle-TF\nabsolute",
         "Paddle-TF\nrelative",
-        "where",
         "Paddle-\noracle",
         "TF-\noracle",
         "replica\ncounts",
         "one step\nto oracle",
-        "allowed, elementwise",
+        "allowed",
         "used",
+        "where Paddle-TF is worst",
     ]
     blank = [i for i in range(len(headers)) if all(row[i] == "-" for row in rows)]
     for i in reversed(blank):
@@ -188,13 +188,15 @@ def report_text(values: dict[str, Any]) -> str:
         "",
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         "",
-        "Differences in the columns are over the tensor's largest magnitude, but the first, which "
-        "is absolute.",
+        "Distances are worst |a - b| over the tensor's largest magnitude; the first column is "
+        "|a - b|.",
+        "Judged is each element: |a - b| <= allowed * (|x| + largest |x| of the tensor); used: "
+        "how much of that.",
     ]
     if any(run["dtype"] == "float32" for run in values["runs"]):
         lines.append(
-            "float32 is judged rung by rung: the oracle computes each from what the side itself "
-            "recorded below."
+            'float32 is judged by the column "one step": the oracle computes each rung from '
+            "what the side itself recorded below it."
         )
     lines += ["", *_training_lines(values)]
     first = values["first_mismatch"]

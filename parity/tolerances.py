@@ -31,7 +31,9 @@ class Tolerance:
     def __str__(self) -> str:
         if not (self.relative or self.floor):
             return "exact"
-        return f"{self.relative:g}·|x| + {self.floor:g}·max|x|"
+        if self.relative == self.floor:
+            return f"{self.floor:g}"
+        return f"{self.relative:g} and {self.floor:g}"
 
 
 EXACT = Tolerance(0.0, 0.0)

@@ -102,7 +102,9 @@ class OracleTrainer:
         return dict(self.held)
 
     def replica_distances(self):
-        return {name: np.array([0.0, self.drift]) for name in self.held}
+        distances = np.zeros(self.replicas)
+        distances[1:] = self.drift
+        return {name: distances.copy() for name in self.held}
 
     def step(self, inputs, state, learning_rate, record=False):
         oracle = Oracle(self.spec, self.held)
@@ -162,13 +164,19 @@ def header(spec: Spec, framework: str, replicas: int = 2, **values) -> dict:
     } | values
 
 
-def recorded_steps(spec: Spec, steps: int, replicas: int = 2) -> list[dict[str, np.ndarray]]:
-    """Return what a side that rounds correctly records: every tensor of the first steps."""
+def recorded_steps(
+    spec: Spec, steps: int, replicas: int = 2, *, carry: bool = True
+) -> list[dict[str, np.ndarray]]:
+    """Return what a side that rounds correctly records: every tensor of the first steps.
+
+    Args:
+      carry: if false, the side forgets its state after each batch, whatever the batch says.
+    """
     trainer, found, state = OracleTrainer(spec, replicas), [], None
     sizes = split_rows(spec.training.batch_size, replicas)
     for step in range(steps):
         inputs = step_inputs(spec, step, text_batch(spec, step))
-        if state is None or not inputs.carry:
+        if state is None or not (inputs.carry and carry):
             state = (
                 np.zeros(
                     (spec.training.batch_size, spec.model.num_layers, spec.model.hidden_size)

@@ -1,0 +1,363 @@
+"""Traces: what is written is what is read, and what is not is refused."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_spec, write_trace
+from safetensors.numpy import load_file, save_file
+
+from parity.checkpoint import Checkpoint, save_checkpoint
+from parity.errors import UsageError
+from parity.initial import initial_snapshot
+from parity.trace import (
+    RUNGS,
+    Recorder,
+    Trace,
+    clear_trace,
+    records_logits,
+    rung_of,
+    sha256,
+    step_file,
+    wait_for_trace,
+)
+
+SPEC = small_spec()
+HEADER = header(SPEC, "paddle")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return recorded_steps(SPEC, 3)
+
+
+@pytest.fixture
+def trace(tmp_path, steps):
+    return Trace(write_trace(tmp_path / "trace", HEADER, steps))
+
+
+def one_line(caught):
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_status == 2
+    return message
+
+
+def test_what_is_recorded_is_read(trace, steps):
+    assert trace.header == {"format": 1, **HEADER}
+    assert trace.label == "paddle-2"
+    assert [line["step"] for line in trace.index()] == [0, 1, 2]
+    for step, tensors in enumerate(steps):
+        found = trace.read(step)
+        assert set(found) == set(tensors)
+        for name, array in tensors.items():
+            array = np.asarray(array)
+            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+            np.testing.assert_array_equal(found[name], array)
+            assert trace.index()[step]["sha256"][name] == sha256(array)
+
+
+def test_the_hash_tells_type_shape_and_bytes_apart_but_not_memory_order():
+    array = np.arange(6, dtype=np.int64).reshape(2, 3)
+    assert sha256(array) == sha256(np.asfortranarray(array)) == sha256(array.copy())
+    others = [array.reshape(3, 2), array.astype(np.int32), array.view(np.uint64), array + 1]
+    assert len({sha256(each) for each in [array, *others]}) == 5
+
+
+def test_arrays_in_any_memory_order_are_kept(tmp_path):
+    array = np.arange(6.0).reshape(2, 3)
+    given = {"weight/a": array.T, "weight/b": array[:, ::2], "weight/c": np.float64(3)}
+    found = Trace(write_trace(tmp_path, HEADER, [given])).read(0)
+    for name, expected in given.items():
+        np.testing.assert_array_equal(found[name], expected)
+
+
+def test_names_say_their_rung():
+    assert rung_of("gradient_norm") == rung_of("clipped_gradient/x") == "gradient"
+    assert {rung_of(f"{prefix}/x") for prefix in RUNGS} == set(RUNGS.values())
+    with pytest.raises(UsageError, match="tensor 'weights/x' is on no rung; allowed prefixes"):
+        rung_of("weights/x")
+
+
+def test_logits_are_recorded_up_to_a_size():
+    assert records_logits(400, 10_000)
+    assert not records_logits(401, 10_000)
+
+
+# damage
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_truncated_step_is_refused(trace, tenth):
+    path = trace.folder / step_file(1)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * tenth // 10])
+    with pytest.raises(UsageError) as caught:
+        trace.read(1)
+    assert f"{path}: cannot be read as a step of a trace" in one_line(caught)
+    trace.read(0)
+
+
+def test_a_changed_byte_is_refused(trace):
+    path = trace.folder / step_file(1)
+    content = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    for place in np.linspace(start, len(content) - 1, 25).astype(int):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(UsageError, match=r"tensor '.*' is not what was recorded"):
+            trace.read(1)
+
+
+@pytest.mark.parametrize("change", ["more", "fewer", "renamed", "swapped"])
+def test_other_tensors_are_refused(trace, change):
+    path = trace.folder / step_file(1)
+    tensors = load_file(path)
+    if change == "more":
+        tensors["weight/more"] = np.zeros(2)
+    elif change == "fewer":
+        del tensors["weight/softmax/bias"]
+    elif change == "renamed":
+        tensors["weight/renamed"] = tensors.pop("weight/softmax/bias")
+    else:
+        names = "weight/lstm_0/recurrent_kernel", "weight/lstm_1/recurrent_kernel"
+        first, second = (tensors[name] for name in names)
+        tensors |= dict(zip(names, (second, first), strict=True))
+    save_file(tensors, path)
+    with pytest.raises(UsageError, match="is not what was recorded"):
+        trace.read(1)
+
+
+def test_a_missing_or_unfinished_step_is_refused(trace):
+    with pytest.raises(UsageError, match="step 3 was never finished"):
+        trace.read(3)
+    (trace.folder / step_file(1)).unlink()
+    with pytest.raises(UsageError) as caught:
+        trace.read(1)
+    assert step_file(1) in one_line(caught)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"",
+        b"[]",
+        b"3",
+        b'{"step": 1}',
+        b'{"sha256": {}}',
+        b'{"step":1,"sha256":2}',
+        b"\xff",
+    ],
+)
+def test_a_bad_line_of_the_index_is_named(trace, line):
+    path = trace.folder / "steps.jsonl"
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([lines[0], line, lines[2]]) + b"\n")
+    for use in (trace.index, lambda: trace.read(0)):
+        with pytest.raises(UsageError) as caught:
+            use()
+        assert one_line(caught) == f"{path}, line 2: not a line of a trace's index"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no trace.json here; not a recorded trace"),
+        (b"", "trace.json: cannot be read"),
+        (b"\xff\xfe", "trace.json: cannot be read"),
+        (b"[1]", "trace.json: format is [1]; allowed: 1"),
+        (b"{}", "trace.json: format is None; allowed: 1"),
+        (b'{"format": 2}', "trace.json: format is 2; allowed: 1"),
+        (b'{"format": 1, "framework": "x"}', "trace.json: lacks replicas, spec, corpus"),
+    ],
+)
+def test_what_is_not_a_trace_is_refused(tmp_path, content, said):
+    if content is not None:
+        (tmp_path / "trace.json").write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        Trace(tmp_path)
+    assert said in one_line(caught)
+
+
+def test_a_file_is_not_a_trace(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError) as caught:
+        Trace(tmp_path / "file")
+    one_line(caught)
+
+
+def test_a_trace_without_an_index_has_no_steps(trace):
+    (trace.folder / "steps.jsonl").unlink()
+    assert trace.index() == []
+
+
+# writing
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "file/below/that"])
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, place):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(UsageError) as caught:
+        Recorder(tmp_path / place, HEADER)
+    assert f"{tmp_path / place}: cannot be written" in one_line(caught)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_step_that_cannot_be_written_leaves_no_line(tmp_path, steps):
+    recorder = Recorder(tmp_path / "trace", HEADER)
+    recorder.step(0, steps[0])
+    (tmp_path / "trace" / step_file(1)).mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        recorder.step(1, steps[1])
+    recorder.close()
+    assert [line["step"] for line in Trace(tmp_path / "trace").index()] == [0]
+    left = {path.name for path in (tmp_path / "trace").iterdir()}
+    assert left == {"trace.json", "steps.jsonl", step_file(0), step_file(1)}
+
+
+def test_a_new_trace_replaces_the_old_one(trace, steps):
+    write_trace(trace.folder, HEADER | {"preset": "new"}, steps[:1])
+    again = Trace(trace.folder)
+    assert again.header["preset"] == "new"
+    assert len(again.index()) == 1
+    assert not (trace.folder / step_file(1)).exists()
+
+
+def test_a_trace_removes_no_checkpoint(tmp_path, steps):
+    checkpoint = Checkpoint(SPEC, 3, initial_snapshot(SPEC), None, "a", "paddle")
+    path = save_checkpoint(tmp_path, checkpoint)
+    write_trace(tmp_path, HEADER, steps[:1])
+    assert path.exists()
+    with pytest.raises(UsageError, match="is no part of a trace"):
+        clear_trace(tmp_path)
+    assert path.exists()
+
+
+def test_clearing_removes_a_trace_and_nothing_else(trace, tmp_path):
+    (trace.folder / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"holds .notes\.txt., which is no part of a trace"):
+        clear_trace(trace.folder)
+    assert trace.read(0)
+    (trace.folder / "notes.txt").unlink()
+    clear_trace(trace.folder)
+    assert not trace.folder.exists()
+    clear_trace(trace.folder)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError):
+        clear_trace(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# following while it is written
+
+
+def test_the_writer_waits_for_the_reader(tmp_path, steps):
+    folder, tensors = tmp_path / "trace", {"weight/x": np.arange(3.0)}
+    recorder = Recorder(folder, HEADER, most_pending=2)
+    done = []
+
+    def write():
+        for step in range(5):
+            recorder.step(step, tensors)
+            done.append(step)
+        recorder.close()
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    deadline = time.monotonic() + 5
+    while len(done) < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.1)
+    assert done == [0, 1]
+    (folder / step_file(0)).unlink()
+    while len(done) < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    assert done == [0, 1, 2]
+    (folder / step_file(1)).unlink()
+    (folder / step_file(2)).unlink()
+    writer.join(timeout=5)
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_a_reader_follows_and_makes_room(tmp_path, steps):
+    folder = tmp_path / "trace"
+    writer = threading.Thread(
+        target=lambda: [
+            (r := Recorder(folder, HEADER, most_pending=1)),
+            [r.step(k, tensors) for k, tensors in enumerate(steps)],
+        ],
+        daemon=True,
+    )
+    writer.start()
+    trace = wait_for_trace(folder, lambda: None)
+    for expected, found in zip(steps, trace.follow(3, lambda: None, delete=True), strict=True):
+        np.testing.assert_array_equal(found["loss/global"], expected["loss/global"])
+    writer.join(timeout=5)
+    assert not list(folder.glob("step-*.safetensors"))
+    assert len(trace.index()) == 3
+
+
+def test_a_reader_hears_of_a_dead_writer(trace):
+    def dead():
+        raise UsageError("the writer is gone")
+
+    follower = trace.follow(4, dead, delete=False)
+    for _ in range(3):
+        next(follower)
+    with pytest.raises(UsageError, match="the writer is gone"):
+        next(follower)
+    with pytest.raises(UsageError, match="the writer is gone"):
+        wait_for_trace(trace.folder / "none", dead)
+
+
+ORPHAN = """
+import os, sys, time
+if os.fork():
+    time.sleep(60)
+from pathlib import Path
+import numpy as np
+from parity.errors import UsageError
+from parity.trace import Recorder
+folder = Path(sys.argv[1])
+recorder = Recorder(folder, {}, most_pending=1)
+(folder / "ready").touch()
+recorder.step(0, {"weight/x": np.zeros(2)})
+try:
+    recorder.step(1, {"weight/x": np.zeros(2)})
+except UsageError as error:
+    (folder / "said").write_text(str(error))
+"""
+
+
+def test_a_writer_whose_reader_died_gives_up(tmp_path):
+    """The parent of the writer is a process that is killed while the writer waits."""
+    folder = tmp_path / "trace"
+    reader = subprocess.Popen([sys.executable, "-c", ORPHAN, str(folder)], cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 20
+        while not (folder / step_file(0)).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert not (folder / "said").exists()
+    finally:
+        reader.kill()
+        reader.wait()
+    while not (folder / "said").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (folder / "said").read_text().endswith("the reader of this trace is gone")
+
+
+def test_nothing_in_a_trace_is_absolute(trace):
+    text = json.dumps(trace.header) + (trace.folder / "steps.jsonl").read_text()
+    assert str(trace.folder) not in text
+    assert os.sep + "tmp" not in text

@@ -88,6 +88,8 @@ def step_file(step: int) -> str:
 
 # Six digits: a checkpoint's eight are no step of a trace, and never removed as one.
 _STEP_FILE = re.compile(r"step-\d{6}\.safetensors")
+# All that a trace is made of, with the temporary files that a killed writer leaves.
+_OWN = re.compile(rf"steps\.jsonl|trace\.json|{_STEP_FILE.pattern}|\.(trace|step-\d{{6}})\..*")
 
 
 def sha256(array: np.ndarray) -> str:
@@ -112,9 +114,10 @@ class Recorder:
     ):
         self.folder, self.most_pending = folder, most_pending
         self._parent = os.getppid()
+        if folder.is_dir():
+            for old in _own_files(folder):
+                old.unlink()
         make_folder(folder)
-        for old in [*_step_files(folder), folder / "steps.jsonl"]:
-            old.unlink(missing_ok=True)
         write_whole(
             folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()
         )
@@ -254,13 +257,18 @@ def clear_trace(folder: Path) -> None:
     """
     if not folder.exists():
         return
-    own = {"trace.json", "steps.jsonl"}
     if not folder.is_dir():
         raise UsageError(f"{folder}: is no folder; allowed: a trace's folder, or a new name")
-    for path in folder.iterdir():
-        if path.name not in own and not _STEP_FILE.fullmatch(path.name):
-            raise UsageError(f"{folder}: holds {path.name!r}, which is no part of a trace")
+    _own_files(folder)
     shutil.rmtree(folder)
+
+
+def _own_files(folder: Path) -> list[Path]:
+    paths = list(folder.iterdir())
+    for path in paths:
+        if not _OWN.fullmatch(path.name):
+            raise UsageError(f"{folder}: holds {path.name!r}, which is no part of a trace")
+    return paths
 
 
 def _step_files(folder: Path) -> list[Path]:

@@ -117,10 +117,11 @@ def run_training(
     checkpoint = find_checkpoint(options, notes)
     if checkpoint is not None:
         check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
-    prepare_folder(options, spec)
+    check_folder(options)
     for note in notes:
         say(note)
     trainer = make_trainer(spec)
+    prepare_folder(options, spec)  # only now: what fails above leaves the old run alone
     run = Run(trainer, text, spec, options, versions)
     if checkpoint is not None:
         run.restore(checkpoint)
@@ -354,26 +355,36 @@ def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | Non
     return found
 
 
-def prepare_folder(options: TrainOptions, spec: Spec) -> None:
-    """Make the run's folder, or see that it is this run's.
+def check_folder(options: TrainOptions) -> None:
+    """See that the run's folder is free, or this run's, and can be written.
 
     Raises:
       UsageError: if another run is in it without --overwrite, or it cannot be written.
     """
     if options.trace is not None:
         return
-    marker = options.out / "run.json"
-    if marker.exists():
-        if options.overwrite:
-            for own in _OWN_FILES:
-                for path in options.out.glob(own):
-                    path.unlink()
-        elif options.resume is None:
+    if (options.out / "run.json").exists() and not options.overwrite:
+        inside = options.resume is not None and (
+            options.resume == ""
+            or Path(options.resume).resolve().is_relative_to(options.out.resolve())
+        )
+        if not inside:
             raise UsageError(
-                f"{options.out}: holds a run already; allowed: --resume, --overwrite, or "
+                f"{options.out}: holds a run already; allowed: --resume of it, --overwrite, or "
                 "another --out"
             )
     make_folder(options.out / "checkpoints")
+
+
+def prepare_folder(options: TrainOptions, spec: Spec) -> None:
+    """Mark the run's folder as such; with --overwrite, remove the run that is in it."""
+    if options.trace is not None:
+        return
+    marker = options.out / "run.json"
+    if marker.exists() and options.overwrite:
+        for own in _OWN_FILES:
+            for path in options.out.glob(own):
+                path.unlink()
     write_whole(marker, json.dumps({"spec": spec.to_json()}, indent=2).encode())
 
 

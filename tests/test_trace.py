@@ -235,7 +235,8 @@ def test_a_new_trace_replaces_the_old_one(trace, steps):
 def test_a_trace_removes_no_checkpoint(tmp_path, steps):
     checkpoint = Checkpoint(SPEC, 3, initial_snapshot(SPEC), None, "a", "paddle")
     path = save_checkpoint(tmp_path, checkpoint)
-    write_trace(tmp_path, HEADER, steps[:1])
+    with pytest.raises(UsageError, match="is no part of a trace"):
+        write_trace(tmp_path, HEADER, steps[:1])
     assert path.exists()
     with pytest.raises(UsageError, match="is no part of a trace"):
         clear_trace(tmp_path)

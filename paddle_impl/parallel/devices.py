@@ -22,10 +22,12 @@ def replica_devices(device: str, replicas: int) -> list:
             "allowed: cpu, or install paddlepaddle-gpu"
         )
     found = core.get_cuda_device_count()
+    if not found:
+        raise UsageError("--device is 'gpu', but no GPU is found; allowed: cpu")
     if replicas > found:
-        names = [f"gpu:{i}" for i in range(found)]
+        names = ", ".join(f"gpu:{i}" for i in range(found))
         raise UsageError(
-            f"--replicas is {replicas}, but there are {found} GPUs "
-            f"({', '.join(names) or 'none'}); allowed: 1 to {found}, or --device cpu"
+            f"--replicas is {replicas}, but there are {found} GPUs ({names}); "
+            f"allowed: 1 to {found}, or --device cpu"
         )
     return [paddle.CUDAPlace(i) for i in range(replicas)]

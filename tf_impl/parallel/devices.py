@@ -21,10 +21,12 @@ def replica_devices(device: str, replicas: int) -> list:
             "allowed: cpu, or install tensorflow[and-cuda]"
         )
     found = len(tf.config.list_physical_devices("GPU"))
+    if not found:
+        raise UsageError("--device is 'gpu', but no GPU is found; allowed: cpu")
     if replicas > found:
-        names = [f"gpu:{i}" for i in range(found)]
+        names = ", ".join(f"gpu:{i}" for i in range(found))
         raise UsageError(
-            f"--replicas is {replicas}, but there are {found} GPUs "
-            f"({', '.join(names) or 'none'}); allowed: 1 to {found}, or --device cpu"
+            f"--replicas is {replicas}, but there are {found} GPUs ({names}); "
+            f"allowed: 1 to {found}, or --device cpu"
         )
     return [f"/gpu:{i}" for i in range(replicas)]

@@ -1,5 +1,6 @@
 """Two recorded steps -> their distances, and the first tensor that differs."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,7 +90,8 @@ class Distance:
             "worst_absolute": self.absolute,
             "worst_relative": self.relative,
             "where": self.where.to_json() if self.where else None,
-            "used": self.used,
+            # no number of JSON is infinite: None where nothing is allowed and something differs
+            "used": self.used if math.isfinite(self.used or 0.0) else None,
         }
 
 

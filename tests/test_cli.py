@@ -1,0 +1,349 @@
+"""The command lines: the same flags on both sides, and one line for whatever is wrong."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_spec, write_trace
+
+from parity.cli import command_options, main, spec_from, spec_options, take
+from parity.commands import parity
+from parity.errors import NumericFailure, UsageError
+from parity.fields import flag
+from parity.launch import FOLDERS, ROOT, spec_flags
+from parity.options import RunOptions, TrainOptions
+from parity.spec import PRESETS, ModelSpec, TrainSpec, preset
+
+TRAINERS = {name: ROOT / folder / "train.py" for name, folder in FOLDERS.items()}
+SPEC_FIELDS = [f for cls in (ModelSpec, TrainSpec) for f in dataclasses.fields(cls)]
+
+
+def run(*words, **options):
+    return subprocess.run(
+        [sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def helps():
+    """Return the help of both trainers."""
+    return {name: run(script, "--help") for name, script in TRAINERS.items()}
+
+
+def test_both_trainers_have_the_same_flags(helps):
+    texts = {}
+    for name, done in helps.items():
+        assert done.returncode == 0
+        texts[name] = done.stdout.replace("tf_impl", "paddle_impl").replace(name, "FRAMEWORK")
+    assert texts["paddle"] == texts["tensorflow"]
+
+
+@pytest.mark.parametrize("framework", list(TRAINERS))
+def test_every_field_has_a_flag(helps, framework):
+    words = helps[framework].stdout.split()
+    for field in [*SPEC_FIELDS, *dataclasses.fields(TrainOptions)]:
+        assert flag(field.name) in words
+
+
+def parsed(*words):
+    """Return the spec and the options that the flags of `train.py` make."""
+    found = []
+
+    @click.command()
+    @command_options(TrainOptions)
+    @spec_options()
+    def command(**values):
+        options = take(TrainOptions, values)
+        found.append((spec_from(options.network, options.preset, values), options))
+        return 0
+
+    status = main(command, list(map(str, words)))
+    return found[0] if found else status
+
+
+def test_no_flag_is_the_preset_as_it_stands():
+    assert parsed() == (preset("language-model", "tiny"), TrainOptions())
+    for name, spec in PRESETS["language-model"].items():
+        assert parsed("--preset", name)[0] == spec
+
+
+def other(field):
+    """Return an allowed value that is not the default."""
+    choices = field.metadata["choices"]
+    if choices:
+        return next(choice for choice in choices if choice != field.default)
+    return 0.123 if isinstance(field.default, float) else 17
+
+
+@pytest.mark.parametrize("field", SPEC_FIELDS, ids=lambda field: field.name)
+def test_each_flag_sets_its_field_and_no_other(field):
+    value = other(field)
+    for name in ("tiny", "zaremba-small"):
+        spec, _ = parsed("--preset", name, flag(field.name), value)
+        assert spec == preset("language-model", name).replace(**{field.name: value})
+
+
+def test_flags_of_options():
+    _, options = parsed(
+        *["--data", "texts", "--out", "o", "--replicas", 3, "--steps", 7, "--overwrite"],
+        *["--allow-change", "--checkpoint-every", 5, "--threads", 2, "--device", "gpu"],
+    )
+    assert options == TrainOptions(
+        data=Path("texts"),
+        out=Path("o"),
+        replicas=3,
+        steps=7,
+        overwrite=True,
+        allow_change=True,
+        checkpoint_every=5,
+        threads=2,
+        device="gpu",
+    )
+
+
+def test_resume_stands_alone_or_with_a_path():
+    assert parsed()[1].resume is None
+    assert parsed("--resume")[1].resume == ""
+    assert parsed("--resume", "--steps", 3)[1].resume == ""
+    assert parsed("--resume", "out/old")[1].resume == "out/old"
+
+
+@pytest.mark.parametrize("name", list(PRESETS["language-model"]))
+def test_the_flags_of_a_spec_make_it_again(name):
+    """The harness starts the sides with these; a preset's values must not shine through."""
+    spec = preset("language-model", name).replace(
+        keep=1 / 3, learning_rate=1e-7, dtype="float64"
+    )
+    for base in PRESETS["language-model"]:
+        assert parsed("--preset", base, *spec_flags(spec))[0] == spec
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hidden-size", "0"], "--hidden-size is 0; allowed: >= 1"),
+        (["--learning-rate", "-1"], "--learning-rate is -1.0; allowed: > 0"),
+        (["--learning-rate", "nan"], "--learning-rate is nan; allowed: a finite number"),
+        (["--keep", "0"], "--keep is 0.0; allowed: > 0 and <= 1"),
+        (["--clip-norm", "0"], "--clip-norm is 0.0; allowed: > 0"),
+        (["--dtype", "float16"], "--dtype is 'float16'; allowed: float32, float64"),
+        (["--batching", "rows"], "--batching is 'rows'; allowed: stream, sentences"),
+        (["--replicas", "0"], "--replicas is 0; allowed: >= 1"),
+        (["--steps", "0"], "--steps is 0; allowed: >= 1"),
+        (["--device", "tpu"], "--device is 'tpu'; allowed: cpu, gpu"),
+        (["--preset", "huge"], "--preset is 'huge'; allowed: tiny, tf2fluid"),
+        (["--network", "gan"], "--network is 'gan'; allowed: language-model"),
+        (["--hidden-size", "wide"], "'wide' is not a valid integer"),
+        (["--hidden-size"], "Option '--hidden-size' requires an argument"),
+        (["--hiden-size", "3"], "--hiden-size"),
+        (["text"], "text"),
+    ],
+)
+def test_bad_flags_are_one_line_and_exit_2(capsys, words, said):
+    assert parsed(*words) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert said in errors
+
+
+@pytest.mark.parametrize("script", list(TRAINERS.values()), ids=list(TRAINERS))
+def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
+    for words, said in (
+        (["--hidden-size", "0"], "--hidden-size is 0"),
+        (["--data", tmp_path / "none"], str(tmp_path / "none")),
+    ):
+        done = run(script, *words, "--cache", tmp_path / "cache", "--out", tmp_path / "out")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# the harness
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--replicas", "1,1"], "--replicas is (1, 1); allowed: each value once"),
+        (["run", "--replicas", "1,x"], "--replicas is '1,x'; allowed: numbers with commas"),
+        (["run", "--replicas", "0"], "--replicas is 0; allowed: >= 1"),
+        (["run", "--dtype", "float64,half"], "--dtype is 'half'; allowed: float64, float32"),
+        (["run", "--preset", "huge"], "--preset is 'huge'"),
+        (["run", "--network", "gan"], "--network is 'gan'"),
+        (["run", "--hidden-size", "-3"], "--hidden-size is -3; allowed: >= 1"),
+        (["run", "--keep-trace"], "--keep-trace"),
+        (["walk"], "walk"),
+        (["compare"], "TRACE_A"),
+        (["compare", "one"], "TRACE_B"),
+        (["compare", "none", "none"], "none: no trace.json here; not a recorded trace"),
+    ],
+)
+def test_bad_use_of_the_harness_is_one_line_and_exit_2(capsys, words, said):
+    assert main(parity, words) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert said in errors
+
+
+def test_every_field_has_a_flag_in_the_harness(capsys):
+    assert main(parity, ["run", "--help"]) == 0
+    words = capsys.readouterr().out.split()
+    for field in [*SPEC_FIELDS, *dataclasses.fields(RunOptions)]:
+        name = flag(field.name)
+        assert {name, f"{name}/--no-{name[2:]}", name + ","} & set(words), name
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """Return a function that writes two traces, the second changed, and gives their folders."""
+    spec = small_spec()
+    steps = recorded_steps(spec, 3)
+
+    def write(change=None):
+        folder = tmp_path_factory.mktemp("traces")
+        second = [dict(tensors) for tensors in steps]
+        if change:
+            change(second)
+        return [
+            str(write_trace(folder / name, header(spec, name), each))
+            for name, each in (("paddle", steps), ("tensorflow", second))
+        ]
+
+    return write
+
+
+def strict_json(path):
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_equal_traces_match(traces, tmp_path, capsys):
+    report = tmp_path / "deep" / "er" / "report.json"
+    assert main(parity, ["compare", *traces(), "--json", str(report)]) == 0
+    assert "verdict: match" in capsys.readouterr().out
+    values = strict_json(report)
+    assert values["verdict"] == "match"
+    assert (values["network"], values["dtype"]) == ("language-model", "float64")
+    assert (values["replicas"], values["steps"]) == (2, 3)
+    for found in values["rungs"].values():
+        assert {"worst_absolute", "worst_relative", "where", "allowed"} <= set(found)
+
+
+def test_a_mismatch_exits_with_1_and_tells_its_story(traces, tmp_path, capsys):
+    def change(steps):
+        array = steps[1]["gradient/lstm_1/bias"] = steps[1]["gradient/lstm_1/bias"].copy()
+        array[5] += 0.25
+
+    report = tmp_path / "report.json"
+    assert main(parity, ["compare", *traces(change), "--json", str(report)]) == 1
+    out = capsys.readouterr().out
+    assert "verdict: mismatch" in out
+    assert "gradient/lstm_1/bias, step 1: 1 of 16 elements (6.2%)" in out
+    assert "at [5]" in out
+    assert "departing from the oracle in it: tensorflow-2" in out
+    values = strict_json(report)
+    first = values["first_mismatch"]
+    assert (first["tensor"], first["step"], first["index"]) == ("gradient/lstm_1/bias", 1, [5])
+    assert values["verdict"] == "mismatch"
+
+
+def test_a_mismatch_where_nothing_is_allowed_is_json_too(traces, tmp_path):
+    def change(steps):
+        steps[1]["batch/tokens"] = np.roll(steps[1]["batch/tokens"], 1)
+
+    report = tmp_path / "report.json"
+    assert main(parity, ["compare", *traces(change), "--json", str(report)]) == 1
+    assert strict_json(report)["first_mismatch"]["rung"] == "batch"
+
+
+def test_a_nan_exits_with_3(traces, capsys):
+    def change(steps):
+        steps[2]["loss/replicas"] = np.array([1.0, np.nan])
+
+    assert main(parity, ["compare", *traces(change)]) == 3
+    errors = capsys.readouterr().err
+    assert errors == "error: tensorflow-2: nan in loss/replicas[1], step 2\n"
+
+
+def test_other_shapes_and_missing_steps_exit_with_2(traces, capsys):
+    def reshape(steps):
+        steps[1]["weight/softmax/bias"] = np.zeros(9)
+
+    for change, said in (
+        (reshape, "tensorflow-2, step 1: weight/softmax/bias has shape [9]; its spec says [7]"),
+        (list.pop, "paddle-2 has 3, tensorflow-2 has 2"),
+    ):
+        assert main(parity, ["compare", *traces(change)]) == 2
+        errors = capsys.readouterr().err
+        assert errors.startswith("error: ")
+        assert errors.count("\n") == 1
+        assert said in errors
+
+
+def test_a_report_that_cannot_be_written_exits_with_2(traces, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    words = ["compare", *traces(), "--json", str(tmp_path / "file" / "report.json")]
+    assert main(parity, words) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+# how commands end
+
+
+def ending(error):
+    @click.command()
+    @click.option("--debug", is_flag=True)
+    def command(debug):
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(UsageError("two\nlines"), 2), (NumericFailure("two\nlines"), 3)]
+)
+def test_an_error_on_purpose_is_one_line_and_its_status(capsys, error, status):
+    assert main(ending(error), []) == status
+    assert capsys.readouterr().err == "error: two lines\n"
+    assert main(ending(error), ["--debug"]) == status
+    errors = capsys.readouterr().err
+    assert "Traceback" in errors
+    assert errors.endswith("error: two lines\n")
+
+
+def test_ctrl_c_is_130(capsys):
+    assert main(ending(KeyboardInterrupt()), []) == 130
+    assert capsys.readouterr().err.strip() == "error: interrupted"
+
+
+def test_a_defect_keeps_its_traceback_and_is_no_verdict():
+    """Python's own status would be 1, which says that a mismatch was found."""
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from test_cli import ending\n"
+        "from parity.cli import main\n"
+        "sys.exit(main(ending(KeyError('x')), []))"
+    )
+    done = run("-c", code)
+    assert "Traceback" in done.stderr
+    assert "KeyError: 'x'" in done.stderr
+    assert done.returncode not in (0, 1, 2, 3)
+
+
+def test_the_module_runs():
+    done = run("-m", "parity", "compare", "none", "none")
+    assert done.returncode == 2
+    assert done.stderr == "error: none: no trace.json here; not a recorded trace\n"

@@ -1,0 +1,82 @@
+"""Imports point one way, seen in the source alone."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FRAMEWORKS = {"paddle", "tensorflow", "keras", "torch"}
+PACKAGES = ("data", "parity", "paddle_impl", "tf_impl")
+# Which of the project's packages each may import.
+ALLOWED = {
+    "data": {"data"},
+    "parity": {"parity"},
+    "paddle_impl": {"paddle_impl", "parity", "data"},
+    "tf_impl": {"tf_impl", "parity", "data"},
+}
+OWN_FRAMEWORK = {"paddle_impl": {"paddle"}, "tf_impl": {"tensorflow"}}
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported(path: Path) -> set[str]:
+    """Return the top-level names of all modules that a file imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import; modules have full names"
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            raise AssertionError(f"{path}: imports by a name that cannot be read here")
+    return found
+
+
+def test_there_is_something_to_check():
+    assert {path.parent.relative_to(ROOT).parts[0] for path in FILES} == set(PACKAGES)
+    assert imported(ROOT / "paddle_impl" / "layers.py") == {"paddle"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    package = path.relative_to(ROOT).parts[0]
+    names = imported(path)
+    assert names & set(PACKAGES) <= ALLOWED[package]
+    assert names & FRAMEWORKS <= OWN_FRAMEWORK.get(package, set())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_imports_a_test(path):
+    tests = {each.stem for each in (ROOT / "tests").glob("*.py")}
+    assert not imported(path) & (tests | {"tests", "pytest"})
+
+
+def test_no_module_hides_a_framework_or_a_library():
+    """The folder of `train.py` may come before the libraries on the path."""
+    for path in FILES:
+        if path.stem != "__init__":
+            assert path.stem not in FRAMEWORKS | sys.stdlib_module_names | {
+                "numpy",
+                "click",
+            } or (
+                path.stem in {"compare", "trace", "files"} and path.parent.name == "parity"
+            ), path
+
+
+def test_harness_and_data_load_no_framework():
+    """As they run, too: a library might bring one in."""
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in FILES
+        if path.parent.name in ("data", "parity") and path.stem not in ("__init__", "__main__")
+    ]
+    code = f"import sys\nfor name in {modules}: __import__(name)\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert not loaded & FRAMEWORKS
+    assert {"parity", "data"} <= loaded

@@ -1,0 +1,204 @@
+"""The two sides beside each other: the same files, names, order, parameters and docstrings.
+
+Read from the source alone. What must differ is listed here, each with its reason.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDES = ("paddle_impl", "tf_impl")
+
+# One way of running replicas each: another name for another thing, and so another file.
+OWN_FILES = {
+    "paddle_impl": {"parallel/parallel_executor.py"},
+    "tf_impl": {"parallel/towers.py"},
+}
+
+# Name -> why its parameters and its Args differ.
+OWN_PARAMETERS = {
+    "weights.load_snapshot": "variables live in a scope per replica | in one session",
+    "weights.read_snapshot": "variables live in a scope per replica | in one session",
+}
+
+# Name -> why its Returns differ.
+OWN_RESULTS = {
+    "optimizers.apply_update": "the update is part of the program | an operation to be run",
+}
+
+# Words that stand for each other, first side's and second's.
+WORDS = [
+    ("Paddle's ParallelExecutor", "TensorFlow towers"),
+    ("paddle_impl", "tf_impl"),
+    ("Paddle", "TensorFlow"),
+    ("`paddle`", "`tensorflow`"),
+    ("one place per replica", "a device name per replica"),
+]
+
+
+def files(side: str) -> list[str]:
+    folder = ROOT / side
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if path.relative_to(folder).as_posix() not in OWN_FILES[side]
+    )
+
+
+MODULES = files("paddle_impl")
+
+
+def parsed(side: str, module: str) -> ast.Module:
+    return ast.parse((ROOT / side / module).read_text(encoding="utf-8"))
+
+
+def public(tree: ast.AST, prefix: str = "") -> dict[str, ast.AST]:
+    """Return the public functions, classes and methods of a module, in their order."""
+    found: dict[str, ast.AST] = {}
+    for node in getattr(tree, "body", []):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if node.name.startswith("_") and node.name != "__init__":
+                continue
+            found[prefix + node.name] = node
+            if isinstance(node, ast.ClassDef):
+                found |= public(node, f"{prefix}{node.name}.")
+    return found
+
+
+def constants(tree: ast.Module) -> list[str]:
+    """Return the public names that a module sets, but for short names of the framework."""
+    names = [
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    return [name for name in names if not name.startswith("_") and name not in ("tf1",)]
+
+
+def words(text: str) -> str:
+    """Return a text with the words of the second side in place of the first's, unwrapped."""
+    for first, second in WORDS:
+        text = text.replace(first, second)
+    return re.sub(r"\s+", " ", text)
+
+
+def sections(node: ast.AST) -> dict[str, str]:
+    """Return a docstring by its sections; what precedes the first is under ''."""
+    text = ast.get_docstring(node)
+    assert text, f"{getattr(node, 'name', 'the module')} has no docstring"
+    parts = re.split(r"^(Args|Returns|Raises|Attributes|Source):", text, flags=re.MULTILINE)
+    return {"": parts[0]} | dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def signature(node: ast.FunctionDef) -> dict[str, str | None]:
+    """Return the parameters in order, each with its default as written."""
+    arguments = node.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
+    pairs = [*zip(plain, defaults, strict=True)]
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    found = {argument.arg: default and ast.unparse(default) for argument, default in pairs}
+    for star, rest in (("*", arguments.vararg), ("**", arguments.kwarg)):
+        if rest:
+            found[star + rest.arg] = None
+    return found
+
+
+def pairs():
+    for module in MODULES:
+        first, second = (public(parsed(side, module)) for side in SIDES)
+        for name in first.keys() & second.keys():
+            yield pytest.param(
+                f"{module.removesuffix('.py').replace('/', '.')}.{name}",
+                first[name],
+                second[name],
+                id=f"{module}:{name}",
+            )
+
+
+def test_both_sides_have_the_same_files():
+    assert files("tf_impl") == MODULES
+    assert {"layers.py", "networks.py", "trainer.py", "weights.py", "train.py"} <= set(MODULES)
+    for side, names in OWN_FILES.items():
+        assert all((ROOT / side / name).exists() for name in names)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_have_the_same_public_names_in_the_same_order(module):
+    first, second = (parsed(side, module) for side in SIDES)
+    assert list(public(first)) == list(public(second))
+    assert constants(first) == constants(second)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_have_the_same_docstring(module):
+    first, second = (ast.get_docstring(parsed(side, module)) or "" for side in SIDES)
+    if module != "__init__.py":  # that of a package says what is its own
+        assert words(first) == words(second)
+
+
+@pytest.mark.parametrize(("name", "first", "second"), pairs())
+def test_signatures_are_the_same(name, first, second):
+    assert type(first) is type(second)
+    if isinstance(first, ast.ClassDef):
+        return
+    if name in OWN_PARAMETERS:
+        # the exception must still be one, or it hides the next difference
+        assert signature(first) != signature(second)
+        return
+    assert list(signature(first).items()) == list(signature(second).items())
+    returns = [node.returns and ast.unparse(node.returns) for node in (first, second)]
+    assert returns[0] == returns[1]
+
+
+@pytest.mark.parametrize(("name", "first", "second"), pairs())
+def test_docstrings_are_the_same(name, first, second):
+    texts = [{k: words(v) for k, v in sections(node).items()} for node in (first, second)]
+    for exceptions, section in ((OWN_PARAMETERS, "Args"), (OWN_RESULTS, "Returns")):
+        if name in exceptions:
+            assert texts[0].pop(section) != texts[1].pop(section)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", ["Inputs", "Outputs"])
+def test_networks_exchange_the_same_fields(name):
+    fields = []
+    for side in SIDES:
+        for node in parsed(side, "networks.py").body:
+            if isinstance(node, ast.Assign) and node.targets[0].id == name:
+                fields.append(ast.unparse(node.value))
+    assert len(fields) == 2
+    assert fields[0] == fields[1]
+
+
+def test_networks_read_the_same_in_both_dialects():
+    """The same lines but for a call of the framework: as many, assigning the same names."""
+    found = []
+    for side in SIDES:
+        function = public(parsed(side, "networks.py"))["language_model"]
+        found.append(
+            [
+                ast.unparse(target)
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+            ]
+        )
+    assert found[0] == found[1]
+
+
+def test_differences_are_marked():
+    """Where only one side does a thing, a comment says why; without a reason it is no mark."""
+    marks = {
+        f"{side}/{module}": re.findall(r"# differs:(.*)", (ROOT / side / module).read_text())
+        for side in SIDES
+        for module in files(side)
+    }
+    assert all(len(reason.split()) >= 4 for reasons in marks.values() for reason in reasons)
+    for module in ("layers.py", "optimizers.py", "trainer.py", "engine.py"):
+        assert any(marks[f"{side}/{module}"] for side in SIDES), module

@@ -1,0 +1,116 @@
+"""The report: what it takes from a verdict, and how it tells a mismatch."""
+
+import numpy as np
+import pytest
+
+from parity.compare import Distance, Mismatch, Place
+from parity.ladder import ONE_STEP, ORACLE, Verdict
+from parity.report import blame, describe_mismatch, report_text, report_values, rung_values
+from parity.run import Outcome
+from parity.spec import preset
+
+TENSOR = "gradient/lstm_0/bias"
+
+
+def distance(relative, used=None, step=3):
+    return Distance(relative * 2, relative, Place(step, TENSOR, (1,)), used)
+
+
+@pytest.fixture
+def verdict():
+    """A match in float32: frameworks far apart in a free run, each step close to the oracle."""
+    return Verdict(
+        "float32",
+        {
+            ("paddle-1", "tensorflow-1"): {"gradient": distance(1e-3)},
+            ("paddle-2", "tensorflow-2"): {"gradient": distance(2e-3, step=7)},
+            ("paddle-1", "paddle-2"): {"gradient": distance(5e-3)},
+            ("paddle-1", ORACLE): {"gradient": distance(6e-3), "replicas": distance(0.0, 0.0)},
+            ("tensorflow-2", ONE_STEP): {"gradient": distance(1e-7, used=0.25)},
+        },
+        steps=9,
+    )
+
+
+def mismatch(*sides, used=None):
+    values = dict(zip(sides, (0.5, 0.25), strict=True))
+    return Mismatch(sides, Place(4, TENSOR, (1,)), values, 1e-6, 3, 12)
+
+
+def test_rung_shows_the_worst_between_the_frameworks(verdict):
+    found = rung_values(verdict)["gradient"]
+    assert found["worst_relative"] == 2e-3
+    assert found["worst_absolute"] == 4e-3
+    assert found["where"] == {"step": 7, "tensor": TENSOR, "index": [1]}
+
+
+def test_rung_says_how_much_of_what_is_allowed_was_used(verdict):
+    found = rung_values(verdict)
+    assert found["gradient"]["used"] == 0.25
+    assert found["gradient"]["allowed"] == verdict.allowed("gradient")
+    assert found["replicas"]["allowed"] == "exact"
+
+
+def test_rung_holds_every_pair(verdict):
+    pairs = rung_values(verdict)["gradient"]["pairs"]
+    assert set(pairs) == {f"{a} | {b}" for a, b in verdict.pairs}
+    assert pairs["paddle-1 | paddle-2"]["worst_relative"] == 5e-3
+
+
+def test_story_tells_tensor_step_index_values_and_ulp():
+    oracle = {TENSOR: np.array([0.0, 0.5, 0.0])}
+    story = describe_mismatch(mismatch("paddle-2", "tensorflow-2"), oracle, "float32")
+    assert "gradient: paddle-2 and tensorflow-2 differ in gradient/lstm_0/bias, step 4" in story
+    assert "3 of 12 elements (25.0%)" in story
+    assert "at [1]" in story
+    assert story.count("0.5\n") == 2, (
+        "the side that is right and the oracle hold the same value"
+    )
+    ulps = 0.25 / np.spacing(np.float32(0.5))
+    assert f"difference 0.25, {ulps:.3g} units in the last place of float32" in story
+    assert "allowed 1e-06" in story
+
+
+def test_story_of_tensors_that_cannot_be_compared():
+    broken = Mismatch(
+        ("paddle-1", "tensorflow-1"), Place(0, TENSOR, ()), problem="shape [3] against [4]"
+    )
+    assert describe_mismatch(broken, {}, "float64").endswith("step 0: shape [3] against [4]")
+
+
+def test_blame_names_the_side_that_departs_from_the_oracle(verdict):
+    verdict.mismatches = [
+        mismatch("paddle-2", "tensorflow-2"),
+        mismatch("tensorflow-2", ORACLE),
+    ]
+    assert blame(verdict) == "departing from the oracle in it: tensorflow-2"
+    verdict.mismatches = verdict.mismatches[:1]
+    assert blame(verdict).startswith("neither side departs")
+
+
+@pytest.mark.parametrize("matches", [True, False])
+def test_report_holds_what_is_promised(verdict, matches):
+    if not matches:
+        verdict.mismatches = [mismatch("paddle-2", ORACLE)]
+    outcome = Outcome(preset("language-model", "tiny"), verdicts=[verdict])
+    for replicas in (1, 2):
+        for framework in ("paddle", "tensorflow"):
+            outcome.headers[f"{framework}-{replicas}"] = {
+                "replicas": replicas,
+                "versions": {framework: "1.2.3"},
+            }
+    summary = {"framework": "paddle", "replicas": 2, "dtype": "float32", "steps": 20}
+    summary |= {"tokens_per_second": {"median": 5.0, "low": 4.0, "high": 6.0}}
+    summary |= {"waiting_share": 0.0, "test_perplexity": 8.0}
+    outcome.trainings["paddle-2"] = summary | {"best_perplexity": {"test": 7.5, "valid": 7.4}}
+    values = report_values(outcome, "tiny", "python -m parity run")
+    assert values["verdict"] == ("match" if matches else "mismatch")
+    assert (values["network"], values["preset"]) == ("language-model", "tiny")
+    assert (values["dtype"], values["replicas"], values["steps"]) == ("float32", [1, 2], 9)
+    assert values["versions"]["paddle"] == values["versions"]["tensorflow"] == "1.2.3"
+    speed = values["throughput"]["paddle"]
+    assert (speed["median"], speed["spread"]) == (5.0, [4.0, 6.0])
+    text = report_text(values)
+    assert text.splitlines()[-1] == f"verdict: {values['verdict']}"
+    assert "7.500" in text
+    assert ("departing from the oracle in it: paddle-2" in text) is not matches

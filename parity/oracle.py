@@ -20,6 +20,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * x))
 
 
+def _rows(x: np.ndarray) -> np.ndarray:
+    """Return [batch * time, width]: products of rank 2 are what linear algebra is fast at."""
+    return x.reshape(-1, x.shape[-1])
+
+
 def lstm_forward(
     inputs: np.ndarray,
     real: np.ndarray,
@@ -45,7 +50,7 @@ def lstm_forward(
 
     Source: Zaremba et al. 2014, section 3.1; no peepholes, no added forget bias.
     """
-    from_inputs = inputs @ w + b
+    from_inputs = (_rows(inputs) @ w + b).reshape(*inputs.shape[:2], -1)
     hidden = np.zeros((*inputs.shape[:2], h.shape[1]))
     saved = []
     for t in range(inputs.shape[1]):
@@ -95,8 +100,8 @@ def lstm_backward(
         d_u += h.T @ d_gates[:, t]
         d_h = np.where(on, d_gates[:, t] @ u.T, d_h)
         d_c = np.where(on, d_new_c * f, d_c)
-    d_w = np.tensordot(inputs, d_gates, axes=([0, 1], [0, 1]))
-    return d_gates @ w.T, d_w, d_u, d_gates.sum(axis=(0, 1))
+    d_inputs = (_rows(d_gates) @ w.T).reshape(inputs.shape)
+    return d_inputs, _rows(inputs).T @ _rows(d_gates), d_u, d_gates.sum(axis=(0, 1))
 
 
 def language_model(
@@ -139,8 +144,7 @@ def language_model(
         final.append((h, c))
     activations["h"] = np.stack([h for h, _ in final], axis=1)
     activations["c"] = np.stack([c for _, c in final], axis=1)
-    # A row per token: products of rank 2 are what the linear algebra library is fast at.
-    top = (x * masks[spec.model.num_layers]).reshape(rows * time, -1)
+    top = _rows(x * masks[spec.model.num_layers])
     logits = top @ weights["softmax/kernel"] + weights["softmax/bias"]
     shifted = logits - logits.max(axis=1, keepdims=True)
     softmax = np.exp(shifted)

@@ -83,7 +83,7 @@ def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
             for distance in pairs.values():
                 across.add(distance)
         found[rung] = across.to_json() | {
-            "used": judged.used,
+            "used": judged.to_json()["used"],
             "allowed": verdict.allowed(rung),
             "pairs": {f"{a} | {b}": distance.to_json() for (a, b), distance in pairs.items()},
         }

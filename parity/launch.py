@@ -5,6 +5,7 @@ not share an environment: PARITY_PADDLE_PYTHON and PARITY_TENSORFLOW_PYTHON name
 interpreters.
 """
 
+import ctypes
 import dataclasses
 import os
 import signal
@@ -23,6 +24,9 @@ from parity.spec import Spec
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"paddle": "paddle_impl", "tensorflow": "tf_impl"}
 FRAMEWORKS = tuple(FOLDERS)
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 
 
 class Side:
@@ -47,7 +51,11 @@ class Side:
         try:
             with log.open("wb") as file:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    preexec_fn=_end_with_parent,
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
@@ -101,6 +109,11 @@ class Side:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to kill this process once the harness is gone, even if it was killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def spec_flags(spec: Spec) -> list[str]:

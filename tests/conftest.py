@@ -33,6 +33,8 @@ TINY = {
     "clip_norm": 0.1,
     "learning_rate": 0.05,
     "epochs": 3,
+    "decay": 1.0,
+    "decay_after": 1,
     "vocabulary_size": 40,
 }
 STREAM_BATCHES = 5  # of an epoch of the text below

@@ -179,6 +179,16 @@ def test_kinds_of_fault_are_found_where_they_are(run, fault, change, name):
     assert verdict.mismatches[0].place.step == 2
 
 
+def test_of_two_faults_the_earlier_in_computation_is_told_first(run):
+    spec, steps = run
+    late = changed(steps, 2, "weight/embed/table", lambda a: a + 0.01)
+    early = changed(steps, 2, "forward/embedded", lambda a: a + 0.01)
+    for sides in ((late, early), (early, late)):
+        verdict = climbed(spec, *sides)
+        assert verdict.mismatches[0].place.tensor == "forward/embedded"
+        assert verdict.mismatches[-1].place.tensor == "weight/embed/table"
+
+
 @pytest.mark.parametrize("name", ["tokens", "targets", "lengths", "learning_rate"])
 def test_another_batch_is_found_first(run, name):
     spec, steps = run

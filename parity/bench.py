@@ -33,7 +33,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
 
     Returns:
       The measurements as plain values: `readings` (side -> tokens/s of each run), `throughput`
-      (side -> median and spread), `scaling` (framework -> replicas -> ratio to the first count).
+      (side -> median and spread), `scaling` (framework -> replicas -> ratio to the first).
 
     Raises:
       UsageError: for input that cannot be used, as the sides found it.
@@ -98,14 +98,16 @@ def bench_text(values: dict[str, Any]) -> str:
     headers = ["side", "replicas", "tokens/s\nmedian", "spread", "gain", "waiting\nfor data"]
     return "\n".join(
         [
-            f"{values['network']}: hidden {model['hidden_size']}, batch {training['batch_size']}, "
-            f"time {training['time']}, vocabulary {model['vocabulary_size']:,}, "
-            f"{model['num_layers']} layers, {training['dtype']}; {values['threads']} thread a "
-            f"replica, {values['cores']} cores; {values['rounds']} rounds of {values['steps']} steps",
+            f"{values['network']}: hidden {model['hidden_size']}, "
+            f"batch {training['batch_size']}, time {training['time']}, "
+            f"vocabulary {model['vocabulary_size']:,}, {model['num_layers']} layers, "
+            f"{training['dtype']}; {values['threads']} thread a replica, "
+            f"{values['cores']} cores; "
+            f"{values['rounds']} rounds of {values['steps']} steps",
             "",
             tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
             "",
-            "gain: median over rounds of the ratio to the first replica count of the same round",
+            "gain: median over rounds of the ratio to the first replica count, same round",
         ]
     )
 

@@ -5,6 +5,7 @@ import json
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,20 +94,22 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
             )
             running.append(stack.enter_context(side))
 
-        def alive() -> None:
+        def alive(waited_for: Side) -> bool:
             for side in running:
                 side.check()
+            return not waited_for.ended()
 
-        for framework, replicas in sides:
+        checks = [partial(alive, side) for side in running]
+        for (framework, replicas), check in zip(sides, checks, strict=True):
             label = f"{framework}-{replicas}"
-            trace = wait_for_trace(options.out / "traces" / dtype / label, alive)
+            trace = wait_for_trace(options.out / "traces" / dtype / label, check)
             traces[label] = trace
             outcome.headers[label] = trace.header
         ladder = Ladder({label: trace.header for label, trace in traces.items()})
         outcome.spec = ladder.spec
         readers = [
-            trace.follow(options.steps, alive, delete=not options.keep_traces)
-            for trace in traces.values()
+            trace.follow(options.steps, check, delete=not options.keep_traces)
+            for trace, check in zip(traces.values(), checks, strict=True)
         ]
         bar = stack.enter_context(
             tqdm(

@@ -107,12 +107,17 @@ class Recorder:
       header: plain values for trace.json.
       most_pending: if given, wait while this many steps' files lie unread: a reader that
         deletes what it has compared keeps a long trace off the disk.
+      waiting: called while waiting; raises to give up.
     """
 
     def __init__(
-        self, folder: Path, header: Mapping[str, Any], most_pending: int | None = None
+        self,
+        folder: Path,
+        header: Mapping[str, Any],
+        most_pending: int | None = None,
+        waiting: Callable[[], None] | None = None,
     ):
-        self.folder, self.most_pending = folder, most_pending
+        self.folder, self.most_pending, self._waiting = folder, most_pending, waiting
         self._parent = os.getppid()
         if folder.is_dir():
             for old in _own_files(folder):
@@ -131,6 +136,8 @@ class Recorder:
         """
         while self.most_pending and self._pending() >= self.most_pending:
             time.sleep(0.002)
+            if self._waiting is not None:
+                self._waiting()
             if os.getppid() != self._parent:  # the reader is gone; nobody will make room
                 raise UsageError(f"{self.folder}: the reader of this trace is gone")
         # safetensors keeps no zero-dimensional NumPy scalars apart from arrays
@@ -163,6 +170,7 @@ class Trace:
           UsageError: if the folder holds no trace, or one of another format.
         """
         self.folder = folder
+        self._hashes: dict[int, dict[str, str]] = {}
         try:
             self.header = json.loads((folder / "trace.json").read_text())
         except FileNotFoundError:
@@ -212,7 +220,9 @@ class Trace:
           UsageError: if the step is missing, truncated, or not what was written.
         """
         path = self.folder / step_file(step)
-        recorded = {line["step"]: line["sha256"] for line in self.index()}
+        if step not in self._hashes:
+            self._hashes = {line["step"]: line["sha256"] for line in self.index()}
+        recorded = self._hashes
         if step not in recorded:
             raise UsageError(f"{self.folder}: step {step} was never finished")
         tensors = _load(path)
@@ -223,28 +233,42 @@ class Trace:
         return tensors
 
     def follow(
-        self, steps: int, alive: Callable[[], None], *, delete: bool
+        self, steps: int, alive: Callable[[], bool], *, delete: bool
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield the tensors of steps 0 .. steps-1 as they are written.
 
         Args:
-          alive: called while waiting; raises if the writer will write no more.
+          alive: called while waiting; says whether the writer may still write, and raises if
+            it failed.
           delete: remove a step's file once the next one is asked for.
+
+        Raises:
+          UsageError: if the writer ended before it wrote them all.
         """
         for step in range(steps):
             path = self.folder / step_file(step)
             while not path.exists():
-                alive()
+                if not alive() and not path.exists():
+                    raise UsageError(f"{self.folder}: its writer ended before step {step}")
                 time.sleep(0.002)
             yield _load(path)
             if delete:
                 path.unlink()
 
 
-def wait_for_trace(folder: Path, alive: Callable[[], None]) -> Trace:
-    """Return the trace in a folder as soon as its writer has begun it."""
-    while not (folder / "trace.json").exists():
-        alive()
+def wait_for_trace(folder: Path, alive: Callable[[], bool]) -> Trace:
+    """Return the trace in a folder as soon as its writer has begun it.
+
+    Args:
+      alive: as of `Trace.follow`.
+
+    Raises:
+      UsageError: if the writer ended before.
+    """
+    path = folder / "trace.json"
+    while not path.exists():
+        if not alive() and not path.exists():
+            raise UsageError(f"{folder}: its writer ended before the first step")
         time.sleep(0.02)
     return Trace(folder)
 

@@ -146,6 +146,7 @@ class Run:
         self.state: tuple[np.ndarray, np.ndarray] | None = None
         self.summary = Summary(trainer.framework, options.replicas, spec.training.dtype)
         self.meter = _Meter()
+        self._stopped = _Stopped()
         self.last_step = spec.training.epochs * text.train.batches_per_epoch
         if options.steps is not None:
             self.last_step = options.steps
@@ -162,10 +163,12 @@ class Run:
         per_epoch = text.train.batches_per_epoch
         tracing = options.trace is not None
         with ExitStack() as stack:
-            stopped = stack.enter_context(_signals())
+            self._stopped = stack.enter_context(_signals())
             recorder = None
             if options.trace is not None:
-                recorder = Recorder(options.trace, self._trace_header(), options.trace_pending)
+                recorder = Recorder(
+                    options.trace, self._trace_header(), options.trace_pending, self._check_stop
+                )
                 stack.callback(recorder.close)
             events = stack.enter_context(
                 EventWriter(None if tracing else options.out / "events", self.step)
@@ -194,20 +197,30 @@ class Run:
                 self.step += 1
                 self.summary.steps += 1
                 ended = self.step % per_epoch == 0
-                if ended and not tracing:
-                    self._validate(epoch, events)
                 due = options.checkpoint_every and self.step % options.checkpoint_every == 0
                 last = self.step == self.last_step
-                if not tracing and (ended or due or last or stopped.signal):
+                if not tracing and (ended or due or last or self._stopped.signal):
                     self.save()
-                if stopped.signal:
-                    saved = "" if tracing else "; a checkpoint is written, --resume goes on"
-                    raise Interrupted(f"stopped at step {self.step}{saved}", stopped.signal)
+                self._check_stop()
+                if ended and not tracing:
+                    self._validate(epoch, events)
             self.meter.report(self.summary)
             if not tracing:
                 self._test(events)
                 self._write_summary()
         return self.summary
+
+    def _check_stop(self) -> None:
+        """Stop if a signal asked for it; wherever this is called, the checkpoint is written.
+
+        Raises:
+          Interrupted: then.
+        """
+        if self._stopped.signal:
+            saved = "; a checkpoint is written, --resume goes on"
+            if self.options.trace is not None:
+                saved = ""
+            raise Interrupted(f"stopped at step {self.step}{saved}", self._stopped.signal)
 
     def save(self) -> None:
         """Write a checkpoint.
@@ -256,6 +269,7 @@ class Run:
             state = result.h, result.c
             total += result.loss * inputs.num_tokens
             tokens += inputs.num_tokens
+            self._check_stop()
         return perplexity(total / tokens)
 
     def _train_step(
@@ -305,7 +319,7 @@ class Run:
         self.summary.best_perplexity = {
             split: self.text.best_perplexity(split) for split in ("valid", "test")
         }
-        content = json.dumps(vars(self.summary), indent=2)
+        content = json.dumps(_finite(vars(self.summary)), indent=2)
         write_whole(self.options.out / "summary.json", content.encode())
 
     def _trace_header(self) -> dict[str, Any]:
@@ -411,6 +425,15 @@ def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
     raise NumericFailure(
         f"step {step}, all replicas: norm of the summed gradient is {result.gradient_norm}"
     )
+
+
+def _finite(value: Any) -> Any:
+    """Return plain values with None for infinities, which JSON does not know."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def perplexity(loss: float) -> float:

@@ -300,8 +300,8 @@ def test_a_reader_follows_and_makes_room(tmp_path, steps):
         daemon=True,
     )
     writer.start()
-    trace = wait_for_trace(folder, lambda: None)
-    for expected, found in zip(steps, trace.follow(3, lambda: None, delete=True), strict=True):
+    trace = wait_for_trace(folder, lambda: True)
+    for expected, found in zip(steps, trace.follow(3, lambda: True, delete=True), strict=True):
         np.testing.assert_array_equal(found["loss/global"], expected["loss/global"])
     writer.join(timeout=5)
     assert not list(folder.glob("step-*.safetensors"))
@@ -319,6 +319,16 @@ def test_a_reader_hears_of_a_dead_writer(trace):
         next(follower)
     with pytest.raises(UsageError, match="the writer is gone"):
         wait_for_trace(trace.folder / "none", dead)
+
+
+def test_a_writer_that_ends_early_is_not_waited_for(trace):
+    follower = trace.follow(4, lambda: False, delete=False)
+    for _ in range(3):
+        next(follower)
+    with pytest.raises(UsageError, match="its writer ended before step 3"):
+        next(follower)
+    with pytest.raises(UsageError, match="its writer ended before the first step"):
+        wait_for_trace(trace.folder / "none", lambda: False)
 
 
 ORPHAN = """

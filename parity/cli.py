@@ -45,6 +45,9 @@ def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Abort:
         print("error: interrupted", file=sys.stderr)
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.ctx.get_help(), file=sys.stderr)
+        return 2
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = f" (see {context.command_path} --help)" if context else ""

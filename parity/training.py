@@ -117,6 +117,11 @@ def run_training(
     checkpoint = find_checkpoint(options, notes)
     if checkpoint is not None:
         check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
+        if options.steps is not None and options.steps < checkpoint.step:
+            raise UsageError(
+                f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
+                f"allowed: >= {checkpoint.step}"
+            )
     check_folder(options)
     for note in notes:
         say(note)
@@ -358,7 +363,10 @@ def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | Non
     if options.resume is None:
         return None
     if options.resume == "":
-        return newest_checkpoint(options.out / "checkpoints", notes)
+        newest = newest_checkpoint(options.out / "checkpoints", notes)
+        if newest is None:
+            notes.append(f"{options.out}: holds no checkpoint to resume; starting at step 0")
+        return newest
     path = Path(options.resume)
     if not path.is_dir():
         return load_checkpoint(path)

@@ -260,6 +260,18 @@ def test_resuming_after_damage_falls_back_loudly_and_ends_the_same(tmp_path, cap
     np.testing.assert_array_equal(rest.losses, whole.losses[5:])
 
 
+def test_resuming_where_there_is_nothing_says_so(tmp_path, capfd):
+    _, summary = train(tmp_path, resume="", steps=2)
+    assert summary.steps == 2
+    assert "holds no checkpoint to resume; starting at step 0" in capfd.readouterr().err
+
+
+def test_steps_that_lie_behind_the_checkpoint_are_refused(tmp_path):
+    train(tmp_path, steps=4)
+    with pytest.raises(UsageError, match=r"--steps is 3, but the checkpoint is at step 4"):
+        train(tmp_path, resume="", steps=3)
+
+
 @pytest.mark.parametrize("named", ["", "checkpoints", "checkpoints/step-00000003.safetensors"])
 def test_a_run_resumes_from_what_is_named(tmp_path, named):
     train(tmp_path / "first", steps=3)

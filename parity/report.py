@@ -98,6 +98,11 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         "steps": verdict.steps,
         "rungs": rung_values(verdict),
     }
+    if verdict.amplified is not None:
+        values["amplified"] = {
+            "sides": list(verdict.amplified.sides),
+            **verdict.amplified.place.to_json(),
+        }
     if not verdict.matches:
         first = verdict.mismatches[0]
         values["first_mismatch"] = {
@@ -198,6 +203,14 @@ def report_text(values: dict[str, Any]) -> str:
             'float32 is judged by the column "one step": the oracle computes each rung from '
             "what the side itself recorded below it."
         )
+    for run in values["runs"]:
+        if "amplified" in run:
+            a, b = run["amplified"]["sides"]
+            lines.append(
+                f"{run['dtype']}: this training amplifies rounding so much that the free runs "
+                f"of {a} and {b} exceed the bound first in {_where(run['amplified'])}, every "
+                "rung being in order; from there on it is judged like float32."
+            )
     lines += ["", *_training_lines(values)]
     first = values["first_mismatch"]
     if first:

@@ -165,12 +165,13 @@ def header(spec: Spec, framework: str, replicas: int = 2, **values) -> dict:
 
 
 def recorded_steps(
-    spec: Spec, steps: int, replicas: int = 2, *, carry: bool = True
+    spec: Spec, steps: int, replicas: int = 2, *, carry: bool = True, nudge: float = 0.0
 ) -> list[dict[str, np.ndarray]]:
     """Return what a side that rounds correctly records: every tensor of the first steps.
 
     Args:
       carry: if false, the side forgets its state after each batch, whatever the batch says.
+      nudge: share by which the weights are off after the first step.
     """
     trainer, found, state = OracleTrainer(spec, replicas), [], None
     sizes = split_rows(spec.training.batch_size, replicas)
@@ -185,8 +186,15 @@ def recorded_steps(
         rate = learning_rate(spec.training, step // 4)
         result = trainer.step(inputs, state, rate, record=True)
         state = result.h, result.c
+        tensors = dict(result.tensors)
+        if step == 0 and nudge:
+            weights = {
+                n: a * (1 + nudge) for n, a in tensors.items() if n.startswith("weight/")
+            }
+            tensors |= weights
+            trainer.load(dict(trainer.snapshot()) | weights)
         found.append(
-            dict(result.tensors)
+            tensors
             | {
                 "batch/tokens": inputs.tokens,
                 "batch/targets": inputs.targets,

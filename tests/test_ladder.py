@@ -375,3 +375,37 @@ def test_uneven_shares_are_those_of_the_data():
         for tensors in recorded_steps(spec, 2, count):
             assert tensors["batch/sizes"].tolist() == split_rows(5, count)
             assert tensors["batch/lengths"][-1] == 0
+
+
+def unstable(fault=False):
+    """Return a training that amplifies rounding from step to step, and two sides of it.
+
+    The right side's weights are off by a little rounding after the first step. With a fault,
+    its gradient is off at a later step, too, by less than the free runs have drifted by then.
+    """
+    spec = spec_of("float64").replace(optimizer="sgd", learning_rate=40.0, clip_norm=1e3)
+    left = recorded_steps(spec, 12)
+    trainer_steps = recorded_steps(spec, 12, nudge=1e-13)
+    if fault:
+        trainer_steps = changed(
+            trainer_steps, 11, "gradient/lstm_0/bias", lambda a: a * (1 + 1e-9)
+        )
+    return spec, left, trainer_steps
+
+
+def test_amplified_rounding_is_no_mismatch():
+    verdict = climbed(*unstable())
+    assert verdict.matches
+    assert verdict.steps == 12
+    assert verdict.amplified is not None, (
+        "the free runs must have drifted, or this tests nothing"
+    )
+    assert verdict.amplified.place.step > 0
+
+
+def test_a_fault_behind_amplified_rounding_is_found():
+    verdict = climbed(*unstable(fault=True))
+    assert not verdict.matches
+    assert verdict.amplified is not None
+    first = verdict.mismatches[0]
+    assert (first.place.tensor, first.place.step) == ("gradient/lstm_0/bias", 11)

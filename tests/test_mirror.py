@@ -142,7 +142,7 @@ def test_modules_have_the_same_docstring(module):
         assert words(first) == words(second)
 
 
-@pytest.mark.parametrize(("name", "first", "second"), pairs())
+@pytest.mark.parametrize(("name", "first", "second"), list(pairs()))
 def test_signatures_are_the_same(name, first, second):
     assert type(first) is type(second)
     if isinstance(first, ast.ClassDef):
@@ -156,7 +156,7 @@ def test_signatures_are_the_same(name, first, second):
     assert returns[0] == returns[1]
 
 
-@pytest.mark.parametrize(("name", "first", "second"), pairs())
+@pytest.mark.parametrize(("name", "first", "second"), list(pairs()))
 def test_docstrings_are_the_same(name, first, second):
     texts = [{k: words(v) for k, v in sections(node).items()} for node in (first, second)]
     for exceptions, section in ((OWN_PARAMETERS, "Args"), (OWN_RESULTS, "Returns")):

@@ -25,8 +25,8 @@ def load_engine(threads: int, device: str = "cpu"):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # or it looks for a driver, and complains
-    # The pool that operations share is made before any session: its own setting comes too late,
-    # and one replica of one thread would use every core.
+    # differs: the pool that operations share is made before any session, whose own setting of
+    # threads comes too late: one replica of one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     try:
         with _without_greeting():

@@ -191,7 +191,7 @@ class SentenceBatches:
             keys -= np.uint64(1)
             keys //= np.uint64(_BUCKET)
             keys <<= np.uint64(32)
-            batch_keys = np.zeros(self.batches_per_epoch, dtype=np.uint64)
+            batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
             if self._shuffle:
                 draws = _draws(self._seed, epoch, 0, self.num_rows)
                 draws >>= np.uint64(32)  # in place: for ten million rows each array is 80 MB
@@ -271,7 +271,8 @@ def _even_bounds(total: int, parts: int) -> NDArray[np.int64]:
     """Return parts + 1 bounds of 0 .. total; earlier parts are larger, by one at most."""
     size, larger = divmod(total, parts)
     part = np.arange(parts + 1, dtype=np.int64)
-    return part * size + np.minimum(part, larger)
+    bounds: NDArray[np.int64] = part * size + np.minimum(part, larger)
+    return bounds
 
 
 def _check_positive(**arguments: int) -> None:

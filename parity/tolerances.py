@@ -38,20 +38,37 @@ class Tolerance:
 
 EXACT = Tolerance(0.0, 0.0)
 
-# (dtype, rung) -> tolerance.
+# float64, free runs of 200 steps on WikiText-2 (vocabulary 10,000, dropout, clipping): the
+# largest distance between the frameworks, or from the oracle, over the tensor's largest
+# magnitude was 6.4e-13 in forward and weight (Adam), 2.5e-13 in gradient, 1.9e-13 in optimizer,
+# 7.6e-16 in loss. What remains is the order of the sums in products, and the last bits of exp
+# and tanh; Adam divides by the root of the second moment, which passes the rounding of a tiny
+# gradient on as a share of the whole step. The bound is 16 times the worst. SGD stayed below
+# 3e-14 but in one training that amplifies rounding (learning rate 1 on `tiny`, streamed:
+# 2.7e-11 at step 73), which the ladder tells apart.
+_FREE_RUN = Tolerance(1e-11, 1e-11)
+
+# (dtype, rung) -> tolerance. In float32 each rung is held to what the oracle makes of the rung
+# below, so no bound depends on the number of steps; the unit roundoff is 6e-8.
 TABLE: dict[tuple[str, str], Tolerance] = {
     ("float64", "batch"): EXACT,
     ("float32", "batch"): EXACT,
     ("float64", "replicas"): EXACT,
     ("float32", "replicas"): EXACT,
-    ("float64", "forward"): Tolerance(1e-11, 1e-11),
-    ("float64", "loss"): Tolerance(1e-11, 1e-11),
-    ("float64", "gradient"): Tolerance(1e-11, 1e-11),
-    ("float64", "optimizer"): Tolerance(1e-11, 1e-11),
-    ("float64", "weight"): Tolerance(1e-11, 1e-11),
+    ("float64", "forward"): _FREE_RUN,
+    ("float64", "loss"): _FREE_RUN,
+    ("float64", "gradient"): _FREE_RUN,
+    ("float64", "optimizer"): _FREE_RUN,
+    ("float64", "weight"): _FREE_RUN,
+    # seen 9.5e-7: products of up to 200 terms, through all layers and time steps
     ("float32", "forward"): Tolerance(1e-5, 1e-5),
-    ("float32", "loss"): Tolerance(1e-5, 1e-5),
+    # seen 1.4e-7: one sum over the batch's tokens
+    ("float32", "loss"): Tolerance(2e-6, 2e-6),
+    # seen 1.3e-5, where gates saturate: 1 - f is zero in float32 and not in float64, and the
+    # rest of the bias's gradient cancels to little more than that
     ("float32", "gradient"): Tolerance(1e-4, 1e-4),
-    ("float32", "optimizer"): Tolerance(1e-5, 1e-5),
-    ("float32", "weight"): Tolerance(1e-5, 1e-5),
+    # seen 1.5e-7: a few operations on each element
+    ("float32", "optimizer"): Tolerance(1e-6, 1e-6),
+    # seen 8.1e-8: the same
+    ("float32", "weight"): Tolerance(1e-6, 1e-6),
 }

@@ -44,8 +44,8 @@ EXACT = Tolerance(0.0, 0.0)
 # 7.6e-16 in loss. What remains is the order of the sums in products, and the last bits of exp
 # and tanh; Adam divides by the root of the second moment, which passes the rounding of a tiny
 # gradient on as a share of the whole step. The bound is 16 times the worst. SGD stayed below
-# 3e-14 but in one training that amplifies rounding (learning rate 1 on `tiny`, streamed:
-# 2.7e-11 at step 73), which the ladder tells apart.
+# 3e-14, but for streamed text at learning rate 1: that training amplifies rounding beyond the
+# bound (`tiny` at step 73, `tf2fluid` at step 40), which the ladder tells apart.
 _FREE_RUN = Tolerance(1e-11, 1e-11)
 
 # (dtype, rung) -> tolerance. In float32 each rung is held to what the oracle makes of the rung

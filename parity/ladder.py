@@ -34,7 +34,8 @@ from parity.compare import (
 )
 from parity.errors import UsageError
 from parity.initial import initial_snapshot
-from parity.oracle import Oracle, clip_by_global_norm, update_slots, update_weights
+from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.oracle.training import Oracle
 from parity.parameters import snapshot_names
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, dropout_masks

@@ -8,7 +8,8 @@ import numpy as np
 
 from data.prefetch import Prefetch
 from parity.initial import initial_snapshot
-from parity.oracle import Oracle, language_model
+from parity.oracle.networks import language_model
+from parity.oracle.training import Oracle
 from parity.replicas import split_rows
 from parity.spec import ModelSpec, Spec, TrainSpec, learning_rate
 from parity.steps import StepInputs, StepResult, step_inputs

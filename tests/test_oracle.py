@@ -8,14 +8,10 @@ import pytest
 from oracle_side import random_inputs, share_of_rows, small_spec
 
 from parity.initial import initial_snapshot
-from parity.oracle import (
-    Oracle,
-    clip_by_global_norm,
-    language_model,
-    sigmoid,
-    update_slots,
-    update_weights,
-)
+from parity.oracle.layers import sigmoid
+from parity.oracle.networks import language_model
+from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.oracle.training import Oracle
 from parity.replicas import split_rows
 from parity.steps import StepInputs
 

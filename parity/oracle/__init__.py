@@ -1,0 +1,1 @@
+"""The referee: networks, updates and training in plain NumPy and float64."""

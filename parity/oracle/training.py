@@ -1,0 +1,69 @@
+"""The training loop of the oracle: what a trainer does in a step, in plain NumPy."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from parity.oracle.networks import NETWORKS
+from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.spec import Spec
+from parity.steps import StepInputs
+
+Arrays = dict[str, np.ndarray]
+
+
+class Oracle:
+    """The training of a network, step by step, as the frameworks' trainers do it.
+
+    Attributes:
+      snapshot: weights and optimiser state before the next step, float64.
+      state: (h, c) before the next step, or None at the start of a text.
+    """
+
+    def __init__(self, spec: Spec, snapshot: Mapping[str, np.ndarray]):
+        """Start from a snapshot (in any precision) and from the start of the text."""
+        self.spec = spec
+        self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
+        self.state: tuple[np.ndarray, np.ndarray] | None = None
+
+    def step(self, inputs: StepInputs, learning_rate: float, sizes: Sequence[int]) -> Arrays:
+        """Do one step and return all that a trace records of it, under the trace's names.
+
+        Args:
+          sizes: rows per replica; the oracle has no replicas and only sums its loss by them.
+        """
+        spec, rows = self.spec, len(inputs.tokens)
+        if self.state is None or not inputs.carry:
+            shape = (rows, spec.model.num_layers, spec.model.hidden_size)
+            self.state = np.zeros(shape), np.zeros(shape)
+        inputs = StepInputs(
+            inputs.tokens,
+            inputs.targets,
+            inputs.lengths,
+            inputs.carry,
+            tuple(np.asarray(mask, np.float64) for mask in inputs.masks),
+        )
+        weights = {
+            name.split("/", 1)[1]: array
+            for name, array in self.snapshot.items()
+            if name.startswith("weight/")
+        }
+        activations, gradients = NETWORKS[spec.network](spec, weights, inputs, self.state)
+        clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
+        slots = update_slots(spec, self.snapshot, clipped)
+        moved = update_weights(spec, self.snapshot, slots, clipped, learning_rate)
+        self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
+        self.state = activations["h"], activations["c"]
+
+        row_loss = activations["token_loss"].sum(axis=1) / inputs.num_tokens
+        bounds = np.cumsum([0, *sizes])
+        losses = np.array([row_loss[a:b].sum() for a, b in pairwise(bounds)])
+        return (
+            {f"forward/{name}": array for name, array in activations.items()}
+            | {"loss/replicas": losses, "loss/global": losses.sum()}
+            | {f"gradient/{name}": array for name, array in gradients.items()}
+            | {"gradient_norm": norm}
+            | {f"clipped_gradient/{name}": array for name, array in clipped.items()}
+            | self.snapshot
+        )

@@ -9,6 +9,7 @@ from paddle_impl.parallel.devices import replica_devices
 from paddle_impl.parallel.parallel_executor import ParallelExecutor
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
 from parity.initial import initial_snapshot
+from parity.networks import NETWORKS as NETWORK_TABLES
 from parity.parameters import parameters
 from parity.steps import StepResult, join_activations, split_feeds
 
@@ -106,7 +107,7 @@ class Trainer:
 
         Args:
           inputs: StepInputs.
-          state: (h, c) before the batch, each [batch, layers, hidden].
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
           learning_rate: of this step.
           record: also return all that a trace holds.
 
@@ -115,43 +116,37 @@ class Trainer:
         """
         self._set_learning_rate(learning_rate)
         outputs = self._outputs
-        wanted = [outputs.loss, outputs.h, outputs.c, self._norm]
+        wanted = [outputs.loss, *outputs.state.values(), self._norm]
         if record:
             wanted += [*outputs.activations.values(), *self._gradients, *self._clipped]
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
         values = self._train.run([variable.name for variable in wanted], feeds)
-        losses, h, c, norms, *rest = values
-        tensors = self._record(inputs, rest) if record else {}
-        return StepResult(
-            np.concatenate(losses),
-            np.concatenate(h),
-            np.concatenate(c),
-            norms[0].item(),
-            tensors,
-        )
+        count = len(outputs.state)
+        state, norms = _joined(outputs.state, values[1 : 1 + count]), values[1 + count]
+        tensors = self._record(inputs, values[2 + count :]) if record else {}
+        return StepResult(np.concatenate(values[0]), state, norms[0].item(), tensors)
 
     def evaluate(self, inputs, state):
         """Compute the loss of one global batch, without dropout and without training on it.
 
         Args:
           inputs: StepInputs without masks.
-          state: (h, c) before the batch, each [batch, layers, hidden].
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
 
         Returns:
           StepResult with a gradient norm of 0.
         """
         outputs = self._evaluation
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        losses, h, c = self._evaluate.run(
-            [v.name for v in (outputs.loss, outputs.h, outputs.c)], feeds
-        )
-        return StepResult(np.concatenate(losses), np.concatenate(h), np.concatenate(c), 0.0, {})
+        wanted = [outputs.loss, *outputs.state.values()]
+        losses, *rest = self._evaluate.run([variable.name for variable in wanted], feeds)
+        return StepResult(np.concatenate(losses), _joined(outputs.state, rest), 0.0, {})
 
     def _record(self, inputs, values):
         names = list(self._outputs.activations)
         activations = dict(zip(names, values, strict=False))
         reduced = [parts[0] for parts in values[len(names) :]]
-        tensors = join_activations(self.spec, activations, inputs.tokens.shape[1])
+        tensors = join_activations(self.spec, activations, inputs)
         for kind, group in (
             ("gradient", reduced[: len(self._gradients)]),
             ("clipped_gradient", reduced[len(self._gradients) :]),
@@ -171,21 +166,28 @@ class Trainer:
         self._learning_rate_set = learning_rate
 
 
+def _joined(names, values):
+    return {name: np.concatenate(parts) for name, parts in zip(names, values, strict=True)}
+
+
 def _inputs(spec, masks):
-    model, dtype = spec.model, spec.training.dtype
+    described, dtype = NETWORK_TABLES[spec.network], spec.training.dtype
     data = paddle.static.data
-    widths = [model.embedding_size] + [model.hidden_size] * model.num_layers
-    dropped = masks and model.keep < 1
+    batch = {
+        name: data(name, [-1] * len(axes), "int64") for name, axes in described.batch.items()
+    }
+    state = {
+        name: data(name, [-1, *shape], dtype)
+        for name, shape in described.state(spec.model).items()
+    }
+    dropped = described.masks(spec.model) if masks and spec.model.keep < 1 else {}
     return Inputs(
-        tokens=data("tokens", [-1, -1], "int64"),
-        targets=data("targets", [-1, -1], "int64"),
-        lengths=data("lengths", [-1], "int64"),
-        h=data("h", [-1, model.num_layers, model.hidden_size], dtype),
-        c=data("c", [-1, model.num_layers, model.hidden_size], dtype),
-        masks=[
-            data(f"mask_{place}", [-1, -1, width], dtype) if dropped else None
-            for place, width in enumerate(widths)
-        ],
+        batch=batch,
+        state=state,
+        masks={
+            name: data(f"mask/{name}", [-1, -1, axes[2]], dtype)
+            for name, axes in dropped.items()
+        },
         scale=data("scale", [1], dtype),
     )
 

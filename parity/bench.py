@@ -142,7 +142,7 @@ def _generated_text(spec: Spec, options: BenchOptions) -> Path:
     """Write text with just the vocabulary asked for, and enough of it for all steps."""
     words = spec.model.vocabulary_size - 2  # beside <unk> and <eos>
     folder = options.out / f"zipf-{words}"
-    needed = spec.training.batch_size * spec.training.time
+    needed = spec.training.batch_size * spec.text.time
     counts = {
         "train": max(needed * (options.steps + 1), 2 * words),
         "valid": 2 * needed,

@@ -1,8 +1,8 @@
 """Checkpoints: one safetensors file that either framework writes and either resumes from.
 
-A checkpoint holds the weights and the optimiser's state in canonical layout, the LSTM state
-that the stream carries, and as metadata the spec, the next step, and hashes. Beside the files
-stands `latest`, the name of the newest one, written last.
+A checkpoint holds the weights and the optimiser's state in canonical layout, the recurrent
+state that a stream carries, and as metadata the spec, the next step, and hashes. Beside the
+files stand the vocabularies, and `latest`, the name of the newest one, written last.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class Checkpoint:
       spec: network and training.
       step: the next step, counted over epochs: the position in the data.
       snapshot: "weight/...", "optimizer/..." -> array, canonical layout, the run's dtype.
-      state: LSTM state (h, c) to carry on, each [batch, layers, hidden], or None.
+      state: recurrent state to carry on, name -> [batch, layers, hidden], or None.
       corpus: hash of the encoded text and vocabulary.
       framework: which side wrote it.
     """
@@ -43,7 +43,7 @@ class Checkpoint:
     spec: Spec
     step: int
     snapshot: Mapping[str, np.ndarray]
-    state: tuple[np.ndarray, np.ndarray] | None
+    state: Mapping[str, np.ndarray] | None
     corpus: str
     framework: str
 
@@ -61,7 +61,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     if checkpoint.state is not None:
         tensors |= {
             f"state/{name}": np.asarray(array, order="C")
-            for name, array in zip("hc", checkpoint.state, strict=True)
+            for name, array in checkpoint.state.items()
         }
     metadata = {
         "format": FORMAT,
@@ -111,10 +111,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
     for name, shape in shapes.items():
         if tensors[name].shape != shape:
             raise UsageError(f"{path}: {name} is {tensors[name].shape}; its spec says {shape}")
-    state = (tensors["state/h"], tensors["state/c"]) if "state/h" in tensors else None
+    state = {name.split("/", 1)[1]: a for name, a in tensors.items() if name not in held}
     snapshot = {name: tensors[name] for name in shapes}
     step, corpus = int(metadata["step"]), metadata["corpus"]
-    return Checkpoint(spec, step, snapshot, state, corpus, metadata["framework"])
+    return Checkpoint(spec, step, snapshot, state or None, corpus, metadata["framework"])
 
 
 def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
@@ -161,12 +161,12 @@ def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change:
     differences = []
     if checkpoint.spec.network != spec.network:
         differences.append(("model", "network", checkpoint.spec.network, spec.network))
-    for part in ("model", "training"):
+    for part in ("model", "text", "training"):
         before, now = checkpoint.spec.to_json()[part], spec.to_json()[part]
         differences += [
             (part, name, before[name], now[name])
             for name in before
-            if before[name] != now[name] and name != "epochs"
+            if name in now and before[name] != now[name] and name != "epochs"
         ]
     if corpus != checkpoint.corpus:
         differences.append(("training", "corpus", checkpoint.corpus[:12], corpus[:12]))

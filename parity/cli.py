@@ -5,7 +5,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import click
 from parity.errors import DEFECT_STATUS, UsageError
 from parity.fields import flag
 from parity.options import TrainOptions
-from parity.spec import ModelSpec, Spec, TrainSpec, preset
+from parity.presets import preset
+from parity.spec import PARTS, Spec, TrainSpec
 
 
 def fail(error: BaseException, *, debug: bool) -> int:
@@ -64,12 +65,16 @@ def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 def spec_options(*left_out: str) -> Callable[[Callable], Callable]:
     """Return a decorator that adds a flag for each field of the specs but those left out.
 
-    The flags have no default: the preset has it.
+    The flags have no default: the preset has it. A field that several networks have is one
+    flag; that a flag is another network's is found when the spec is made.
     """
+    classes = [TrainSpec, *(cls for parts in PARTS.values() for cls in parts)]
 
     def decorate(command: Callable) -> Callable:
-        for cls in (TrainSpec, ModelSpec):
-            command = _options(cls, command, defaults=False, left_out=left_out)
+        seen = set(left_out)
+        for cls in classes:
+            command = _options(cls, command, defaults=False, left_out=seen)
+            seen |= {field.name for field in dataclasses.fields(cls)}
         return command
 
     return decorate
@@ -89,10 +94,28 @@ def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
     """Return the preset with the flags that were given in place of its values.
 
     Raises:
-      UsageError: for an unknown network or preset, or a value out of range.
+      UsageError: for an unknown network or preset, a flag that only another network has, or a
+        value out of range.
     """
+    spec = preset(network, preset_name)
     given = {name: value for name, value in values.items() if value is not None}
-    return preset(network, preset_name).replace(**given)
+    known = {
+        field.name
+        for part in (spec.model, spec.text, spec.training)
+        for field in dataclasses.fields(part)
+    }
+    for name in given:
+        if name not in known:
+            others = [
+                other
+                for other, parts in PARTS.items()
+                if any(name == field.name for cls in parts for field in dataclasses.fields(cls))
+            ]
+            raise UsageError(
+                f"{flag(name)} is no flag of --network {network}; allowed with --network "
+                f"{' or '.join(others)}"
+            )
+    return spec.replace(**given)
 
 
 def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -> None:
@@ -110,7 +133,7 @@ def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -
 
 
 def _options(
-    cls: type, command: Callable, *, defaults: bool, left_out: tuple[str, ...] = ()
+    cls: type, command: Callable, *, defaults: bool, left_out: Collection[str] = ()
 ) -> Callable:
     hints = typing.get_type_hints(cls)
     for field in reversed(dataclasses.fields(cls)):
@@ -122,8 +145,10 @@ def _options(
         if defaults:
             keywords |= {"default": field.default, "show_default": field.default is not None}
         if kind is bool:
-            if field.default:
+            if field.default or not defaults:
                 names = [f"{names[0]}/--no-{names[0][2:]}"]
+            if not defaults:
+                keywords["default"] = None
             keywords["is_flag"] = True
         elif typing.get_origin(kind) is tuple:
             keywords["type"] = _Several(typing.get_args(kind)[0])

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from parity.errors import NumericFailure, UsageError
+from parity.networks import NETWORKS
 from parity.parameters import parameters, snapshot_names, snapshot_shapes
 from parity.spec import Spec
+from parity.steps import shape_of
 from parity.tolerances import TABLE, Tolerance
 from parity.trace import rung_of
 
@@ -19,20 +21,12 @@ def tensor_names(spec: Spec) -> list[str]:
 
     Forward before backward before update, lower layers first.
     """
-    layers = range(spec.model.num_layers)
+    network = NETWORKS[spec.network]
     table = [parameter.name for parameter in parameters(spec)]
     snapshot = list(snapshot_names(spec))
     return [
-        *(
-            f"batch/{name}"
-            for name in ("tokens", "targets", "lengths", "sizes", "carry", "learning_rate")
-        ),
-        "forward/embedded",
-        *(f"forward/lstm_{k}/hidden" for k in layers),
-        "forward/c",
-        "forward/h",
-        "forward/logits",
-        "forward/token_loss",
+        *(f"batch/{name}" for name in (*network.batch, "sizes", "carry", "learning_rate")),
+        *(f"forward/{name}" for name in network.activations(spec.model)),
         "loss/replicas",
         "loss/global",
         *(f"gradient/{name}" for name in table),
@@ -283,49 +277,52 @@ def check_shapes(
                 f"{where}: {name} has shape {list(tensors[name].shape)}; "
                 f"its spec says {list(shapes[name])}"
             )
-    rows, time = tensors["batch/tokens"].shape
+    network, rows = NETWORKS[spec.network], len(tensors["batch/lengths"])
     if tensors["batch/sizes"].sum() != rows:
         sizes = tensors["batch/sizes"].tolist()
         raise UsageError(f"{where}: batch/sizes is {sizes}; the batch has {rows} rows")
-    for name, most in (
-        ("tokens", spec.model.vocabulary_size - 1),
-        ("targets", spec.model.vocabulary_size - 1),
-        ("lengths", time),
-    ):
+    sizes = _sizes(spec, tensors)
+    most = {
+        name: getattr(spec.model, of_model) - 1
+        for name, of_model in network.vocabularies.items()
+    } | {lengths: sizes[axis] for axis, lengths in network.lengths.items()}
+    for name in network.batch:
         array = tensors[f"batch/{name}"]
-        if array.min() < 0 or array.max() > most:
+        if array.min() < 0 or array.max() > most[name]:
             seen = f"{array.min()} to {array.max()}"
-            raise UsageError(f"{where}: batch/{name} holds {seen}; allowed: 0 to {most}")
+            raise UsageError(f"{where}: batch/{name} holds {seen}; allowed: 0 to {most[name]}")
+
+
+def _sizes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return the sizes of a batch's axes, as far as it was recorded."""
+    sizes = {"batch": 0, "time": 0, "source_time": 0}
+    for name, axes in NETWORKS[spec.network].batch.items():
+        shape = tensors.get(f"batch/{name}", np.zeros(0)).shape
+        sizes |= {str(axis): size for axis, size in zip(axes, shape, strict=False)}
+    return sizes
 
 
 def _shapes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that a spec gives to a step's tensors, for the rows and time it has."""
-    model = spec.model
-    rows, time = (*tensors.get("batch/tokens", np.zeros(0)).shape, 0, 0)[:2]
-    state = (rows, model.num_layers, model.hidden_size)
-    hidden = (rows, time, model.hidden_size)
+    network, sizes = NETWORKS[spec.network], _sizes(spec, tensors)
     snapshot = snapshot_shapes(spec)
     kinds = ("gradient", "clipped_gradient")
-    replicas = tensors.get("batch/sizes", np.zeros(0)).shape
+    replicas = tensors.get("batch/sizes", np.zeros(0)).shape[:1]
     return {
-        "batch/tokens": (rows, time),
-        "batch/targets": (rows, time),
-        "batch/lengths": (rows,),
-        "batch/sizes": replicas[:1],
+        **{f"batch/{name}": shape_of(axes, sizes) for name, axes in network.batch.items()},
+        "batch/sizes": replicas,
         "batch/carry": (),
         "batch/learning_rate": (),
-        "forward/embedded": (rows, time, model.embedding_size),
-        **{f"forward/lstm_{k}/hidden": hidden for k in range(model.num_layers)},
-        "forward/c": state,
-        "forward/h": state,
-        "forward/logits": (rows, time, model.vocabulary_size),
-        "forward/token_loss": (rows, time),
-        "loss/replicas": replicas[:1],
+        **{
+            f"forward/{name}": shape_of(axes, sizes)
+            for name, axes in network.activations(spec.model).items()
+        },
+        "loss/replicas": replicas,
         "loss/global": (),
         "gradient_norm": (),
         **{f"{kind}/{each.name}": each.shape for kind in kinds for each in parameters(spec)},
         **snapshot,
-        **{f"replicas/{name}": replicas[:1] for name in snapshot},
+        **{f"replicas/{name}": replicas for name in snapshot},
     }
 
 

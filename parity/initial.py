@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from parity.networks import NETWORKS
 from parity.parameters import parameters, snapshot_shapes
 from parity.spec import Spec
 
@@ -9,8 +10,8 @@ from parity.spec import Spec
 def initial_snapshot(spec: Spec) -> dict[str, np.ndarray]:
     """Draw the weights from the seed and set the optimiser's state to its start.
 
-    Every parameter, biases included, is uniform in [-initial_scale, initial_scale): a bias of
-    zeros would hide a gate order that is wrong in the bias alone.
+    Every parameter, biases included, is uniform in [-initial_scale, initial_scale) about its
+    mean: a bias of zeros would hide a gate order that is wrong in the bias alone.
 
     Returns:
       Canonical name -> array in the run's dtype. The weights are drawn in float64 and rounded,
@@ -25,7 +26,9 @@ def initial_snapshot(spec: Spec) -> dict[str, np.ndarray]:
         # a stream per parameter: adding one elsewhere leaves the others' values alone
         generator = np.random.Generator(np.random.PCG64([spec.training.seed, index]))
         values = generator.random(parameter.shape)
-        drawn[f"weight/{parameter.name}"] = ((2 * values - 1) * scale).astype(dtype)
+        drawn[f"weight/{parameter.name}"] = (parameter.mean + (2 * values - 1) * scale).astype(
+            dtype
+        )
     starts = {"beta1_power": spec.training.beta1, "beta2_power": spec.training.beta2}
     return {
         name: drawn[name]
@@ -35,8 +38,9 @@ def initial_snapshot(spec: Spec) -> dict[str, np.ndarray]:
     }
 
 
-def zero_state(spec: Spec, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the LSTM state (h, c) at the start of a text, each [batch, layers, hidden]."""
-    shape = (rows, spec.model.num_layers, spec.model.hidden_size)
-    dtype = spec.training.dtype
-    return np.zeros(shape, dtype), np.zeros(shape, dtype)
+def zero_state(spec: Spec, rows: int) -> dict[str, np.ndarray]:
+    """Return the state at the start of a text, name -> [batch, ...]; empty for seq2seq."""
+    state = NETWORKS[spec.network].state(spec.model)
+    return {
+        name: np.zeros((rows, *shape), spec.training.dtype) for name, shape in state.items()
+    }

@@ -34,6 +34,7 @@ from parity.compare import (
 )
 from parity.errors import UsageError
 from parity.initial import initial_snapshot
+from parity.networks import NETWORKS
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.training import Oracle
 from parity.parameters import snapshot_names
@@ -119,12 +120,13 @@ class Ladder:
             check_numbers(tensors[side], side, step, self.names)
         batch = tensors[self.sides[0]]
         for side in self.sides:
-            seen = [list(each["batch/tokens"].shape) for each in (batch, tensors[side])]
-            if seen[0] != seen[1]:
-                raise UsageError(
-                    f"{self.sides[0]} and {side}, step {step}: batch/tokens has shape "
-                    f"{seen[0]} against {seen[1]}; allowed: one batch for all sides"
-                )
+            for name in NETWORKS[self.spec.network].batch:
+                seen = [list(each[f"batch/{name}"].shape) for each in (batch, tensors[side])]
+                if seen[0] != seen[1]:
+                    raise UsageError(
+                        f"{self.sides[0]} and {side}, step {step}: batch/{name} has shape "
+                        f"{seen[0]} against {seen[1]}; allowed: one batch for all sides"
+                    )
         inputs = self._inputs(step, batch)
         expected = self._expect(self._oracle, inputs, step, batch)
         free, found = [], []
@@ -189,14 +191,9 @@ class Ladder:
         return first or second
 
     def _inputs(self, step: int, batch: Tensors) -> StepInputs:
-        rows, time = batch["batch/tokens"].shape
-        return StepInputs(
-            batch["batch/tokens"],
-            batch["batch/targets"],
-            batch["batch/lengths"],
-            bool(batch["batch/carry"]),
-            dropout_masks(self.spec, step, rows, time),
-        )
+        arrays = {name: batch[f"batch/{name}"] for name in NETWORKS[self.spec.network].batch}
+        masks = dropout_masks(self.spec, step, arrays)
+        return StepInputs(arrays, bool(batch["batch/carry"]), masks)
 
     def _expect(
         self, oracle: Oracle, inputs: StepInputs, step: int, batch: Tensors
@@ -204,7 +201,7 @@ class Ladder:
         rate = learning_rate(self.spec.training, step // self.per_epoch)
         sizes = [int(size) for size in batch["batch/sizes"]]
         expected = oracle.step(inputs, rate, sizes)
-        if not records_logits(inputs.tokens.size, self.spec.model.vocabulary_size):
+        if not records_logits(expected["forward/logits"].size):
             del expected["forward/logits"]
         expected |= {name: batch[name] for name in batch if name.startswith("batch/")}
         # what the schedule says, not what the side says it used
@@ -221,10 +218,8 @@ class Ladder:
         )
         oracle = Oracle(self.spec, snapshot)
         if before is not None and inputs.carry:
-            oracle.state = (
-                _wide(before["forward/h"]),
-                _wide(before["forward/c"]),
-            )
+            state = NETWORKS[self.spec.network].state(self.spec.model)
+            oracle.state = {name: _wide(before[f"forward/{name}"]) for name in state}
         expected = self._expect(oracle, inputs, step, recorded)
         table = [name for name in self.names if name.startswith("gradient/")]
         table = [name.split("/", 1)[1] for name in table]
@@ -321,7 +316,7 @@ def _check_same(first: tuple[str, dict[str, Any]], other: tuple[str, dict[str, A
             specs = Spec.from_json(of_a[name]).to_json(), Spec.from_json(of_b[name]).to_json()
             seen = "; ".join(
                 f"{field} {specs[0][part][field]!r} against {specs[1][part][field]!r}"
-                for part in ("model", "training")
+                for part in ("model", "text", "training")
                 for field in specs[0][part]
                 if specs[0][part][field] != specs[1][part][field]
             )

@@ -118,8 +118,16 @@ def _end_with_parent() -> None:
 
 def spec_flags(spec: Spec) -> list[str]:
     """Return the flags that make exactly this spec, whatever the presets say."""
-    values = dataclasses.asdict(spec.model) | dataclasses.asdict(spec.training)
-    return ["--network", spec.network, *_flags(values)]
+    values: dict[str, Any] = {}
+    for part in (spec.model, spec.text, spec.training):
+        values |= dataclasses.asdict(part)
+    switches = [
+        flag(name) if value else f"--no-{flag(name)[2:]}"
+        for name, value in values.items()
+        if isinstance(value, bool)
+    ]
+    others = {name: value for name, value in values.items() if not isinstance(value, bool)}
+    return ["--network", spec.network, *switches, *_flags(others)]
 
 
 def _flags(values: Mapping[str, Any]) -> list[str]:

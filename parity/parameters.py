@@ -1,17 +1,17 @@
 """The canonical table of parameters: names, shapes, and the layout each framework keeps.
 
-Gates are ordered i, f, g, o along the last axis of every LSTM kernel and bias. There is one
-trainable bias per layer; where a framework's kernel wants two, the second is a constant zero.
+Gates are ordered i, f, g, o along the last axis of every LSTM kernel and bias, and r, z, c
+along that of a GRU's. There is one trainable bias per layer; where a framework's kernel wants
+two, the second is a constant zero. Each network's own table is in parity/networks.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from parity.networks import NETWORKS
+from parity.networks.network import Parameter
 from parity.spec import Spec
-
-GATES = ("i", "f", "g", "o")
 
 # The two optimisers' slots per parameter, in the order in which they are computed.
 SLOTS = {"sgd": (), "adam": ("m", "v")}
@@ -21,41 +21,13 @@ SLOTS = {"sgd": (), "adam": ("m", "v")}
 # needs them.
 POWERS = {"sgd": (), "adam": ("beta1_power", "beta2_power")}
 
-# Kernels that Paddle's `rnn` op keeps transposed, [4 * hidden, inputs].
+# Kernels that Paddle's `rnn` op keeps transposed, [gates * hidden, inputs].
 _TRANSPOSED = {"paddle": ("input_kernel", "recurrent_kernel"), "tensorflow": ()}
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One trainable tensor.
-
-    Attributes:
-      name: path of the parameter, which the frameworks' own variables carry too.
-      shape: canonical shape.
-    """
-
-    name: str
-    shape: tuple[int, ...]
 
 
 def parameters(spec: Spec) -> tuple[Parameter, ...]:
     """Return the parameters of a network along its path of computation, lower layers first."""
-    model = spec.model
-    table = [Parameter("embed/table", (model.vocabulary_size, model.embedding_size))]
-    inputs = model.embedding_size
-    for layer in range(model.num_layers):
-        gates = len(GATES) * model.hidden_size
-        table += [
-            Parameter(f"lstm_{layer}/input_kernel", (inputs, gates)),
-            Parameter(f"lstm_{layer}/recurrent_kernel", (model.hidden_size, gates)),
-            Parameter(f"lstm_{layer}/bias", (gates,)),
-        ]
-        inputs = model.hidden_size
-    table += [
-        Parameter("softmax/kernel", (model.hidden_size, model.vocabulary_size)),
-        Parameter("softmax/bias", (model.vocabulary_size,)),
-    ]
-    return tuple(table)
+    return NETWORKS[spec.network].parameters(spec.model)
 
 
 def snapshot_names(spec: Spec) -> Iterable[str]:

@@ -1,23 +1,19 @@
 """What one training step reads, as plain arrays: the same for all sides and the oracle."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
+from parity.networks import NETWORKS
+from parity.networks.network import Axes
 from parity.replicas import split_rows
 from parity.spec import Spec
 
-
-class Batch(Protocol):
-    """What the data hands over: a batch of any way of batching."""
-
-    tokens: np.ndarray
-    targets: np.ndarray
-    lengths: np.ndarray
-    carry: bool
+# Activations of real target tokens alone, one after the other, time varying slowest.
+_REAL_ROWS = ("logits", "token_loss")
 
 
 @dataclass(frozen=True)
@@ -25,57 +21,78 @@ class StepInputs:
     """The global batch of one step; rows come first in every array, so replicas share rows.
 
     Attributes:
-      tokens: int64 [batch, time].
-      targets: int64 [batch, time].
-      lengths: int64 [batch], real tokens per row, each in 0..time.
-      carry: whether the hidden state continues from the step before (else it starts at zero).
-      masks: num_layers + 1 arrays [batch, time, width] of 0 or 1/keep; empty: no dropout.
+      batch: name -> int64 array, as parity/networks lists them: `tokens` and `targets`
+        [batch, time], `lengths` [batch] of real tokens per row, and so on.
+      carry: whether the state continues from the step before (else it starts at zero).
+      masks: place -> [batch, time, width] of 0 or 1/keep; empty: no dropout.
     """
 
-    tokens: np.ndarray
-    targets: np.ndarray
-    lengths: np.ndarray
-    carry: bool
-    masks: tuple[np.ndarray, ...] = ()
+    batch: Mapping[str, np.ndarray]
+    carry: bool = False
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.batch["lengths"])
 
     @property
     def num_tokens(self) -> int:
-        """Return the number of real tokens, by which the loss is divided."""
-        return int(self.lengths.sum())
+        """Return the number of real target tokens, by which the loss is divided."""
+        return int(self.batch["lengths"].sum())
+
+    @property
+    def positions(self) -> int:
+        """Return the number of target positions, padding included."""
+        return int(self.batch["targets"].size)
 
 
-def dropout_masks(spec: Spec, step: int, rows: int, time: int) -> tuple[np.ndarray, ...]:
-    """Draw the dropout masks of one step: on the embedding and on each layer's output.
+def axis_sizes(spec: Spec, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return the sizes of the axes that a batch has: "batch", "time" and so on."""
+    sizes: dict[str, int] = {}
+    for name, axes in NETWORKS[spec.network].batch.items():
+        sizes |= dict(zip(map(str, axes), batch[name].shape, strict=True))
+    return sizes
+
+
+def shape_of(axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of a tensor whose axes are named."""
+    return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in axes)
+
+
+def dropout_masks(
+    spec: Spec, step: int, batch: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Draw the dropout masks of one step.
 
     Masks are data, drawn here for both sides. Kept units are scaled by 1/keep ("inverted"
     dropout). Recurrent connections are never dropped.
 
     Returns:
-      num_layers + 1 arrays [batch, time, width] in the run's dtype; none if keep is 1.
+      Place -> array [batch, time, width] in the run's dtype; empty if keep is 1.
 
     Source: Zaremba et al. 2014, section 3 and figure 2.
     """
     model, dtype = spec.model, np.dtype(spec.training.dtype)
     if model.keep == 1.0:
-        return ()
-    widths = [model.embedding_size] + [model.hidden_size] * model.num_layers
-    masks = []
-    for place, width in enumerate(widths):
+        return {}
+    masks, sizes = {}, axis_sizes(spec, batch)
+    for place, (name, axes) in enumerate(NETWORKS[spec.network].masks(model).items()):
         stream = np.random.PCG64([spec.training.seed, step, place])
-        drawn = np.random.Generator(stream).random((rows, time, width), dtype=np.float32)
-        masks.append((drawn < model.keep).astype(dtype) / dtype.type(model.keep))
-    return tuple(masks)
+        shape = shape_of(axes, sizes)
+        drawn = np.random.Generator(stream).random(shape, dtype=np.float32)
+        masks[name] = (drawn < model.keep).astype(dtype) / dtype.type(model.keep)
+    return masks
 
 
-def step_inputs(spec: Spec, step: int, batch: Batch, *, train: bool = True) -> StepInputs:
+def step_inputs(spec: Spec, step: int, batch: Any, *, train: bool = True) -> StepInputs:
     """Return the inputs of a step made from a batch; masks are left out in evaluation.
 
     Args:
-      batch: with tokens, targets [batch, time], lengths [batch] and carry.
+      batch: has the network's arrays and `carry` as attributes.
     """
-    rows, time = batch.tokens.shape
-    masks = dropout_masks(spec, step, rows, time) if train else ()
-    return StepInputs(batch.tokens, batch.targets, batch.lengths, batch.carry, masks)
+    arrays = {name: getattr(batch, name) for name in NETWORKS[spec.network].batch}
+    return StepInputs(arrays, batch.carry, dropout_masks(spec, step, arrays) if train else {})
 
 
 @dataclass(frozen=True)
@@ -84,14 +101,14 @@ class StepResult:
 
     Attributes:
       losses: each replica's share of the global loss, [replicas]; their sum is the global loss.
-      h, c: LSTM state after the batch, each [batch, layers, hidden].
+      state: name -> recurrent state after the batch, [batch, layers, hidden]. The language
+        model hands it to the next batch; of seq2seq it is the encoder's, to look at.
       gradient_norm: global norm of the aggregated gradient, before clipping; 0 in evaluation.
       tensors: what a trace records beyond that, by the trace's names; empty unless asked for.
     """
 
     losses: np.ndarray
-    h: np.ndarray
-    c: np.ndarray
+    state: Mapping[str, np.ndarray]
     gradient_norm: float
     tensors: Mapping[str, np.ndarray]
 
@@ -102,44 +119,95 @@ class StepResult:
 
 
 def split_feeds(
-    spec: Spec, inputs: StepInputs, state: tuple[np.ndarray, np.ndarray], replicas: int
+    spec: Spec, inputs: StepInputs, state: Mapping[str, np.ndarray], replicas: int
 ) -> list[dict[str, np.ndarray]]:
     """Share a global batch out: one feed per replica, name -> array, rows first.
 
-    `scale`, one over the real tokens of the whole batch, is the same on every replica: each
-    replica's loss is then its share of the global mean, whatever the lengths of its rows.
+    Each replica's rows are padded to their own longest only. `scale`, one over the real tokens
+    of the whole batch, is the same on every replica: each replica's loss is then its share of
+    the global mean, whatever the lengths of its rows.
 
     Args:
-      state: (h, c) before the batch, each [batch, layers, hidden].
+      state: before the batch, name -> [batch, layers, hidden].
     """
-    dtype = np.dtype(spec.training.dtype)
-    whole = {
-        "tokens": inputs.tokens,
-        "targets": inputs.targets,
-        "lengths": inputs.lengths,
-        "h": state[0],
-        "c": state[1],
-    } | {f"mask_{place}": mask for place, mask in enumerate(inputs.masks)}
-    bounds = np.cumsum([0, *split_rows(len(inputs.tokens), replicas)])
-    scale = np.array([1 / inputs.num_tokens], dtype)
-    return [
-        {name: array[start:stop] for name, array in whole.items()} | {"scale": scale}
-        for start, stop in pairwise(bounds)
-    ]
+    network = NETWORKS[spec.network]
+    axes: dict[str, Axes] = dict(network.batch)
+    whole = dict(inputs.batch)
+    for name, array in state.items():
+        whole[name], axes[name] = array, ("batch",)
+    of_masks = network.masks(spec.model)
+    for name, array in inputs.masks.items():
+        whole[f"mask/{name}"], axes[f"mask/{name}"] = array, of_masks[name]
+    scale = np.array([1 / inputs.num_tokens], np.dtype(spec.training.dtype))
+    bounds = np.cumsum([0, *split_rows(inputs.rows, replicas)])
+    feeds = []
+    for start, stop in pairwise(bounds):
+        longest = {
+            axis: max(1, int(inputs.batch[lengths][start:stop].max()))
+            for axis, lengths in network.lengths.items()
+        }
+        feed = {
+            name: array[start:stop]
+            if len(axes[name]) == 1
+            else array[start:stop, : longest[str(axes[name][1])]]
+            for name, array in whole.items()
+        }
+        feeds.append(feed | {"scale": scale})
+    return feeds
 
 
 def join_activations(
-    spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], time: int
+    spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
 ) -> dict[str, np.ndarray]:
-    """Put the replicas' activations together as a trace holds them, [batch, time, ...].
+    """Put the replicas' activations together as a trace holds them, rows first.
+
+    Beyond a row's length every activation is zero: what a network computes on padding depends
+    on how far its replica is padded, and decides nothing.
 
     Args:
-      by_replica: activation -> an array per replica, [time, rows, ...] or [time * rows, width].
-      time: steps of the batch.
+      by_replica: activation -> an array per replica: [time, rows, ...], or [rows, ...] without
+        time, or [real tokens, ...] for logits and token_loss.
+      inputs: the global batch.
     """
+    network, sizes = NETWORKS[spec.network], axis_sizes(spec, inputs.batch)
+    declared = network.activations(spec.model)
     joined = {}
     for name, parts in by_replica.items():
-        if name == "logits":
-            parts = [part.reshape(time, -1, spec.model.vocabulary_size) for part in parts]
-        joined[f"forward/{name}"] = np.swapaxes(np.concatenate(parts, axis=1), 0, 1)
+        axes = declared[name]
+        whole = np.zeros(shape_of(axes, sizes), parts[0].dtype)
+        start = 0
+        for part, rows in zip(parts, split_rows(inputs.rows, len(parts)), strict=True):
+            mine = whole[start : start + rows]
+            if name in _REAL_ROWS:
+                lengths = inputs.batch["lengths"][start : start + rows]
+                at = np.nonzero(np.arange(mine.shape[1])[:, None] < lengths)
+                mine.swapaxes(0, 1)[at] = part
+            else:
+                time_first = isinstance(axes[1], str)
+                part = part.swapaxes(0, 1) if time_first else part
+                # where other replicas' rows are longer, zeros
+                missing = zip(mine.shape, part.shape, strict=True)
+                mine[...] = np.pad(part, [(0, most - size) for most, size in missing])
+            start += rows
+        joined[f"forward/{name}"] = zero_padding(spec, axes, whole, inputs.batch)
     return joined
+
+
+def zero_padding(
+    spec: Spec, axes: Axes, array: np.ndarray, batch: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Set a tensor to zero beyond each row's length, on every axis of time it has.
+
+    Args:
+      axes: of the tensor, rows first.
+      array: changed in place.
+      batch: has the lengths.
+    """
+    for place, axis in enumerate(axes):
+        lengths = NETWORKS[spec.network].lengths.get(str(axis))
+        if lengths is not None:
+            beyond = np.arange(array.shape[place]) >= batch[lengths][:, None]
+            shape = [len(array)] + [1] * (array.ndim - 1)
+            shape[place] = array.shape[place]
+            np.copyto(array, 0, where=beyond.reshape(shape))
+    return array

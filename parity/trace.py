@@ -8,8 +8,8 @@ A trace is a folder, readable without any framework:
 
 Names are paths; the part before the first slash says which rung of the ladder a tensor is on:
 
-    batch/tokens, targets, lengths, sizes, carry, learning_rate     what was read
-    forward/embedded, lstm_k/hidden, h, c, logits, token_loss       [batch, time, ...]
+    batch/tokens, targets, lengths, sizes, carry, learning_rate ... what was read
+    forward/embedded, lstm_k/hidden, h, c, logits, token_loss ...   [batch, time, ...]
     loss/replicas, loss/global
     gradient/PARAMETER, gradient_norm, clipped_gradient/PARAMETER   canonical layout
     optimizer/PARAMETER/SLOT, optimizer/beta1_power, ...            after the update
@@ -72,13 +72,9 @@ def rung_of(name: str) -> str:
     return RUNGS[prefix]
 
 
-def records_logits(positions: int, vocabulary_size: int) -> bool:
-    """Return whether a trace records the logits [batch, time, vocabulary_size] of a batch.
-
-    Args:
-      positions: batch * time.
-    """
-    return positions * vocabulary_size <= MOST_LOGITS
+def records_logits(elements: int) -> bool:
+    """Return whether a trace records logits of so many elements."""
+    return elements <= MOST_LOGITS
 
 
 def step_file(step: int) -> str:

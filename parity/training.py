@@ -9,11 +9,11 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from parity.errors import Interrupted, NumericFailure, UsageError
 from parity.events import EventWriter
 from parity.files import make_folder, write_whole
 from parity.initial import zero_state
+from parity.networks import NETWORKS
 from parity.options import TrainOptions
 from parity.progress import Progress, say
 from parity.replicas import split_rows
@@ -46,24 +47,29 @@ _OWN_FILES = (
 _WINDOW = 0.5  # seconds of training behind one reading of throughput
 
 
-@dataclass(frozen=True)
-class TextBatches:
-    """What a run reads.
+class TrainingText(Protocol):
+    """What a run reads; data/load.py makes it.
 
     Attributes:
       train, valid, test: each with batches_per_epoch, smallest_batch and batch(step).
-      prefetch: makes an iterator over function(step) for steps start .. stop - 1, with `waited`
-        seconds and usable as a context manager.
       content_hash: of text and vocabulary.
-      best_perplexity: split -> the lowest possible one, or None where it is not known.
+      vocabularies: file name -> content of the vocabularies, one token a line.
     """
 
     train: Any
     valid: Any
     test: Any
-    prefetch: Callable[[Callable[[int], StepInputs], int, int], Any]
     content_hash: str
-    best_perplexity: Callable[[str], float | None]
+    vocabularies: Mapping[str, bytes]
+
+    def prefetch(self, function: Callable[[int], StepInputs], start: int, stop: int) -> Any:
+        """Iterate over function(step) for steps start .. stop - 1.
+
+        The iterator has `waited` seconds, and is a context manager.
+        """
+
+    def best_perplexity(self, split: str) -> float | None:
+        """Return the lowest possible perplexity of a split, or None where it is not known."""
 
 
 @dataclass
@@ -94,7 +100,7 @@ class Summary:
 
 def run_training(
     make_trainer: Callable[[Spec], Any],
-    text: TextBatches,
+    text: TrainingText,
     spec: Spec,
     options: TrainOptions,
     versions: Callable[[], dict[str, str]],
@@ -139,7 +145,7 @@ class Run:
     def __init__(
         self,
         trainer: Any,
-        text: TextBatches,
+        text: TrainingText,
         spec: Spec,
         options: TrainOptions,
         versions: Callable[[], dict[str, str]],
@@ -148,7 +154,8 @@ class Run:
         self.trainer, self.text, self.spec, self.options = trainer, text, spec, options
         self.versions = versions
         self.step = 0
-        self.state: tuple[np.ndarray, np.ndarray] | None = None
+        self.state: Mapping[str, np.ndarray] | None = None
+        self._carries = bool(NETWORKS[spec.network].state(spec.model))
         self.summary = Summary(trainer.framework, options.replicas, spec.training.dtype)
         self.meter = _Meter()
         self._stopped = _Stopped()
@@ -254,7 +261,7 @@ class Run:
                 self.spec,
                 self.step,
                 snapshot,
-                self.state,
+                self.state if self._carries else None,
                 self.text.content_hash,
                 self.trainer.framework,
             ),
@@ -263,15 +270,16 @@ class Run:
     def evaluate(self, split: str) -> float:
         """Return the perplexity on a split: exp of the mean loss per real token."""
         batches = getattr(self.text, split)
-        total, tokens, state = 0.0, 0, None
+        total, tokens = 0.0, 0
+        state: Mapping[str, np.ndarray] | None = None
         for step in range(batches.batches_per_epoch):
             inputs = step_inputs(self.spec, step, batches.batch(step), train=False)
             if inputs.num_tokens == 0:
                 continue
             if state is None or not inputs.carry:
-                state = zero_state(self.spec, len(inputs.tokens))
+                state = zero_state(self.spec, inputs.rows)
             result = self.trainer.evaluate(inputs, state)
-            state = result.h, result.c
+            state = result.state
             total += result.loss * inputs.num_tokens
             tokens += inputs.num_tokens
             self._check_stop()
@@ -281,21 +289,21 @@ class Run:
         self, inputs: StepInputs, rate: float, recorder: Recorder | None
     ) -> StepResult:
         if self.state is None or not inputs.carry:
-            self.state = zero_state(self.spec, len(inputs.tokens))
+            self.state = zero_state(self.spec, inputs.rows)
         result: StepResult = self.trainer.step(
             inputs, self.state, rate, record=recorder is not None
         )
-        sizes = split_rows(len(inputs.tokens), self.options.replicas)
+        sizes = split_rows(inputs.rows, self.options.replicas)
         if recorder is not None:
             recorder.step(self.step, _trace_tensors(inputs, result, rate, sizes, self.spec))
         check_finite(result, self.step, sizes)
-        self.state = result.h, result.c
+        self.state = result.state
         return result
 
     def _row_tokens(self, inputs: StepInputs) -> np.ndarray:
         """Return the real tokens of each replica, [replicas]."""
-        sizes = split_rows(len(inputs.lengths), self.options.replicas)
-        return np.add.reduceat(inputs.lengths, np.cumsum([0, *sizes[:-1]]))
+        sizes = split_rows(inputs.rows, self.options.replicas)
+        return np.add.reduceat(inputs.batch["lengths"], np.cumsum([0, *sizes[:-1]]))
 
     def _validate(self, epoch: int, events: EventWriter) -> None:
         started = time.perf_counter()
@@ -341,7 +349,7 @@ class Run:
         }
 
 
-def check_rows(text: TextBatches, replicas: int) -> None:
+def check_rows(text: TrainingText, replicas: int) -> None:
     """See before anything is built that every batch gives each replica a row.
 
     Raises:
@@ -419,14 +427,18 @@ def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
     if np.all(np.isfinite(result.losses)) and math.isfinite(result.gradient_norm):
         return
     replica_of_row = np.repeat(np.arange(len(sizes)), sizes)
-    for layer in range(result.h.shape[1]):
-        for name, array in (("c", result.c), ("h", result.h)):
-            bad = np.flatnonzero(~np.isfinite(array[:, layer]).all(axis=1))
-            if bad.size:
-                raise NumericFailure(
-                    f"step {step}, replica {replica_of_row[bad[0]]}: state {name} of "
-                    f"lstm_{layer} is not finite; the loss is {result.loss}"
-                )
+    states = [  # in the order of computation: layer by layer, a cell's c before its h
+        (layer, name, array[:, layer])
+        for layer in range(max((a.shape[1] for a in result.state.values()), default=0))
+        for name, array in sorted(result.state.items())
+    ]
+    for layer, name, array in states:
+        bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+        if bad.size:
+            raise NumericFailure(
+                f"step {step}, replica {replica_of_row[bad[0]]}: state {name} of layer {layer} "
+                f"is not finite; the loss is {result.loss}"
+            )
     for replica, loss in enumerate(result.losses):
         if not math.isfinite(loss):
             raise NumericFailure(f"step {step}, replica {replica}: loss is {loss}")
@@ -455,20 +467,18 @@ def perplexity(loss: float) -> float:
 def _trace_tensors(
     inputs: StepInputs, result: StepResult, rate: float, sizes: list[int], spec: Spec
 ) -> dict[str, np.ndarray]:
+    carried = NETWORKS[spec.network].state(spec.model)
     tensors = {
-        "batch/tokens": inputs.tokens,
-        "batch/targets": inputs.targets,
-        "batch/lengths": inputs.lengths,
+        **{f"batch/{name}": array for name, array in inputs.batch.items()},
         "batch/carry": np.array(inputs.carry),
         "batch/sizes": np.array(sizes),
         "batch/learning_rate": np.array(rate),
-        "forward/h": result.h,
-        "forward/c": result.c,
+        **{f"forward/{name}": result.state[name] for name in carried},
         "loss/replicas": result.losses,
         "loss/global": result.losses.sum(),
         "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
     } | dict(result.tensors)
-    if not records_logits(inputs.tokens.size, spec.model.vocabulary_size):
+    if not records_logits(tensors["forward/logits"].size):
         tensors.pop("forward/logits", None)
     return tensors
 

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.initial import initial_snapshot
+from parity.networks import NETWORKS as NETWORK_TABLES
 from parity.parameters import parameters
 from parity.replicas import split_rows
 from parity.steps import StepResult, join_activations, split_feeds
@@ -93,10 +94,26 @@ class Trainer:
           feeds: name -> placeholder of the global batch.
         """
         spec = self.spec
+        described = NETWORK_TABLES[spec.network]
+        of_masks = described.masks(spec.model)
 
         def network(scale, **parts):
-            masks = [parts.pop(f"mask_{k}", None) for k in range(spec.model.num_layers + 1)]
-            return NETWORKS[spec.network](spec.model, Inputs(**parts, masks=masks, scale=scale))
+            # differs: rows are split in the graph, and so is each tower's padding cut off
+            longest = {
+                axis: tf.maximum(tf.reduce_max(parts[lengths]), 1)
+                for axis, lengths in described.lengths.items()
+            }
+            batch = {
+                name: parts[name] if len(axes) == 1 else parts[name][:, : longest[axes[1]]]
+                for name, axes in described.batch.items()
+            }
+            masks = {
+                name: parts[f"mask/{name}"][:, : longest[axes[1]]]
+                for name, axes in of_masks.items()
+                if f"mask/{name}" in parts
+            }
+            state = {name: parts[name] for name in described.state(spec.model)}
+            return NETWORKS[spec.network](spec.model, Inputs(batch, state, masks, scale))
 
         split = {name: tensor for name, tensor in feeds.items() if name != "scale"}
         return make_parallel(
@@ -128,7 +145,7 @@ class Trainer:
 
         Args:
           inputs: StepInputs.
-          state: (h, c) before the batch, each [batch, layers, hidden].
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
           learning_rate: of this step.
           record: also return all that a trace holds.
 
@@ -138,8 +155,7 @@ class Trainer:
         outputs = self._outputs
         wanted = {
             "losses": [each.loss for each in outputs],
-            "h": [each.h for each in outputs],
-            "c": [each.c for each in outputs],
+            "state": [each.state for each in outputs],
             "norm": self._norm,
             "update": self._update,
         }
@@ -157,7 +173,7 @@ class Trainer:
 
         Args:
           inputs: StepInputs without masks.
-          state: (h, c) before the batch, each [batch, layers, hidden].
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
 
         Returns:
           StepResult with a gradient norm of 0.
@@ -165,8 +181,7 @@ class Trainer:
         outputs = self._evaluation
         wanted = {
             "losses": [each.loss for each in outputs],
-            "h": [each.h for each in outputs],
-            "c": [each.c for each in outputs],
+            "state": [each.state for each in outputs],
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
         return _result(self._session.run(wanted, feeds), {})
@@ -176,7 +191,7 @@ class Trainer:
             name: [each[name] for each in values["activations"]]
             for name in self._outputs[0].activations
         }
-        tensors = join_activations(self.spec, activations, inputs.tokens.shape[1])
+        tensors = join_activations(self.spec, activations, inputs)
         for kind in ("gradient", "clipped_gradient"):
             for variable, value in zip(self._parameters, values[kind], strict=True):
                 name = f"{kind}/{variable.op.name}"
@@ -187,26 +202,27 @@ class Trainer:
         # differs: the global batch is fed whole, and split in the graph
         (feed,) = split_feeds(self.spec, inputs, state, 1)
         filled = {placeholders[name]: array for name, array in feed.items()}
-        return filled | {self._sizes: split_rows(len(inputs.tokens), self.replicas)}
+        return filled | {self._sizes: split_rows(inputs.rows, self.replicas)}
 
 
 def _feeds(spec, masks):
-    model, dtype = spec.model, spec.training.dtype
-    widths = [model.embedding_size] + [model.hidden_size] * model.num_layers
+    described, dtype = NETWORK_TABLES[spec.network], spec.training.dtype
     feeds = {
-        "tokens": tf1.placeholder(tf.int64, [None, None]),
-        "targets": tf1.placeholder(tf.int64, [None, None]),
-        "lengths": tf1.placeholder(tf.int64, [None]),
-        "h": tf1.placeholder(dtype, [None, model.num_layers, model.hidden_size]),
-        "c": tf1.placeholder(dtype, [None, model.num_layers, model.hidden_size]),
-        "scale": tf1.placeholder(dtype, [1]),
+        name: tf1.placeholder(tf.int64, [None] * len(axes), name)
+        for name, axes in described.batch.items()
     }
-    if masks and model.keep < 1:
-        for place, width in enumerate(widths):
-            feeds[f"mask_{place}"] = tf1.placeholder(dtype, [None, None, width])
-    return feeds
+    for name, shape in described.state(spec.model).items():
+        feeds[name] = tf1.placeholder(dtype, [None, *shape], name)
+    if masks and spec.model.keep < 1:
+        for name, axes in described.masks(spec.model).items():
+            feeds[f"mask/{name}"] = tf1.placeholder(dtype, [None, None, axes[2]])
+    return feeds | {"scale": tf1.placeholder(dtype, [1], "scale")}
 
 
 def _result(values, tensors):
-    losses, h, c = (np.concatenate(values[name]) for name in ("losses", "h", "c"))
-    return StepResult(losses, h, c, float(values.get("norm", 0.0)), tensors)
+    state = {
+        name: np.concatenate([part[name] for part in values["state"]])
+        for name in values["state"][0]
+    }
+    norm = float(values.get("norm", 0.0))
+    return StepResult(np.concatenate(values["losses"]), state, norm, tensors)

@@ -5,17 +5,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from parity.oracle.layers import lstm_backward, lstm_forward, rows_of
-from parity.spec import Spec
-from parity.steps import StepInputs
+from parity.networks.language_model import LanguageModelSpec
 
 Arrays = dict[str, np.ndarray]
 
 
 def language_model(
-    spec: Spec,
+    model: LanguageModelSpec,
     weights: Mapping[str, np.ndarray],
-    inputs: StepInputs,
-    state: tuple[np.ndarray, np.ndarray],
+    batch: Mapping[str, np.ndarray],
+    masks: Mapping[str, np.ndarray],
+    state: Mapping[str, np.ndarray],
 ) -> tuple[Arrays, Arrays]:
     """Run the language model forward and backward on a global batch.
 
@@ -23,63 +23,67 @@ def language_model(
 
     Args:
       weights: parameter name -> float64 array of canonical shape.
-      inputs: the batch and its dropout masks.
-      state: (h, c) before the batch, each [batch, layers, hidden].
+      batch: tokens and targets [batch, time], lengths [batch].
+      masks: of dropout, [batch, time, width]: embedded, lstm_k; empty for none.
+      state: h and c before the batch, each [batch, layers, hidden].
 
     Returns:
       activations: embedded, lstm_k/hidden [batch, time, ...], h, c [batch, layers, hidden],
-        logits [batch, time, vocabulary], token_loss [batch, time], zero on padding.
+        logits [batch, time, vocabulary], token_loss [batch, time], all zero on padding.
       gradients: parameter name -> array, of the loss.
     """
-    layers = range(spec.model.num_layers)
-    masks = inputs.masks or (1.0,) * (spec.model.num_layers + 1)
-    rows, time = inputs.tokens.shape
-    real = np.arange(time) < inputs.lengths[:, None]
+    layers = range(model.num_layers)
+    kept = [masks.get(name, 1.0) for name in ("embedded", *(f"lstm_{k}" for k in layers))]
+    rows, time = batch["tokens"].shape
+    real = np.arange(time) < batch["lengths"][:, None]
+    on = real[:, :, None]
 
     # Forward: embedding, LSTM layers, projection, softmax.
     activations, saved, final, outputs = {}, [], [], []
-    x = weights["embed/table"][inputs.tokens]
-    activations["embedded"] = x
+    x = weights["embed/table"][batch["tokens"]]
+    activations["embedded"] = x * on
     for k in layers:
-        outputs.append(x * masks[k])
+        outputs.append(x * kept[k])
         w, u, b = (
             weights[f"lstm_{k}/{name}"] for name in ("input_kernel", "recurrent_kernel", "bias")
         )
-        x, h, c, gates = lstm_forward(outputs[k], real, state[0][:, k], state[1][:, k], w, u, b)
+        x, h, c, gates = lstm_forward(
+            outputs[k], real, state["h"][:, k], state["c"][:, k], w, u, b
+        )
         activations[f"lstm_{k}/hidden"] = x
         saved.append(gates)
         final.append((h, c))
     activations["h"] = np.stack([h for h, _ in final], axis=1)
     activations["c"] = np.stack([c for _, c in final], axis=1)
-    top = rows_of(x * masks[spec.model.num_layers])
+    top = rows_of(x * kept[-1])
     logits = top @ weights["softmax/kernel"] + weights["softmax/bias"]
     shifted = logits - logits.max(axis=1, keepdims=True)
     softmax = np.exp(shifted)
     total = softmax.sum(axis=1, keepdims=True)
     softmax /= total
-    at_target = (np.arange(rows * time), inputs.targets.reshape(-1))
+    at_target = (np.arange(rows * time), batch["targets"].reshape(-1))
     losses = np.log(total[:, 0]) - shifted[at_target]
-    activations["logits"] = logits.reshape(rows, time, -1)
+    activations["logits"] = logits.reshape(rows, time, -1) * on
     activations["token_loss"] = np.where(real, losses.reshape(rows, time), 0)
 
     # Backward: the gradient of softmax cross entropy is softmax minus one at the target.
     gradients: Arrays = {}
     d_logits = softmax
     d_logits[at_target] -= 1
-    d_logits *= real.reshape(-1, 1) / inputs.num_tokens
+    d_logits *= real.reshape(-1, 1) / batch["lengths"].sum()
     gradients["softmax/bias"] = d_logits.sum(axis=0)
     gradients["softmax/kernel"] = top.T @ d_logits
     d_x = (d_logits @ weights["softmax/kernel"].T).reshape(rows, time, -1)
-    d_x = d_x * masks[spec.model.num_layers]
+    d_x = d_x * kept[-1]
     for k in reversed(layers):
         w, u = weights[f"lstm_{k}/input_kernel"], weights[f"lstm_{k}/recurrent_kernel"]
         d_x, d_w, d_u, d_b = lstm_backward(d_x, outputs[k], real, saved[k], w, u)
         gradients[f"lstm_{k}/input_kernel"] = d_w
         gradients[f"lstm_{k}/recurrent_kernel"] = d_u
         gradients[f"lstm_{k}/bias"] = d_b
-        d_x = d_x * masks[k]
+        d_x = d_x * kept[k]
     gradients["embed/table"] = np.zeros_like(weights["embed/table"])
-    np.add.at(gradients["embed/table"], inputs.tokens, d_x)
+    np.add.at(gradients["embed/table"], batch["tokens"], d_x)
     return activations, gradients
 
 

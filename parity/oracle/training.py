@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from parity.initial import zero_state
 from parity.oracle.networks import NETWORKS
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.spec import Spec
@@ -18,14 +19,14 @@ class Oracle:
 
     Attributes:
       snapshot: weights and optimiser state before the next step, float64.
-      state: (h, c) before the next step, or None at the start of a text.
+      state: before the next step, name -> array, or None at the start of a text.
     """
 
     def __init__(self, spec: Spec, snapshot: Mapping[str, np.ndarray]):
         """Start from a snapshot (in any precision) and from the start of the text."""
         self.spec = spec
         self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
-        self.state: tuple[np.ndarray, np.ndarray] | None = None
+        self.state: Arrays | None = None
 
     def step(self, inputs: StepInputs, learning_rate: float, sizes: Sequence[int]) -> Arrays:
         """Do one step and return all that a trace records of it, under the trace's names.
@@ -33,28 +34,26 @@ class Oracle:
         Args:
           sizes: rows per replica; the oracle has no replicas and only sums its loss by them.
         """
-        spec, rows = self.spec, len(inputs.tokens)
+        spec = self.spec
         if self.state is None or not inputs.carry:
-            shape = (rows, spec.model.num_layers, spec.model.hidden_size)
-            self.state = np.zeros(shape), np.zeros(shape)
-        inputs = StepInputs(
-            inputs.tokens,
-            inputs.targets,
-            inputs.lengths,
-            inputs.carry,
-            tuple(np.asarray(mask, np.float64) for mask in inputs.masks),
-        )
+            self.state = {
+                name: np.asarray(array, np.float64)
+                for name, array in zero_state(spec, inputs.rows).items()
+            }
+        masks = {name: np.asarray(mask, np.float64) for name, mask in inputs.masks.items()}
         weights = {
             name.split("/", 1)[1]: array
             for name, array in self.snapshot.items()
             if name.startswith("weight/")
         }
-        activations, gradients = NETWORKS[spec.network](spec, weights, inputs, self.state)
+        activations, gradients = NETWORKS[spec.network](
+            spec.model, weights, inputs.batch, masks, self.state
+        )
         clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
         slots = update_slots(spec, self.snapshot, clipped)
         moved = update_weights(spec, self.snapshot, slots, clipped, learning_rate)
         self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
-        self.state = activations["h"], activations["c"]
+        self.state = {name: activations[name] for name in self.state}
 
         row_loss = activations["token_loss"].sum(axis=1) / inputs.num_tokens
         bounds = np.cumsum([0, *sizes])

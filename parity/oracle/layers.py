@@ -4,7 +4,14 @@ They are written to be read beside the papers, not to be fast. Products over all
 taken at once where that costs no clarity. Everything is batch-major, [batch, time, ...].
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+
+Arrays = dict[str, np.ndarray]
+State = tuple[np.ndarray, ...]  # (h, c) of an LSTM, (h,) of a GRU, each [batch, hidden]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -17,6 +24,188 @@ def rows_of(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
 
 
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Return logits - log(sum(exp(logits))) over the last axis, without overflow."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted
+
+
+def lstm_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
+    """Take one step of an LSTM layer.
+
+        i, f, o = sigmoid(.), g = tanh(.) of a_t + h_{t-1} U,   a_t = x_t W + b
+        c_t = f * c_{t-1} + i * g,   h_t = o * tanh(c_t)
+
+    Args:
+      a: [batch, 4 * hidden], the part of the gates i, f, g, o that comes from the input.
+      state: (h, c) before the step.
+      u: [hidden, 4 * hidden].
+
+    Returns:
+      (h, c) after it, and what `lstm_step_backward` needs.
+
+    Source: Zaremba et al. 2014, section 3.1; no peepholes, no added forget bias.
+    """
+    h, c = state
+    i, f, g, o = np.split(a + h @ u, 4, axis=1)
+    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    new_c = f * c + i * g
+    tanh_c = np.tanh(new_c)
+    return (o * tanh_c, new_c), (i, f, g, o, h, c, tanh_c)
+
+
+def lstm_step_backward(
+    d_state: State, saved: Any, u: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, State]:
+    """Go back through `lstm_step`: gradients with respect to a, u and the state before it."""
+    i, f, g, o, h, c, tanh_c = saved
+    d_new_h, d_new_c = d_state
+    d_new_c = d_new_c + d_new_h * o * (1 - tanh_c**2)
+    d_gates = np.concatenate(
+        [
+            d_new_c * g * i * (1 - i),
+            d_new_c * c * f * (1 - f),
+            d_new_c * i * (1 - g**2),
+            d_new_h * tanh_c * o * (1 - o),
+        ],
+        axis=1,
+    )
+    return d_gates, h.T @ d_gates, (d_gates @ u.T, d_new_c * f)
+
+
+def gru_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
+    """Take one step of a GRU layer whose reset gate acts after the matrix product.
+
+        r, z = sigmoid(.) of a_t + h_{t-1} U,   a_t = x_t W + b
+        c = tanh(a_t + r * (h_{t-1} U)),   h_t = z * h_{t-1} + (1 - z) * c
+
+    Args:
+      a: [batch, 3 * hidden], the part of r, z, c that comes from the input.
+      state: (h,) before the step.
+      u: [hidden, 3 * hidden].
+
+    Returns:
+      (h,) after it, and what `gru_step_backward` needs.
+
+    Source: Cho et al. 2014, arXiv:1406.1078v1; version 3 of the paper resets h before the
+      product instead. One bias, on the side of the input.
+    """
+    (h,) = state
+    a_r, a_z, a_c = np.split(a, 3, axis=1)
+    u_r, u_z, u_c = np.split(h @ u, 3, axis=1)
+    r, z = sigmoid(a_r + u_r), sigmoid(a_z + u_z)
+    c = np.tanh(a_c + r * u_c)
+    return (z * h + (1 - z) * c,), (r, z, c, u_c, h)
+
+
+def gru_step_backward(
+    d_state: State, saved: Any, u: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, State]:
+    """Go back through `gru_step`: gradients with respect to a, u and the state before it."""
+    r, z, c, u_c, h = saved
+    (d_new_h,) = d_state
+    d_c = d_new_h * (1 - z) * (1 - c**2)
+    d_z = d_new_h * (h - c) * z * (1 - z)
+    d_r = d_c * u_c * r * (1 - r)
+    d_product = np.concatenate([d_r, d_z, d_c * r], axis=1)  # with respect to h U
+    d_a = np.concatenate([d_r, d_z, d_c], axis=1)
+    return d_a, h.T @ d_product, (d_new_h * z + d_product @ u.T,)
+
+
+CELLS = {"lstm": (lstm_step, lstm_step_backward), "gru": (gru_step, gru_step_backward)}
+NUM_STATES = {"lstm": 2, "gru": 1}  # arrays in the state of a layer
+
+
+def held_step(
+    cell: str, a: np.ndarray, state: State, u: np.ndarray, on: np.ndarray
+) -> tuple[np.ndarray, State, Any]:
+    """Take a step in the rows that are still on; elsewhere the state stands still.
+
+    Args:
+      cell: "lstm" or "gru".
+      a, state, u: as in `lstm_step`.
+      on: bool [batch, 1].
+
+    Returns:
+      The step's output [batch, hidden], zero where it is not on, the state after it, and what
+      `held_step_backward` needs.
+    """
+    new, saved = CELLS[cell][0](a, state, u)
+    held = tuple(np.where(on, after, before) for after, before in zip(new, state, strict=True))
+    return np.where(on, new[0], 0), held, saved
+
+
+def held_step_backward(
+    cell: str, d_output: np.ndarray, d_state: State, saved: Any, u: np.ndarray, on: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, State]:
+    """Go back through `held_step`: gradients with respect to a, u and the state before it."""
+    d_h, *d_others = (np.where(on, d, 0) for d in d_state)
+    d_h = d_h + np.where(on, d_output, 0)
+    d_a, d_u, d_before = CELLS[cell][1]((d_h, *d_others), saved, u)
+    passed = (np.where(on, d, past) for d, past in zip(d_before, d_state, strict=True))
+    return d_a, d_u, tuple(passed)
+
+
+def rnn_forward(
+    cell: str,
+    inputs: np.ndarray,
+    real: np.ndarray,
+    state: State,
+    w: np.ndarray,
+    u: np.ndarray,
+    b: np.ndarray,
+) -> tuple[np.ndarray, State, list]:
+    """Run one layer; beyond a row's length its state stands still and its output is zero.
+
+    Args:
+      cell: "lstm" or "gru".
+      inputs: [batch, time, input].
+      real: bool [batch, time], true up to each row's length.
+      state: before the first step.
+      w, u, b: [input, gates * hidden], [hidden, gates * hidden], [gates * hidden].
+
+    Returns:
+      hidden [batch, time, hidden], the final state, and what `rnn_backward` needs.
+    """
+    a = (rows_of(inputs) @ w + b).reshape(*inputs.shape[:2], -1)
+    hidden = np.zeros((*inputs.shape[:2], len(u)))
+    saved = []
+    for t in range(inputs.shape[1]):
+        hidden[:, t], state, of_step = held_step(cell, a[:, t], state, u, real[:, t, None])
+        saved.append(of_step)
+    return hidden, state, saved
+
+
+def rnn_backward(
+    cell: str,
+    d_hidden: np.ndarray,
+    d_state: State,
+    inputs: np.ndarray,
+    real: np.ndarray,
+    saved: list,
+    w: np.ndarray,
+    u: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, State]:
+    """Go back through one layer; the chain rule applied to `rnn_forward`, line by line.
+
+    Args:
+      d_hidden, d_state: gradients with respect to its output and to its final state.
+
+    Returns:
+      Gradients with respect to inputs, w, u, b and the initial state.
+    """
+    d_a = np.zeros((*inputs.shape[:2], w.shape[1]))
+    d_u = np.zeros_like(u)
+    for t in reversed(range(inputs.shape[1])):
+        d_a[:, t], d_u_t, d_state = held_step_backward(
+            cell, d_hidden[:, t], d_state, saved[t], u, real[:, t, None]
+        )
+        d_u += d_u_t
+    d_inputs = (rows_of(d_a) @ w.T).reshape(inputs.shape)
+    return d_inputs, rows_of(inputs).T @ rows_of(d_a), d_u, d_a.sum(axis=(0, 1)), d_state
+
+
 def lstm_forward(
     inputs: np.ndarray,
     real: np.ndarray,
@@ -26,34 +215,8 @@ def lstm_forward(
     u: np.ndarray,
     b: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list]:
-    """Run one LSTM layer; beyond a row's length its state stands still and its output is zero.
-
-        i, f, o = sigmoid(.), g = tanh(.) of x_t W + h_{t-1} U + b
-        c_t = f * c_{t-1} + i * g,   h_t = o * tanh(c_t)
-
-    Args:
-      inputs: [batch, time, input].
-      real: bool [batch, time], true up to each row's length.
-      h, c: [batch, hidden], the state before the first step.
-      w, u, b: [input, 4 * hidden], [hidden, 4 * hidden], [4 * hidden], gates i, f, g, o.
-
-    Returns:
-      hidden [batch, time, hidden], the final h and c, and what `lstm_backward` needs.
-
-    Source: Zaremba et al. 2014, section 3.1; no peepholes, no added forget bias.
-    """
-    from_inputs = (rows_of(inputs) @ w + b).reshape(*inputs.shape[:2], -1)
-    hidden = np.zeros((*inputs.shape[:2], h.shape[1]))
-    saved = []
-    for t in range(inputs.shape[1]):
-        i, f, g, o = np.split(from_inputs[:, t] + h @ u, 4, axis=1)
-        i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
-        new_c = f * c + i * g
-        new_h = o * np.tanh(new_c)
-        saved.append((i, f, g, o, h, c, np.tanh(new_c)))
-        on = real[:, t, None]
-        hidden[:, t] = np.where(on, new_h, 0)
-        h, c = np.where(on, new_h, h), np.where(on, new_c, c)
+    """Run one LSTM layer: `rnn_forward` with h and c by name."""
+    hidden, (h, c), saved = rnn_forward("lstm", inputs, real, (h, c), w, u, b)
     return hidden, h, c, saved
 
 
@@ -65,32 +228,151 @@ def lstm_backward(
     w: np.ndarray,
     u: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Go back through one LSTM layer; the chain rule applied to `lstm_forward`, line by line.
+    """Go back through one LSTM layer whose final state nothing reads.
 
     Returns:
       Gradients with respect to inputs, w, u and b. None flows into the initial state:
       back-propagation is truncated at the batch (Zaremba et al. 2014, section 4.1).
     """
-    d_gates = np.zeros((*inputs.shape[:2], w.shape[1]))
-    d_h = np.zeros((len(inputs), u.shape[0]))
-    d_c = np.zeros_like(d_h)
-    d_u = np.zeros_like(u)
-    for t in reversed(range(inputs.shape[1])):
-        i, f, g, o, h, c, tanh_c = saved[t]
-        on = real[:, t, None]
-        d_new_h = np.where(on, d_h + d_hidden[:, t], 0)
-        d_new_c = np.where(on, d_c, 0) + d_new_h * o * (1 - tanh_c**2)
-        d_gates[:, t] = np.concatenate(
-            [
-                d_new_c * g * i * (1 - i),
-                d_new_c * c * f * (1 - f),
-                d_new_c * i * (1 - g**2),
-                d_new_h * tanh_c * o * (1 - o),
-            ],
-            axis=1,
-        )
-        d_u += h.T @ d_gates[:, t]
-        d_h = np.where(on, d_gates[:, t] @ u.T, d_h)
-        d_c = np.where(on, d_new_c * f, d_c)
-    d_inputs = (rows_of(d_gates) @ w.T).reshape(inputs.shape)
-    return d_inputs, rows_of(inputs).T @ rows_of(d_gates), d_u, d_gates.sum(axis=(0, 1))
+    nothing = np.zeros((len(inputs), len(u)))
+    d_state = (nothing, nothing)
+    return rnn_backward("lstm", d_hidden, d_state, inputs, real, saved, w, u)[:4]
+
+
+def reverse_rows(x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Reverse the real part of every row; padding stays at the end.
+
+    It is its own inverse, and so its own backward too.
+
+    Args:
+      x: [batch, time, width].
+      lengths: [batch].
+
+    Source: Schuster & Paliwal 1997, section II.D: the states of the negative time direction.
+    """
+    t = np.arange(x.shape[1])
+    ends = lengths[:, None]
+    from_step = np.where(t < ends, ends - 1 - t, t)
+    return np.take_along_axis(x, from_step[:, :, None], axis=1)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What attention looks at.
+
+    Attributes:
+      values: [batch, source_time, hidden], outputs of the encoder.
+      keys: the same times attention/memory_kernel; for "dot", the values themselves.
+      real: bool [batch, source_time], true up to each row's length.
+    """
+
+    values: np.ndarray
+    keys: np.ndarray
+    real: np.ndarray
+
+
+def memory_forward(
+    kind: str, weights: Mapping[str, np.ndarray], values: np.ndarray, real: np.ndarray
+) -> Memory:
+    """Compute the keys, the part of the scores that is the same for every query."""
+    keys = values
+    if kind != "dot":
+        kernel = weights["attention/memory_kernel"]
+        keys = (rows_of(values) @ kernel).reshape(values.shape)
+    return Memory(values, keys, real)
+
+
+def memory_backward(
+    kind: str,
+    weights: Mapping[str, np.ndarray],
+    memory: Memory,
+    d_memory: tuple[np.ndarray, np.ndarray],
+    gradients: Arrays,
+) -> np.ndarray:
+    """Go back through `memory_forward`: add the kernel's gradient, return that of the values.
+
+    Args:
+      d_memory: gradients with respect to values and keys, gathered over all queries.
+    """
+    d_values, d_keys = d_memory
+    if kind == "dot":
+        return d_values + d_keys
+    kernel = weights["attention/memory_kernel"]
+    gradients["attention/memory_kernel"] += rows_of(memory.values).T @ rows_of(d_keys)
+    return d_values + (rows_of(d_keys) @ kernel.T).reshape(d_keys.shape)
+
+
+def attention_forward(
+    kind: str,
+    weights: Mapping[str, np.ndarray],
+    memory: Memory,
+    query: np.ndarray,
+    on: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Attend to the memory with one query per row.
+
+        dot      score_s = q . m_s                    general  score_s = q . (m_s K)
+        scaled   score_s = g (q . (m_s K))            bahdanau score_s = v . tanh(q Q + m_s K)
+        weights = softmax over the real s,   context = sum_s weights_s m_s
+
+    Args:
+      kind: "dot", "general", "scaled" or "bahdanau".
+      weights: parameter name -> array; read are those that start with "attention/".
+      query: [batch, hidden].
+      on: bool [batch, 1]; where it is false, weights and context are zero.
+
+    Returns:
+      weights [batch, source_time], exactly zero beyond each length; context [batch, hidden];
+      and what `attention_backward` needs.
+
+    Source: Luong et al. 2015, arXiv:1508.04025, equations 7 and 8; Bahdanau et al. 2015,
+      arXiv:1409.0473, appendix A.1.2.
+    """
+    if kind == "bahdanau":
+        moved = query @ weights["attention/query_kernel"]
+        seen = np.tanh(moved[:, None] + memory.keys)
+        raw = (rows_of(seen) @ weights["attention/score_kernel"]).reshape(memory.real.shape)
+    else:
+        seen = memory.keys
+        raw = (memory.keys @ query[:, :, None])[:, :, 0]
+    scores = raw * weights["attention/scale"] if kind == "scaled" else raw
+    scores = np.where(memory.real, scores, -np.inf)
+    attended = np.exp(scores - scores.max(axis=1, keepdims=True))
+    attended = np.where(on, attended / attended.sum(axis=1, keepdims=True), 0)
+    context = (attended[:, None] @ memory.values)[:, 0]
+    return attended, context, (query, seen, raw, attended)
+
+
+def attention_backward(
+    kind: str,
+    weights: Mapping[str, np.ndarray],
+    memory: Memory,
+    d_context: np.ndarray,
+    saved: Any,
+    gradients: Arrays,
+    d_memory: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """Go back through `attention_forward`, and return the gradient of the query.
+
+    Args:
+      gradients: parameter name -> array, to which those of the attention's own are added.
+      d_memory: gradients with respect to the memory's values and keys, which are added to.
+    """
+    query, seen, raw, attended = saved
+    d_values, d_keys = d_memory
+    d_values += attended[:, :, None] * d_context[:, None]
+    d_attended = (memory.values @ d_context[:, :, None])[:, :, 0]
+    # softmax: d_score = weight (d_weight - sum of weight * d_weight), zero where weight is
+    d_scores = attended * (d_attended - (attended * d_attended).sum(axis=1, keepdims=True))
+    if kind == "scaled":
+        gradients["attention/scale"] += (d_scores * raw).sum()
+        d_scores = d_scores * weights["attention/scale"]
+    if kind != "bahdanau":
+        d_keys += d_scores[:, :, None] * query[:, None]
+        return (d_scores[:, None] @ seen)[:, 0]
+    gradients["attention/score_kernel"] += rows_of(seen).T @ d_scores.reshape(-1)
+    d_sum = d_scores[:, :, None] * weights["attention/score_kernel"] * (1 - seen**2)
+    d_keys += d_sum
+    d_moved = d_sum.sum(axis=1)
+    gradients["attention/query_kernel"] += query.T @ d_moved
+    return d_moved @ weights["attention/query_kernel"].T

@@ -61,9 +61,7 @@ def seq2seq(
     d_memory, d_states = _decoder_backward(
         model, weights, batch, masks, d_outputs, saved["decoder"], gradients
     )
-    d_values = memory_backward(
-        model.attention, weights, saved["memory"], d_memory, gradients
-    )
+    d_values = memory_backward(model.attention, weights, saved["memory"], d_memory, gradients)
     _encoder_backward(
         model, weights, batch, masks, d_values, d_states, saved["encoder"], gradients
     )

@@ -19,19 +19,36 @@ END = "<eos>"  # the end of a sentence
 SPECIAL = (UNKNOWN, END)  # always the first entries
 UNKNOWN_ID = SPECIAL.index(UNKNOWN)
 END_ID = SPECIAL.index(END)
-SMALLEST = len(SPECIAL) + 2  # with a single word there is nothing to predict
+FEWEST_WORDS = 2  # with a single word there is nothing to predict
+SMALLEST = len(SPECIAL) + FEWEST_WORDS
+
+# The special tokens where questions have answers: <pad> fills rows up, <go> starts an answer.
+PAIR_SPECIAL = ("<pad>", "<go>", END, UNKNOWN)
+PAIR_PAD_ID, PAIR_GO_ID, PAIR_END_ID, PAIR_UNKNOWN_ID = range(len(PAIR_SPECIAL))
 
 
 class Vocabulary:
-    """Tokens in the order of their ids; the first two are `<unk>` and `<eos>`.
+    """Tokens in the order of their ids, special tokens first.
+
+    Args:
+      tokens: all of them, special ones too.
+      source: what they came from, for messages.
+      special: the tokens that must come first, `<unk>` among them.
 
     Raises:
       InputError: if a special token is missing or moved, a token is repeated, empty or holds
         white space, or fewer than two words are left.
     """
 
-    def __init__(self, tokens: Iterable[str], source: str = "vocabulary") -> None:
+    def __init__(
+        self,
+        tokens: Iterable[str],
+        source: str = "vocabulary",
+        special: Sequence[str] = SPECIAL,
+    ) -> None:
         self.tokens: tuple[str, ...] = tuple(tokens)
+        self.special: tuple[str, ...] = tuple(special)
+        self.unknown_id = self.special.index(UNKNOWN)
         self._ids: dict[str, int] = {}
         for line, token in enumerate(self.tokens, 1):
             if not token.strip():
@@ -44,7 +61,7 @@ class Vocabulary:
                 first = self._ids[token] + 1
                 raise InputError(f"{source}:{line}: token {token!r} is already on line {first}")
             self._ids[token] = line - 1
-        for place, token in enumerate(SPECIAL, 1):
+        for place, token in enumerate(self.special, 1):
             if token not in self._ids:
                 raise InputError(
                     f"{source}: token {token} is missing, it must be on line {place}"
@@ -52,11 +69,13 @@ class Vocabulary:
             if self._ids[token] != place - 1:
                 seen = self._ids[token] + 1
                 raise InputError(f"{source}:{seen}: token {token} must be on line {place}")
-        if len(self) < SMALLEST:
-            words = ", ".join(map(repr, self.tokens[len(SPECIAL) :])) or "no word"
+        words = self.tokens[len(self.special) :]
+        if len(words) < FEWEST_WORDS:
+            found = ", ".join(map(repr, words)) or "no word"
+            before = ", ".join(self.special[:-1])
             raise InputError(
-                f"{source}: besides {' and '.join(SPECIAL)} the vocabulary holds {words}; at"
-                " least 2 words are needed"
+                f"{source}: besides {before} and {self.special[-1]} the vocabulary holds"
+                f" {found}; at least {FEWEST_WORDS} words are needed"
             )
 
     def __len__(self) -> int:
@@ -66,22 +85,34 @@ class Vocabulary:
         return token in self._ids
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and self.tokens == other.tokens
+        return isinstance(other, Vocabulary) and (self.tokens, self.special) == (
+            other.tokens,
+            other.special,
+        )
 
     def __hash__(self) -> int:
-        return hash(self.tokens)
+        return hash((self.tokens, self.special))
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self)} tokens, {self.content_hash[:12]})"
 
     def index(self, token: str) -> int:
         """Return a token's id, that of `<unk>` if it has none."""
-        return self._ids.get(token, UNKNOWN_ID)
+        return self._ids.get(token, self.unknown_id)
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int32]:
         """Return ids, int32 [tokens]."""
-        ids = map(self._ids.get, tokens, repeat(UNKNOWN_ID))
+        ids = map(self._ids.get, tokens, repeat(self.unknown_id))
         return np.fromiter(ids, dtype=np.int32, count=len(tokens))
+
+    def encode_words(self, words: Sequence[str]) -> NDArray[np.int32]:
+        """Return ids, int32 [words]; a word spelled like a special token is `<unk>`.
+
+        So nothing that a user types can end a row or count as padding.
+        """
+        ids = self.encode(words)
+        ids[ids < len(self.special)] = self.unknown_id
+        return ids
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return the tokens of ids.
@@ -107,39 +138,53 @@ class Vocabulary:
         write_file(path, self._content())
 
     @classmethod
-    def load(cls, path: Path) -> Vocabulary:
+    def load(cls, path: Path, special: Sequence[str] = SPECIAL) -> Vocabulary:
         """Read what `save` wrote.
 
         Raises:
           InputError: naming the line, if the file is not a vocabulary.
         """
-        return cls(read_lines(path, []), source=str(path))
+        return cls(read_lines(path, []), source=str(path), special=special)
 
     def _content(self) -> bytes:
         return "".join(f"{token}\n" for token in self.tokens).encode()
 
 
 def build_vocabulary(
-    counts: Mapping[str, int], cap: int | None, source: str = "vocabulary"
+    counts: Mapping[str, int],
+    cap: int | None,
+    source: str = "vocabulary",
+    special: Sequence[str] = SPECIAL,
 ) -> Vocabulary:
     """Take the most frequent words; of equally frequent ones, those first in code point order.
 
     Args:
-      counts: word -> occurrences. `<unk>` and `<eos>` in it are the special tokens themselves.
+      counts: word -> occurrences. Special tokens in it are the special tokens themselves.
       cap: the largest size, special tokens included; None for no limit.
       source: what the words came from, for messages.
+      special: the tokens that come first.
 
     Raises:
       InputError: if the cap is too small or fewer than two words are there.
     """
-    if cap is not None and cap < SMALLEST:
+    check_cap(cap, special)
+    words = sorted(counts.keys() - set(special), key=lambda word: (-counts[word], word))
+    limit = None if cap is None else cap - len(special)
+    return Vocabulary((*special, *words[:limit]), source=source, special=special)
+
+
+def check_cap(cap: int | None, special: Sequence[str] = SPECIAL) -> None:
+    """Refuse a vocabulary size that leaves too little room, before any text is read.
+
+    Raises:
+      InputError: if it does.
+    """
+    smallest = len(special) + FEWEST_WORDS
+    if cap is not None and cap < smallest:
         raise InputError(
-            f"vocabulary size {cap}: at least {SMALLEST} is needed,"
-            f" {len(SPECIAL)} special tokens and 2 words"
+            f"vocabulary size {cap}: at least {smallest} is needed,"
+            f" {len(special)} special tokens and {FEWEST_WORDS} words"
         )
-    words = sorted(counts.keys() - set(SPECIAL), key=lambda word: (-counts[word], word))
-    limit = None if cap is None else cap - len(SPECIAL)
-    return Vocabulary((*SPECIAL, *words[:limit]), source=source)
 
 
 def check_tokens(

@@ -1,0 +1,341 @@
+"""Sentences cut into tokens, and tokens made into readable text again.
+
+`chinese` is jieba's exact mode; `english` a rule given at `english_tokens`; `spaces` takes the
+text as tokenised already. For all of them any white space, U+3000 included, only separates.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import marshal
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data.errors import InputError
+from data.files import make_folder, write_file
+from data.text import read_lines
+
+SEGMENTERS = ("chinese", "english", "spaces")
+
+Segmenter = Callable[[str], list[str]]
+
+_LOCK = threading.Lock()  # of making a tokenizer
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """How both sides of pairs are cut into tokens; all that a checkpoint must keep of it.
+
+    Attributes:
+      source_segmenter: of questions, one of `SEGMENTERS`.
+      target_segmenter: of answers.
+      hmm: whether `chinese` guesses words that are in no dictionary.
+      user_dictionary: words that `chinese` should know too, as `read_user_dictionary` returns
+        them.
+      cache: a folder for jieba's own dictionary; None reads it anew in each process.
+
+    Raises:
+      InputError: if there is no such segmenter.
+    """
+
+    source_segmenter: str = "chinese"
+    target_segmenter: str = "chinese"
+    hmm: bool = True
+    user_dictionary: str = ""
+    cache: Path | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("source_segmenter", "target_segmenter"):
+            _check_segmenter(getattr(self, name), name)
+
+    def segment_source(self, text: str) -> list[str]:
+        """Return the tokens of a question."""
+        return self.segmenter(self.source_segmenter)(text)
+
+    def segment_target(self, text: str) -> list[str]:
+        """Return the tokens of an answer."""
+        return self.segmenter(self.target_segmenter)(text)
+
+    def join_source(self, tokens: Sequence[str]) -> str:
+        """Return a question to be read."""
+        return join(tokens, self.source_segmenter)
+
+    def join_target(self, tokens: Sequence[str]) -> str:
+        """Return an answer to be read."""
+        return join(tokens, self.target_segmenter)
+
+    def segmenter(self, name: str) -> Segmenter:
+        """Return a segmenter of `SEGMENTERS`, set up as said here."""
+        if name == "chinese":
+            return functools.partial(_chinese, self.user_dictionary, self.cache, self.hmm)
+        return english_tokens if name == "english" else str.split
+
+    def describe(self) -> dict[str, Any]:
+        """Return all but the cache as JSON has it; `from_description` is the inverse."""
+        fields = asdict(self)
+        del fields["cache"]
+        return fields
+
+    @classmethod
+    def from_description(
+        cls, description: dict[str, Any], cache: Path | None = None
+    ) -> Segmentation:
+        """Return what was described.
+
+        Raises:
+          InputError: naming the field, if it is no such description.
+        """
+        expected = cls().describe()
+        for name in [*expected, *description]:
+            if name not in description:
+                raise InputError(f"segmentation: field {name} is missing")
+            if name not in expected:
+                raise InputError(
+                    f"segmentation: field {name} is unknown, allowed are {', '.join(expected)}"
+                )
+            value, kind = description[name], type(expected[name])
+            if type(value) is not kind:
+                raise InputError(
+                    f"segmentation: field {name} is {value!r}, {kind.__name__} is needed"
+                )
+        if description["user_dictionary"]:
+            _check_user_dictionary(
+                description["user_dictionary"].split("\n"), "segmentation: user_dictionary"
+            )
+        return cls(**description, cache=cache)
+
+    @property
+    def content_hash(self) -> str:
+        """The sha256 of the settings and of what jieba brings along, in hexadecimal."""
+        facts = self.describe()
+        if "chinese" in (self.source_segmenter, self.target_segmenter):
+            facts["jieba"] = _jieba_hash()
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def join(tokens: Sequence[str], segmenter: str) -> str:
+    """Return tokens as text to be read.
+
+    `chinese`: without spaces, except between two tokens of Latin letters or digits. `english`:
+    see `english_text`. `spaces`: with a space between tokens.
+
+    Raises:
+      InputError: if there is no such segmenter.
+    """
+    _check_segmenter(segmenter, "segmenter")
+    if segmenter == "english":
+        return english_text(tokens)
+    if segmenter == "spaces":
+        return " ".join(tokens)
+    text = ""
+    for token in tokens:
+        if text and _is_latin(text[-1]) and _is_latin(token[:1]):
+            text += " "
+        text += token
+    return text
+
+
+# English -------------------------------------------------------------------------------------
+
+_ABBREVIATIONS = "mr|mrs|ms|dr|st|vs|etc"
+_ENGLISH = re.compile(
+    rf"""
+    (?:{_ABBREVIATIONS})\.(?!\w)        # mr.
+    | (?:[^\W\d_]\.){{2,}}              # a.m., u.s.
+    | \d+(?:[.,:]\d+)+                  # 3.14, 1,000, 10:30
+    | \w+(?:['-]\w+)*                   # don't, well-known, o'clock
+    | \.{{2,}} | -{{2,}}                # ..., --
+    | \S
+    """,
+    re.VERBOSE,
+)
+_ENDING = re.compile(r"(?!n't$)(\w.*?)(n't|'(?:s|m|d|re|ve|ll))")
+_NO_SPACE_BEFORE = set(".,!?;:%)]}…，。！？；：）'") | {"...", "..", "n't"}
+_NO_SPACE_AFTER = set("([{$£€¥（#")
+_SENTENCE_ENDS = {".", "!", "?", "..."}
+
+
+def english_tokens(text: str) -> list[str]:
+    """Cut English text into tokens.
+
+    The text is put in lower case and ’ becomes '. A token is a run of letters and digits,
+    inner hyphens and apostrophes included (well-known, o'clock); a number with its inner
+    points, commas and colons (3.14, 1,000, 10:30); an abbreviation of single letters (u.s.) or
+    one of mr. mrs. ms. dr. st. vs. etc.; dots or hyphens in a row; any other sign by itself.
+    n't and 's 'm 'd 're 've 'll at a word's end are tokens of their own: do n't, i 'm, ca n't,
+    tom 's, so that don't and do share an entry.
+    """
+    tokens: list[str] = []
+    for token in _ENGLISH.findall(text.lower().replace("’", "'")):
+        parts = _ENDING.fullmatch(token) if "'" in token else None
+        tokens += parts.groups() if parts else [token]
+    return tokens
+
+
+def english_text(tokens: Sequence[str]) -> str:
+    """Return English tokens as text.
+
+    There is no space before closing signs and endings such as n't and 's, none after opening
+    ones, and quotation marks open and close in turn. Sentences and the word I get a capital;
+    the capitals of names are lost.
+    """
+    text, attach, quoted, starts = "", True, False, True
+    for token in tokens:
+        before, after = not attach, True
+        if token in _NO_SPACE_BEFORE or (token.startswith("'") and len(token) > 1):
+            before = False
+        elif token in _NO_SPACE_AFTER:
+            after = False
+        elif token == '"':
+            before, after = before and not quoted, quoted
+            quoted = not quoted
+        word = token
+        if token[0].isalnum():
+            if starts or token == "i":
+                word = token[0].upper() + token[1:]
+            starts = False
+        elif token in _SENTENCE_ENDS:
+            starts = True
+        text += (" " if before else "") + word
+        attach = not after
+    return text
+
+
+# Chinese -------------------------------------------------------------------------------------
+
+# What jieba's patterns let a word hold; any other sign is always a token of its own.
+_WORD = re.compile(r"[\u4E00-\u9FD5a-zA-Z0-9+#&._%\-]+")
+
+
+def read_user_dictionary(path: Path, notes: list[str]) -> str:
+    """Return a user dictionary of jieba: a line is a word, its frequency and its tag.
+
+    Frequency and tag may be missing: then jieba takes the least frequency that lets the word be
+    found. Blank lines are left out.
+
+    Args:
+      path: the file.
+      notes: one-line remarks for the user are appended here.
+
+    Returns:
+      The lines, with single spaces, joined by line breaks.
+
+    Raises:
+      InputError: naming the line, if it cannot be used, or a word that is there twice.
+    """
+    lines = [" ".join(line.split()) for line in read_lines(path, notes)]
+    _check_user_dictionary(lines, str(path))
+    if not any(lines):
+        raise InputError(f"{path}: there is no word in this user dictionary")
+    return "\n".join(line for line in lines if line)
+
+
+def _check_user_dictionary(lines: Sequence[str], source: str) -> None:
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        fields = line.split()
+        if not fields:
+            continue
+        where = f"{source}:{number}"
+        word = fields[0]
+        tags = fields[2:] if len(fields) > 1 and _is_number(fields[1]) else fields[1:]
+        if len(tags) > 1 or not all(re.fullmatch("[a-zA-Z]+", tag) for tag in tags):
+            raise InputError(
+                f"{where}: {line[:80]!r}: a word, a frequency (a whole number) and a tag (Latin"
+                " letters) are needed, with spaces between; the last two may be missing"
+            )
+        if len(tags) < len(fields) - 1 and not 1 <= int(fields[1]) <= 10**9:
+            raise InputError(f"{where}: frequency {fields[1]}: 1 to 1000000000 is needed")
+        if not _WORD.fullmatch(word):
+            raise InputError(
+                f"{where}: word {word[:80]!r} is never found: only Chinese characters, Latin"
+                " letters, digits and +#&._%- can make a word"
+            )
+        if word in seen:
+            raise InputError(f"{where}: word {word!r} is already on line {seen[word]}")
+        seen[word] = number
+
+
+def _chinese(user_dictionary: str, cache: Path | None, hmm: bool, text: str) -> list[str]:
+    tokenizer = _tokenizer(user_dictionary, cache)
+    # by pieces, for jieba's idea of white space is not `str.split`'s
+    return [token for piece in text.split() for token in tokenizer.lcut(piece, HMM=hmm)]
+
+
+def _tokenizer(user_dictionary: str, cache: Path | None) -> Any:
+    with _LOCK:  # or two threads would each take the seconds and the memory
+        return _make_tokenizer(user_dictionary, cache)
+
+
+@functools.lru_cache(maxsize=2)  # each takes about 100 MB
+def _make_tokenizer(user_dictionary: str, cache: Path | None) -> Any:
+    tokenizer = _jieba().Tokenizer()
+    # jieba's own cache lies in a folder that all users share, and is not checked for being whole
+    tokenizer.FREQ, tokenizer.total = _frequencies(tokenizer, cache)
+    tokenizer.initialized = True
+    for line in user_dictionary.split("\n") if user_dictionary else ():
+        fields = line.split()
+        number = fields[1] if len(fields) > 1 and _is_number(fields[1]) else None
+        tokenizer.add_word(fields[0], number)
+    return tokenizer
+
+
+def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], int]:
+    """Return jieba's word frequencies and their sum, from the cache if it is whole."""
+    if cache is None:
+        frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+        return frequencies, total
+    make_folder(cache)
+    path = cache / f"jieba-{_jieba_hash()[:16]}-{marshal.version}.cache"
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content[32:]).digest() == content[:32]:
+            frequencies, total = marshal.loads(content[32:])
+            return frequencies, total
+    except (OSError, ValueError, EOFError, TypeError):
+        pass  # not there yet: make it
+    frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    content = marshal.dumps((frequencies, total))
+    write_file(path, hashlib.sha256(content).digest() + content)
+    return frequencies, total
+
+
+@functools.cache
+def _jieba_hash() -> str:
+    """Return what tells one jieba from another: its version and its dictionary."""
+    jieba = _jieba()
+    digest = hashlib.sha256(jieba.__version__.encode())
+    with jieba.Tokenizer().get_dict_file() as file:
+        digest.update(file.read())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _jieba() -> Any:
+    """Import jieba, which takes a while and is needed for Chinese only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its regular expressions, and of pkg_resources
+        import jieba
+    return jieba
+
+
+def _check_segmenter(name: str, what: str) -> None:
+    if name not in SEGMENTERS:
+        raise InputError(f"{what} {name!r}: one of {', '.join(SEGMENTERS)} is needed")
+
+
+def _is_latin(letter: str) -> bool:
+    return letter.isalnum() and letter < "\u0250"
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit()

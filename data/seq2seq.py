@@ -1,0 +1,240 @@
+"""Encoded pairs to padded batches: questions [batch, source_time], answers [batch, time].
+
+As in data/language_model.py, every batch is a pure function of (pairs, arguments, step), and
+random choices are stable sorts of raw PCG64 draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.errors import InputError
+from data.vocabulary import PAIR_END_ID, PAIR_GO_ID
+
+_TARGET_BUCKET = 1  # tokens; answers whose lengths differ by less may share a batch at random
+_SOURCE_BUCKET = 2  # the same of questions, among answers of one bucket
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """What one step trains on or is judged by.
+
+    Attributes:
+      source: int64 [batch, source_time], questions without markers; 0 beyond each length.
+      source_lengths: int64 [batch], each >= 1.
+      tokens: int64 [batch, time], inputs of the decoder `<go>` y1 .. yn; 0 beyond each length.
+      targets: int64 [batch, time], y1 .. yn `<eos>`; 0 beyond each length.
+      lengths: int64 [batch], real targets per row, n + 1.
+      carry: always False: no state goes from one batch to the next.
+    """
+
+    source: NDArray[np.int64]
+    source_lengths: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    carry: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Real targets in the batch."""
+        return int(self.lengths.sum())
+
+
+class Pairs(Protocol):
+    """What batches need of a split; `data.pairs.EncodedPairs` is one.
+
+    Attributes:
+      name: for messages.
+      num_pairs: rows.
+      source_lengths: ids of each question, an integer array [num_pairs].
+      target_lengths: ids of each answer, without markers, an integer array [num_pairs].
+    """
+
+    name: str
+    num_pairs: int
+    source_lengths: NDArray[np.integer]
+    target_lengths: NDArray[np.integer]
+
+    def source(self, row: int) -> NDArray[np.int32]:
+        """Return a question's ids."""
+
+    def target(self, row: int) -> NDArray[np.int32]:
+        """Return an answer's ids, without markers."""
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Shares of positions that hold no token, when a batch is padded to its own longest rows.
+
+    Attributes:
+      source: of [batch, source_time].
+      target: of [batch, time].
+      source_unsorted, target_unsorted: the same if rows were batched as they come.
+    """
+
+    source: float
+    target: float
+    source_unsorted: float
+    target_unsorted: float
+
+    def __str__(self) -> str:
+        return (
+            f"padding: {self.source:.1%} of question and {self.target:.1%} of answer positions;"
+            f" without sorting by length {self.source_unsorted:.1%} and"
+            f" {self.target_unsorted:.1%}"
+        )
+
+
+class PairBatches:
+    """Pairs of similar lengths together, padded to the longest of their batch.
+
+    An epoch's pairs are shuffled, sorted by the length of the answer and, where that is alike,
+    of the question, and cut into the fewest batches of at most `batch_size` rows. The batches
+    differ by one row at most, none is dropped, and their order is shuffled too. Questions grow
+    from batch to batch with answers of one bucket and shrink with those of the next, so that a
+    batch across two buckets holds like questions.
+
+    Args:
+      pairs: an encoded split.
+      batch_size: the most rows.
+      seed: of the shuffling, with the epoch.
+      shuffle: False keeps the order of the text among pairs of similar lengths, and the batches
+        sorted by length: for evaluation.
+
+    Attributes:
+      batches_per_epoch: batches.
+      smallest_batch: rows of the smallest one.
+      tokens_per_epoch: real targets, an `<eos>` per pair included.
+      notes: one-line remarks for the user.
+
+    Raises:
+      InputError: if there are fewer pairs than `batch_size`.
+    """
+
+    def __init__(self, pairs: Pairs, batch_size: int, seed: int, shuffle: bool = True) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size {batch_size}: 1 or more is needed")
+        if seed < 0:
+            raise InputError(f"seed {seed}: 0 or more is needed")
+        if pairs.num_pairs < batch_size:
+            raise InputError(
+                f"{pairs.name}: {pairs.num_pairs:,} pairs are less than one batch of"
+                f" {batch_size:,}"
+            )
+        self._pairs, self._seed, self._shuffle = pairs, seed, shuffle
+        self.notes: tuple[str, ...] = ()
+        self.tokens_per_epoch = int(pairs.target_lengths.sum(dtype=np.int64)) + pairs.num_pairs
+        self.batches_per_epoch = -(-pairs.num_pairs // batch_size)
+        self.smallest_batch = pairs.num_pairs // self.batches_per_epoch
+        size, larger = divmod(pairs.num_pairs, self.batches_per_epoch)
+        part = np.arange(self.batches_per_epoch + 1, dtype=np.int64)
+        self._bounds = part * size + np.minimum(part, larger)
+        self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
+
+    def rows(self, step: int) -> NDArray[np.int64]:
+        """Return which pairs the batch of a step holds, int64 [batch], in the batch's order."""
+        order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
+        index = int(batch_order[step % self.batches_per_epoch])
+        return order[self._bounds[index] : self._bounds[index + 1]].astype(np.int64)
+
+    def batch(self, step: int) -> PairBatch:
+        """Return the batch of a step; step // batches_per_epoch is the epoch."""
+        rows = self.rows(step).tolist()
+        source, source_lengths = pad_sources([self._pairs.source(row) for row in rows])
+        answers = [self._pairs.target(row) for row in rows]
+        lengths = np.array([len(ids) + 1 for ids in answers], dtype=np.int64)
+        tokens = np.zeros((len(rows), int(lengths.max())), dtype=np.int64)
+        targets = np.zeros_like(tokens)
+        tokens[:, 0] = PAIR_GO_ID
+        for row, ids in enumerate(answers):
+            tokens[row, 1 : len(ids) + 1] = ids
+            targets[row, : len(ids)] = ids
+            targets[row, len(ids)] = PAIR_END_ID
+        return PairBatch(source, source_lengths, tokens, targets, lengths)
+
+    def padding(self) -> Padding:
+        """Return the shares of padded positions in the first epoch."""
+        order, _ = self._epoch_plan(0)
+        unsorted = np.arange(self._pairs.num_pairs)
+        if self._shuffle:
+            unsorted = np.argsort(_draws(self._seed, 0, 0, self._pairs.num_pairs))
+        sources, targets = self._pairs.source_lengths, self._pairs.target_lengths
+        return Padding(
+            _padded_share(sources[order], self._bounds, 0),
+            _padded_share(targets[order], self._bounds, 1),
+            _padded_share(sources[unsorted], self._bounds, 0),
+            _padded_share(targets[unsorted], self._bounds, 1),
+        )
+
+    def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the pairs in the order of the batches, and the order of the batches."""
+        if not self._shuffle:
+            epoch = 0
+        plan = self._plan  # read once: another thread may replace it
+        if plan is None or plan[0] != epoch:
+            keys = self._keys()
+            batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
+            if self._shuffle:
+                draws = _draws(self._seed, epoch, 0, self._pairs.num_pairs)
+                order = np.lexsort((draws, keys))
+                batch_keys = _draws(self._seed, epoch, 1, self.batches_per_epoch)
+            else:
+                order = np.argsort(keys, kind="stable")
+            batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
+            plan = self._plan = (epoch, order.astype(np.uint32), batch_order)
+        return plan[1:]
+
+    def _keys(self) -> NDArray[np.int64]:
+        """Return what pairs are sorted by: the answer's bucket, then the question's."""
+        target = (self._pairs.target_lengths.astype(np.int64) - 1) // _TARGET_BUCKET
+        source = (self._pairs.source_lengths.astype(np.int64) - 1) // _SOURCE_BUCKET
+        source = np.where(target % 2 == 1, source.max() - source, source)
+        return target * (int(source.max()) + 1) + source
+
+
+def pad_sources(
+    sources: Sequence[NDArray[np.integer]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return questions as one array, and their lengths.
+
+    Args:
+      sources: ids of each question, at least one; the questions at least one id each.
+
+    Returns:
+      source: int64 [batch, source_time], 0 beyond each length.
+      source_lengths: int64 [batch].
+
+    Raises:
+      InputError: if there is no question, or one without ids.
+    """
+    source_lengths = np.array([len(ids) for ids in sources], dtype=np.int64)
+    if len(sources) == 0 or source_lengths.min() < 1:
+        raise InputError(
+            f"questions of {source_lengths.tolist()} tokens: at least one question is needed,"
+            " and at least one token in each"
+        )
+    source = np.zeros((len(sources), int(source_lengths.max())), dtype=np.int64)
+    for row, ids in enumerate(sources):
+        source[row, : len(ids)] = ids
+    return source, source_lengths
+
+
+def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
+    """Return raw draws; stream 0 is for rows, 1 for batches."""
+    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)
+
+
+def _padded_share(
+    lengths: NDArray[np.integer], bounds: NDArray[np.int64], markers: int
+) -> float:
+    """Return the share of padded positions of rows cut at some bounds."""
+    longest = np.maximum.reduceat(lengths, bounds[:-1]).astype(np.int64) + markers
+    positions = int((longest * np.diff(bounds)).sum())
+    real = int(lengths.sum(dtype=np.int64)) + markers * len(lengths)
+    return 1 - real / positions

@@ -26,7 +26,7 @@ def rows_of(x: np.ndarray) -> np.ndarray:
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Return logits - log(sum(exp(logits))) over the last axis, without overflow."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted: np.ndarray = logits - logits.max(axis=-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return shifted
 
@@ -294,12 +294,13 @@ def memory_backward(
     Args:
       d_memory: gradients with respect to values and keys, gathered over all queries.
     """
-    d_values, d_keys = d_memory
-    if kind == "dot":
-        return d_values + d_keys
-    kernel = weights["attention/memory_kernel"]
-    gradients["attention/memory_kernel"] += rows_of(memory.values).T @ rows_of(d_keys)
-    return d_values + (rows_of(d_keys) @ kernel.T).reshape(d_keys.shape)
+    d_values, d_from_keys = d_memory
+    if kind != "dot":
+        kernel = weights["attention/memory_kernel"]
+        gradients["attention/memory_kernel"] += rows_of(memory.values).T @ rows_of(d_from_keys)
+        d_from_keys = (rows_of(d_from_keys) @ kernel.T).reshape(d_from_keys.shape)
+    total: np.ndarray = d_values + d_from_keys
+    return total
 
 
 def attention_forward(
@@ -367,12 +368,14 @@ def attention_backward(
     if kind == "scaled":
         gradients["attention/scale"] += (d_scores * raw).sum()
         d_scores = d_scores * weights["attention/scale"]
-    if kind != "bahdanau":
+    if kind == "bahdanau":
+        gradients["attention/score_kernel"] += rows_of(seen).T @ d_scores.reshape(-1)
+        d_sum = d_scores[:, :, None] * weights["attention/score_kernel"] * (1 - seen**2)
+        d_keys += d_sum
+        d_moved = d_sum.sum(axis=1)
+        gradients["attention/query_kernel"] += query.T @ d_moved
+        d_query: np.ndarray = d_moved @ weights["attention/query_kernel"].T
+    else:
         d_keys += d_scores[:, :, None] * query[:, None]
-        return (d_scores[:, None] @ seen)[:, 0]
-    gradients["attention/score_kernel"] += rows_of(seen).T @ d_scores.reshape(-1)
-    d_sum = d_scores[:, :, None] * weights["attention/score_kernel"] * (1 - seen**2)
-    d_keys += d_sum
-    d_moved = d_sum.sum(axis=1)
-    gradients["attention/query_kernel"] += query.T @ d_moved
-    return d_moved @ weights["attention/query_kernel"].T
+        d_query = (d_scores[:, None] @ seen)[:, 0]
+    return d_query

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.oracle.layers import lstm_backward, lstm_forward, rows_of
 from parity.networks.language_model import LanguageModelSpec
+from parity.oracle.layers import lstm_backward, lstm_forward, rows_of
+from parity.oracle.seq2seq import seq2seq
 
 Arrays = dict[str, np.ndarray]
 
@@ -87,4 +88,4 @@ def language_model(
     return activations, gradients
 
 
-NETWORKS = {"language-model": language_model}
+NETWORKS = {"language-model": language_model, "seq2seq": seq2seq}

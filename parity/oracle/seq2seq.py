@@ -24,7 +24,6 @@ from parity.oracle.layers import (
     reverse_rows,
     rnn_backward,
     rnn_forward,
-    rows_of,
 )
 
 Arrays = dict[str, np.ndarray]
@@ -32,7 +31,11 @@ Weights = Mapping[str, np.ndarray]
 
 
 def seq2seq(
-    model: Seq2seqSpec, weights: Weights, batch: Mapping[str, np.ndarray], masks: Weights
+    model: Seq2seqSpec,
+    weights: Weights,
+    batch: Mapping[str, np.ndarray],
+    masks: Weights,
+    state: Weights | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Run the network forward and backward on a global batch.
 
@@ -44,6 +47,7 @@ def seq2seq(
         [batch, time], lengths [batch]; int64.
       masks: where dropout acts -> array [batch, time or source_time, width] of 0 or 1/keep;
         a missing one drops nothing.
+      state: not read; from batch to batch nothing is carried.
 
     Returns:
       activations: what a trace holds of the forward pass, zero beyond every row's length.
@@ -112,7 +116,9 @@ def encode(
             finals.append(final)
             of_layer.append((turned, of_steps))
         x = np.concatenate(outputs, axis=2)
-        states.append(tuple(np.concatenate(parts, axis=1) for parts in zip(*finals)))
+        states.append(
+            tuple(np.concatenate(parts, axis=1) for parts in zip(*finals, strict=True))
+        )
         saved.append(of_layer)
         activations[f"encoder/{cell}_{k}/hidden"] = x
     for place, name in enumerate("hc"[: NUM_STATES[cell]]):
@@ -135,20 +141,22 @@ def _encoder_backward(
     for k in reversed(range(model.num_layers)):
         directions = _directions(model, k, lengths)
         d_outputs = np.split(d_x, len(directions), axis=2)
-        d_finals = zip(*(np.split(d, len(directions), axis=1) for d in d_states[k]))
-        d_x = 0.0
+        d_finals = zip(
+            *(np.split(d, len(directions), axis=1) for d in d_states[k]), strict=True
+        )
+        d_inputs = []
         for (name, turn), d_hidden, d_final, (turned, of_steps) in zip(
             directions, d_outputs, d_finals, saved[k], strict=True
         ):
             w, u, _ = _layer(weights, name)
-            d_inputs, d_w, d_u, d_b, _ = rnn_backward(
+            d_turned, d_w, d_u, d_b, _ = rnn_backward(
                 model.cell, turn(d_hidden), d_final, turned, real, of_steps, w, u
             )
             gradients[f"{name}/input_kernel"] += d_w
             gradients[f"{name}/recurrent_kernel"] += d_u
             gradients[f"{name}/bias"] += d_b
-            d_x = d_x + turn(d_inputs)
-        d_x = d_x * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
+            d_inputs.append(turn(d_turned))
+        d_x = sum(d_inputs) * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
     np.add.at(gradients["encoder/embed/table"], batch["source"], d_x)
 
 

@@ -6,7 +6,6 @@ interpreters.
 """
 
 import ctypes
-import dataclasses
 import os
 import signal
 import subprocess
@@ -118,9 +117,7 @@ def _end_with_parent() -> None:
 
 def spec_flags(spec: Spec) -> list[str]:
     """Return the flags that make exactly this spec, whatever the presets say."""
-    values: dict[str, Any] = {}
-    for part in (spec.model, spec.text, spec.training):
-        values |= dataclasses.asdict(part)
+    values = spec.values()
     switches = [
         flag(name) if value else f"--no-{flag(name)[2:]}"
         for name, value in values.items()

@@ -7,7 +7,13 @@ from parity.fields import check_fields, option
 
 _NETWORK = "which network"
 _PRESET = "named sizes and training; flags given beside it win"
-_DATA = "folder of text: train.txt, valid.txt, test.txt or ptb.*.txt [the embedded corpus]"
+_DATA = "folder of text (train.txt, valid.txt, test.txt or ptb.*.txt), for seq2seq a file of pairs, tab-separated, or a folder of train.tsv, valid.tsv and test.tsv [the embedded corpus]"
+_DICTIONARY = "seq2seq: words for jieba, one a line, with frequency and tag if wanted"
+_EMPTY = (
+    "seq2seq: pairs with an empty side are left out in silence, with a warning, or are an error"
+)
+_BEAM = "seq2seq: hypotheses kept in beam search"
+_PENALTY = "seq2seq: exponent of the length penalty, 0 for none"
 _DEVICE = "what replicas run on"
 _THREADS = "CPU threads of each replica"
 
@@ -20,6 +26,8 @@ class TrainOptions:
     network: str = option("language-model", _NETWORK)
     preset: str = option("tiny", _PRESET)
     data: Path | None = option(None, _DATA)
+    user_dictionary: Path | None = option(None, _DICTIONARY)
+    on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/train"), "folder of the run: checkpoints, events, summary.json")
     cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
     replicas: int = option(2, "replicas that share each batch", at_least=1)
@@ -33,6 +41,9 @@ class TrainOptions:
     trace: Path | None = option(None, "record every tensor of every step in this folder; no checkpoints or evaluation")
     trace_pending: int | None = option(None, "wait while so many recorded steps lie unread", at_least=1)
     log_device_placement: bool = option(False, "print where each replica runs")
+    beam: int = option(5, _BEAM, at_least=1)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    decode: int = option(8, "seq2seq: test sentences decoded at the end of a --trace", at_least=0)
     debug: bool = option(False, "show tracebacks")
 
     def __post_init__(self) -> None:
@@ -46,12 +57,17 @@ class RunOptions:
     network: str = option("language-model", _NETWORK)
     preset: str = option("tiny", _PRESET)
     data: Path | None = option(None, _DATA)
+    user_dictionary: Path | None = option(None, _DICTIONARY)
+    on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/parity"), "folder of the report")
     cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
     json: Path | None = option(None, "also write report.json here")
     replicas: tuple[int, ...] = option((1, 2), "replica counts to run and compare, such as 1,2,4", at_least=1)
     steps: int = option(20, "steps to compare", at_least=1)
     dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
+    beam: int = option(5, _BEAM, at_least=1)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    decode: int = option(8, "seq2seq: test sentences decoded after the last step, greedily and by beam search", at_least=0)
     throughput: bool = option(True, "also train both sides untraced, for speed and perplexity")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
     threads: int = option(1, _THREADS, at_least=1)

@@ -85,6 +85,13 @@ class Spec:
         }
         return Spec(self.network, **replaced)
 
+    def values(self) -> dict[str, Any]:
+        """Return the values of all fields by name, of model, text and training together."""
+        parts = (self.model, self.text, self.training)
+        return {
+            name: value for part in parts for name, value in dataclasses.asdict(part).items()
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return plain dictionaries, as stored in traces and checkpoints."""
         return dataclasses.asdict(self)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from data.prefetch import Prefetch
-from parity.initial import initial_snapshot
+from data.load import TrainingText
+from parity.initial import initial_snapshot, zero_state
 from parity.oracle.networks import language_model
 from parity.oracle.training import Oracle
 from parity.replicas import split_rows
-from parity.spec import ModelSpec, Spec, TrainSpec, learning_rate
+from parity.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.spec import Spec, TrainSpec, learning_rate
 from parity.steps import StepInputs, StepResult, step_inputs
 from parity.trace import Recorder
-from parity.training import TextBatches
 
 VOCABULARY = 7
 
@@ -31,12 +31,11 @@ class TextBatch:
 
 def small_spec(**values) -> Spec:
     """Return a small spec with dropout, clipping and Adam, but for the values given."""
-    model = ModelSpec(
+    model = LanguageModelSpec(
         vocabulary_size=VOCABULARY, embedding_size=3, hidden_size=4, num_layers=2, keep=0.75
     )
     training = TrainSpec(
         batch_size=5,
-        time=4,
         optimizer="adam",
         learning_rate=0.01,
         clip_norm=0.05,
@@ -45,14 +44,14 @@ def small_spec(**values) -> Spec:
         seed=3,
         dtype="float64",
     )
-    return Spec("language-model", model, training).replace(**values)
+    return Spec("language-model", model, LanguageModelText(time=4), training).replace(**values)
 
 
 def text_batch(spec: Spec, step: int, per_epoch: int = 4) -> TextBatch:
     """Draw a batch: ragged for sentences, one row of no tokens; carried within an epoch."""
     draw = np.random.default_rng([step, 99])
-    shape = spec.training.batch_size, spec.training.time
-    sentences = spec.training.batching == "sentences"
+    shape = spec.training.batch_size, spec.text.time
+    sentences = spec.text.batching == "sentences"
     lengths = np.full(shape[0], shape[1])
     if sentences:
         lengths = draw.integers(1, shape[1] + 1, shape[0])
@@ -74,15 +73,17 @@ class Batches:
         return text_batch(self.spec, step, self.batches_per_epoch)
 
 
-def text(spec: Spec, per_epoch: int = 4, smallest: int | None = None) -> TextBatches:
+def text(spec: Spec, per_epoch: int = 4, smallest: int | None = None) -> TrainingText:
     """Return what a run reads: `per_epoch` batches, and two each of validation and test."""
-    return TextBatches(
+    return TrainingText(
         Batches(spec, per_epoch, smallest),
         Batches(spec, 2),
         Batches(spec, 2),
-        prefetch=Prefetch,
+        sizes={},
+        vocabularies={"vocabulary.txt": b"a\nb\n"},
         content_hash="a" * 64,
-        best_perplexity={"valid": 1.5, "test": None}.get,
+        notes=(),
+        best_perplexities={"valid": 1.5, "test": None},
     )
 
 
@@ -109,10 +110,10 @@ class OracleTrainer:
 
     def step(self, inputs, state, learning_rate, record=False):
         oracle = Oracle(self.spec, self.held)
-        oracle.state = tuple(np.asarray(part, np.float64) for part in state)
+        oracle.state = {name: np.asarray(part, np.float64) for name, part in state.items()}
         if not inputs.carry:
-            assert not any(part.any() for part in state)
-        sizes = split_rows(len(inputs.tokens), self.replicas)
+            assert not any(part.any() for part in state.values())
+        sizes = split_rows(inputs.rows, self.replicas)
         dtype = self.spec.training.dtype
         found = {
             name: np.asarray(array, dtype)
@@ -120,15 +121,14 @@ class OracleTrainer:
         }
         self.held = {name: found[name] for name in self.held}
         losses, norm = found["loss/replicas"], float(found["gradient_norm"])
-        h, c = found["forward/h"], found["forward/c"]
+        state = {name: found[f"forward/{name}"] for name in state}
         tensors = {}
         if record:
-            given = ("loss/", "gradient_norm", "forward/h", "forward/c")
+            given = ("loss/", "gradient_norm")
             tensors = {name: a for name, a in found.items() if not name.startswith(given)}
-            tensors["forward/h"], tensors["forward/c"] = h, c
             for name, distances in self.replica_distances().items():
                 tensors[f"replicas/{name}"] = distances
-        return StepResult(losses, h, c, norm, tensors)
+        return StepResult(losses, state, norm, tensors)
 
     def evaluate(self, inputs, state):
         weights = {
@@ -136,16 +136,16 @@ class OracleTrainer:
             for name, array in self.held.items()
             if name.startswith("weight/")
         }
-        found, _ = language_model(self.spec, weights, inputs, state)
+        found, _ = language_model(self.spec.model, weights, inputs.batch, {}, state)
         rows = found["token_loss"].sum(axis=1) / inputs.num_tokens
         sizes = split_rows(len(rows), self.replicas)
         losses = np.add.reduceat(rows, np.cumsum([0, *sizes[:-1]]))
-        return StepResult(losses, found["h"], found["c"], 0.0, {})
+        return StepResult(losses, {name: found[name] for name in state}, 0.0, {})
 
 
 def random_inputs(spec: Spec, lengths, *, carry: bool = True, step: int = 0) -> StepInputs:
     """Draw inputs of the given lengths, with the spec's dropout masks."""
-    rows, time = len(lengths), spec.training.time
+    rows, time = len(lengths), spec.text.time
     draw = np.random.default_rng(step)
     tokens, targets = draw.integers(0, spec.model.vocabulary_size, (2, rows, time))
     batch = TextBatch(tokens, targets, np.array(lengths), carry)
@@ -179,14 +179,10 @@ def recorded_steps(
     for step in range(steps):
         inputs = step_inputs(spec, step, text_batch(spec, step))
         if state is None or not (inputs.carry and carry):
-            state = (
-                np.zeros(
-                    (spec.training.batch_size, spec.model.num_layers, spec.model.hidden_size)
-                ),
-            ) * 2
+            state = zero_state(spec, spec.training.batch_size)
         rate = learning_rate(spec.training, step // 4)
         result = trainer.step(inputs, state, rate, record=True)
-        state = result.h, result.c
+        state = result.state
         tensors = dict(result.tensors)
         if step == 0 and nudge:
             weights = {
@@ -197,9 +193,7 @@ def recorded_steps(
         found.append(
             tensors
             | {
-                "batch/tokens": inputs.tokens,
-                "batch/targets": inputs.targets,
-                "batch/lengths": inputs.lengths,
+                **{f"batch/{name}": array for name, array in inputs.batch.items()},
                 "batch/carry": np.array(inputs.carry),
                 "batch/sizes": np.array(sizes),
                 "batch/learning_rate": np.array(rate),

@@ -27,12 +27,26 @@ def problem(layers=2, lengths=(4, 0, 1, 3), *, keep=0.75, carry=True):
     inputs = random_inputs(spec, lengths, carry=carry)
     draw = np.random.default_rng(8)
     shape = (len(lengths), layers, spec.model.hidden_size)
-    state = draw.normal(size=shape) * 0.5, draw.normal(size=shape) * 0.5
+    state = {name: draw.normal(size=shape) * 0.5 for name in "hc"}
     return spec, weights, inputs, state
 
 
+def run(spec, weights, inputs, state):
+    return language_model(spec.model, weights, inputs.batch, inputs.masks, state)
+
+
+def inputs_of(tokens, targets, lengths):
+    return StepInputs({"tokens": tokens, "targets": targets, "lengths": lengths}, True)
+
+
+def shares_by_name(arrays, sizes):
+    """Split each of some named arrays; return a dictionary per share."""
+    parts = {name: share_of_rows(array, sizes) for name, array in arrays.items()}
+    return [{name: part[k] for name, part in parts.items()} for k in range(len(sizes))]
+
+
 def loss_of(spec, weights, inputs, state):
-    activations, _ = language_model(spec, weights, inputs, state)
+    activations, _ = run(spec, weights, inputs, state)
     return activations["token_loss"].sum() / inputs.num_tokens
 
 
@@ -48,7 +62,7 @@ def loss_of(spec, weights, inputs, state):
 )
 def test_gradients_are_those_of_central_differences(layers, keep, lengths):
     spec, weights, inputs, state = problem(layers, lengths, keep=keep)
-    _, gradients = language_model(spec, weights, inputs, state)
+    _, gradients = run(spec, weights, inputs, state)
     assert set(gradients) == set(weights)
     step = 1e-5
     for name, array in weights.items():
@@ -75,9 +89,9 @@ def test_one_unit_by_hand():
         "softmax/kernel": np.arange(7.0)[None] / 7,
         "softmax/bias": np.arange(7.0) / 5,
     }
-    inputs = StepInputs(np.array([[3]]), np.array([[2]]), np.array([1]), True)
-    state = np.array([[[0.25]]]), np.array([[[-0.5]]])
-    found, _ = language_model(spec, weights, inputs, state)
+    inputs = inputs_of(np.array([[3]]), np.array([[2]]), np.array([1]))
+    state = {"h": np.array([[[0.25]]]), "c": np.array([[[-0.5]]])}
+    found, _ = run(spec, weights, inputs, state)
 
     def squash(x):
         return 1 / (1 + math.exp(-x))
@@ -99,26 +113,25 @@ def test_one_unit_by_hand():
 
 def test_beyond_a_length_state_stands_still_and_output_is_zero():
     spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3))
-    found, _ = language_model(spec, weights, inputs, state)
-    for row, length in enumerate(inputs.lengths):
+    found, _ = run(spec, weights, inputs, state)
+    for row, length in enumerate(inputs.batch["lengths"]):
         for name in ("lstm_0/hidden", "lstm_1/hidden", "token_loss"):
             assert not found[name][row, length:].any()
             assert np.all(found[name][row, :length] != 0)
         top = found["lstm_1/hidden"][row]
-        last = top[length - 1] if length else state[0][row, 1]
+        last = top[length - 1] if length else state["h"][row, 1]
         np.testing.assert_array_equal(found["h"][row, 1], last)
-    np.testing.assert_array_equal(found["c"][1], state[1][1])
+    np.testing.assert_array_equal(found["c"][1], state["c"][1])
 
 
 def test_padding_decides_nothing():
     spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3))
-    padding = np.arange(4) >= inputs.lengths[:, None]
-    other = dataclasses.replace(
-        inputs,
-        tokens=np.where(padding, 6, inputs.tokens),
-        targets=np.where(padding, 5, inputs.targets),
-    )
-    first, second = (language_model(spec, weights, each, state) for each in (inputs, other))
+    padding = np.arange(4) >= inputs.batch["lengths"][:, None]
+    other = dict(inputs.batch)
+    for name, token in (("tokens", 6), ("targets", 5)):
+        other[name] = np.where(padding, token, inputs.batch[name])
+    other = dataclasses.replace(inputs, batch=other)
+    first, second = (run(spec, weights, each, state) for each in (inputs, other))
     for name, gradient in first[1].items():
         np.testing.assert_array_equal(gradient, second[1][name])
     np.testing.assert_array_equal(first[0]["token_loss"], second[0]["token_loss"])
@@ -126,13 +139,13 @@ def test_padding_decides_nothing():
 
 def test_two_halves_with_the_state_carried_are_one_text_forward():
     spec, weights, inputs, state = problem(lengths=(4, 4), keep=1.0)
-    whole, _ = language_model(spec, weights, inputs, state)
+    whole, _ = run(spec, weights, inputs, state)
     parts = []
     for cut in (slice(0, 2), slice(2, 4)):
-        tokens, targets = inputs.tokens[:, cut], inputs.targets[:, cut]
-        half = StepInputs(tokens, targets, np.array([2, 2]), True)
-        found, _ = language_model(spec, weights, half, state)
-        state = found["h"], found["c"]
+        tokens, targets = inputs.batch["tokens"][:, cut], inputs.batch["targets"][:, cut]
+        half = inputs_of(tokens, targets, np.array([2, 2]))
+        found, _ = run(spec, weights, half, state)
+        state = {name: found[name] for name in "hc"}
         parts.append(found)
     for name in ("logits", "token_loss", "lstm_1/hidden"):
         joined = np.concatenate([part[name] for part in parts], axis=1)
@@ -143,17 +156,17 @@ def test_two_halves_with_the_state_carried_are_one_text_forward():
 @pytest.mark.parametrize("replicas", [2, 3, 4])
 def test_shares_of_any_size_sum_to_the_whole(replicas):
     spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3, 2))
-    whole, gradients = language_model(spec, weights, inputs, state)
+    whole, gradients = run(spec, weights, inputs, state)
     sizes = split_rows(5, replicas)
-    arrays = [inputs.tokens, inputs.targets, inputs.lengths, *state, *inputs.masks]
-    parts = zip(*(share_of_rows(array, sizes) for array in arrays), strict=True)
+    groups = (inputs.batch, inputs.masks, state)
+    parts = zip(*(shares_by_name(group, sizes) for group in groups), strict=True)
     losses, summed = 0.0, dict.fromkeys(gradients, 0.0)
-    for tokens, targets, lengths, h, c, *masks in parts:
-        share = StepInputs(tokens, targets, lengths, True, tuple(masks))
+    for batch, masks, before in parts:
+        share = StepInputs(batch, True, masks)
         if share.num_tokens == 0:
             continue
         weight = share.num_tokens / inputs.num_tokens
-        found, gradient = language_model(spec, weights, share, (h, c))
+        found, gradient = run(spec, weights, share, before)
         losses += found["token_loss"].sum() / inputs.num_tokens
         summed = {name: summed[name] + weight * gradient[name] for name in summed}
     np.testing.assert_allclose(

@@ -6,12 +6,10 @@ from pathlib import Path
 # In place of this script's own folder: modules are imported by their full names.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data.corpus import load_corpus
-from data.language_model import make_batches
-from data.prefetch import Prefetch
+from data.load import load_text
 from parity.cli import train_command
 from parity.progress import say
-from parity.training import TextBatches, run_training
+from parity.training import run_training
 
 
 def train(spec, options):
@@ -21,21 +19,16 @@ def train(spec, options):
       spec: Spec, its vocabulary size the most that is kept.
       options: TrainOptions.
     """
-    corpus = load_corpus(options.data, options.cache, spec.model.vocabulary_size)
-    spec = spec.replace(vocabulary_size=len(corpus.vocabulary))
-    training = spec.training
-    batches = {
-        split: make_batches(
-            getattr(corpus, split),
-            training.batching,
-            training.batch_size,
-            training.time,
-            training.seed,
-            shuffle=split == "train",
-        )
-        for split in ("train", "valid", "test")
-    }
-    for note in (*corpus.notes, *batches["train"].notes):
+    text = load_text(
+        spec.network,
+        options.data,
+        options.cache,
+        spec.values(),
+        user_dictionary=options.user_dictionary,
+        on_empty=options.on_empty,
+    )
+    spec = spec.replace(**text.sizes)
+    for note in text.notes:
         say(note)
 
     from tf_impl.engine import load_engine, versions
@@ -52,12 +45,6 @@ def train(spec, options):
             options.log_device_placement,
         )
 
-    text = TextBatches(
-        **batches,
-        prefetch=Prefetch,
-        content_hash=corpus.content_hash,
-        best_perplexity=corpus.best_perplexity,
-    )
     run_training(make_trainer, text, spec, options, versions)
 
 

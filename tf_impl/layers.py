@@ -184,20 +184,15 @@ def gru(inputs, lengths, h, name, hidden_size):
     bias = parameter(f"{name}/bias", [gates], dtype)
     real = tf.cast(_real(inputs, lengths), dtype)[:, :, None]
 
-    def step(product, state, inputs, masks, shared):
-        (h,), (from_inputs,), (on,) = state, inputs, masks
-        (new_h,) = _gru_cell(from_inputs, product(h, 0), h)
-        return [tf.where(on > 0, new_h, h)], [new_h * on]
+    from_inputs = _product(inputs, kernel) + bias
+
+    def step(product, h, from_inputs, real, shared):
+        (new_h,) = _gru_cell(from_inputs, product("recurrent", h), h)
+        return tf.where(real > 0, new_h, h), [new_h * real]
 
     # differs: no op of this framework is a GRU of this kind
-    (hidden,), (last_h,) = _scan(
-        step,
-        state=[h],
-        inputs=[_product(inputs, kernel) + bias],
-        masks=[real],
-        weights=[recurrent_kernel],
-        shared=[],
-        widths=[hidden_size],
+    (hidden,), last_h = _scan(
+        step, h, from_inputs, real, {"recurrent": recurrent_kernel}, {}, [hidden_size]
     )
     return hidden, last_h
 
@@ -316,7 +311,7 @@ def attend(queries, keys, memory, lengths, kind):
         query_kernel = parameter("attention/query_kernel", [size, size], dtype)
         score_kernel = parameter("attention/score_kernel", [size], dtype)
         queries = tf.transpose(_product(queries, query_kernel), [1, 0, 2])
-        scores = _additive_scores(queries, keys, score_kernel)
+        scores = _additive_scores(queries[:, :, None], keys[:, None], score_kernel)
     else:
         scores = tf.matmul(tf.transpose(queries, [1, 0, 2]), keys, transpose_b=True)
     weights = tf.nn.softmax(scores + _beyond(memory, lengths)[:, None])
@@ -369,7 +364,76 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
     Sources: Luong et al. 2015, arXiv:1508.04025, section 3.3; Bahdanau et al. 2015,
     arXiv:1409.0473, A.1.2.
     """
-    raise NotImplementedError
+    layers, size, dtype = range(model.num_layers), model.hidden_size, inputs.dtype
+    cell, gates = {"lstm": (_lstm_cell, 4), "gru": (_gru_cell, 3)}[model.cell]
+    bahdanau = model.attention == "bahdanau"
+    weights, shared = {"memory": memory}, {}
+    for k in layers:
+        name = f"decoder/{model.cell}_{k}"
+        width = size if k else inputs.shape[-1] + size
+        kernel = parameter(f"{name}/input_kernel", [width, gates * size], dtype)
+        bias = parameter(f"{name}/bias", [gates * size], dtype)
+        if k == 0:
+            # The part of the inputs needs no loop.
+            kernel, weights["input_0"] = tf.split(kernel, [width - size, size])
+            from_inputs = _product(inputs, kernel) + bias
+        else:
+            weights[f"input_{k}"], shared[f"bias_{k}"] = kernel, bias
+        shape = [size, gates * size]
+        weights[f"recurrent_{k}"] = parameter(f"{name}/recurrent_kernel", shape, dtype)
+    if bahdanau:
+        weights["query"] = parameter("attention/query_kernel", [size, size], dtype)
+        shared |= {"score": parameter("attention/score_kernel", [size], dtype), "keys": keys}
+    else:
+        weights["keys"] = tf.transpose(keys, [0, 2, 1])
+        weights["output"] = parameter("attention/output_kernel", [2 * size, size], dtype)
+    beyond = _beyond(memory, lengths)
+    dropped = {
+        k: tf.transpose(mask, [1, 0, 2]) for k, mask in enumerate(masks, 1) if mask is not None
+    }
+
+    def cells(product, state, from_inputs, fed, masks, shared):
+        from_below = from_inputs + product("input_0", fed)
+        new_state = []
+        for k in layers:
+            if k > 0:
+                rows = new_state[-1][0] * masks[k] if k in masks else new_state[-1][0]
+                from_below = product(f"input_{k}", rows) + shared[f"bias_{k}"]
+            new_state.append(
+                cell(from_below, product(f"recurrent_{k}", state[k][0]), *state[k])
+            )
+        return new_state
+
+    def weigh(product, scores):
+        found = tf.nn.softmax(scores + beyond)
+        return product("memory", found), found
+
+    def luong_step(product, state, from_inputs, masks, shared):
+        state, fed = state
+        state = cells(product, state, from_inputs, fed, masks, shared)
+        query = state[-1][0]
+        context, found = weigh(product, product("keys", query))
+        fed = tf.tanh(product("output", tf.concat([context, query], axis=1)))
+        return (state, fed), [*(each[0] for each in state), context, found, fed]
+
+    def bahdanau_step(product, state, from_inputs, masks, shared):
+        query = product("query", state[-1][0])
+        scores = _additive_scores(query[:, None], shared["keys"], shared["score"])
+        context, found = weigh(product, scores)
+        state = cells(product, state, from_inputs, context, masks, shared)
+        return state, [*(each[0] for each in state), context, found]
+
+    widths = [size] * model.num_layers + [size, None]
+    if bahdanau:
+        (*hidden, context, found), state = _scan(
+            bahdanau_step, state, from_inputs, dropped, weights, shared, widths
+        )
+        outputs = attentional(context, hidden[-1])
+    else:
+        (*hidden, context, found, outputs), (state, _) = _scan(
+            luong_step, (state, fed), from_inputs, dropped, weights, shared, [*widths, size]
+        )
+    return hidden, context, found, outputs, state, outputs[-1]
 
 
 def linear(inputs, name, size):
@@ -437,11 +501,195 @@ def _product(inputs, kernel):
 
 
 def _additive_scores(queries, keys, score_kernel):
-    """Return v . tanh(query + key) for each query and key, [batch, time, source_time].
+    """Return v . tanh(query + key) of all pairs, [..., source_time].
 
     Args:
-      queries: [batch, time, hidden].
-      keys: [batch, source_time, hidden].
+      queries: [..., 1, hidden].
+      keys: [..., source_time, hidden].
     """
-    fit = tf.tanh(queries[:, :, None] + keys[:, None])
-    return tf.reduce_sum(fit * score_kernel, axis=3)
+    fit = tf.tanh(queries + keys)
+    rows = tf.matmul(tf.reshape(fit, [-1, fit.shape[-1]]), score_kernel[:, None])
+    return tf.reshape(rows, tf.shape(fit)[:-1])
+
+
+def _lstm_cell(from_inputs, from_h, h, c):
+    """Take one step of an LSTM, gates i, f, g, o."""
+    i, f, g, o = tf.split(from_inputs + from_h, 4, axis=1)
+    c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+    return tf.sigmoid(o) * tf.tanh(c), c
+
+
+def _gru_cell(from_inputs, from_h, h):
+    """Take one step of a GRU, gates r, z, c."""
+    inputs_r, inputs_z, inputs_c = tf.split(from_inputs, 3, axis=1)
+    h_r, h_z, h_c = tf.split(from_h, 3, axis=1)
+    z = tf.sigmoid(inputs_z + h_z)
+    c = tf.tanh(inputs_c + tf.sigmoid(inputs_r + h_r) * h_c)
+    return (z * h + (1 - z) * c,)
+
+
+def _scan(step, state, inputs, masks, weights, shared, widths):
+    """Run a step over time, with a gradient that takes each weight's product once, at the end.
+
+    The gradient walks back over the saved states and products, and has that of a step by
+    `tf.gradients`.
+
+    Args:
+      step: called with (product, state, inputs, masks, shared) of one step, returns the next
+        state and a list of outputs. `product(name, rows)` multiplies by a weight.
+      state: before the first step; like inputs and masks a tensor or a structure of them.
+      inputs: [time, batch, width].
+      masks: [time, batch, width], which get no gradient.
+      weights: name -> [rows, columns] or [batch, rows, columns]; each step uses each once.
+      shared: name -> what steps read otherwise; its gradient is summed in the loop.
+      widths: of the outputs; None where unknown.
+
+    Returns:
+      outputs [time, batch, width], and the state after the last step.
+    """
+    nest = tf.nest
+
+    def read(arrays, t):
+        return nest.map_structure(lambda array: array.read(t), arrays)
+
+    def write(arrays, t, values):
+        return nest.map_structure(lambda array, value: array.write(t, value), arrays, values)
+
+    def stack(arrays):
+        return nest.map_structure(lambda array: array.stack(), arrays)
+
+    @tf.custom_gradient
+    def run(state, inputs, masks, weights, shared):
+        steps = tf.shape(nest.flatten(inputs)[0])[0]
+        dtype = nest.flatten(inputs)[0].dtype
+
+        def empty(width):
+            return tf.TensorArray(dtype, steps, element_shape=[None, width])
+
+        def unstack(tensors):
+            return nest.map_structure(lambda each: empty(each.shape[-1]).unstack(each), tensors)
+
+        inputs_at, masks_at = unstack(inputs), unstack(masks)
+
+        def forward(t, state, states_at, outputs_at, products_at):
+            products = {}
+
+            def product(name, rows):
+                products[name] = _multiply(rows, weights[name])
+                return products[name]
+
+            new_state, outputs = step(
+                product, state, read(inputs_at, t), read(masks_at, t), shared
+            )
+            return (
+                t + 1,
+                new_state,
+                write(states_at, t, state),
+                write(outputs_at, t, outputs),
+                write(products_at, t, products),
+            )
+
+        _, last, states_at, outputs_at, products_at = tf.while_loop(
+            lambda t, *_: t < steps,
+            forward,
+            [
+                0,
+                state,
+                nest.map_structure(lambda each: empty(each.shape[-1]), state),
+                [empty(width) for width in widths],
+                {name: empty(weight.shape[-1]) for name, weight in weights.items()},
+            ],
+        )
+        results = stack(outputs_at), last
+
+        def gradient(*d_results):
+            d_outputs, d_last = nest.pack_sequence_as(results, d_results)
+            d_outputs_at = unstack(d_outputs)
+
+            def backward(t, d_state, d_shared, d_inputs_at, rows_at, d_products_at):
+                rows, products = {}, {}
+
+                def product(name, factor):
+                    rows[name] = factor
+                    products[name] = _known_product(
+                        factor, weights[name], products_at[name].read(t)
+                    )
+                    return products[name]
+
+                # As tensors of this step, to have gradients.
+                copies = nest.map_structure(tf.identity, shared)
+                before, inputs = read(states_at, t), read(inputs_at, t)
+                after = step(product, before, inputs, read(masks_at, t), copies)
+                sources = before, inputs, copies, products
+                gradients = tf.gradients(
+                    nest.flatten(after),
+                    nest.flatten(sources),
+                    nest.flatten((d_state, read(d_outputs_at, t))),
+                )
+                d_before, d_inputs, d_copies, d_products = nest.pack_sequence_as(
+                    sources, gradients
+                )
+                return (
+                    t - 1,
+                    d_before,
+                    nest.map_structure(tf.add, d_shared, d_copies),
+                    write(d_inputs_at, t, d_inputs),
+                    write(rows_at, t, rows),
+                    write(d_products_at, t, d_products),
+                )
+
+            _, d_state, d_shared, d_inputs_at, rows_at, d_products_at = tf.while_loop(
+                lambda t, *_: t >= 0,
+                backward,
+                [
+                    steps - 1,
+                    d_last,
+                    nest.map_structure(tf.zeros_like, shared),
+                    nest.map_structure(lambda each: empty(each.shape[-1]), inputs),
+                    {name: empty(weight.shape[-2]) for name, weight in weights.items()},
+                    {name: empty(weight.shape[-1]) for name, weight in weights.items()},
+                ],
+            )
+            d_weights = {
+                name: _weight_gradient(
+                    rows_at[name].stack(), d_products_at[name].stack(), weight
+                )
+                for name, weight in weights.items()
+            }
+            no_gradient = nest.map_structure(lambda each: None, masks)
+            return d_state, stack(d_inputs_at), no_gradient, d_weights, d_shared
+
+        return results, gradient
+
+    return run(state, inputs, masks, weights, shared)
+
+
+def _multiply(rows, weight, transpose=False):
+    """Multiply rows [batch, width] by one matrix, or each by its own."""
+    if weight.shape.rank == 2:
+        return tf.matmul(rows, weight, transpose_b=transpose)
+    return tf.squeeze(tf.matmul(rows[:, None], weight, transpose_b=transpose), 1)
+
+
+def _known_product(rows, weight, result):
+    """Return a product that is known already, with the gradient of rows."""
+
+    @tf.custom_gradient
+    def product(rows):
+        return result, lambda d_result: _multiply(d_result, weight, transpose=True)
+
+    return product(rows)
+
+
+def _weight_gradient(rows, d_products, weight):
+    """Return the gradient of a weight over all steps.
+
+    Args:
+      rows: what each step multiplied by the weight, [time, batch, width].
+      d_products: the gradient of each step's product, [time, batch, width].
+    """
+    if weight.shape.rank == 2:
+        rows = tf.reshape(rows, [-1, rows.shape[-1]])
+        d_products = tf.reshape(d_products, [-1, d_products.shape[-1]])
+        return tf.matmul(rows, d_products, transpose_a=True)
+    return tf.matmul(tf.transpose(rows, [1, 2, 0]), tf.transpose(d_products, [1, 0, 2]))

@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import repeat
@@ -28,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import synthetic
+from data.cache import file_hash, file_stat
 from data.errors import InputError
 from data.files import make_folder, new_folder, write_file
 from data.progress import Progress
-from data.text import MAX_LINE, open_input, read_blocks
+from data.text import read_blocks
 from data.vocabulary import (
     END_ID,
     SMALLEST,
@@ -51,7 +51,6 @@ _MOSTLY_UNKNOWN = 0.2  # share of words from which a warning is given
 _MOST_WORDS = 2_000_000  # distinct ones counted at once, about 0.3 GB
 _LONGEST_WORD = 1000  # characters; a longer one is always `<unk>`
 _LINE_END = "\0"  # stands for a line's end among words; no text holds it, see data/text.py
-_RACY_SECONDS = 2.0  # a file changed this recently may change again within its time stamp
 
 
 class EncodedText:
@@ -159,12 +158,12 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     if folder is None:
         folder = _embedded_folder(cache)
     paths = find_splits(folder)
-    stats = {split: _stat(path) for split, path in paths.items()}
+    stats = {split: file_stat(path) for split, path in paths.items()}
     settings = {
         "format": _FORMAT,
         "vocabulary_size": vocabulary_size,
         "special": SPECIAL,
-        "texts": {split: _file_hash(path, cache) for split, path in paths.items()},
+        "texts": {split: file_hash(path, cache) for split, path in paths.items()},
     }
     content_hash = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     target = cache / f"corpus-{content_hash[:32]}"
@@ -175,7 +174,7 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
         with new_folder(target) as temporary:
             _encode(paths, temporary, vocabulary_size)
             for split, path in paths.items():
-                if _stat(path) != stats[split]:
+                if file_stat(path) != stats[split]:
                     raise InputError(f"{path}: this file was changed while it was read")
         facts = _read_facts(target)
         if facts is None:
@@ -324,35 +323,6 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return facts
-
-
-def _stat(path: Path) -> list[int]:
-    """Return what changes whenever a file does; the change time cannot be set back."""
-    with open_input(path) as file:
-        stat = os.fstat(file.fileno())
-    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-
-
-def _file_hash(path: Path, cache: Path) -> str:
-    """Return a file's sha256, without reading it if it has not changed since the last time."""
-    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-    remembered = cache / f"text-{name}.json"
-    before, now = _stat(path), time.time()
-    try:
-        seen = json.loads(remembered.read_bytes())
-        if seen["stat"] == before:
-            return str(seen["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not remembered: read the file
-    digest = hashlib.sha256()
-    with open_input(path) as file:
-        while chunk := file.read(MAX_LINE):
-            digest.update(chunk)
-    # a change within the same tick of the clock would leave the time stamp as it is
-    if _stat(path) == before and max(before[-2:]) / 1e9 < now - _RACY_SECONDS:
-        record = {"path": str(path), "stat": before, "sha256": digest.hexdigest()}
-        write_file(remembered, json.dumps(record).encode())
-    return digest.hexdigest()
 
 
 def _embedded_folder(cache: Path) -> Path:

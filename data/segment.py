@@ -11,8 +11,6 @@ import hashlib
 import json
 import marshal
 import re
-import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -279,7 +277,7 @@ def _tokenizer(user_dictionary: str, cache: Path | None) -> Any:
 @functools.lru_cache(maxsize=2)  # each takes about 100 MB
 def _make_tokenizer(user_dictionary: str, cache: Path | None) -> Any:
     tokenizer = _jieba().Tokenizer()
-    # jieba's own cache lies in a folder that all users share, and is not checked for being whole
+    # jieba itself keeps it in a folder that all users share, and trusts what is there
     tokenizer.FREQ, tokenizer.total = _frequencies(tokenizer, cache)
     tokenizer.initialized = True
     for line in user_dictionary.split("\n") if user_dictionary else ():

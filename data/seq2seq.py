@@ -105,7 +105,7 @@ class PairBatches:
       batch_size: the most rows.
       seed: of the shuffling, with the epoch.
       shuffle: False keeps the order of the text among pairs of similar lengths, and the batches
-        sorted by length: for evaluation.
+        sorted by length: for evaluation. Then there may be fewer pairs than `batch_size`.
 
     Attributes:
       batches_per_epoch: batches.
@@ -114,7 +114,7 @@ class PairBatches:
       notes: one-line remarks for the user.
 
     Raises:
-      InputError: if there are fewer pairs than `batch_size`.
+      InputError: if there are fewer pairs to train on than `batch_size`.
     """
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, shuffle: bool = True) -> None:
@@ -122,6 +122,8 @@ class PairBatches:
             raise InputError(f"batch_size {batch_size}: 1 or more is needed")
         if seed < 0:
             raise InputError(f"seed {seed}: 0 or more is needed")
+        if not shuffle:  # nothing is learnt from them: a split of few pairs will do
+            batch_size = min(batch_size, pairs.num_pairs)
         if pairs.num_pairs < batch_size:
             raise InputError(
                 f"{pairs.name}: {pairs.num_pairs:,} pairs are less than one batch of"

@@ -16,6 +16,7 @@ from data.errors import InputError
 from data.files import reason
 
 MAX_LINE = 1 << 20  # bytes; also the most read at once, see `_cut_first_line`
+CUT = "\0"  # ends a piece of a line that was cut, where asked for; no text holds it
 
 _HEAD = 4096  # bytes that tell what kind of file it is
 _MARK = b"\xef\xbb\xbf"  # UTF-8's byte-order mark
@@ -33,7 +34,10 @@ _ALIENS = (  # first bytes of what is often passed as text by mistake
 
 
 def read_blocks(
-    path: Path, notes: list[str], progress: Callable[[int], None] = lambda count: None
+    path: Path,
+    notes: list[str],
+    progress: Callable[[int], None] = lambda count: None,
+    mark_cuts: bool = False,
 ) -> Iterator[str]:
     """Yield a text file as strings of whole lines, each line ending in "\\n".
 
@@ -44,6 +48,8 @@ def read_blocks(
       path: the file.
       notes: one-line remarks for the user are appended here, each starting with the path.
       progress: called with the number of bytes after each reading.
+      mark_cuts: whether each piece of a line that was cut, but for the last, ends in `CUT`, for
+        a reader that leaves such lines out.
 
     Raises:
       InputError: if the file is missing, empty, not a file, not readable, or not UTF-8 text.
@@ -65,10 +71,11 @@ def read_blocks(
                 if noted != first_line:
                     notes.append(
                         f"{path}:{first_line}: this line is longer than {MAX_LINE:,} bytes and"
-                        " was cut into several"
+                        f" was {'left out' if mark_cuts else 'cut into several'}"
                     )
                     noted = first_line
-                yield _decode(path, block[:cut], first_line, offset) + "\n"
+                piece = _decode(path, block[:cut], first_line, offset)
+                yield piece + (CUT if mark_cuts else "") + "\n"
                 block, offset = block[cut:], offset + cut
             end = len(block) if ended else block.rfind(b"\n") + 1
             if end:

@@ -127,7 +127,7 @@ class Vocabulary:
     @property
     def content_hash(self) -> str:
         """The sha256 of the vocabulary file, in hexadecimal."""
-        return hashlib.sha256(self._content()).hexdigest()
+        return hashlib.sha256(self.content).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write one token per line, the id being the line number less one.
@@ -135,7 +135,7 @@ class Vocabulary:
         Raises:
           InputError: if the file cannot be written.
         """
-        write_file(path, self._content())
+        write_file(path, self.content)
 
     @classmethod
     def load(cls, path: Path, special: Sequence[str] = SPECIAL) -> Vocabulary:
@@ -146,7 +146,9 @@ class Vocabulary:
         """
         return cls(read_lines(path, []), source=str(path), special=special)
 
-    def _content(self) -> bytes:
+    @property
+    def content(self) -> bytes:
+        """The vocabulary file: one token per line."""
         return "".join(f"{token}\n" for token in self.tokens).encode()
 
 

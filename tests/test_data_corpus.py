@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from data import corpus as module
+from data.cache import file_hash, file_stat
 from data.corpus import find_splits, load_corpus
 from data.errors import InputError
+from data.text import MAX_LINE
 
 ROOT = Path(__file__).parent.parent
 WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"
@@ -130,7 +132,7 @@ def test_blocks_of_a_large_text_join_without_a_seam(tmp_path):
         for size in rng.randint(0, 40, 40_000)
     ]
     folder = write_texts(tmp_path, "\n".join(lines) + "\n")
-    assert (folder / "train.txt").stat().st_size > 3 * module.MAX_LINE
+    assert (folder / "train.txt").stat().st_size > 3 * MAX_LINE
     corpus = load_corpus(folder, tmp_path / "cache", None)
     text = corpus.train
     expected, offsets = [], [0]
@@ -173,12 +175,12 @@ def test_changed_text_is_another_corpus_even_with_its_old_time(tmp_path):
 def test_stat_tells_a_change_whose_time_was_set_back(tmp_path):
     path = tmp_path / "train.txt"
     path.write_text("a b\n")
-    before, stat = module._stat(path), path.stat()
+    before, stat = file_stat(path), path.stat()
     time.sleep(0.02)  # a tick of the file system's clock
     path.write_text("a c\n")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert path.stat().st_mtime_ns == stat.st_mtime_ns
-    assert module._stat(path) != before
+    assert file_stat(path) != before
 
 
 def test_hash_is_remembered_for_old_files_only(tmp_path):
@@ -186,17 +188,17 @@ def test_hash_is_remembered_for_old_files_only(tmp_path):
     cache.mkdir()
     new = tmp_path / "new.txt"
     new.write_text("a b\n")
-    module._file_hash(new, cache)
+    file_hash(new, cache)
     assert list(cache.iterdir()) == []  # it may change again within its time stamp
     old = Path(np.__file__)
-    digest = module._file_hash(old, cache)
+    digest = file_hash(old, cache)
     (remembered,) = cache.iterdir()
     record = json.loads(remembered.read_text())
     assert record["sha256"] == digest
     remembered.write_text(json.dumps({**record, "sha256": "as remembered"}))
-    assert module._file_hash(old, cache) == "as remembered"
+    assert file_hash(old, cache) == "as remembered"
     remembered.write_text("{")
-    assert module._file_hash(old, cache) == digest
+    assert file_hash(old, cache) == digest
 
 
 def test_processes_may_encode_at_once(tmp_path):

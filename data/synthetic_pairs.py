@@ -1,0 +1,5 @@
+VERSION = 0
+
+
+def write_pairs(path):
+    raise NotImplementedError

@@ -48,7 +48,7 @@ def lstm(inputs, lengths, h, c, name, hidden_size):
     """Run one LSTM layer; beyond a row's length its state stands still and its output is zero.
 
     Gates are ordered i, f, g, o in `{name}/input_kernel`, `{name}/recurrent_kernel` and
-    `{name}/bias`. No gradient flows into the state before the first step.
+    `{name}/bias`.
 
     Args:
       inputs: [time, batch, input].
@@ -60,35 +60,60 @@ def lstm(inputs, lengths, h, c, name, hidden_size):
 
     Source: Zaremba et al. 2014, arXiv:1409.2329.
     """
-    dtype, gates = inputs.dtype, 4 * hidden_size
-    # differs: this framework's kernels are transposed; parity/parameters.py declares it
-    kernel = parameter(f"{name}/input_kernel", [gates, inputs.shape[-1]], dtype)
-    recurrent = parameter(f"{name}/recurrent_kernel", [gates, hidden_size], dtype)
-    bias = parameter(f"{name}/bias", [gates], dtype)
+    hidden, (last_h, last_c) = _rnn("LSTM", inputs, lengths, (h, c), name, hidden_size)
+    return hidden, last_h, last_c
+
+
+def gru(inputs, lengths, h, name, hidden_size):
+    """Run one GRU layer; beyond a row's length its state stands still and its output is zero.
+
+    Gates are ordered r, z, c in `{name}/input_kernel`, `{name}/recurrent_kernel` and
+    `{name}/bias`. The reset gate comes after the product with the recurrent kernel:
+    c = tanh(x W_c + b_c + r * (h U_c)), h' = z * h + (1 - z) * c.
+
+    Args:
+      inputs: [time, batch, input].
+      lengths: int64 [batch], real tokens per row, each in 0..time.
+      h: [batch, hidden], the state before the first step.
+
+    Returns:
+      hidden [time, batch, hidden], and the final h [batch, hidden].
+
+    Source: Cho et al. 2014, arXiv:1406.1078, with the reset gate where cuDNN has it.
+    """
+    hidden, (last_h,) = _rnn("GRU", inputs, lengths, (h,), name, hidden_size)
+    return hidden, last_h
+
+
+def _rnn(mode, inputs, lengths, state, name, hidden_size):
+    """Append the op that runs either cell."""
+    kernel, recurrent_kernel, bias = _cell_parameters(
+        name, mode.lower(), inputs.shape[-1], hidden_size, inputs.dtype
+    )
     # differs: the op wants a second bias; it is a constant zero, and its gradient goes unused
-    second_bias = paddle.zeros([gates], dtype)
+    second_bias = paddle.zeros(bias.shape, inputs.dtype)
     second_bias.stop_gradient = False
     block = paddle.static.default_main_program().current_block()
-    hidden, last_h, last_c, reserve, unused = (
-        block.create_var(name=f"{name}/{part}", dtype=dtype)
-        for part in ("hidden", "last_h", "last_c", "reserve", "dropout_state")
+    parts = ["hidden", "reserve", "dropout_state"] + [f"last_{k}" for k in range(len(state))]
+    hidden, reserve, unused, *last = (
+        block.create_var(name=f"{name}/{part}", dtype=inputs.dtype) for part in parts
     )
     block.append_op(
         type="rnn",
         inputs={
             "Input": [inputs],
-            "WeightList": [kernel, recurrent, bias, second_bias],
-            "PreState": [paddle.unsqueeze(h, 0), paddle.unsqueeze(c, 0)],
+            "WeightList": [kernel, recurrent_kernel, bias, second_bias],
+            "PreState": [paddle.unsqueeze(each, 0) for each in state],
             "SequenceLength": [paddle.cast(lengths, "int32")],
         },
         outputs={
             "Out": [hidden],
-            "State": [last_h, last_c],
+            "State": last,
             "Reserve": [reserve],
             "DropoutState": [unused],
         },
         attrs={
-            "mode": "LSTM",
+            "mode": mode,
             "num_layers": 1,
             "is_bidirec": False,
             "input_size": inputs.shape[-1],
@@ -97,7 +122,315 @@ def lstm(inputs, lengths, h, c, name, hidden_size):
             "is_test": False,
         },
     )
-    return hidden, paddle.squeeze(last_h, 0), paddle.squeeze(last_c, 0)
+    return hidden, [paddle.squeeze(each, 0) for each in last]
+
+
+def _cell_parameters(name, cell, input_size, hidden_size, dtype):
+    gates = {"lstm": 4, "gru": 3}[cell] * hidden_size
+    # differs: this framework's kernels are transposed; parity/parameters.py declares it
+    kernel = parameter(f"{name}/input_kernel", [gates, input_size], dtype)
+    recurrent_kernel = parameter(f"{name}/recurrent_kernel", [gates, hidden_size], dtype)
+    return kernel, recurrent_kernel, parameter(f"{name}/bias", [gates], dtype)
+
+
+def recurrent(inputs, lengths, state, name, cell, hidden_size):
+    """Run one layer of either cell.
+
+    Args:
+      inputs: [time, batch, input].
+      lengths: int64 [batch], real tokens per row, each in 0..time.
+      state: before the first step, (h, c) of an LSTM or (h,) of a GRU, each [batch, hidden].
+      cell: "lstm" or "gru".
+
+    Returns:
+      hidden [time, batch, hidden], and the final state.
+    """
+    layer = {"lstm": lstm, "gru": gru}[cell]
+    hidden, *state = layer(inputs, lengths, *state, name, hidden_size)
+    return hidden, tuple(state)
+
+
+def bidirectional(inputs, lengths, name, cell, hidden_size):
+    """Run one layer in both directions, each with half of the units.
+
+    Args:
+      inputs: [time, batch, input].
+      lengths: int64 [batch], real tokens per row, each in 0..time.
+      cell: "lstm" or "gru".
+
+    Returns:
+      hidden [time, batch, hidden], and the final state; in all the forward layer's half comes
+      first.
+
+    Source: Schuster and Paliwal 1997; half the units each as in OpenNMT.
+    """
+    size = hidden_size // 2
+    state = zero_state(inputs, cell, size)
+    ahead, last_ahead = recurrent(inputs, lengths, state, f"{name}/forward", cell, size)
+    turned = reverse(inputs, lengths)
+    back, last_back = recurrent(turned, lengths, state, f"{name}/backward", cell, size)
+    hidden = paddle.concat([ahead, reverse(back, lengths)], axis=2)
+    last = zip(last_ahead, last_back, strict=True)
+    return hidden, tuple(paddle.concat(list(parts), axis=1) for parts in last)
+
+
+def reverse(inputs, lengths):
+    """Turn each row's real steps around; padding stays at the end.
+
+    Args:
+      inputs: [time, batch, width].
+      lengths: int64 [batch], real tokens per row, each in 0..time.
+
+    Returns:
+      [time, batch, width].
+    """
+    step = paddle.arange(paddle.shape(inputs)[0], dtype="int64").unsqueeze(1)
+    origin = paddle.where(step < lengths, lengths - 1 - step, step + 0 * lengths)
+    batch = paddle.shape(inputs)[1]
+    rows = origin * paddle.cast(batch, "int64") + paddle.arange(batch, dtype="int64")
+    flat = paddle.reshape(inputs, [-1, inputs.shape[-1]])
+    turned = paddle.gather(flat, paddle.reshape(rows, [-1]))
+    return paddle.reshape(turned, [-1, batch, inputs.shape[-1]])
+
+
+def zero_state(inputs, cell, hidden_size):
+    """Return the state before a text, (h, c) of an LSTM or (h,) of a GRU.
+
+    Args:
+      inputs: [time, batch, input].
+      cell: "lstm" or "gru".
+
+    Returns:
+      A tuple of zeros, each [batch, hidden].
+    """
+    zeros = paddle.zeros([paddle.shape(inputs)[1], hidden_size], inputs.dtype)
+    return (zeros, zeros) if cell == "lstm" else (zeros,)
+
+
+def attention_keys(memory, kind):
+    """Return what queries are held against: a memory, or a product of it.
+
+    `attention/memory_kernel` is that of all kinds but "dot"; `attention/scale` of "scaled".
+
+    Args:
+      memory: [batch, source_time, hidden].
+      kind: "dot", "general", "scaled" or "bahdanau".
+
+    Returns:
+      [batch, source_time, hidden].
+    """
+    if kind == "dot":
+        return memory
+    size, dtype = memory.shape[-1], memory.dtype
+    keys = _product(memory, parameter("attention/memory_kernel", [size, size], dtype))
+    if kind == "scaled":
+        return keys * parameter("attention/scale", [1], dtype)
+    return keys
+
+
+def attend(queries, keys, memory, lengths, kind):
+    """Mix the steps of a memory for each query, by how well they fit.
+
+    A score is the product of query and key; for "bahdanau" it is v . tanh(query Q + key), with
+    Q `attention/query_kernel` and v `attention/score_kernel`.
+
+    Args:
+      queries: [time, batch, hidden].
+      keys: of `attention_keys`, [batch, source_time, hidden].
+      memory: [batch, source_time, hidden].
+      lengths: int64 [batch], real steps of the memory per row, each in 1..source_time.
+      kind: "dot", "general", "scaled" or "bahdanau".
+
+    Returns:
+      context [time, batch, hidden], and weights [time, batch, source_time], which are exactly
+      zero beyond a row's length.
+
+    Sources: Luong et al. 2015, arXiv:1508.04025, eq. 7 and 8; Bahdanau et al. 2015,
+    arXiv:1409.0473, A.1.2.
+    """
+    size, dtype = memory.shape[-1], memory.dtype
+    if kind == "bahdanau":
+        query_kernel = parameter("attention/query_kernel", [size, size], dtype)
+        score_kernel = parameter("attention/score_kernel", [size], dtype)
+        queries = paddle.transpose(_product(queries, query_kernel), [1, 0, 2])
+        scores = _additive_scores(queries, keys, score_kernel)
+    else:
+        scores = paddle.matmul(paddle.transpose(queries, [1, 0, 2]), keys, transpose_y=True)
+    weights = F.softmax(scores + _beyond(memory, lengths).unsqueeze(1), axis=2)
+    context = paddle.matmul(weights, memory)
+    return paddle.transpose(context, [1, 0, 2]), paddle.transpose(weights, [1, 0, 2])
+
+
+def attentional(context, hidden):
+    """Combine a context with the decoder's output: tanh([context; hidden] C).
+
+    C is `attention/output_kernel`.
+
+    Args:
+      context, hidden: [time, batch, hidden].
+
+    Returns:
+      [time, batch, hidden].
+
+    Source: Luong et al. 2015, arXiv:1508.04025, eq. 5.
+    """
+    size = hidden.shape[-1]
+    kernel = parameter("attention/output_kernel", [2 * size, size], hidden.dtype)
+    return paddle.tanh(_product(paddle.concat([context, hidden], axis=-1), kernel))
+
+
+def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
+    """Run a decoder whose bottom layer reads what attention found, one step after another.
+
+    Luong's kinds feed the attentional output of the step before, and their query is the top
+    layer's h of this step. Bahdanau's feeds the context of this step, and its query is the top
+    layer's h of the step before. Steps beyond a row's length are computed like the others.
+
+    Args:
+      inputs: [time, batch, input], what the bottom layer reads beside what is fed.
+      state: a tuple per layer before the first step, (h, c) of an LSTM or (h,) of a GRU, each
+        [batch, hidden].
+      fed: [batch, hidden], the attentional output before the first step.
+      keys: of `attention_keys`, [batch, source_time, hidden].
+      memory: [batch, source_time, hidden].
+      lengths: int64 [batch], real steps of the memory per row, each in 1..source_time.
+      masks: num_layers - 1 of [batch, time, hidden] of 0 or 1/keep, or None, on what each
+        layer hands to the one above.
+      model: Seq2seqSpec.
+
+    Returns:
+      hidden of each layer, context, attention weights and attentional outputs, each
+      [time, batch, width]; the final state, a tuple per layer, and the last attentional output
+      [batch, hidden].
+
+    Sources: Luong et al. 2015, arXiv:1508.04025, section 3.3; Bahdanau et al. 2015,
+    arXiv:1409.0473, A.1.2.
+    """
+    size, asks_first = model.hidden_size, model.attention == "bahdanau"
+    cells = [
+        _cell_parameters(
+            f"decoder/{model.cell}_{k}",
+            model.cell,
+            size if k else model.embedding_size + size,
+            size,
+            inputs.dtype,
+        )
+        for k in range(model.num_layers)
+    ]
+    # The input's part of layer 0's gates, for all steps at once.
+    kernel, _, bias = cells[0]
+    width = model.embedding_size
+    from_inputs = _product(inputs, kernel[:, :width], transpose=True) + bias
+    fed_kernel = kernel[:, width:]
+    between = [k for k, mask in enumerate(masks) if mask is not None]
+    sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in between)]
+
+    parts = len(state[0])
+
+    def mix(layers):
+        query = paddle.unsqueeze(layers[-1][0], 0)
+        context, weights = attend(query, keys, memory, lengths, model.attention)
+        return query, context, weights
+
+    def step(now, held):
+        gates, *rest = now
+        mask_of = dict(zip(between, rest, strict=True))
+        layers = [held[k * parts : (k + 1) * parts] for k in range(model.num_layers)]
+        if asks_first:
+            _, context, weights = mix(layers)
+            fed = paddle.squeeze(context, 0)
+        else:
+            fed = held[-1]
+        gates = gates + paddle.matmul(fed, fed_kernel, transpose_y=True)
+        for k, (kernel, recurrent_kernel, bias) in enumerate(cells):
+            if k:
+                below = layers[k - 1][0]
+                below = below * mask_of[k - 1] if k - 1 in mask_of else below
+                gates = paddle.matmul(below, kernel, transpose_y=True) + bias
+            from_state = paddle.matmul(layers[k][0], recurrent_kernel, transpose_y=True)
+            layers[k] = _CELLS[model.cell](gates, from_state, *layers[k])
+        after = [each for layer in layers for each in layer]
+        if not asks_first:
+            query, context, weights = mix(layers)
+            fed = paddle.squeeze(attentional(context, query), 0)
+            after.append(fed)
+        hidden = [layer[0] for layer in layers]
+        return after, [*hidden, fed, paddle.squeeze(context, 0), paddle.squeeze(weights, 0)]
+
+    held = [each for layer in state for each in layer] + ([] if asks_first else [fed])
+    trained = [False] * (model.num_layers - 1) + [asks_first, not asks_first, asks_first, False]
+    held, (*hidden, outputs, context, weights) = _loop(step, sequences, held, trained)
+    if asks_first:
+        # Nothing in the loop waits for these.
+        outputs = attentional(context, hidden[-1])
+    state = [tuple(held[k * parts : (k + 1) * parts]) for k in range(model.num_layers)]
+    return hidden, context, weights, outputs, state, outputs[-1]
+
+
+def _lstm_cell(from_inputs, from_state, h, c):
+    i, f, g, o = paddle.split(from_inputs + from_state, 4, axis=-1)
+    c = F.sigmoid(f) * c + F.sigmoid(i) * paddle.tanh(g)
+    return F.sigmoid(o) * paddle.tanh(c), c
+
+
+def _gru_cell(from_inputs, from_state, h):
+    (r, z, c), (r_state, z_state, c_state) = (
+        paddle.split(part, 3, axis=-1) for part in (from_inputs, from_state)
+    )
+    c = paddle.tanh(c + F.sigmoid(r + r_state) * c_state)
+    z = F.sigmoid(z + z_state)
+    return (z * h + (1 - z) * c,)
+
+
+_CELLS = {"lstm": _lstm_cell, "gru": _gru_cell}
+
+
+def _loop(step, sequences, state, trained):
+    """Run one step after another, as many as the sequences have.
+
+    Args:
+      step: from one step of each sequence and the state, to the new state and a list of what
+        is to be kept.
+      sequences: each [time, batch, width].
+      state: list of [batch, width].
+      trained: for each thing that is kept, whether a gradient comes back to it. The engine
+        fails at the gradient of an array that has none.
+
+    Returns:
+      The final state, and what was kept, time first.
+    """
+    array_read, array_write = paddle.tensor.array_read, paddle.tensor.array_write
+    t = paddle.zeros([1], "int64")
+    steps = paddle.cast(paddle.shape(sequences[0])[:1], "int64")
+    going = t < steps
+    state = [paddle.assign(each) for each in state]
+    for each in state:
+        # Constant zeros too: the steps after the first need their gradients.
+        each.stop_gradient = False
+    held = [array_write(each, t) for each in state]
+    kept = [paddle.tensor.create_array(sequences[0].dtype) for _ in trained]
+    loop = paddle.static.nn.control_flow.While(going)
+    with loop.block():
+        now = [paddle.squeeze(paddle.gather(each, t), 0) for each in sequences]
+        after, seen = step(now, [array_read(each, t) for each in held])
+        for each, array, used in zip(seen, kept, trained, strict=True):
+            if not used:
+                each = paddle.assign(each)
+                each.stop_gradient = array.stop_gradient = True
+            array_write(each, t, array)
+        paddle.increment(t)
+        for each, array in zip(after, held, strict=True):
+            array_write(each, t, array)
+        paddle.assign(t < steps, going)
+    final = [array_read(each, t) for each in held]
+    widths = [each.shape[-1] for each in seen]
+    return final, [_stack(array, width) for array, width in zip(kept, widths, strict=True)]
+
+
+def _stack(array, width):
+    stacked, _ = paddle.tensor.manipulation.tensor_array_to_tensor(array, 0, use_stack=True)
+    shape = paddle.shape(stacked)
+    return paddle.reshape(stacked, [shape[0], shape[1], width])
 
 
 def linear(inputs, name, size):
@@ -114,17 +447,66 @@ def linear(inputs, name, size):
     return paddle.matmul(inputs, kernel) + bias
 
 
-def token_cross_entropy(logits, targets, lengths):
-    """Return each real token's cross entropy, and zero on padding.
+def real_rows(inputs, lengths):
+    """Keep the real steps, as rows; time varies slowest.
 
     Args:
-      logits: [time * batch, vocabulary], time varying slowest.
-      targets: int64 [time, batch].
-      lengths: int64 [batch].
+      inputs: [time, batch] or [time, batch, width].
+      lengths: int64 [batch], real tokens per row, each in 0..time.
 
     Returns:
-      [time, batch].
+      [real tokens] or [real tokens, width].
     """
-    losses = F.softmax_with_cross_entropy(logits, paddle.reshape(targets, [-1, 1]))
-    real = paddle.arange(paddle.shape(targets)[0], dtype="int64").unsqueeze(1) < lengths
-    return paddle.reshape(losses, paddle.shape(targets)) * paddle.cast(real, losses.dtype)
+    real = paddle.nonzero(paddle.reshape(_real(inputs, lengths), [-1]))
+    return paddle.gather(paddle.reshape(inputs, [-1, *inputs.shape[2:]]), real.squeeze(1))
+
+
+def token_cross_entropy(logits, targets):
+    """Return each token's cross entropy.
+
+    Args:
+      logits: [tokens, vocabulary].
+      targets: int64 [tokens].
+
+    Returns:
+      [tokens].
+    """
+    losses = F.softmax_with_cross_entropy(logits, paddle.unsqueeze(targets, 1))
+    return paddle.squeeze(losses, 1)
+
+
+def _real(inputs, lengths):
+    """Return whether a step is one of its row's real ones, [time, batch].
+
+    Args:
+      inputs: [time, batch, ...].
+    """
+    return paddle.arange(paddle.shape(inputs)[0], dtype="int64").unsqueeze(1) < lengths
+
+
+def _beyond(memory, lengths):
+    """Return what takes scores out of a softmax, [batch, source_time].
+
+    Zero, and beyond a row's length a number so far below that exp of it is exactly zero.
+    """
+    real = paddle.arange(paddle.shape(memory)[1], dtype="int64") < lengths.unsqueeze(1)
+    return (1 - paddle.cast(real, memory.dtype)) * -1e30
+
+
+def _product(inputs, kernel, transpose=False):
+    """Multiply the last axis, on rows: a product of rank 3 is slower, its gradient more so."""
+    rows = paddle.reshape(inputs, [-1, inputs.shape[-1]])
+    rows = paddle.matmul(rows, kernel, transpose_y=transpose)
+    shape = paddle.shape(inputs)
+    return paddle.reshape(rows, [shape[0], shape[1], rows.shape[-1]])
+
+
+def _additive_scores(queries, keys, score_kernel):
+    """Return v . tanh(query + key) for each query and key, [batch, time, source_time].
+
+    Args:
+      queries: [batch, time, hidden].
+      keys: [batch, source_time, hidden].
+    """
+    fit = paddle.tanh(queries.unsqueeze(2) + keys.unsqueeze(1))
+    return paddle.sum(fit * score_kernel, axis=3)

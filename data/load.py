@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from data.corpus import SPLITS, load_corpus
 from data.language_model import make_batches
-from data.pairs import PairCorpus, load_pairs
+from data.pairs import EncodedPairs, PairCorpus, encode_source, load_pairs
 from data.prefetch import Prefetch
-from data.seq2seq import PairBatches
+from data.segment import Segmentation
+from data.seq2seq import PairBatches, pad_sources
+from data.vocabulary import PAIR_SPECIAL, Vocabulary
+
+# Names of the files that a network of pairs needs beside its weights.
+_SOURCE, _TARGET = "source.vocabulary.txt", "target.vocabulary.txt"
+_DICTIONARY = "user_dictionary.txt"
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,7 @@ class TrainingText:
       notes: one-line remarks for the user.
       best_perplexities: split -> the lowest possible one, where it is known.
       pairs: the corpus behind the batches of pairs, else None.
+      words: what its answers are written with.
     """
 
     train: Any
@@ -37,6 +47,7 @@ class TrainingText:
     notes: tuple[str, ...]
     best_perplexities: Mapping[str, float | None] = field(default_factory=dict)
     pairs: PairCorpus | None = None
+    words: Words | None = None
 
     def best_perplexity(self, split: str) -> float | None:
         """Return the lowest possible perplexity of a split, or None where it is not known."""
@@ -45,6 +56,90 @@ class TrainingText:
     def prefetch(self, function: Callable[[int], Any], start: int, stop: int) -> Prefetch:
         """Iterate over function(step) for steps start .. stop - 1, made ahead in a thread."""
         return Prefetch(function, start, stop)
+
+    def num_sources(self, split: str) -> int:
+        """Return how many pairs a split has."""
+        return int(self._split(split).num_pairs)
+
+    def sources(
+        self, split: str, rows: Iterable[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return questions, int64 [rows, source_time], and their lengths, int64 [rows].
+
+        Rows beyond the last are left out.
+        """
+        pairs = self._split(split)
+        return pad_sources([pairs.source(row) for row in rows if row < pairs.num_pairs])
+
+    def references(self, split: str) -> list[str]:
+        """Return the answers of a split as they stand in the file."""
+        pairs = self._split(split)
+        return [pairs.texts(row)[1] for row in range(pairs.num_pairs)]
+
+    def write(self, ids: Sequence[int]) -> str:
+        """Return what the ids of an answer say, to be read."""
+        if self.words is None:
+            raise TypeError("this text has no answers")
+        return self.words.write(ids)
+
+    def _split(self, split: str) -> EncodedPairs:
+        pairs: EncodedPairs = getattr(self.pairs, split)
+        return pairs
+
+
+@dataclass(frozen=True)
+class Words:
+    """Both vocabularies of pairs, and how text is cut into their tokens.
+
+    Attributes:
+      segmentation: of questions and answers.
+      source_vocabulary: of questions.
+      target_vocabulary: of answers.
+    """
+
+    segmentation: Segmentation
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+
+    def read(self, question: str) -> NDArray[np.int32]:
+        """Return the ids of a question.
+
+        Raises:
+          InputError: if it holds no word, or only words that are not in the vocabulary.
+        """
+        return encode_source(question, self.segmentation, self.source_vocabulary)
+
+    def write(self, ids: Sequence[int]) -> str:
+        """Return what the ids of an answer say, to be read."""
+        return self.segmentation.join_target(self.target_vocabulary.decode(ids))
+
+
+def load_words(
+    vocabularies: Mapping[str, bytes], folder: Path, settings: Mapping[str, Any]
+) -> Words:
+    """Return what a trained network reads and writes with.
+
+    Args:
+      vocabularies: file name -> content, as `TrainingText.vocabularies` has them.
+      folder: where they are from, for messages.
+      settings: the spec's values by name.
+
+    Raises:
+      InputError: naming file and line, if a file is no vocabulary.
+    """
+    dictionary = vocabularies.get(_DICTIONARY, b"").decode()
+    read = {
+        name: Vocabulary(
+            vocabularies[name].decode().removesuffix("\n").split("\n"),
+            source=str(folder / name),
+            special=PAIR_SPECIAL,
+        )
+        for name in (_SOURCE, _TARGET)
+    }
+    segmentation = Segmentation(
+        settings["source_segmenter"], settings["target_segmenter"], settings["hmm"], dictionary
+    )
+    return Words(segmentation, read[_SOURCE], read[_TARGET])
 
 
 def load_text(
@@ -72,7 +167,7 @@ def load_text(
     if network == "seq2seq":
         return _pairs(path, cache, settings, user_dictionary, on_empty)
     corpus = load_corpus(path, cache, settings["vocabulary_size"])
-    batches = {
+    batches: dict[str, Any] = {
         split: make_batches(
             getattr(corpus, split),
             settings["batching"],
@@ -115,7 +210,7 @@ def _pairs(
         split_by=settings["split_by"],
         on_empty=on_empty,
     )
-    batches = {
+    batches: dict[str, Any] = {
         split: PairBatches(
             getattr(corpus, split),
             settings["batch_size"],
@@ -125,11 +220,11 @@ def _pairs(
         for split in SPLITS
     }
     vocabularies = {
-        "source.vocabulary.txt": corpus.source_vocabulary.content,
-        "target.vocabulary.txt": corpus.target_vocabulary.content,
+        _SOURCE: corpus.source_vocabulary.content,
+        _TARGET: corpus.target_vocabulary.content,
     }
-    if user_dictionary is not None:
-        vocabularies["user_dictionary.txt"] = user_dictionary.read_bytes()
+    if corpus.segmentation.user_dictionary:
+        vocabularies[_DICTIONARY] = corpus.segmentation.user_dictionary.encode()
     return TrainingText(
         **batches,
         sizes={
@@ -140,4 +235,5 @@ def _pairs(
         content_hash=corpus.content_hash,
         notes=(*corpus.notes, *batches["train"].notes),
         pairs=corpus,
+        words=Words(corpus.segmentation, corpus.source_vocabulary, corpus.target_vocabulary),
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import paddle
 
+from paddle_impl.decode import Decoder
 from paddle_impl.networks import NETWORKS, Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.parallel.devices import replica_devices
@@ -38,6 +39,7 @@ class Trainer:
           UsageError: if a device is wanted that is not there.
         """
         self.spec, self.replicas = spec, replicas
+        self._device, self._threads, self._decoder = device, threads, None
         self._places = replica_devices(device, replicas)
         if log_device_placement:
             for replica, place in enumerate(self._places):
@@ -141,6 +143,13 @@ class Trainer:
         wanted = [outputs.loss, *outputs.state.values()]
         losses, *rest = self._evaluate.run([variable.name for variable in wanted], feeds)
         return StepResult(np.concatenate(losses), _joined(outputs.state, rest), 0.0, {})
+
+    def decoder(self):
+        """Return a Decoder with the weights as they are now, on the first replica's device."""
+        if self._decoder is None:
+            self._decoder = Decoder(self.spec, self._device, self._threads)
+        self._decoder.load(self.snapshot())
+        return self._decoder
 
     def _record(self, inputs, values):
         names = list(self._outputs.activations)

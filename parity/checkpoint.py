@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from parity.files import write_whole
 from parity.parameters import snapshot_shapes
 from parity.spec import Spec
 
-FORMAT = "1"
+FORMAT = "2"  # 2: the spec has a part for text, and vocabularies lie beside
 _NAME = re.compile(r"step-\d{8}\.safetensors")
 _KEPT = 2  # newest checkpoints that stay: one to use, one to fall back on
 
@@ -38,6 +38,7 @@ class Checkpoint:
       state: recurrent state to carry on, name -> [batch, layers, hidden], or None.
       corpus: hash of the encoded text and vocabulary.
       framework: which side wrote it.
+      vocabularies: file name -> sha256 of the vocabularies that lie beside it.
     """
 
     spec: Spec
@@ -46,6 +47,7 @@ class Checkpoint:
     state: Mapping[str, np.ndarray] | None
     corpus: str
     framework: str
+    vocabularies: Mapping[str, str] = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -69,6 +71,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         "step": str(checkpoint.step),
         "corpus": checkpoint.corpus,
         "framework": checkpoint.framework,
+        "vocabularies": json.dumps(dict(checkpoint.vocabularies), sort_keys=True),
     }
     metadata["sha256"] = _hash(tensors, metadata)
     path = folder / f"step-{checkpoint.step:08d}.safetensors"
@@ -114,7 +117,36 @@ def load_checkpoint(path: Path) -> Checkpoint:
     state = {name.split("/", 1)[1]: a for name, a in tensors.items() if name not in held}
     snapshot = {name: tensors[name] for name in shapes}
     step, corpus = int(metadata["step"]), metadata["corpus"]
-    return Checkpoint(spec, step, snapshot, state or None, corpus, metadata["framework"])
+    vocabularies = json.loads(metadata["vocabularies"])
+    return Checkpoint(
+        spec, step, snapshot, state or None, corpus, metadata["framework"], vocabularies
+    )
+
+
+def read_vocabularies(checkpoint: Checkpoint, folder: Path) -> dict[str, bytes]:
+    """Return the vocabularies of a checkpoint from a folder, file name -> content.
+
+    Raises:
+      UsageError: if one is missing, or is not that with which the checkpoint was trained.
+    """
+    found = {}
+    for name, expected in checkpoint.vocabularies.items():
+        path = folder / name
+        try:
+            found[name] = path.read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"{path}: cannot be read: {error.strerror}; allowed: the file written beside "
+                "the checkpoint"
+            ) from None
+        seen = hashlib.sha256(found[name]).hexdigest()
+        if seen != expected:
+            lines = len(found[name].splitlines())
+            raise UsageError(
+                f"{path}: does not fit the checkpoint: {lines:,} lines with sha256 "
+                f"{seen[:12]}; allowed: the file it was trained with, sha256 {expected[:12]}"
+            )
+    return found
 
 
 def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:

@@ -13,7 +13,7 @@ import click
 
 from parity.errors import DEFECT_STATUS, UsageError
 from parity.fields import flag
-from parity.options import TrainOptions
+from parity.options import ChatOptions, TrainOptions
 from parity.presets import preset
 from parity.spec import PARTS, Spec, TrainSpec
 
@@ -127,6 +127,18 @@ def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -
     def command(**values: Any) -> int:
         options = take(TrainOptions, values)
         train(spec_from(options.network, options.preset, values), options)
+        return 0
+
+    sys.exit(main(command))
+
+
+def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
+    """Run a side's `chat.py`: parse the flags, call `chat`, exit with its status."""
+
+    @click.command(help=f"Ask a trained network, run by {framework}.")
+    @command_options(ChatOptions)
+    def command(**values: Any) -> int:
+        chat(take(ChatOptions, values))
         return 0
 
     sys.exit(main(command))

@@ -15,6 +15,17 @@ from parity.steps import shape_of
 from parity.tolerances import TABLE, Tolerance
 from parity.trace import rung_of
 
+# What a trace may record of decoding after its last step; see parity/decoded.py.
+SEARCHES = ("greedy", "beam")
+DECODED = (
+    *(f"decode/{name}" for name in ("source", "source_lengths", "settings")),
+    *(
+        f"decode/{kind}_{part}"
+        for kind in SEARCHES
+        for part in ("tokens", "finished", "scores")
+    ),
+)
+
 
 def tensor_names(spec: Spec) -> list[str]:
     """Return the names of what a step records, in the order in which a fault would show.
@@ -35,6 +46,7 @@ def tensor_names(spec: Spec) -> list[str]:
         *(name for name in snapshot if name.startswith("optimizer/")),
         *(name for name in snapshot if name.startswith("weight/")),
         *(f"replicas/{name}" for name in snapshot),
+        *(DECODED if network.decodes else ()),
     ]
 
 
@@ -266,7 +278,7 @@ def check_shapes(
     """
     where, shapes = f"{side}, step {step}", _shapes(spec, tensors)
     extra = sorted(set(tensors) - set(names))
-    may_lack = ("replicas/", "forward/logits")
+    may_lack = ("replicas/", "forward/logits", "decode/")
     missing = sorted(n for n in set(names) - set(tensors) if not n.startswith(may_lack))
     if missing or extra:
         listed = f"missing: {missing or 'none'}; extra: {extra or 'none'}"
@@ -335,6 +347,8 @@ def check_numbers(
       NumericFailure: for the first NaN or infinity in the order of computation.
     """
     for name in names:
+        if name.startswith("decode/"):
+            continue  # a score of -inf says that a search found fewer hypotheses
         if name in tensors and not np.all(np.isfinite(tensors[name])):
             array = tensors[name]
             index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()

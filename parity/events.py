@@ -52,8 +52,12 @@ class EventWriter:
 
     def perplexity(self, split: str, step: int, value: float) -> None:
         """Write a split's perplexity."""
+        self.scalar(f"perplexity/{split}", step, value)
+
+    def scalar(self, name: str, step: int, value: float) -> None:
+        """Write one number."""
         if self._writer is not None:
-            self._writer.add_scalar(f"perplexity/{split}", value, step)
+            self._writer.add_scalar(name, value, step)
 
     def __enter__(self) -> "EventWriter":
         return self

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from parity.compare import (
+    SEARCHES,
     Distance,
     Mismatch,
     check_numbers,
@@ -32,9 +33,11 @@ from parity.compare import (
     compare_step,
     tensor_names,
 )
+from parity.decoded import Tie, compare_decoded, decode, decode_tensors
 from parity.errors import UsageError
 from parity.initial import initial_snapshot
 from parity.networks import NETWORKS
+from parity.oracle.decode import OracleModel
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.training import Oracle
 from parity.parameters import snapshot_names
@@ -61,6 +64,7 @@ class Verdict:
       steps: how many were compared.
       amplified: in float64, where rounding that the training amplifies first exceeded the bound
         of the free runs, if it did; from there on only single rungs are judged.
+      ties: sentences that a side decoded in another way, by less than rounding decides.
     """
 
     dtype: str
@@ -69,6 +73,7 @@ class Verdict:
     oracle: Tensors = field(default_factory=dict)
     steps: int = 0
     amplified: Mismatch | None = None
+    ties: list[Tie] = field(default_factory=list)
 
     @property
     def matches(self) -> bool:
@@ -144,6 +149,8 @@ class Ladder:
             for side in self.sides:
                 one_step = self._one_step(side, inputs, step, tensors[side])
                 found.append(self._compare(tensors[side], one_step, (side, ONE_STEP), step))
+        if "decode/source" in batch:
+            found += self._decoded(step, tensors)
         departed = [mismatch for mismatch in free if mismatch and mismatch.rung != "batch"]
         if departed and not any(found) and len(departed) == sum(map(bool, free)):
             self._judge_free_runs_no_more(departed)
@@ -178,7 +185,11 @@ class Ladder:
     ) -> Mismatch | None:
         judge = self.judges_free_runs or not free_run
         batch = [name for name in self.names if name.startswith("batch/")]
-        rest = [name for name in self.names if not name.startswith(("batch/", "replicas/"))]
+        rest = [
+            name
+            for name in self.names
+            if not name.startswith(("batch/", "replicas/", "decode/"))
+        ]
         if _different_replicas(a, b):
             batch.remove("batch/sizes")
             rest.remove("loss/replicas")
@@ -189,6 +200,42 @@ class Ladder:
         for rung, distance in (distances | more).items():
             worst.setdefault(rung, Distance()).add(distance)
         return first or second
+
+    def _decoded(self, step: int, tensors: Mapping[str, Tensors]) -> list[Mismatch | None]:
+        """Hold what each side decoded against the oracle, and in float64 side against side."""
+        tolerance = TABLE[self.spec.training.dtype, "decode"]
+        found: list[Mismatch | None] = []
+        margins: dict[str, dict[str, list[float]]] = {}
+
+        def compare(a: Tensors, b: Tensors, sides: tuple[str, str], oracle_of: str) -> None:
+            distance, mismatch, ties = compare_decoded(
+                a, b, margins[oracle_of], sides, step, tolerance
+            )
+            self.verdict.pairs.setdefault(sides, {})["decode"] = distance
+            self.verdict.ties += ties
+            found.append(mismatch)
+
+        for side in self.sides:
+            recorded = tensors[side]
+            beam, penalty, most = recorded["decode/settings"].tolist()
+            asked = recorded["decode/source"], recorded["decode/source_lengths"]
+            weights = {
+                name.split("/", 1)[1]: _wide(array)
+                for name, array in recorded.items()
+                if name.startswith("weight/")
+            }
+            model = OracleModel(self.spec.model, weights)
+            searches = decode(model, *asked, int(beam), penalty, int(most))
+            expected = decode_tensors(*asked, searches, int(beam), penalty, int(most))
+            margins[side] = {
+                kind: [hypotheses.margin for hypotheses in sentences]
+                for kind, sentences in zip(SEARCHES, searches, strict=True)
+            }
+            compare(recorded, expected, (side, ONE_STEP), side)
+        if self.judges_free_runs:
+            for a, b in self._pairs:
+                compare(tensors[a], tensors[b], (a, b), a)
+        return found
 
     def _inputs(self, step: int, batch: Tensors) -> StepInputs:
         arrays = {name: batch[f"batch/{name}"] for name in NETWORKS[self.spec.network].batch}

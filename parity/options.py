@@ -51,6 +51,30 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
+class ChatOptions:
+    """Options of `chat.py`, the same on both sides."""
+
+    checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder for its newest")
+    vocabulary: Path | None = option(None, "folder of the vocabularies [that of the checkpoint]")
+    input: Path | None = option(None, "answer the lines of this file [what is typed]")
+    output: Path | None = option(None, "write the answers to this file, one a line [print them]")
+    method: str = option("beam", "how to answer", choices=("beam", "greedy", "sample"))
+    beam: int = option(5, "hypotheses kept in beam search", at_least=1)
+    length_penalty: float = option(0.6, "exponent of beam search's length penalty, 0 for none", at_least=0)
+    top: bool = option(False, "show all hypotheses with their scores, in nats")
+    seed: int = option(1, "of sampling", at_least=0)
+    temperature: float = option(1.0, "of sampling; below 1 likelier words, above 1 bolder ones", above=0)
+    longest: int | None = option(None, "most tokens of an answer [the limit it was trained with]", at_least=1)
+    attention_plot: Path | None = option(None, "draw what each word of the answers looked at")
+    threads: int = option(1, "CPU threads", at_least=1)
+    device: str = option("cpu", "what the network runs on", choices=("cpu", "gpu"))
+    debug: bool = option(False, "show tracebacks")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
 class RunOptions:
     """Options of `python -m parity run`."""
 

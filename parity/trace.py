@@ -15,6 +15,7 @@ Names are paths; the part before the first slash says which rung of the ladder a
     optimizer/PARAMETER/SLOT, optimizer/beta1_power, ...            after the update
     weight/PARAMETER                                                after the update
     replicas/PARAMETER                                              [replicas], see below
+    decode/SEARCH_tokens, ...                                       last step, if asked for
 
 `replicas/...` is each replica's greatest absolute distance from replica 0 in a weight or slot;
 where replicas hold the same parameters it is exactly zero.
@@ -53,6 +54,7 @@ RUNGS = {
     "optimizer": "optimizer",
     "weight": "weight",
     "replicas": "replicas",
+    "decode": "decode",
 }
 
 # Logits of more elements than this are left out of a trace: they would be most of its bytes,

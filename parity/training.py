@@ -4,12 +4,13 @@ Nothing here knows a framework. A trainer is given, with `step`, `evaluate`, `lo
 and `replica_distances`; the batches are given, each a pure function of the step.
 """
 
+import hashlib
 import json
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +25,14 @@ from parity.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
+from parity.decoded import decode, decode_tensors
 from parity.errors import Interrupted, NumericFailure, UsageError
+from parity.evaluation import bleu, exact_share, write_answers
 from parity.events import EventWriter
 from parity.files import make_folder, write_whole
 from parity.initial import zero_state
 from parity.networks import NETWORKS
+from parity.losses import Losses
 from parity.options import TrainOptions
 from parity.progress import Progress, say
 from parity.replicas import split_rows
@@ -42,7 +46,9 @@ _OWN_FILES = (
     "checkpoints/latest",
     "checkpoints/step-????????.safetensors",
     "events/events.out.tfevents.*",
+    "losses.csv",
     "summary.json",
+    "checkpoints/*.txt",
 )
 _WINDOW = 0.5  # seconds of training behind one reading of throughput
 
@@ -71,6 +77,19 @@ class TrainingText(Protocol):
     def best_perplexity(self, split: str) -> float | None:
         """Return the lowest possible perplexity of a split, or None where it is not known."""
 
+    def num_sources(self, split: str) -> int:
+        """Return how many sources a split has; of networks that decode."""
+
+    def sources(self, split: str, rows: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return sources, int64 [rows, source_time], and their lengths; rows beyond the last
+        are left out."""
+
+    def references(self, split: str) -> list[str]:
+        """Return the answers of a split as they were written."""
+
+    def write(self, tokens: Sequence[int]) -> str:
+        """Return what the ids of an answer say, to be read."""
+
 
 @dataclass
 class Summary:
@@ -84,6 +103,9 @@ class Summary:
       tokens_per_second: median, low and high reading of training alone, real tokens/s.
       seconds_per_step: median, seconds.
       waiting_share: part of the training time spent waiting for data.
+      bleu: of the answers to the test questions, for a network that writes: score (0 to 100),
+        signature, and sentences.
+      exact_answers: share of those answers that are the reference, letter for letter.
     """
 
     framework: str
@@ -96,6 +118,8 @@ class Summary:
     tokens_per_second: dict[str, float] = field(default_factory=dict)
     seconds_per_step: float | None = None
     waiting_share: float | None = None
+    bleu: dict[str, Any] | None = None
+    exact_answers: float | None = None
 
 
 def run_training(
@@ -156,8 +180,10 @@ class Run:
         self.step = 0
         self.state: Mapping[str, np.ndarray] | None = None
         self._carries = bool(NETWORKS[spec.network].state(spec.model))
+        self._decodes = NETWORKS[spec.network].decodes
         self.summary = Summary(trainer.framework, options.replicas, spec.training.dtype)
         self.meter = _Meter()
+        self.losses = Losses(options.out / "losses.csv")
         self._stopped = _Stopped()
         self.last_step = spec.training.epochs * text.train.batches_per_epoch
         if options.steps is not None:
@@ -167,6 +193,7 @@ class Run:
         """Go on from a checkpoint of either framework."""
         self.trainer.load(checkpoint.snapshot)
         self.step, self.state = checkpoint.step, checkpoint.state
+        self.losses.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
 
     def train(self) -> Summary:
@@ -202,6 +229,7 @@ class Run:
                 result = self._train_step(inputs, rate, recorder)
                 self.meter.stop(inputs.num_tokens, steps.waited)
                 progress.update(result.loss, self.meter.recent)
+                self.losses.add(self.step, result.loss, inputs.num_tokens)
                 if not tracing:
                     events.step(
                         self.step, result, self._row_tokens(inputs), self.meter.recent, rate
@@ -255,8 +283,12 @@ class Run:
                     f"step {self.step}, all replicas: {name} is not finite; "
                     "no checkpoint is written"
                 )
+        folder = self.options.out / "checkpoints"
+        for name, content in self.text.vocabularies.items():
+            if not (folder / name).exists() or (folder / name).read_bytes() != content:
+                write_whole(folder / name, content)
         save_checkpoint(
-            self.options.out / "checkpoints",
+            folder,
             Checkpoint(
                 self.spec,
                 self.step,
@@ -264,8 +296,13 @@ class Run:
                 self.state if self._carries else None,
                 self.text.content_hash,
                 self.trainer.framework,
+                {
+                    name: hashlib.sha256(content).hexdigest()
+                    for name, content in self.text.vocabularies.items()
+                },
             ),
         )
+        self.losses.save()
 
     def evaluate(self, split: str) -> float:
         """Return the perplexity on a split: exp of the mean loss per real token."""
@@ -295,10 +332,24 @@ class Run:
         )
         sizes = split_rows(inputs.rows, self.options.replicas)
         if recorder is not None:
-            recorder.step(self.step, _trace_tensors(inputs, result, rate, sizes, self.spec))
+            tensors = _trace_tensors(inputs, result, rate, sizes, self.spec)
+            if self.step + 1 == self.last_step and self._decodes and self.options.decode:
+                tensors |= self._decode_for_trace()
+            recorder.step(self.step, tensors)
         check_finite(result, self.step, sizes)
         self.state = result.state
         return result
+
+    def _decode_for_trace(self) -> dict[str, np.ndarray]:
+        """Decode some test sentences with the weights as they are now."""
+        source, lengths = self.text.sources("test", range(self.options.decode))
+        settings = self.options.beam, self.options.length_penalty, self._most_tokens()
+        found = decode(self.trainer.decoder(), source, lengths, *settings)
+        return decode_tensors(source, lengths, found, *settings)
+
+    def _most_tokens(self) -> int:
+        """Return the most tokens of an answer, `<eos>` included."""
+        return int(self.spec.text.target_limit) + 1
 
     def _row_tokens(self, inputs: StepInputs) -> np.ndarray:
         """Return the real tokens of each replica, [replicas]."""
@@ -327,6 +378,32 @@ class Run:
         events.perplexity("test", self.step, value)
         best = self.text.best_perplexity("test")
         say(f"test perplexity {value:.3f}" + (f"; lowest possible {best:.3f}" if best else ""))
+        if self._decodes:
+            self._answer(events)
+
+    def _answer(self, events: EventWriter) -> None:
+        """Answer the test questions and hold the answers against the references."""
+        started, text, options = time.perf_counter(), self.text, self.options
+        answers = write_answers(
+            self.trainer.decoder(),
+            text,
+            "test",
+            options.beam,
+            options.length_penalty,
+            self._most_tokens(),
+            self._check_stop,
+        )
+        references = text.references("test")
+        segmenter = self.spec.text.target_segmenter
+        self.summary.bleu = bleu(answers, references, segmenter)
+        self.summary.exact_answers = exact_share(answers, references)
+        events.scalar("bleu/test", self.step, self.summary.bleu["score"])
+        seconds = time.perf_counter() - started
+        say(
+            f"test BLEU {self.summary.bleu['score']:.2f} over {len(answers):,} answers, "
+            f"{self.summary.exact_answers:.1%} of them exact; beam {options.beam}, "
+            f"{seconds:.1f} s; {self.summary.bleu['signature']}"
+        )
 
     def _write_summary(self) -> None:
         self.summary.best_perplexity = {

@@ -8,6 +8,7 @@ from parity.networks import NETWORKS as NETWORK_TABLES
 from parity.parameters import parameters
 from parity.replicas import split_rows
 from parity.steps import StepResult, join_activations, split_feeds
+from tf_impl.decode import Decoder
 from tf_impl.networks import NETWORKS, Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.parallel.devices import replica_devices
@@ -41,6 +42,7 @@ class Trainer:
           UsageError: if a device is wanted that is not there.
         """
         self.spec, self.replicas = spec, replicas
+        self._device, self._threads, self._decoder = device, threads, None
         self._devices = replica_devices(device, replicas)
         self._graph = tf.Graph()
         with self._graph.as_default():
@@ -185,6 +187,13 @@ class Trainer:
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
         return _result(self._session.run(wanted, feeds), {})
+
+    def decoder(self):
+        """Return a Decoder with the weights as they are now, on the first replica's device."""
+        if self._decoder is None:
+            self._decoder = Decoder(self.spec, self._device, self._threads)
+        self._decoder.load(self.snapshot())
+        return self._decoder
 
     def _record(self, inputs, values):
         activations = {

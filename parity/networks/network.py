@@ -38,6 +38,7 @@ class Network:
       masks: of a model, where dropout acts, in the order of drawing: name -> axes.
       activations: of a model, what a trace holds of the forward pass, in the order in which a
         fault would show: name -> axes. Beyond a row's length each is zero.
+      decodes: whether it writes text, so that a trace may record what it wrote.
     """
 
     name: str
@@ -48,3 +49,4 @@ class Network:
     state: Callable[[Any], dict[str, tuple[int, ...]]]
     masks: Callable[[Any], dict[str, Axes]]
     activations: Callable[[Any], dict[str, Axes]]
+    decodes: bool = False

@@ -149,4 +149,5 @@ SEQ2SEQ = Network(
     state=lambda model: {},
     masks=_masks,
     activations=_activations,
+    decodes=True,
 )

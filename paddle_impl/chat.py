@@ -1,0 +1,39 @@
+"""Ask a trained network, run by Paddle: `python paddle_impl/chat.py --help`."""
+
+import sys
+from pathlib import Path
+
+# In place of this script's own folder: modules are imported by their full names.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from data.load import load_words
+from data.text import read_lines
+from parity.chat import converse, open_trained
+from parity.cli import chat_command
+
+
+def chat(options):
+    """Answer as the options of the command line say.
+
+    Args:
+      options: ChatOptions.
+    """
+    trained = open_trained(options)
+    spec = trained.checkpoint.spec
+    words = load_words(trained.vocabularies, trained.folder, spec.values())
+
+    from paddle_impl.engine import load_engine
+
+    def make_model():
+        load_engine(options.threads, options.device)
+        from paddle_impl.decode import Decoder
+
+        decoder = Decoder(spec, options.device, options.threads)
+        decoder.load(trained.checkpoint.snapshot)
+        return decoder
+
+    converse(make_model, words, trained, options, lambda path: read_lines(path, []))
+
+
+if __name__ == "__main__":
+    chat_command("paddle", chat)

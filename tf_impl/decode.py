@@ -1,0 +1,100 @@
+"""Decoding with a trained network: the two graphs that parity/decoding.py searches with."""
+
+import tensorflow as tf
+
+from parity.parameters import parameters
+from tf_impl.networks import decoding_start, decoding_step
+from tf_impl.parallel.devices import replica_devices
+from tf_impl.weights import load_snapshot
+
+tf1 = tf.compat.v1
+
+
+class Decoder:
+    """Reads sources and gives the log probabilities of what may come next, row by row.
+
+    Attributes:
+      spec: Spec of a seq2seq network.
+    """
+
+    def __init__(self, spec, device="cpu", threads=1):
+        """Build the graphs, with weights of zero.
+
+        Args:
+          spec: Spec.
+          device: "cpu" or "gpu".
+          threads: CPU threads.
+
+        Raises:
+          UsageError: if a device is wanted that is not there.
+        """
+        self.spec = spec
+        (place,) = replica_devices(device, 1)
+        self._graph = tf.Graph()
+        with self._graph.as_default(), tf.device(place):
+            self._build()
+            self._session = tf1.Session(
+                config=tf1.ConfigProto(
+                    intra_op_parallelism_threads=threads,
+                    inter_op_parallelism_threads=1,
+                    allow_soft_placement=True,
+                )
+            )
+            self._session.run(tf1.global_variables_initializer())
+        self._graph.finalize()
+
+    def _build(self):
+        model, dtype = self.spec.model, self.spec.training.dtype
+        self._source = {
+            "source": tf1.placeholder(tf.int64, [None, None]),
+            "source_lengths": tf1.placeholder(tf.int64, [None]),
+        }
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            self._start = decoding_start(model, **self._source, dtype=dtype)
+            self._tokens = tf1.placeholder(tf.int64, [None])
+            self._before = {
+                name: tf1.placeholder(tensor.dtype, tensor.shape)
+                for name, tensor in self._start.items()
+            }
+            self._step = decoding_step(model, self._tokens, self._before)
+        self._assignments = {}
+        by_name = {variable.op.name: variable for variable in tf1.trainable_variables()}
+        for each in parameters(self.spec):
+            variable = by_name[each.name]
+            value = tf1.placeholder(variable.dtype, variable.shape)
+            self._assignments[f"weight/{each.name}"] = value, variable.assign(value).op
+
+    def load(self, snapshot):
+        """Set the weights.
+
+        Args:
+          snapshot: name -> array in canonical layout; optimiser state in it is not read.
+        """
+        weights = {name: snapshot[name] for name in self._assignments}
+        load_snapshot(self._session, self._assignments, weights)
+
+    def start(self, source, source_lengths):
+        """Read sources.
+
+        Args:
+          source: int64 [batch, source_time].
+          source_lengths: int64 [batch], each >= 1.
+
+        Returns:
+          The decoder's state, name -> array with rows first.
+        """
+        feeds = {self._source["source"]: source, self._source["source_lengths"]: source_lengths}
+        return self._session.run(self._start, feeds)
+
+    def step(self, tokens, state):
+        """Go on by one token.
+
+        Args:
+          tokens: int64 [batch], what each row said last; `<go>` at first.
+          state: of `start` or of the step before, its rows picked at will.
+
+        Returns:
+          log probabilities [batch, vocabulary], and the state after the step.
+        """
+        feeds = {self._before[name]: array for name, array in state.items()}
+        return self._session.run(self._step, feeds | {self._tokens: tokens})

@@ -508,5 +508,12 @@ def _additive_scores(queries, keys, score_kernel):
       queries: [batch, time, hidden].
       keys: [batch, source_time, hidden].
     """
-    fit = paddle.tanh(queries.unsqueeze(2) + keys.unsqueeze(1))
-    return paddle.sum(fit * score_kernel, axis=3)
+    batch, source_time, size = paddle.shape(keys)[0], paddle.shape(keys)[1], keys.shape[-1]
+    time = paddle.shape(queries)[1]
+    # Copied out and summed by a product: the gradients of broadcasting are the slower ones.
+    shape = [batch, time, source_time, size]
+    fit = paddle.tanh(
+        paddle.expand(queries.unsqueeze(2), shape) + paddle.expand(keys.unsqueeze(1), shape)
+    )
+    scores = paddle.matmul(paddle.reshape(fit, [-1, size]), score_kernel.unsqueeze(1))
+    return paddle.reshape(scores, shape[:3])

@@ -8,10 +8,11 @@ import numpy as np
 
 from data.load import TrainingText
 from parity.initial import initial_snapshot, zero_state
-from parity.oracle.networks import language_model
+from parity.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.networks.seq2seq import PairText, Seq2seqSpec
+from parity.oracle.networks import NETWORKS
 from parity.oracle.training import Oracle
 from parity.replicas import split_rows
-from parity.networks.language_model import LanguageModelSpec, LanguageModelText
 from parity.spec import Spec, TrainSpec, learning_rate
 from parity.steps import StepInputs, StepResult, step_inputs
 from parity.trace import Recorder
@@ -29,27 +30,78 @@ class TextBatch:
     carry: bool
 
 
+@dataclass(frozen=True)
+class PairBatch:
+    """What the data hands over of pairs."""
+
+    source: np.ndarray
+    source_lengths: np.ndarray
+    tokens: np.ndarray
+    targets: np.ndarray
+    lengths: np.ndarray
+    carry: bool = False
+
+
+_TRAINING = TrainSpec(
+    batch_size=5,
+    optimizer="adam",
+    learning_rate=0.01,
+    clip_norm=0.05,
+    epochs=2,
+    decay=0.5,
+    seed=3,
+    dtype="float64",
+)
+
+
 def small_spec(**values) -> Spec:
     """Return a small spec with dropout, clipping and Adam, but for the values given."""
     model = LanguageModelSpec(
         vocabulary_size=VOCABULARY, embedding_size=3, hidden_size=4, num_layers=2, keep=0.75
     )
-    training = TrainSpec(
-        batch_size=5,
-        optimizer="adam",
-        learning_rate=0.01,
-        clip_norm=0.05,
-        epochs=2,
-        decay=0.5,
-        seed=3,
-        dtype="float64",
+    return Spec("language-model", model, LanguageModelText(time=4), _TRAINING).replace(**values)
+
+
+def small_pairs_spec(**values) -> Spec:
+    """Return a small seq2seq with dropout, clipping and Adam, but for the values given."""
+    model = Seq2seqSpec(
+        source_vocabulary_size=VOCABULARY,
+        target_vocabulary_size=VOCABULARY + 2,
+        embedding_size=3,
+        hidden_size=4,
+        num_layers=2,
+        keep=0.75,
     )
-    return Spec("language-model", model, LanguageModelText(time=4), training).replace(**values)
+    text = PairText(source_limit=5, target_limit=3)
+    return Spec("seq2seq", model, text, _TRAINING).replace(**values)
 
 
-def text_batch(spec: Spec, step: int, per_epoch: int = 4) -> TextBatch:
-    """Draw a batch: ragged for sentences, one row of no tokens; carried within an epoch."""
+def pair_batch(spec: Spec, source_lengths, lengths, step: int = 0) -> PairBatch:
+    """Draw pairs of the given lengths, each side padded to its longest."""
+    draw = np.random.default_rng([step, 98])
+    lengths, source_lengths = np.asarray(lengths), np.asarray(source_lengths)
+    shape, source_shape = ((len(each), each.max()) for each in (lengths, source_lengths))
+    source = draw.integers(4, spec.model.source_vocabulary_size, source_shape)
+    tokens, targets = draw.integers(4, spec.model.target_vocabulary_size, (2, *shape))
+    beyond = np.arange(shape[1]) >= lengths[:, None]
+    source[np.arange(source_shape[1]) >= source_lengths[:, None]] = 0
+    tokens[beyond] = targets[beyond] = 0
+    return PairBatch(source, source_lengths, tokens, targets, lengths)
+
+
+def text_batch(spec: Spec, step: int, per_epoch: int = 4) -> TextBatch | PairBatch:
+    """Draw a batch: ragged for sentences, one row of no tokens; carried within an epoch.
+
+    Pairs are ragged on both sides, and the longest lie in other rows at every step.
+    """
     draw = np.random.default_rng([step, 99])
+    if spec.network == "seq2seq":
+        rows = spec.training.batch_size
+        most = spec.text.source_limit, spec.text.target_limit + 1
+        ragged = [draw.integers(1, limit + 1, rows) for limit in most]
+        for place, (lengths, limit) in enumerate(zip(ragged, most, strict=True)):
+            lengths[(step + 2 * place) % rows] = limit
+        return pair_batch(spec, *ragged, step)
     shape = spec.training.batch_size, spec.text.time
     sentences = spec.text.batching == "sentences"
     lengths = np.full(shape[0], shape[1])
@@ -136,7 +188,8 @@ class OracleTrainer:
             for name, array in self.held.items()
             if name.startswith("weight/")
         }
-        found, _ = language_model(self.spec.model, weights, inputs.batch, {}, state)
+        network = NETWORKS[self.spec.network]
+        found, _ = network(self.spec.model, weights, inputs.batch, {}, state)
         rows = found["token_loss"].sum(axis=1) / inputs.num_tokens
         sizes = split_rows(len(rows), self.replicas)
         losses = np.add.reduceat(rows, np.cumsum([0, *sizes[:-1]]))

@@ -9,7 +9,7 @@ import pytest
 
 from parity.bench import _generated_text, _scaling
 from parity.options import BenchOptions
-from parity.spec import preset
+from parity.presets import preset
 
 ROOT = Path(__file__).resolve().parent.parent
 

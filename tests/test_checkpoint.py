@@ -1,6 +1,7 @@
 """Checkpoints: whole or not at all, refused when damaged, and the newest whole one found."""
 
 import dataclasses
+import hashlib
 import json
 import pickle
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle_side import small_spec
+from oracle_side import small_pairs_spec, small_spec
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -21,6 +22,7 @@ from parity.checkpoint import (
     check_fits,
     load_checkpoint,
     newest_checkpoint,
+    read_vocabularies,
     save_checkpoint,
 )
 from parity.errors import UsageError
@@ -39,7 +41,7 @@ def checkpoint(step=3, spec=SPEC, **values) -> Checkpoint:
         for name, array in initial_snapshot(spec).items()
     }
     shape = spec.training.batch_size, spec.model.num_layers, spec.model.hidden_size
-    state = draw.random(shape), draw.random(shape)
+    state = {"h": draw.random(shape), "c": draw.random(shape)}
     whole = Checkpoint(spec, step, snapshot, state, CORPUS, "paddle")
     return dataclasses.replace(whole, **values)
 
@@ -69,8 +71,21 @@ def test_all_of_it_comes_back_to_the_bit(tmp_path, dtype, optimizer):
     for name, array in given.snapshot.items():
         assert (found.snapshot[name].dtype, found.snapshot[name].shape) == (dtype, array.shape)
         np.testing.assert_array_equal(found.snapshot[name], array)
-    for part, expected in zip(found.state, given.state, strict=True):
-        np.testing.assert_array_equal(part, expected)
+    assert found.state.keys() == given.state.keys()
+    for name, expected in given.state.items():
+        np.testing.assert_array_equal(found.state[name], expected)
+
+
+def test_a_network_that_carries_no_state_comes_back_without(tmp_path):
+    spec = small_pairs_spec(attention="scaled", bidirectional=True, hmm=False)
+    snapshot = initial_snapshot(spec)
+    given = checkpoint(spec=SPEC, state={}, snapshot=snapshot)
+    path = save_checkpoint(tmp_path, dataclasses.replace(given, spec=spec))
+    found = load_checkpoint(path)
+    assert (found.spec, found.state) == (spec, None)
+    assert list(found.snapshot) == list(snapshot)
+    for name, array in snapshot.items():
+        np.testing.assert_array_equal(found.snapshot[name], array)
 
 
 def test_transposed_arrays_and_no_state(tmp_path):
@@ -215,7 +230,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 def test_safetensors_of_another_kind_are_refused(tmp_path):
     path = tmp_path / "file"
-    for metadata in (None, {"format": "pt"}, {"format": "2"}):
+    for metadata in (None, {"format": "pt"}, {"format": "1"}, {"format": "3"}):
         save_file({"weight/x": np.zeros(3)}, path, metadata)
         with pytest.raises(UsageError, match="not a checkpoint of this project: format is"):
             load_checkpoint(path)
@@ -303,6 +318,46 @@ def test_none_whole_is_an_error_and_none_at_all_is_none(tmp_path):
         newest_checkpoint(tmp_path, [])
 
 
+# vocabularies
+
+WORDS = {"source.txt": b"<pad>\n<go>\n<eos>\n<unk>\nja\n", "target.txt": b"nein\n"}
+
+
+@pytest.fixture
+def with_vocabularies(tmp_path):
+    """Return a checkpoint read back, its vocabularies beside it, and their folder."""
+    for name, content in WORDS.items():
+        (tmp_path / name).write_bytes(content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in WORDS.items()}
+    path = save_checkpoint(tmp_path, checkpoint(vocabularies=hashes))
+    found = load_checkpoint(path)
+    assert found.vocabularies == hashes
+    return found, tmp_path
+
+
+def test_vocabularies_are_read_as_they_were(with_vocabularies):
+    assert read_vocabularies(*with_vocabularies) == WORDS
+
+
+def test_another_vocabulary_is_refused(with_vocabularies):
+    given, folder = with_vocabularies
+    (folder / "source.txt").write_bytes(WORDS["source.txt"].replace(b"ja", b"jo"))
+    with pytest.raises(UsageError) as caught:
+        read_vocabularies(given, folder)
+    said = one_line(caught)
+    assert said.startswith(f"{folder / 'source.txt'}: does not fit the checkpoint: 5 lines ")
+    assert given.vocabularies["source.txt"][:12] in said
+
+
+def test_a_missing_vocabulary_is_named(with_vocabularies):
+    given, folder = with_vocabularies
+    (folder / "target.txt").unlink()
+    with pytest.raises(UsageError) as caught:
+        read_vocabularies(given, folder)
+    said = f"{folder / 'target.txt'}: cannot be read: No such file or directory; allowed: "
+    assert one_line(caught).startswith(said)
+
+
 # another run
 
 
@@ -345,15 +400,66 @@ def test_every_field_but_the_epochs_is_compared():
         "dtype": "float32",
     }
     fields = {
-        field.name for part in (SPEC.model, SPEC.training) for field in dataclasses.fields(part)
+        field.name
+        for part in (SPEC.model, SPEC.text, SPEC.training)
+        for field in dataclasses.fields(part)
     }
     assert set(values) == fields - {"epochs"}
     for name, value in values.items():
         with pytest.raises(UsageError, match=f"run: {name} "):
             check_fits(checkpoint(), SPEC.replace(**{name: value}), CORPUS, allow_change=False)
-    network = dataclasses.replace(SPEC, network="seq2seq")
-    with pytest.raises(UsageError, match="network 'language-model' there, 'seq2seq' here"):
-        check_fits(checkpoint(), network, CORPUS, allow_change=True)
+
+
+def test_every_field_of_seq2seq_is_compared():
+    spec = small_pairs_spec()
+    given = checkpoint(state=None, snapshot={})
+    given = dataclasses.replace(given, spec=spec)
+    values = {
+        "source_vocabulary_size": 8,
+        "target_vocabulary_size": 8,
+        "cell": "gru",
+        "attention": "dot",
+        "input_feeding": True,
+        "bidirectional": True,
+        "source_segmenter": "spaces",
+        "target_segmenter": "spaces",
+        "hmm": False,
+        "share_vocabulary": True,
+        "source_limit": 9,
+        "target_limit": 9,
+        "split_by": "block",
+    }
+    own = {field.name for part in (spec.model, spec.text) for field in dataclasses.fields(part)}
+    assert set(values) == own - {field.name for field in dataclasses.fields(SPEC.model)}
+    for name, value in values.items():
+        other = spec.replace(**{name: value})
+        with pytest.raises(UsageError, match=f"run: {name} "):
+            check_fits(given, other, CORPUS, allow_change=False)
+        of_model = hasattr(spec.model, name)
+        if not of_model:
+            check_fits(given, other, CORPUS, allow_change=True)
+            continue
+        with pytest.raises(UsageError, match=f"run: {name} "):
+            check_fits(given, other, CORPUS, allow_change=True)
+
+
+@pytest.mark.parametrize("allow_change", [False, True])
+def test_another_network_never_fits(allow_change):
+    """Those fields that both networks have are told, as far as they differ."""
+    pairs = small_pairs_spec(keep=0.5)
+    there = checkpoint()
+    with pytest.raises(UsageError) as caught:
+        check_fits(there, pairs, CORPUS, allow_change=allow_change)
+    assert one_line(caught) == (
+        "the checkpoint is of another run: network 'language-model' there, 'seq2seq' here, "
+        "keep 0.75 there, 0.5 here"
+    )
+    there = dataclasses.replace(there, spec=small_pairs_spec(), snapshot={}, state=None)
+    with pytest.raises(UsageError) as caught:
+        check_fits(there, SPEC, CORPUS, allow_change=allow_change)
+    assert one_line(caught) == (
+        "the checkpoint is of another run: network 'seq2seq' there, 'language-model' here"
+    )
 
 
 def test_with_allow_change_only_shapes_and_precision_are_fixed():

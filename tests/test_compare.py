@@ -18,7 +18,7 @@ from parity.errors import NumericFailure, UsageError
 from parity.tolerances import EXACT, TABLE, Tolerance
 
 SIDES = ("left", "right")
-RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]
+RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas", "decode"]
 
 
 def compare(a, b, tolerance=EXACT, name="weight/x", step=3):

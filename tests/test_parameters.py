@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from oracle_side import small_spec
+from oracle_side import small_pairs_spec, small_spec
 
 from parity.initial import initial_snapshot, zero_state
 from parity.parameters import parameters, snapshot_names, snapshot_shapes, swap_layout
@@ -99,9 +99,14 @@ def test_adam_starts_at_zero_and_at_the_first_powers():
 
 
 def test_a_text_starts_from_a_state_of_zeros():
-    h, c = zero_state(SPEC.replace(dtype="float32"), 3)
-    for part in (h, c):
+    state = zero_state(SPEC.replace(dtype="float32"), 3)
+    assert list(state) == ["h", "c"]
+    for part in state.values():
         assert part.shape == (3, 2, 4)
         assert part.dtype == np.float32
         assert not part.any()
-    assert h is not c
+    assert state["h"] is not state["c"]
+
+
+def test_pairs_carry_no_state():
+    assert zero_state(small_pairs_spec(), 3) == {}

@@ -5,9 +5,9 @@ import pytest
 
 from parity.compare import Distance, Mismatch, Place
 from parity.ladder import ONE_STEP, ORACLE, Verdict
+from parity.presets import preset
 from parity.report import blame, describe_mismatch, report_text, report_values, rung_values
 from parity.run import Outcome
-from parity.spec import preset
 
 TENSOR = "gradient/lstm_0/bias"
 

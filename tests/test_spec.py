@@ -11,7 +11,8 @@ from oracle_side import small_spec
 from parity.errors import UsageError
 from parity.fields import check_fields, option
 from parity.options import RunOptions, TrainOptions
-from parity.spec import PRESETS, ModelSpec, Spec, TrainSpec, learning_rate, preset
+from parity.presets import PRESETS, preset
+from parity.spec import PARTS, Spec, TrainSpec, learning_rate
 
 ALL_PRESETS = [(network, name) for network in PRESETS for name in PRESETS[network]]
 
@@ -22,8 +23,23 @@ def test_presets_survive_being_stored(network, name):
     assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
-def test_every_field_survives_being_stored():
-    values = {
+TRAINING_VALUES = {
+    "batch_size": 15,
+    "optimizer": "adam",
+    "learning_rate": 1 / 7,
+    "decay": 1 / 1.15,
+    "decay_after": 17,
+    "beta1": 0.8,
+    "beta2": 0.99,
+    "epsilon": 1e-7,
+    "clip_norm": 0.3,
+    "epochs": 18,
+    "seed": 19,
+    "dtype": "float64",
+}
+# network -> a value for each field of its model and its text, none of them a default
+VALUES = {
+    "language-model": {
         "vocabulary_size": 11,
         "embedding_size": 12,
         "hidden_size": 13,
@@ -31,36 +47,57 @@ def test_every_field_survives_being_stored():
         "keep": 0.1,
         "initial_scale": 1 / 3,
         "batching": "sentences",
-        "batch_size": 15,
         "time": 16,
-        "optimizer": "adam",
-        "learning_rate": 1 / 7,
-        "decay": 1 / 1.15,
-        "decay_after": 17,
-        "beta1": 0.8,
-        "beta2": 0.99,
-        "epsilon": 1e-7,
-        "clip_norm": 0.3,
-        "epochs": 18,
-        "seed": 19,
-        "dtype": "float64",
-    }
-    fields = {f.name for cls in (ModelSpec, TrainSpec) for f in dataclasses.fields(cls)}
-    assert fields == set(values)
-    spec = preset("language-model", "tiny").replace(**values)
+    },
+    "seq2seq": {
+        "source_vocabulary_size": 10,
+        "target_vocabulary_size": 11,
+        "embedding_size": 12,
+        "hidden_size": 14,
+        "num_layers": 3,
+        "cell": "gru",
+        "attention": "scaled",
+        "input_feeding": True,
+        "bidirectional": True,
+        "keep": 0.1,
+        "initial_scale": 1 / 3,
+        "source_segmenter": "english",
+        "target_segmenter": "spaces",
+        "hmm": False,
+        "share_vocabulary": True,
+        "source_limit": 8,
+        "target_limit": 9,
+        "split_by": "block",
+    },
+}
+
+
+@pytest.mark.parametrize("network", PARTS)
+def test_every_field_survives_being_stored(network):
+    values = VALUES[network] | TRAINING_VALUES
+    of = {f.name: f for cls in (*PARTS[network], TrainSpec) for f in dataclasses.fields(cls)}
+    assert of.keys() == values.keys()
+    assert all(values[name] != field.default for name, field in of.items())
+    spec = preset(network, "tiny").replace(**values)
     back = Spec.from_json(json.loads(json.dumps(spec.to_json())))
     assert back == spec
-    assert dataclasses.asdict(back.model) | dataclasses.asdict(back.training) == values
+    assert isinstance(back.model, PARTS[network][0])
+    assert isinstance(back.text, PARTS[network][1])
+    assert back.values() == values
 
 
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
         (lambda values: values.pop("network"), "network"),
+        (lambda values: values.update(network="seq2seq"), "vocabulary_size"),
+        (lambda values: values.update(network="seq"), "seq"),
         (lambda values: values["model"].pop("keep"), None),
         (lambda values: values["model"].update(gates=3), "gates"),
         (lambda values: values.update(training=None), "mapping"),
-        (lambda values: values["training"].update(time="long"), "--time"),
+        (lambda values: values["text"].update(time="long"), "--time"),
+        (lambda values: values.pop("text"), "text"),
+        (lambda values: values["training"].update(time=4), "time"),
     ],
 )
 def test_a_stored_spec_that_does_not_fit(spoil, named):
@@ -116,6 +153,42 @@ def test_values_out_of_range_are_named(field, value, allowed):
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("source_vocabulary_size", 4, ">= 5"),
+        ("target_vocabulary_size", 4, ">= 5"),
+        ("embedding_size", 0, ">= 1"),
+        ("hidden_size", 0, ">= 1"),
+        ("num_layers", 0, ">= 1"),
+        ("cell", "rnn", "lstm, gru"),
+        ("attention", "luong", "dot, general, scaled, bahdanau"),
+        ("keep", 0.0, "> 0 and <= 1"),
+        ("initial_scale", 0.0, "> 0"),
+        ("source_segmenter", "words", "chinese, english, spaces"),
+        ("target_segmenter", "words", "chinese, english, spaces"),
+        ("source_limit", 0, ">= 1"),
+        ("target_limit", 0, ">= 1"),
+        ("split_by", "line", "source, block"),
+    ],
+)
+def test_values_out_of_range_of_seq2seq_are_named(field, value, allowed):
+    with pytest.raises(UsageError) as caught:
+        preset("seq2seq", "tiny").replace(**{field: value})
+    flag = "--" + field.replace("_", "-")
+    assert str(caught.value) == f"{flag} is {value!r}; allowed: {allowed}"
+    assert caught.value.exit_status == 2
+
+
+def test_two_directions_need_an_even_number_of_units():
+    spec = preset("seq2seq", "tiny").replace(hidden_size=7)
+    with pytest.raises(UsageError) as caught:
+        spec.replace(bidirectional=True)
+    said = "--hidden-size is 7; allowed with --bidirectional: an even number"
+    assert str(caught.value) == said
+    spec.replace(bidirectional=True, hidden_size=8)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: TrainOptions(replicas=0), "--replicas is 0; allowed: >= 1"),
@@ -158,20 +231,30 @@ def test_bounds_hold_at_their_edges():
 def test_replace_knows_its_fields():
     spec = small_spec()
     assert spec.replace() == spec
-    assert spec.replace(time=9).training.time == 9
+    assert spec.replace(time=9).text.time == 9
     assert spec.replace(time=9).model is not None
-    assert spec.training.time == 4
+    assert spec.text.time == 4
+    both = spec.replace(keep=0.5, time=9, epochs=3)
+    assert (both.model.keep, both.text.time, both.training.epochs) == (0.5, 9, 3)
     with pytest.raises(UsageError, match=r"no field 'replicas'.*hidden_size.*time"):
         spec.replace(replicas=2)
+    with pytest.raises(UsageError, match=r"no field 'cell' in a language-model spec; "):
+        spec.replace(cell="gru")
+    with pytest.raises(UsageError, match=r"no field 'time' in a seq2seq spec; .*split_by"):
+        preset("seq2seq", "tiny").replace(time=9)
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(UsageError, match="--network is 'seq'; allowed: language-model"):
+    with pytest.raises(
+        UsageError, match=r"^--network is 'seq'; allowed: language-model, seq2seq$"
+    ):
         preset("seq", "tiny")
     with pytest.raises(
         UsageError, match=r"--preset is 'huge'; allowed: tiny, tf2fluid, .*zaremba-l"
     ):
         preset("language-model", "huge")
+    with pytest.raises(UsageError, match="--preset is 'zaremba-small'; allowed: tiny, tiny-"):
+        preset("seq2seq", "zaremba-small")
 
 
 def test_presets_are_the_published_ones():
@@ -186,7 +269,7 @@ def test_presets_are_the_published_ones():
         model, training = spec.model, spec.training
         assert (
             model.hidden_size,
-            training.time,
+            spec.text.time,
             model.keep,
             model.initial_scale,
             training.clip_norm,
@@ -196,13 +279,26 @@ def test_presets_are_the_published_ones():
         ) == numbers
         assert model.embedding_size == model.hidden_size
         assert (training.batch_size, model.num_layers, training.optimizer) == (20, 2, "sgd")
-        assert (training.batching, training.learning_rate) == ("stream", 1.0)
-    model, training = (
-        getattr(preset("language-model", "tf2fluid"), p) for p in ("model", "training")
-    )
-    assert (training.batching, training.batch_size) == ("sentences", 60)
+        assert (spec.text.batching, training.learning_rate) == ("stream", 1.0)
+    spec = preset("language-model", "tf2fluid")
+    model, training = spec.model, spec.training
+    assert (spec.text.batching, training.batch_size) == ("sentences", 60)
     assert (model.embedding_size, model.hidden_size, model.num_layers) == (64, 128, 2)
     assert (training.optimizer, training.learning_rate) == ("adam", 1e-3)
+
+
+def test_presets_of_seq2seq_are_of_the_papers_they_name():
+    presets = {name: spec.model for name, spec in PRESETS["seq2seq"].items()}
+    assert list(presets) == ["tiny", "tiny-nmt", "chatbot", "nmt-bahdanau", "gnmt-small"]
+    for name in ("tiny-nmt", "nmt-bahdanau"):  # Bahdanau et al. 2015, A.1: GRU, context fed
+        model = presets[name]
+        assert (model.cell, model.attention, model.input_feeding) == ("gru", "bahdanau", True)
+    gnmt = presets[
+        "gnmt-small"
+    ]  # Wu et al. 2016, 3.2: only the bottom layer in both directions
+    assert (gnmt.cell, gnmt.bidirectional, gnmt.input_feeding) == ("lstm", True, True)
+    assert gnmt.num_layers > 1
+    assert PRESETS["seq2seq"]["chatbot"].text.split_by == "block"  # turns of one dialogue
 
 
 def test_the_schedule_is_constant_and_then_decays():

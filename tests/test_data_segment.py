@@ -1,0 +1,256 @@
+"""Sentences become tokens, and tokens text that can be read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import segment as module
+from data.errors import InputError
+from data.segment import (
+    SEGMENTERS,
+    Segmentation,
+    english_text,
+    english_tokens,
+    join,
+    read_user_dictionary,
+)
+from data.workers import Texts, Workers
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("jieba")
+
+
+def dictionary(folder, text):
+    path = folder / "words.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_chinese_is_cut_by_jieba(cache):
+    chinese = Segmentation(cache=cache)
+    text = "我来到北京清华大学，买了 iPhone 15 和3.5斤苹果。"
+    expected = "我 来到 北京 清华大学 ， 买 了 iPhone 15 和 3.5 斤 苹果 。"
+    assert " ".join(chinese.segment_source(text)) == expected
+    assert chinese.segment_target(text) == chinese.segment_source(text)
+
+
+def test_hmm_finds_words_of_no_dictionary(cache):
+    text = "他来到了网易杭研大厦"
+    assert "杭研" in Segmentation(cache=cache).segment_source(text)
+    assert "杭研" not in Segmentation(hmm=False, cache=cache).segment_source(text)
+
+
+@pytest.mark.parametrize("segmenter", SEGMENTERS)
+def test_any_white_space_only_separates(cache, segmenter):
+    segmentation = Segmentation(segmenter, segmenter, cache=cache)
+    assert segmentation.segment_source("　a\u3000b \u2003 c\x1fd　") == ["a", "b", "c", "d"]
+    assert segmentation.segment_source("　 \u2003\x1f") == []
+    assert segmentation.segment_source("") == []
+
+
+def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    shared.mkdir()
+    code = (
+        "import pathlib, sys; from data.segment import Segmentation;"
+        "print(*Segmentation(cache=pathlib.Path(sys.argv[1])).segment_source('我爱北京'))"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code, own],
+            cwd=ROOT,
+            env={"TMPDIR": str(shared), "PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "我 爱 北京\n"
+        assert done.stderr == ""
+    assert list(shared.iterdir()) == []
+    assert len(list(own.iterdir())) == 1
+
+
+def test_damaged_cache_of_jieba_is_made_again(tmp_path):
+    chinese = Segmentation(cache=tmp_path)
+    before = chinese.segment_source("我爱北京天安门")
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(flipped) // 2] ^= 1
+    for damaged in (bytes(flipped), whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        module._make_tokenizer.cache_clear()
+        assert chinese.segment_source("我爱北京天安门") == before
+        assert path.read_bytes() == whole
+
+
+def test_words_of_the_user_are_found(tmp_path, cache):
+    text = "云计算让石墨烯变得有趣"
+    plain = Segmentation(cache=cache)
+    assert "云计算" not in plain.segment_source(text)
+    notes = []
+    path = dictionary(tmp_path, "\ufeff云计算 5 n\r\n\r\n石墨烯\n有趣\u3000nz\n让 3\n")
+    words = read_user_dictionary(path, notes)
+    assert words == "云计算 5 n\n石墨烯\n有趣 nz\n让 3"
+    assert notes == [f"{path}: the UTF-8 byte-order mark was left out"]
+    own = Segmentation(user_dictionary=words, cache=cache)
+    assert own.segment_source(text)[:3] == ["云计算", "让", "石墨烯"]
+    assert "云计算" not in plain.segment_source(text)
+    assert own.content_hash != plain.content_hash
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("好的 3\n云 计 算\n", ":2: '云 计 算': a word, a frequency"),
+        ("云计算 3 n x\n", ":1: '云计算 3 n x': a word, a frequency"),
+        ("云计算 n 3\n", ":1: '云计算 n 3': a word, a frequency"),
+        ("云计算 0 n\n", ":1: frequency 0: 1 to 1000000000 is needed"),
+        ("云计算 -3\n", ":1: '云计算 -3': a word, a frequency"),
+        ("云，计算 3\n", ":1: word '云，计算' is never found: "),
+        ("云计算 3\n好\n云计算\n", ":3: word '云计算' is already on line 1"),
+        ("\n  \n", ": there is no word in this user dictionary"),
+        ("", ": the file is empty"),
+        ("云计算\n".encode("gbk"), ":1: byte 0xd4 at offset 0"),
+    ],
+)
+def test_bad_user_dictionary_is_named_by_line(tmp_path, text, complaint):
+    path = dictionary(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        read_user_dictionary(path, [])
+    assert str(caught.value).startswith(f"{path}{complaint}")
+    assert "\n" not in str(caught.value)
+
+
+def test_english_rule():
+    text = "Don’t you think it's 10:30 a.m., Mr. Smith? \"I can't pay $3.50 (50%),\" he said..."
+    tokens = english_tokens(text)
+    assert " ".join(tokens) == (
+        "do n't you think it 's 10:30 a.m. , mr. smith ? \" i ca n't pay $ 3.50 ( 50 % ) , \""
+        " he said ..."
+    )
+    assert english_text(tokens) == (
+        "Don't you think it's 10:30 a.m., mr. smith? \"I can't pay $3.50 (50%),\" he said..."
+    )
+    tokens = english_tokens("The dogs' well-known o'clock -- we'll won't")
+    assert " ".join(tokens) == "the dogs ' well-known o'clock -- we 'll wo n't"
+    assert english_text(english_tokens("Is it? Yes. i think so!")) == "Is it? Yes. I think so!"
+
+
+WORDS = st.sampled_from(
+    ["tom's", "don't", "I", "dog", "well-known", "3.14", "1,000", "a.m.", "mr.", "we'll", "Ω"]
+)
+ENDS = st.sampled_from([".", "!", "?", "..."])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.lists(WORDS, min_size=1), ENDS), min_size=1))
+def test_english_text_has_the_same_tokens(sentences):
+    tokens = english_tokens(" ".join(" , ".join(words) + end for words, end in sentences))
+    # after an abbreviation at the end its point and the sentence's are one run of points
+    if not any(end[0] == "." and words[-1].endswith(".") for words, end in sentences):
+        assert english_tokens(english_text(tokens)) == tokens
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_english_tokens_keep_every_letter(text):
+    tokens = english_tokens(text)
+    kept = "".join(text.lower().replace("’", "'").split())
+    assert "".join(tokens) == kept
+    assert all(token.split() == [token] for token in tokens)
+    english_text(tokens)
+
+
+@settings(deadline=None)  # jieba is read in the first of them
+@given(st.text("我爱北京天安门，。a3 \u3000.%-+云计算"))
+def test_chinese_tokens_keep_every_letter(text):
+    tokens = Segmentation(hmm=True).segment_source(text)
+    assert "".join(tokens) == "".join(text.split())
+    assert all(token.split() == [token] for token in tokens)
+
+
+def test_join_is_readable(cache):
+    tokens = ["我", "买", "了", "iPhone", "15", "Pro", "，", "3.5", "元", "。"]
+    assert join(tokens, "chinese") == "我买了iPhone 15 Pro，3.5元。"
+    assert join(["a", ",", "b"], "spaces") == "a , b"
+    assert join(["hi", "!"], "english") == "Hi!"
+    for segmenter in SEGMENTERS:
+        assert join([], segmenter) == ""
+    assert Segmentation("english", "chinese").join_target(["你", "好"]) == "你好"
+    assert Segmentation("english", "chinese").join_source(["you", "'re"]) == "You're"
+
+
+def test_description_is_enough_to_cut_the_same(cache):
+    before = Segmentation("chinese", "spaces", False, "云计算 5\n石墨烯", cache)
+    description = json.loads(json.dumps(before.describe()))
+    after = Segmentation.from_description(description, cache)
+    assert after == before
+    assert after.content_hash == before.content_hash
+    assert after.segment_source("云计算好") == ["云计算", "好"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"hmm": None}, "field hmm is missing"),
+        ({"more": 1}, "field more is unknown, allowed are source_segmenter,"),
+        ({"hmm": 1}, "field hmm is 1, bool is needed"),
+        ({"user_dictionary": "a b c d"}, "user_dictionary:1: 'a b c d': a word,"),
+    ],
+)
+def test_bad_description_is_named(change, complaint):
+    description = Segmentation().describe() | change
+    description = {name: value for name, value in description.items() if value is not None}
+    with pytest.raises(InputError, match=r"^segmentation: ") as caught:
+        Segmentation.from_description(description)
+    assert complaint in str(caught.value)
+
+
+def test_unknown_segmenter_is_refused():
+    expected = "'german': one of chinese, english, spaces is needed"
+    with pytest.raises(InputError, match=f"^source_segmenter {expected}$"):
+        Segmentation("german")
+    with pytest.raises(InputError, match=f"^target_segmenter {expected}$"):
+        Segmentation("chinese", "german")
+    with pytest.raises(InputError, match=f"^segmenter {expected}$"):
+        join([], "german")
+
+
+def some_pieces(count):
+    return [(Texts([f"A{i} b", "c"], ["d", f"e {i}"]), i) for i in range(count)]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_workers_keep_the_order(processes):
+    with Workers(Segmentation("english", "spaces"), processes) as workers:
+        done = list(workers.segment(iter(some_pieces(10))))
+    assert done == [(Texts([f"a{i} b", "c"], ["d", f"e {i}"]), i) for i in range(10)]
+
+
+def test_worker_that_ends_is_named():
+    with Workers(Segmentation("english", "spaces"), 2) as workers:
+        done = workers.segment(iter(some_pieces(10)))
+        next(done)
+        for worker in workers._workers:
+            worker.kill()
+        with pytest.raises(InputError, match="ended with status -9: if memory ran out"):
+            list(done)
+
+
+def test_workers_end_with_the_work():
+    with Workers(Segmentation("english", "spaces"), 2) as workers:
+        running = list(workers._workers)
+        next(workers.segment(iter(some_pieces(10))))
+    assert all(worker.poll() is not None for worker in running)
+    with pytest.raises(InputError, match=r"^processes 0: 1 or more is needed$"):
+        Workers(Segmentation(), 0)

@@ -111,7 +111,7 @@ def greedy(
       UsageError: if `most` is not positive.
       NumericFailure: if a log probability is NaN, or no token is possible.
     """
-    _check("--most", most, most >= 1, ">= 1")
+    _check("--longest", most, most >= 1, ">= 1")
 
     def choose(log_probs: np.ndarray, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen = log_probs.argmax(axis=1)  # the first of equals
@@ -150,7 +150,7 @@ def sample(
       UsageError: if `most` or `temperature` is not positive, or `seed` is negative.
       NumericFailure: if a log probability is NaN, or no token is possible.
     """
-    _check("--most", most, most >= 1, ">= 1")
+    _check("--longest", most, most >= 1, ">= 1")
     _check("--seed", seed, seed >= 0, ">= 0")
     _check("--temperature", temperature, 0 < temperature < np.inf, "> 0")
     streams = [
@@ -209,7 +209,7 @@ def beam_search(
     """
     _check("--beam", beam, beam >= 1, ">= 1")
     _check("--length-penalty", length_penalty, 0 <= length_penalty < np.inf, ">= 0")
-    _check("--most", most, most >= 1, ">= 1")
+    _check("--longest", most, most >= 1, ">= 1")
     pools = [_Pool(beam) for _ in source]
     live = _Live.at_start(model, source, source_lengths)
     longest = length_penalty_of(most, length_penalty)

@@ -16,6 +16,7 @@ CANDIDATES := python3.12 python3.11 python3.10 python3 python
 # More options for the commands below, such as `make test PYTEST_FLAGS="-k oracle"`.
 PYTEST_FLAGS ?=
 PARITY_FLAGS ?=
+NETWORKS ?= language-model seq2seq
 LOCK_FLAGS ?=
 
 VENV_PYTHON := .venv/bin/python
@@ -34,8 +35,13 @@ help:
 
 parity: setup
 	@status=0
-	$(VENV_PYTHON) -m parity run --out out/parity $(PARITY_FLAGS) || status=$$?
-	if [ -f out/parity/report.json ]; then echo "report: out/parity/report.json"; fi
+	for network in $(NETWORKS); do
+	    out=out/parity; if [ $$network != language-model ]; then out=out/parity/$$network; fi
+	    worst=0
+	    $(VENV_PYTHON) -m parity run --network $$network --out $$out $(PARITY_FLAGS) || worst=$$?
+	    if [ -f $$out/report.json ]; then echo "report: $$out/report.json"; fi
+	    if [ $$worst -gt $$status ]; then status=$$worst; fi
+	done
 	exit $$status
 
 # Cheap checks first. .ONESHELL stops at the first that fails because of -e.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class TrainingText:
       content_hash: of text and settings, in hexadecimal.
       notes: one-line remarks for the user.
       best_perplexities: split -> the lowest possible one, where it is known.
+      padding: of pairs for training, kind -> share of positions that hold no token.
       pairs: the corpus behind the batches of pairs, else None.
       words: what its answers are written with.
     """
@@ -46,6 +47,7 @@ class TrainingText:
     content_hash: str
     notes: tuple[str, ...]
     best_perplexities: Mapping[str, float | None] = field(default_factory=dict)
+    padding: Mapping[str, float] | None = None
     pairs: PairCorpus | None = None
     words: Words | None = None
 
@@ -219,6 +221,7 @@ def _pairs(
         )
         for split in SPLITS
     }
+    padding = batches["train"].padding()
     vocabularies = {
         _SOURCE: corpus.source_vocabulary.content,
         _TARGET: corpus.target_vocabulary.content,
@@ -233,7 +236,8 @@ def _pairs(
         },
         vocabularies=vocabularies,
         content_hash=corpus.content_hash,
-        notes=(*corpus.notes, *batches["train"].notes),
+        notes=(*corpus.notes, *batches["train"].notes, f"training {padding}"),
+        padding=asdict(padding),
         pairs=corpus,
         words=Words(corpus.segmentation, corpus.source_vocabulary, corpus.target_vocabulary),
     )

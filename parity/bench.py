@@ -23,6 +23,7 @@ from parity.options import BenchOptions
 from parity.spec import Spec
 
 _LINE = 25  # words of a generated line
+_SPECIAL = 4  # entries of a vocabulary of pairs that are no words
 
 
 def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
@@ -39,10 +40,16 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       UsageError: for input that cannot be used, as the sides found it.
     """
     make_folder(options.out)
-    data = options.data or _generated_text(spec, options)
+    data = options.data
+    if data is None and spec.network == "seq2seq":
+        spec = spec.replace(source_segmenter="spaces", target_segmenter="spaces")
+        data = _generated_pairs(spec, options)
+    elif data is None:
+        data = _generated_text(spec, options)
     cases = list(itertools.product(options.replicas, FRAMEWORKS))
     readings: dict[str, list[float]] = {_label(*case): [] for case in cases}
     waiting: dict[str, float] = {}
+    padding: dict[str, float] | None = None
     rounds = tqdm(
         list(itertools.product(range(options.rounds), cases)),
         desc="timing",
@@ -55,6 +62,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
         label = _label(replicas, framework)
         readings[label].append(summary["tokens_per_second"]["median"])
         waiting[label] = max(waiting.get(label, 0.0), summary["waiting_share"])
+        padding = summary["padding"]
     values = {
         "network": spec.network,
         "preset": options.preset,
@@ -66,21 +74,18 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
         "readings": readings,
         "throughput": {label: _summary(found) for label, found in readings.items()},
         "waiting_share": waiting,
+        "padding": padding,
         "scaling": _scaling(readings, options.replicas),
         "command": command,
     }
     content = json.dumps(values, indent=2).encode() + b"\n"
     write_whole(options.out / "bench.json", content)
     write_whole(options.out / "bench.txt", bench_text(values).encode() + b"\n")
-    if options.json is not None:
-        make_folder(options.json.parent)
-        write_whole(options.json, content)
     return values
 
 
 def bench_text(values: dict[str, Any]) -> str:
     """Return the measurements as a table for a terminal."""
-    model, training = values["spec"]["model"], values["spec"]["training"]
     rows = []
     for label, speed in values["throughput"].items():
         replicas, framework = label.rsplit("-", 1)[1], label.rsplit("-", 1)[0]
@@ -96,20 +101,38 @@ def bench_text(values: dict[str, Any]) -> str:
             ]
         )
     headers = ["side", "replicas", "tokens/s\nmedian", "spread", "gain", "waiting\nfor data"]
-    return "\n".join(
-        [
-            f"{values['network']}: hidden {model['hidden_size']}, "
-            f"batch {training['batch_size']}, time {training['time']}, "
-            f"vocabulary {model['vocabulary_size']:,}, {model['num_layers']} layers, "
-            f"{training['dtype']}; {values['threads']} thread a replica, "
-            f"{values['cores']} cores; "
-            f"{values['rounds']} rounds of {values['steps']} steps",
-            "",
-            tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
-            "",
-            "gain: median over rounds of the ratio to the first replica count, same round",
+    lines = [
+        f"{_sizes(values['spec'])}; {values['threads']} thread a replica, "
+        f"{values['cores']} cores; {values['rounds']} rounds of {values['steps']} steps",
+        "",
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        "",
+        "gain: median over rounds of the ratio to the first replica count, same round",
+    ]
+    if values["padding"]:
+        lines.append(
+            f"padded, of all positions: sources {values['padding']['source']:.1%}, targets "
+            f"{values['padding']['target']:.1%}; tokens/s counts real target tokens"
+        )
+    return "\n".join(lines)
+
+
+def _sizes(spec: dict[str, Any]) -> str:
+    """Return what was timed, in a line."""
+    model, training = spec["model"], spec["training"]
+    words = [f"{spec['network']}: hidden {model['hidden_size']}"]
+    if spec["network"] == "seq2seq":
+        feeding = " with input feeding" if model["input_feeding"] else ""
+        words += [
+            model["cell"],
+            f"{model['attention']} attention{feeding}",
+            f"vocabularies {model['source_vocabulary_size']:,} and "
+            f"{model['target_vocabulary_size']:,}",
         ]
-    )
+    else:
+        words += [f"time {spec['text']['time']}", f"vocabulary {model['vocabulary_size']:,}"]
+    words += [f"batch {training['batch_size']}", f"{model['num_layers']} layers"]
+    return ", ".join([*words, training["dtype"]])
 
 
 def _timed_run(
@@ -160,6 +183,40 @@ def _generated_text(spec: Spec, options: BenchOptions) -> Path:
             for start in range(0, count, _LINE)
         ]
         write_whole(folder / f"{split}.txt", ("\n".join(lines) + "\n").encode())
+    return folder
+
+
+def _generated_pairs(spec: Spec, options: BenchOptions) -> Path:
+    """Write pairs with just the vocabularies asked for, and enough of them for all steps.
+
+    Lengths are those of chat and of short sentences: 3 to 20 tokens, about 11 on average.
+    """
+    sizes = {
+        "source": spec.model.source_vocabulary_size - _SPECIAL,
+        "target": spec.model.target_vocabulary_size - _SPECIAL,
+    }
+    folder = options.out / f"zipf-{sizes['source']}-{sizes['target']}"
+    rows = {
+        "train": max(
+            spec.training.batch_size * (options.steps + 1), -(-2 * max(sizes.values()) // 3)
+        ),
+        "valid": 2 * spec.training.batch_size,
+        "test": 2 * spec.training.batch_size,
+    }
+    make_folder(folder)
+    generator = np.random.Generator(np.random.PCG64(1))
+    for split, count in rows.items():
+        columns = []
+        for words in sizes.values():
+            lengths = np.clip(generator.gamma(6.0, 1.8, count).astype(int), 3, 20)
+            shares = 1 / np.arange(1, words + 1)
+            ids = generator.choice(words, size=lengths.sum(), p=shares / shares.sum())
+            if split == "train":
+                ids[:words] = np.arange(words)  # each word once at least
+            sentences = np.split(ids, np.cumsum(lengths)[:-1])
+            columns.append([" ".join(f"w{word}" for word in line) for line in sentences])
+        lines = [f"{source}\t{target}\n" for source, target in zip(*columns, strict=True)]
+        write_whole(folder / f"{split}.tsv", "".join(lines).encode())
     return folder
 
 

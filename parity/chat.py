@@ -90,7 +90,8 @@ def converse(
     """Answer a file of questions, or a person until the input ends.
 
     Args:
-      make_model: builds the network with its weights; called once the input is known to be good.
+      make_model: builds the network with its weights; called once the input is known to be
+        good.
       read_lines: yields the lines of a text file.
 
     Raises:

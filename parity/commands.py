@@ -1,5 +1,6 @@
 """The commands of `python -m parity`."""
 
+import dataclasses
 import shlex
 import signal
 import sys
@@ -15,7 +16,9 @@ from parity.bench import bench, bench_text
 from parity.cli import command_options, spec_from, spec_options, take
 from parity.errors import Interrupted
 from parity.ladder import climb
+from parity.losses import plot_losses
 from parity.options import BenchOptions, RunOptions
+from parity.presets import BENCHED
 from parity.report import report_text, report_values
 from parity.run import Outcome, run, save_report, save_values
 from parity.spec import Spec
@@ -76,9 +79,34 @@ def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug:
 def bench_command(**values: Any) -> int:
     """Time both sides in turn: real tokens/s, and what more replicas gain."""
     options = take(BenchOptions, values)
-    spec = spec_from(options.network, options.preset, values)
+    names = (options.preset,) if options.preset else BENCHED.get(options.network, ("bench",))
+    specs = {name: spec_from(options.network, name, values) for name in names}
+    found = []
     with terminated():
-        print(bench_text(bench(spec, options, _command())))
+        for name, spec in specs.items():
+            out = options.out if len(specs) == 1 else options.out / name
+            mine = dataclasses.replace(options, preset=name, out=out, json=None)
+            found.append(bench(spec, mine, _command()))
+            print(bench_text(found[-1]) + ("\n" if len(found) < len(specs) else ""))
+    if options.json is not None:
+        save_values(found[0] if len(found) == 1 else {"benches": found}, options.json)
+    return 0
+
+
+@parity.command("losses")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/losses.png"),
+    show_default=True,
+    help="the picture; .png, .svg or .pdf",
+)
+@click.option("--debug", is_flag=True, help="show tracebacks")
+def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
+    """Draw the losses of trained runs over each other; RUNS are folders of `train.py`."""
+    plot_losses(runs, out)
+    print(f"picture: {out}")
     return 0
 
 

@@ -107,8 +107,8 @@ class BenchOptions:
     """Options of `python -m parity bench`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str = option("bench", _PRESET)
-    data: Path | None = option(None, "folder of text [generated: words of a Zipf distribution]")
+    preset: str | None = option(None, "named sizes; flags given beside it win [bench; for seq2seq both chatbot and nmt-bahdanau]")
+    data: Path | None = option(None, "text, as train.py takes it [generated: words of a Zipf distribution]")
     out: Path = option(Path("out/bench"), "folder of bench.json and bench.txt")
     cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
     json: Path | None = option(None, "also write bench.json here")

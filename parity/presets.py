@@ -159,6 +159,10 @@ PRESETS: dict[str, dict[str, Spec]] = {
 }
 
 
+# What `bench` times unless told otherwise.
+BENCHED = {"language-model": ("bench",), "seq2seq": ("chatbot", "nmt-bahdanau")}
+
+
 def preset(network: str, name: str) -> Spec:
     """Return a named preset.
 

@@ -98,6 +98,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         "steps": verdict.steps,
         "rungs": rung_values(verdict),
     }
+    if verdict.ties:
+        values["ties"] = [tie.to_json() | {"story": str(tie)} for tie in verdict.ties]
     if verdict.amplified is not None:
         values["amplified"] = {
             "sides": list(verdict.amplified.sides),
@@ -183,10 +185,7 @@ def report_text(values: dict[str, Any]) -> str:
         "used",
         "where Paddle-TF is worst",
     ]
-    blank = [i for i in range(len(headers)) if all(row[i] == "-" for row in rows)]
-    for i in reversed(blank):
-        for row in [*rows, headers]:
-            row.pop(i)
+    _drop_blank_columns(rows, headers)
     lines = [
         f"{values['network']}, preset {values['preset']}, {values['steps']} steps, "
         f"replicas {_listed(values['replicas'])}",
@@ -211,6 +210,8 @@ def report_text(values: dict[str, Any]) -> str:
                 f"of {a} and {b} exceed the bound first in {_where(run['amplified'])}, every "
                 "rung being in order; from there on it is judged like float32."
             )
+    for run in values["runs"]:
+        lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
     lines += ["", *_training_lines(values)]
     first = values["first_mismatch"]
     if first:
@@ -235,6 +236,8 @@ def _training_lines(values: dict[str, Any]) -> list[str]:
                 f"{summary['waiting_share']:.1%}" if speed else "-",
                 _number(summary["test_perplexity"], "{:.3f}"),
                 _number(best, "{:.3f}"),
+                _number((summary.get("bleu") or {}).get("score"), "{:.1f}"),
+                _percent(summary.get("exact_answers")),
             ]
         )
     headers = [
@@ -246,7 +249,10 @@ def _training_lines(values: dict[str, Any]) -> list[str]:
         "waiting\nfor data",
         "test\nperplexity",
         "lowest\npossible",
+        "test\nBLEU",
+        "exact\nanswers",
     ]
+    _drop_blank_columns(rows, headers)
     return [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
 
 
@@ -276,6 +282,18 @@ def _number(value: float | None, form: str = "{:.1e}") -> str:
     if value is None or math.isnan(value):
         return "-"
     return "0" if value == 0 else form.format(value)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _drop_blank_columns(rows: list[list[Any]], headers: list[str]) -> None:
+    """Leave out columns in which no row has anything."""
+    blank = [i for i in range(len(headers)) if all(row[i] == "-" for row in rows)]
+    for i in reversed(blank):
+        for row in [*rows, headers]:
+            row.pop(i)
 
 
 def _share(value: float | None) -> str:

@@ -14,12 +14,14 @@ from tqdm import tqdm
 from parity.files import make_folder, write_whole
 from parity.ladder import Ladder, Verdict
 from parity.launch import FRAMEWORKS, Side
+from parity.networks import NETWORKS
 from parity.options import RunOptions
 from parity.spec import Spec
 from parity.trace import clear_trace, wait_for_trace
 
 _MOST_PENDING = 3  # steps that a side may be ahead of the comparison
 _TIMED_STEPS = 60  # untraced steps for throughput, where the whole training would be long
+_LEARNING_EPOCHS = 5  # of the embedded text: enough to see that a network learns
 
 
 @dataclass
@@ -91,6 +93,8 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
                 trace=folder,
                 trace_pending=None if options.keep_traces else _MOST_PENDING,
                 debug=options.debug,
+                decode=options.decode,
+                **_of_pairs(spec, options),
             )
             running.append(stack.enter_context(side))
 
@@ -138,6 +142,8 @@ def _train_untraced(spec: Spec, options: RunOptions, outcome: Outcome) -> None:
     """Train each side alone on the machine, for its speed and what it learns."""
     whole = options.data is None and options.preset == "tiny"
     dtype = options.dtype[-1]
+    if whole:
+        spec = spec.replace(epochs=min(spec.training.epochs, _LEARNING_EPOCHS))
     for replicas, framework in itertools.product(options.replicas, FRAMEWORKS):
         label = f"{framework}-{replicas}"
         out = options.out / "training" / label
@@ -155,9 +161,18 @@ def _train_untraced(spec: Spec, options: RunOptions, outcome: Outcome) -> None:
             out=out,
             overwrite=True,
             debug=options.debug,
+            **_of_pairs(spec, options),
         ) as side:
             side.wait()
         outcome.trainings[label] = json.loads((out / "summary.json").read_text())
+
+
+def _of_pairs(spec: Spec, options: RunOptions) -> dict[str, Any]:
+    """Return the options that only a network of pairs reads."""
+    if not NETWORKS[spec.network].decodes:
+        return {}
+    names = ("user_dictionary", "on_empty", "beam", "length_penalty")
+    return {name: getattr(options, name) for name in names}
 
 
 def throughput(trainings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

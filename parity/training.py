@@ -31,8 +31,8 @@ from parity.evaluation import bleu, exact_share, write_answers
 from parity.events import EventWriter
 from parity.files import make_folder, write_whole
 from parity.initial import zero_state
-from parity.networks import NETWORKS
 from parity.losses import Losses
+from parity.networks import NETWORKS
 from parity.options import TrainOptions
 from parity.progress import Progress, say
 from parity.replicas import split_rows
@@ -60,6 +60,7 @@ class TrainingText(Protocol):
       train, valid, test: each with batches_per_epoch, smallest_batch and batch(step).
       content_hash: of text and vocabulary.
       vocabularies: file name -> content of the vocabularies, one token a line.
+      padding: of pairs, kind -> share of positions that hold no token.
     """
 
     train: Any
@@ -67,6 +68,7 @@ class TrainingText(Protocol):
     test: Any
     content_hash: str
     vocabularies: Mapping[str, bytes]
+    padding: Mapping[str, float] | None
 
     def prefetch(self, function: Callable[[int], StepInputs], start: int, stop: int) -> Any:
         """Iterate over function(step) for steps start .. stop - 1.
@@ -106,6 +108,7 @@ class Summary:
       bleu: of the answers to the test questions, for a network that writes: score (0 to 100),
         signature, and sentences.
       exact_answers: share of those answers that are the reference, letter for letter.
+      padding: of pairs, kind -> share of positions that hold no token.
     """
 
     framework: str
@@ -120,6 +123,7 @@ class Summary:
     waiting_share: float | None = None
     bleu: dict[str, Any] | None = None
     exact_answers: float | None = None
+    padding: Mapping[str, float] | None = None
 
 
 def run_training(
@@ -409,6 +413,7 @@ class Run:
         self.summary.best_perplexity = {
             split: self.text.best_perplexity(split) for split in ("valid", "test")
         }
+        self.summary.padding = self.text.padding
         content = json.dumps(_finite(vars(self.summary)), indent=2)
         write_whole(self.options.out / "summary.json", content.encode())
 

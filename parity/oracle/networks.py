@@ -1,6 +1,6 @@
 """The networks once more, in plain NumPy and float64: the referee of both frameworks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -88,4 +88,7 @@ def language_model(
     return activations, gradients
 
 
-NETWORKS = {"language-model": language_model, "seq2seq": seq2seq}
+NETWORKS: dict[str, Callable[..., tuple[Arrays, Arrays]]] = {
+    "language-model": language_model,
+    "seq2seq": seq2seq,
+}

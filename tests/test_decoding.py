@@ -1,0 +1,524 @@
+"""The searches against enumeration, against slow searches, and against their own margins."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parity.decoding import (
+    EOS,
+    GO,
+    PAD,
+    beam_search,
+    greedy,
+    length_penalty_of,
+    sample,
+)
+from parity.errors import NumericFailure, UsageError
+from parity.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
+from parity.oracle.decode import OracleModel, exhaustive, rescore
+from parity.oracle.seq2seq import forward
+
+CASES = [
+    ("lstm", "dot", False, False),
+    ("gru", "general", True, True),
+    ("lstm", "scaled", True, True),
+    ("gru", "bahdanau", True, False),
+    ("lstm", "bahdanau", False, False),
+]
+LENGTHS = np.array([3, 5, 1, 2])
+
+
+def network(case, words, seed=1, scale=1.5):
+    """Return a small network with large weights, and sources of unequal lengths."""
+    cell, attention, feeding, bidirectional = case
+    model = Seq2seqSpec(
+        source_vocabulary_size=9,
+        target_vocabulary_size=EOS + 1 + words,
+        embedding_size=3,
+        hidden_size=4,
+        num_layers=2,
+        cell=cell,
+        attention=attention,
+        input_feeding=feeding,
+        bidirectional=bidirectional,
+    )
+    draw = np.random.default_rng(seed)
+    weights = {
+        each.name: each.mean + draw.uniform(-scale, scale, each.shape)
+        for each in SEQ2SEQ.parameters(model)
+    }
+    source = np.where(np.arange(5) < LENGTHS[:, None], draw.integers(4, 9, (4, 5)), 0)
+    return OracleModel(model, weights), source, LENGTHS
+
+
+@dataclass
+class Chain:
+    """A model that remembers one token: per sentence a table of log probabilities.
+
+    Attributes:
+      tables: [sentences, vocabulary, vocabulary], by sentence and by the token before.
+      rows: of every step so far.
+    """
+
+    tables: np.ndarray
+
+    def __post_init__(self):
+        self.rows = []
+
+    @property
+    def source(self):
+        """Return sources that hold the number of their sentence, and their lengths."""
+        return np.arange(len(self.tables))[:, None], np.ones(len(self.tables), np.int64)
+
+    def start(self, source, source_lengths):
+        return {"sentence": source[:, 0]}
+
+    def step(self, tokens, state):
+        self.rows.append(len(tokens))
+        return self.tables[state["sentence"], tokens], state
+
+
+def chain(log_probs):
+    """Return a chain of one sentence in which every step has the same log probabilities.
+
+    Args:
+      log_probs: of `<eos>` and of the words from there on.
+    """
+    row = np.array([0.0, 0.0, *log_probs])  # padding and <go> tempt most
+    return Chain(np.tile(row, (1, len(row), 1)))
+
+
+@st.composite
+def chains(draw, coarse=False):
+    """Draw chains; coarse ones have many ties, and sums without rounding."""
+    sentences, words = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    generator = np.random.default_rng(draw(st.integers(0, 10**6)))
+    shape = sentences, EOS + 1 + words, EOS + 1 + words
+    if coarse:
+        return Chain(-generator.integers(1, 6, shape) / 4)
+    logits = generator.normal(size=shape) * draw(st.sampled_from([0.3, 1, 3]))
+    return Chain(logits - np.log(np.exp(logits).sum(axis=2, keepdims=True)))
+
+
+def slow_beam(model, source, source_lengths, beam, alpha, most):
+    """Search for one sentence as the definition says, to the greatest length, in plain lists.
+
+    Returns (score, log P, tokens, finished) of the finished, best first.
+    """
+    state = model.start(source, source_lengths)
+    live, pool = [(0.0, (), state)], []
+    for length in range(1, most + 1):
+        penalty = ((5 + length) / 6) ** alpha
+        extensions = []
+        for log_prob, tokens, state in live:
+            last = np.array([tokens[-1] if tokens else GO])
+            found, after = model.step(last, state)
+            for token in range(EOS, found.shape[1]):
+                total = log_prob + float(found[0, token])
+                if token == EOS:
+                    pool.append((total / penalty, total, tokens, True))
+                else:
+                    extensions.append((total, (*tokens, token), after))
+        # sorting is stable: of equals the better hypothesis' comes first, then the lower id
+        live = sorted(extensions, key=lambda each: -each[0])[:beam]
+    pool += [(total / penalty, total, tokens, False) for total, tokens, _ in live]
+    return sorted(pool, key=lambda each: -each[0])[:beam]
+
+
+def told(hypotheses):
+    """Return the hypotheses without their weights."""
+    return [(h.score, h.log_prob, h.tokens, h.finished) for h in hypotheses.ranked]
+
+
+def same_answers(found, expected):
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert [each[2:] for each in mine] == [each[2:] for each in theirs]
+        values = ([each[:2] for each in side] for side in (mine, theirs))
+        np.testing.assert_allclose(*values, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.5])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_beam_as_wide_as_all_prefixes_is_exhaustive(case, alpha):
+    model, *source = network(case, words=3)
+    expected = exhaustive(model, *source, alpha, 4)
+    assert [len(each.ranked) for each in expected] == [1 + 3 + 9 + 27 + 81] * 4
+    for beam in (81, 121, 200):
+        found = beam_search(model, *source, beam, alpha, 4)
+        same_answers(map_told(found), [told(each)[:beam] for each in expected])
+    probabilities = [math.exp(h.log_prob) for h in expected[0].ranked]
+    shares = 1 - impossible(model, source)
+    assert sum(probabilities) == pytest.approx(shares, rel=1e-10)
+
+
+def map_told(found):
+    return [told(each) for each in found]
+
+
+def impossible(model, source, most=4):
+    """Return how probable `<pad>` or `<go>` are in the answer to the first sentence."""
+    total, stack = 0.0, [(0.0, GO, model.start(source[0][:1], source[1][:1]), 0)]
+    while stack:
+        log_prob, last, state, length = stack.pop()
+        if length == most or last == EOS:
+            continue
+        found, after = model.step(np.array([last]), state)
+        total += sum(math.exp(log_prob + found[0, token]) for token in (PAD, GO))
+        for token in range(EOS, found.shape[1]):
+            stack.append((log_prob + float(found[0, token]), token, after, length + 1))
+    return total
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_narrow_beam_is_the_slow_one(case):
+    model, *source = network(case, words=9)
+    for beam, alpha in ((1, 0.0), (2, 0.6), (3, 1.0), (5, 0.0), (5, 2.0)):
+        found = beam_search(model, *source, beam, alpha, 6)
+        rows = [[array[row : row + 1] for array in source] for row in range(4)]
+        expected = [slow_beam(model, *row, beam, alpha, 6) for row in rows]
+        same_answers(map_told(found), expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    model=chains(),
+    beam=st.integers(1, 6),
+    alpha=st.sampled_from([0.0, 0.2, 0.6, 1.0, 3.0]),
+    most=st.integers(1, 9),
+)
+def test_stopping_early_never_cuts_the_best_off(model, beam, alpha, most):
+    """The slow search does not stop."""
+    found = beam_search(model, *model.source, beam, alpha, most)
+    for row, hypotheses in enumerate(found):
+        one = Chain(model.tables[row : row + 1])
+        expected = slow_beam(one, *one.source, beam, alpha, most)
+        assert told(hypotheses) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(model=chains(coarse=True), beam=st.integers(1, 6), most=st.integers(1, 7))
+def test_ties_go_to_the_better_hypothesis_then_to_the_lower_id(model, beam, most):
+    found = beam_search(model, *model.source, beam, 0.0, most)
+    for row, hypotheses in enumerate(found):
+        one = Chain(model.tables[row : row + 1])
+        assert told(hypotheses) == slow_beam(one, *one.source, beam, 0.0, most)
+
+
+def test_ties_at_the_edge_of_a_long_vocabulary_go_to_the_lower_id():
+    """Of 2000 equal words; they are searched by blocks."""
+    model = chain([-9.0, *[-5.0] * 2000])
+    (found,) = beam_search(model, *model.source, 4, 0.0, 1)
+    assert [h.tokens for h in found.ranked] == [(3,), (4,), (5,), (6,)]
+    assert found.margin == 0
+    words = np.full(2000, -5.0)
+    words[[1700, 50, 1999, 51]] = -1.0, -2.0, -3.0, -4.0
+    model = chain([-9.0, *words])
+    (found,) = beam_search(model, *model.source, 4, 0.0, 1)
+    assert [h.tokens for h in found.ranked] == [(1703,), (53,), (2002,), (54,)]
+    assert found.margin == 1
+
+
+def test_the_length_penalty_is_that_of_the_paper():
+    assert length_penalty_of(1, 0.6) == 1
+    assert length_penalty_of(7, 1) == 2
+    assert length_penalty_of(7, 0.5) == math.sqrt(2)
+    assert length_penalty_of(9, 0) == 1
+    # log(1/2) and then <eos> with 1/4: two tokens were produced
+    model = chain([math.log(0.25), math.log(0.5)])
+    (found,) = beam_search(model, *model.source, 3, 1.0, 2)
+    ln2 = math.log(2)
+    expected = [
+        (-2 * ln2 * 6 / 7, -2 * ln2, (3, 3), False),
+        (-2 * ln2, -2 * ln2, (), True),
+        (-3 * ln2 * 6 / 7, -3 * ln2, (3,), True),
+    ]
+    same_answers([told(found)], [sorted(expected, key=lambda each: -each[0])])
+
+
+def test_a_sentence_that_is_done_leaves_the_batch():
+    """The first of two sentences nearly always ends at once, the second nearly never."""
+    ends, goes_on = np.full((2, 6, 6), -6.0)
+    ends[:, EOS], goes_on[:, 3] = -0.01, -0.01
+    model = Chain(np.stack([ends, goes_on]))
+    first, second = beam_search(model, *model.source, 2, 0.0, 6)
+    assert model.rows == [2, 4, 2, 2, 2, 2]
+    assert [each.best.tokens for each in (first, second)] == [(), (3,) * 6]
+    assert [each.best.finished for each in (first, second)] == [True, False]
+    model.rows.clear()
+    first, second = greedy(model, *model.source, 6)
+    assert model.rows == [2, 1, 1, 1, 1, 1]
+    assert (first.best.tokens, second.best.tokens) == ((), (3,) * 6)
+    model.rows.clear()
+    assert beam_search(model, *(a[:1] for a in model.source), 1, 0.0, 6)[0].best.finished
+    assert model.rows == [1]
+
+
+def test_padding_and_go_are_never_written_however_probable():
+    model = chain([-5.0, -4.0, -3.0])
+    searches = [
+        *beam_search(model, *model.source, 9, 0.6, 3),
+        *greedy(model, *model.source, 3),
+        *sample(model, *model.source, 3, seed=0),
+    ]
+    for found in searches:
+        assert all(token > EOS for h in found.ranked for token in h.tokens)
+    assert greedy(model, *model.source, 3)[0].best.tokens == (4, 4, 4)
+
+
+def test_an_impossible_extension_is_no_hypothesis():
+    """Also where the beam is wider than what is possible, or than the vocabulary."""
+    model = chain([-1.0, -math.inf, -2.0, -math.inf])
+    (found,) = beam_search(model, *model.source, 50, 0.0, 2)
+    assert [(h.tokens, h.finished) for h in found.ranked] == [
+        ((), True),
+        ((4,), True),
+        ((4, 4), False),
+    ]
+    model = chain([-1.0, -math.inf])
+    (found,) = beam_search(model, *model.source, 5, 0.0, 9)
+    assert [h.tokens for h in found.ranked] == [()]
+    assert found.margin == math.inf
+    model = chain([-1.0])
+    (found,) = beam_search(model, *model.source, 5, 0.0, 9)
+    assert [h.tokens for h in found.ranked] == [()]
+    assert [h.tokens for h in greedy(model, *model.source, 9)[0].ranked] == [()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_greedy_takes_the_most_probable_token(case):
+    model, *source = network(case, words=9)
+    for row, found in enumerate(greedy(model, *source, 6)):
+        state, tokens, total, gaps = model.start(*(a[row : row + 1] for a in source)), [], 0, []
+        while len(tokens) < 6 and EOS not in tokens:
+            log_probs, state = model.step(np.array([[GO, *tokens][-1]]), state)
+            ranked = sorted(log_probs[0, EOS:], reverse=True)
+            gaps.append(ranked[0] - ranked[1])
+            tokens.append(log_probs[0].tolist().index(ranked[0]))
+            total += ranked[0]
+        assert len(found.ranked) == 1
+        assert found.best.finished == (EOS in tokens)
+        assert list(found.best.tokens) == [token for token in tokens if token != EOS]
+        assert found.best.log_prob == found.best.score == pytest.approx(total, rel=1e-12)
+        assert found.margin == pytest.approx(min(gaps), rel=1e-9)
+
+
+def test_greedy_gives_ties_to_the_lower_id():
+    model = chain([-3.0, -2.0, -1.0, -1.0, -2.0])
+    (found,) = greedy(model, *model.source, 2)
+    assert found.best.tokens == (4, 4)
+    assert found.margin == 0
+    model = chain([-1.0, -1.0])
+    assert greedy(model, *model.source, 2)[0].best.tokens == ()
+
+
+@settings(max_examples=100, deadline=None)
+@given(model=chains(), most=st.integers(1, 9))
+def test_a_beam_of_one_is_at_least_as_probable_as_greedy(model, most):
+    for narrow, first in zip(
+        beam_search(model, *model.source, 1, 0.0, most),
+        greedy(model, *model.source, most),
+        strict=True,
+    ):
+        assert narrow.best.log_prob >= first.best.log_prob
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    model=chains(),
+    beam=st.integers(1, 4),
+    alpha=st.sampled_from([0.0, 0.6, 1.0]),
+    most=st.integers(1, 6),
+    seed=st.integers(0, 10**6),
+)
+def test_less_than_the_margin_changes_no_answer(model, beam, alpha, most, seed):
+    noise = np.random.default_rng(seed).uniform(-1, 1, model.tables.shape)
+    for search in (
+        lambda model, at: beam_search(model, *(a[at] for a in model.source), beam, alpha, most),
+        lambda model, at: greedy(model, *(a[at] for a in model.source), most),
+    ):
+        for row in range(len(model.tables)):
+            at = slice(row, row + 1)
+            (found,) = search(model, at)
+            margin = min(found.margin, 1)
+            # two hypotheses of `most` tokens each move apart by no more than this
+            moved = Chain(model.tables + noise * margin / (2 * most) * 0.99)
+            (other,) = search(moved, at)
+            assert [each[2:] for each in told(found)] == [each[2:] for each in told(other)]
+
+
+def test_the_margin_is_the_narrowest_decision():
+    # kept live: 3 over 4 by 1/2; ranked: () over (3, 3) by 1/4
+    model = chain([-1.25, -0.75, -1.25])
+    (found,) = beam_search(model, *model.source, 1, 0.0, 2)
+    assert told(found) == [(-1.25, -1.25, (), True)]
+    assert found.margin == 0.25
+    model = chain([-1.25, -0.125, -3.0])
+    (found,) = beam_search(model, *model.source, 1, 0.0, 2)
+    assert told(found) == [(-0.25, -0.25, (3, 3), False)]
+    assert found.margin == 1.0
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_sentence_alone_has_the_answers_it_has_in_a_batch(case):
+    """Padded to its own length, whatever stood beside it."""
+    model, *source = network(case, words=9)
+    searches = [
+        lambda source, lengths, first: beam_search(model, source, lengths, 3, 0.6, 6),
+        lambda source, lengths, first: greedy(model, source, lengths, 6),
+        lambda source, lengths, first: sample(model, source, lengths, 6, 7, 1.5, first),
+    ]
+    for search in searches:
+        for row, together in enumerate(search(*source, 0)):
+            length = LENGTHS[row]
+            (alone,) = search(source[0][row : row + 1, :length], LENGTHS[row : row + 1], row)
+            same_answers([told(alone)], [told(together)])
+            assert alone.margin == pytest.approx(together.margin, rel=1e-9)
+            for mine, theirs in zip(alone.ranked, together.ranked, strict=True):
+                np.testing.assert_allclose(mine.weights, theirs.weights[:, :length], rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_answers_are_scored_and_attend_as_in_training(case):
+    model, source, lengths = network(case, words=9)
+    searches = [
+        beam_search(model, source, lengths, 4, 0.6, 5),
+        sample(model, source, lengths, 5, seed=3, temperature=2.0),
+    ]
+    finished = set()
+    for found in searches:
+        for rank in range(len(found[0].ranked)):
+            answers = [each.ranked[rank] for each in found]
+            ends = [answer.finished for answer in answers]
+            finished |= set(ends)
+            scores = rescore(model, source, lengths, [a.tokens for a in answers], ends)
+            np.testing.assert_allclose(scores, [a.log_prob for a in answers], rtol=1e-12)
+            for row, answer in enumerate(answers):
+                written = [*answer.tokens, EOS] if answer.finished else list(answer.tokens)
+                inputs = np.array([[GO, *written][:-1]])
+                batch = {
+                    "source": source[row : row + 1],
+                    "source_lengths": lengths[row : row + 1],
+                    "tokens": inputs,
+                    "targets": np.array([written]),
+                    "lengths": np.array([len(written)]),
+                }
+                activations, _ = forward(model.model, model.weights, batch, {})
+                expected = activations["attention/weights"][0]
+                np.testing.assert_allclose(answer.weights, expected, rtol=1e-12)
+    assert finished == {True, False}
+
+
+def test_rescoring_takes_answers_of_any_length():
+    model, source, lengths = network(CASES[0], words=3)
+    found = exhaustive(model, source, lengths, 0.0, 3)
+    for rank in (0, 5, 17, 39):
+        answers = [each.ranked[rank] for each in found]
+        scores = rescore(
+            model, source, lengths, [a.tokens for a in answers], [a.finished for a in answers]
+        )
+        np.testing.assert_allclose(scores, [a.log_prob for a in answers], rtol=1e-12)
+    nothing = rescore(model, source, lengths, [(), (), (3,), ()], [False, True, False, False])
+    assert (nothing == 0).tolist() == [True, False, False, True]
+
+
+def test_samples_are_the_same_for_a_seed_and_others_for_another():
+    model, *source = network(CASES[1], words=9)
+    first, again = (sample(model, *source, 8, seed=4) for _ in range(2))
+    assert map_told(first) == map_told(again)
+    others = [map_told(sample(model, *source, 8, seed)) for seed in range(5, 9)]
+    assert all(other != map_told(first) for other in others)
+    # sentences that are equal draw from streams of their own
+    same = [np.repeat(array[:1], 20, axis=0) for array in source]
+    assert len({each.best.tokens for each in sample(model, *same, 8, seed=4)}) > 10
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_samples_follow_the_distribution(temperature):
+    """First tokens of 4000 sentences; the share of each is within five standard deviations."""
+    log_probs = np.log([0.1, 0.4, 0.05, 0.3, 0.15])
+    one = chain(log_probs)
+    model = Chain(np.repeat(one.tables, 4000, axis=0))
+    found = sample(model, *model.source, 1, seed=0, temperature=temperature)
+    first = [EOS if each.best.finished else each.best.tokens[0] for each in found]
+    weights = np.exp(log_probs / temperature)
+    shares = weights / weights.sum()
+    counted = np.bincount(first, minlength=EOS + 5)[EOS:]
+    spread = np.sqrt(4000 * shares * (1 - shares))
+    assert (np.abs(counted - 4000 * shares) < 5 * spread).all()
+    for each, token in zip(found, first, strict=True):
+        assert each.best.log_prob == log_probs[token - EOS]
+        assert each.best.score == each.best.log_prob
+    # distances to the nearest edge of cumulated shares
+    margins = np.array([each.margin for each in found])
+    assert 0 < margins.min() < 1e-3
+    assert margins.max() <= shares.max() / 2
+
+
+def test_cold_samples_are_greedy():
+    model, *source = network(CASES[3], words=9)
+    cold = sample(model, *source, 6, seed=1, temperature=1e-4)
+    assert [c.best.tokens for c in cold] == [g.best.tokens for g in greedy(model, *source, 6)]
+
+
+def test_float32_log_probs_are_summed_in_float64():
+    tables = np.random.default_rng(0).normal(-2, 0.5, (1, 8, 8)).astype(np.float32)
+    model, wide = Chain(tables), Chain(tables.astype(np.float64))
+    found = beam_search(model, *model.source, 3, 0.6, 6)
+    assert map_told(found) == map_told(beam_search(wide, *wide.source, 3, 0.6, 6))
+
+
+def test_no_sentences_have_no_answers():
+    model, source, lengths = network(CASES[0], words=3)
+    assert beam_search(model, source[:0], lengths[:0], 3, 0.6, 4) == []
+    assert greedy(model, source[:0], lengths[:0], 4) == []
+    assert sample(model, source[:0], lengths[:0], 4, seed=1) == []
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (lambda *of: beam_search(*of, 0, 0.6, 4), "--beam is 0; allowed: >= 1"),
+        (
+            lambda *of: beam_search(*of, 2, -0.5, 4),
+            "--length-penalty is -0.5; allowed: >= 0",
+        ),
+        (
+            lambda *of: beam_search(*of, 2, math.nan, 4),
+            "--length-penalty is nan; allowed: >= 0",
+        ),
+        (lambda *of: beam_search(*of, 2, 0.6, 0), "--longest is 0; allowed: >= 1"),
+        (lambda *of: greedy(*of, 0), "--longest is 0; allowed: >= 1"),
+        (lambda *of: sample(*of, -1, 0), "--longest is -1; allowed: >= 1"),
+        (lambda *of: sample(*of, 4, 0, 0.0), "--temperature is 0.0; allowed: > 0"),
+        (lambda *of: sample(*of, 4, -1), "--seed is -1; allowed: >= 0"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_named(search, message):
+    model = chain([-1.0, -1.0])
+    with pytest.raises(UsageError) as caught:
+        search(model, *model.source)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf])
+def test_a_log_prob_that_is_no_number_ends_the_search(value):
+    tables = np.full((3, 5, 5), -1.0)
+    tables[2, 3] = [-1.0, -1.0, value, value, value]
+    model = Chain(tables)
+    for search in (
+        lambda: beam_search(model, *model.source, 2, 0.6, 4),
+        lambda: sample(Chain(tables - 9.0 * (np.arange(5) != 3)), *model.source, 4, 0),
+    ):
+        with pytest.raises(
+            NumericFailure, match=r"decoding, step 1, sentence 2: .* is -?(nan|inf)"
+        ):
+            search()
+    tables[2, 3] = -1.0
+    tables[2, 3, 4] = math.nan
+    with pytest.raises(NumericFailure):
+        beam_search(model, *model.source, 2, 0.6, 4)

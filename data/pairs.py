@@ -24,7 +24,6 @@ too, and pairs for the test that are for either, are dropped.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -274,7 +273,7 @@ def load_pairs(
     content_hash = _hash(settings)
     folder = cache / f"pairs-{content_hash[:32]}"
     facts = _cached(
-        folder, _encoded_sizes, functools.partial(_encode, paths, segmented, settings)
+        folder, _encoded_sizes, lambda temporary: _encode(paths, segmented, settings, temporary)
     )
     for file, note in facts["notes"]:
         notes.append(f"{paths[file]}{note}")
@@ -346,7 +345,8 @@ class _Segmented:
           InputError: if pairs with an empty side are an error, or there are no others.
         """
         count, lines = self.facts["num_empty"], self.facts["empty_lines"]
-        dropped = f"{count:,} pairs with an empty side, {_first(count, lines)}"
+        plural = count != 1
+        dropped = f"{count:,} pair{'s' * plural} with an empty side, {_first(count, lines)}"
         if count and on_empty == "error":
             raise InputError(
                 f"{path}:{lines[0]}: {dropped}: a question and an answer are needed"
@@ -355,7 +355,7 @@ class _Segmented:
             raise InputError(f"{path}: there is no pair with a word on both sides")
         notes = [f"{path}{note}" for note in self.facts["notes"]]
         if count and on_empty == "warn":
-            notes.append(f"{path}: {dropped}, were dropped")
+            notes.append(f"{path}: {dropped}, {'were' if plural else 'was'} dropped")
         return notes
 
 

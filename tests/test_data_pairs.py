@@ -1,0 +1,700 @@
+"""Pairs are read, split without leaks, encoded once and read back a row at a time."""
+
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data import pairs as module
+from data.errors import InputError
+from data.pairs import SPLITS, encode_source, load_pairs
+from data.text import MAX_LINE
+from data.vocabulary import PAIR_SPECIAL, Vocabulary, build_vocabulary
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SPACES = {"source_segmenter": "spaces", "target_segmenter": "spaces"}
+
+# As in Tatoeba's file: the same question in a row, with other signs, and an attribution.
+TATOEBA = """\
+Hi.\t嗨。\tCC-BY 2.0 (France) Attribution: tatoeba.org #538123
+Hi.\t你好。\tCC-BY 2.0 (France) Attribution: tatoeba.org #538124
+Run.\t你用跑的。\tCC-BY 2.0 (France) Attribution: tatoeba.org #4008918
+Wait!\t等等！\tCC-BY 2.0 (France) Attribution: tatoeba.org #1744314
+WAIT!\t等一下！\tCC-BY 2.0 (France) Attribution: tatoeba.org #1744315
+I'm up.\t我已经起来了。\tCC-BY 2.0 (France) Attribution: tatoeba.org #1
+I’m up.\t我起床了。\tCC-BY 2.0 (France) Attribution: tatoeba.org #2
+I won!\t我赢了。\tCC-BY 2.0 (France) Attribution: tatoeba.org #3
+"""
+
+
+@pytest.fixture(scope="module")
+def jieba_cache(tmp_path_factory):
+    """Return a cache for several tests: it takes a while to read jieba's dictionary."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def write(path, lines):
+    """Write lines, or what else there is."""
+    if isinstance(lines, str):
+        lines = lines.encode()
+    if not isinstance(lines, bytes):
+        lines = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(lines)
+    return path
+
+
+def some_lines(count=40, repeat=1):
+    return [f"q{i // repeat} is it\ta{i} it is" for i in range(count)]
+
+
+def dialogues(count, seed=1, longest=9):
+    """Return lines of conversations, and each line's conversation."""
+    draw = random.Random(seed)
+    lines, conversations = [], []
+    for conversation in range(count):
+        said = [f"s{conversation} {i} {draw.random()}" for i in range(draw.randint(2, longest))]
+        lines += [f"{q}\t{a}" for q, a in itertools.pairwise(said)]
+        conversations += [conversation] * (len(said) - 1)
+    return lines, conversations
+
+
+def load(tmp_path, lines, **options):
+    path = tmp_path / "pairs.tsv"
+    if lines is not None:
+        write(path, lines)
+    return load_pairs(path, **{"cache": tmp_path / "cache"} | SPACES | options)
+
+
+def texts_of(corpus):
+    """Return {split: [(question, answer)]}."""
+    return {
+        split: [
+            getattr(corpus, split).texts(row) for row in range(getattr(corpus, split).num_pairs)
+        ]
+        for split in SPLITS
+    }
+
+
+def all_texts(corpus):
+    return sorted(pair for pairs in texts_of(corpus).values() for pair in pairs)
+
+
+def cached(cache, kind):
+    return sorted(path for path in cache.iterdir() if path.name.startswith(f"{kind}-"))
+
+
+def complaint_of(function, *arguments, **options):
+    with pytest.raises(InputError) as caught:
+        function(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# What is read --------------------------------------------------------------------------------
+
+
+def test_rows_are_those_of_the_file(tmp_path):
+    corpus = load(tmp_path, some_lines())
+    assert all_texts(corpus) == sorted(tuple(line.split("\t")) for line in some_lines())
+    assert [getattr(corpus, split).num_pairs for split in SPLITS] == [36, 2, 2]
+    train = corpus.train
+    assert train.source_lengths.tolist() == train.target_lengths.tolist() == [3] * 36
+    for row in range(train.num_pairs):
+        question, answer = train.texts(row)
+        source, target = train.source(row), train.target(row)
+        assert corpus.source_vocabulary.decode(source) == question.split()
+        assert corpus.target_vocabulary.decode(target) == answer.split()
+        assert source.dtype == target.dtype == np.int32
+    assert corpus.source_vocabulary.tokens[:6] == (*PAIR_SPECIAL, "is", "it")
+    for row in (-1, 36):
+        for read in (train.source, train.target, train.texts):
+            with pytest.raises(IndexError):
+                read(row)
+
+
+def test_vocabularies_are_of_the_training_pairs(tmp_path):
+    corpus = load(tmp_path, some_lines())
+    texts = texts_of(corpus)
+    for place, vocabulary in enumerate((corpus.source_vocabulary, corpus.target_vocabulary)):
+        words = {word for pair in texts["train"] for word in pair[place].split()}
+        assert set(vocabulary.tokens) == words | set(PAIR_SPECIAL)
+    assert corpus.train.source_unknown_share == corpus.train.target_unknown_share == 0
+    assert corpus.test.source_unknown_share == pytest.approx(1 / 3)
+    assert corpus.test.target_unknown_share == pytest.approx(1 / 3)
+    (note,) = [note for note in corpus.notes if "source words for test" in note]
+    assert note == (
+        f"{tmp_path / 'pairs.tsv'}: 33.3% of the source words for test are <unk> with a"
+        " vocabulary of 42; more than 20% teaches a model little"
+    )
+
+
+def test_sizes_of_vocabularies(tmp_path):
+    corpus = load(tmp_path, some_lines(), source_vocabulary_size=6, target_vocabulary_size=7)
+    assert (len(corpus.source_vocabulary), len(corpus.target_vocabulary)) == (6, 7)
+    shared = load(tmp_path, None, share_vocabulary=True)
+    assert shared.source_vocabulary == shared.target_vocabulary
+    assert {"a0", "q0"} & set(shared.source_vocabulary.tokens)
+    assert len(shared.source_vocabulary) == 4 + 2 + 36 + 36
+    complaint = complaint_of(
+        load, tmp_path, None, share_vocabulary=True, source_vocabulary_size=9
+    )
+    assert complaint == (
+        "vocabulary sizes 9 and None: with a shared vocabulary both must be the same"
+    )
+    for name in ("source_vocabulary_size", "target_vocabulary_size"):
+        complaint = complaint_of(load_pairs, Path("none"), tmp_path, **{name: 5})
+        assert complaint == (
+            "vocabulary size 5: at least 6 is needed, 4 special tokens and 2 words"
+        )
+
+
+def test_words_spelled_like_special_tokens_are_unknown(tmp_path):
+    lines = [f"<pad> <go> q{i}\t<eos> <unk> a{i}" for i in range(40)]
+    corpus = load(tmp_path, lines)
+    for row in range(corpus.train.num_pairs):
+        assert corpus.train.source(row).tolist()[:2] == [3, 3]
+        assert corpus.train.target(row).tolist()[:2] == [3, 3]
+
+
+def test_third_column_is_kept_out(tmp_path, jieba_cache):
+    options = {"source_segmenter": "english", "target_segmenter": "chinese"}
+    corpus = load(tmp_path, TATOEBA, **options, cache=jieba_cache)
+    assert all_texts(corpus) == sorted(
+        tuple(line.split("\t")[:2]) for line in TATOEBA.splitlines()
+    )
+    assert not any("CC" in token for token in corpus.source_vocabulary.tokens)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("one column", "1 column, 2 are needed, with a tab between"),
+        ("a\tb\tc\td", "4 columns, 2 are needed, with a tab between"),
+        ("a\tb\tc", "3 columns, but line 1 has 2: all must have as many"),
+    ],
+)
+def test_malformed_line_is_named(tmp_path, line, complaint):
+    lines = [*some_lines(3000), line]
+    assert complaint_of(load, tmp_path, lines) == f"{tmp_path / 'pairs.tsv'}:3001: {complaint}"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == []
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_malformed_first_line_is_named(tmp_path, columns):
+    lines = ["", "\t".join("abcd"[:columns])]
+    assert complaint_of(load, tmp_path, lines) == (
+        f"{tmp_path / 'pairs.tsv'}:2: {columns} column{'s' * (columns > 1)}, 2 (question,"
+        " answer) or 3 (and a remark) are needed, with a tab between"
+    )
+
+
+EMPTY = ["\ta", "q\t", "q\t\u3000 ", "", " \t ", "\u3000\ta"]
+
+
+def test_pairs_with_an_empty_side_are_dropped_and_counted(tmp_path):
+    lines = [*some_lines(20), *EMPTY, *some_lines(20)]
+    corpus = load(tmp_path, lines)
+    dropped = "6 pairs with an empty side, on lines 21, 22, 23 and further ones"
+    assert f"{tmp_path / 'pairs.tsv'}: {dropped}, were dropped" in corpus.notes
+    assert len(all_texts(corpus)) == 40
+    silent = load(tmp_path, None, on_empty="skip")
+    assert not any("with an empty side" in note for note in silent.notes)
+    assert silent.content_hash == corpus.content_hash
+    assert complaint_of(load, tmp_path, None, on_empty="error") == (
+        f"{tmp_path / 'pairs.tsv'}:21: {dropped}: a question and an answer are needed"
+    )
+    assert load(tmp_path, some_lines(), on_empty="error").train.num_pairs == 36
+
+
+def test_one_pair_with_an_empty_side(tmp_path):
+    corpus = load(tmp_path, [*some_lines(), "q\t"])
+    path = tmp_path / "pairs.tsv"
+    assert f"{path}: 1 pair with an empty side, on line 41, was dropped" in corpus.notes
+
+
+def test_nothing_but_empty_sides_is_refused(tmp_path):
+    assert complaint_of(load, tmp_path, EMPTY) == (
+        f"{tmp_path / 'pairs.tsv'}: there is no pair with a word on both sides"
+    )
+
+
+def test_long_pairs_are_dropped_and_counted(tmp_path):
+    lines = some_lines()
+    lines[3] = "q3 is it really\ta3 it is"
+    lines[7] = "q7 is it\ta7 it is so"
+    corpus = load(tmp_path, lines, most_source=3, most_target=3)
+    path = tmp_path / "pairs.tsv"
+    assert (
+        f"{path}: 2 of 40 pairs, on lines 4, 8, have too many tokens and were dropped: 3 in a"
+        " question and 3 in an answer are allowed" in corpus.notes
+    )
+    assert len(all_texts(corpus)) == 38
+    assert corpus.train.source_lengths.max() == 3
+    assert len(all_texts(load(tmp_path, None, most_source=3, most_target=None))) == 39
+    assert len(all_texts(load(tmp_path, None, most_source=None, most_target=None))) == 40
+    assert complaint_of(load, tmp_path, None, most_source=None, most_target=2) == (
+        f"{path}: all 40 pairs have too many tokens: 2 in an answer are allowed"
+    )
+    for name in ("most_source", "most_target"):
+        complaint = complaint_of(load, tmp_path, None, **{name: 0})
+        assert complaint == f"{name} 0: 1 or more is needed"
+
+
+def test_line_beyond_all_measure_is_left_out(tmp_path):
+    lines = some_lines(200)
+    lines[5] = "w " * MAX_LINE + "\ta"
+    lines[100] = "q\t" + "長" * MAX_LINE
+    lines[101] = "q\t"
+    corpus = load(tmp_path, lines)
+    path = tmp_path / "pairs.tsv"
+    assert corpus.notes[:3] == (
+        f"{path}:6: this line is longer than 1,048,576 bytes and was left out",
+        f"{path}:101: this line is longer than 1,048,576 bytes and was left out",
+        f"{path}: 1 pair with an empty side, on line 102, was dropped",
+    )
+    assert all_texts(corpus) == sorted(
+        tuple(line.split("\t"))
+        for i, line in enumerate(some_lines(200))
+        if i not in (5, 100, 101)
+    )
+
+
+def test_mark_and_windows_line_ends_are_accepted(tmp_path):
+    plain = load(tmp_path, some_lines())
+    text = "".join(f"{line}\r\n" for line in some_lines())
+    other = load(tmp_path, b"\xef\xbb\xbf" + text.encode())
+    assert all_texts(other) == all_texts(plain)
+    assert other.source_vocabulary == plain.source_vocabulary
+    assert other.notes == (
+        f"{tmp_path / 'pairs.tsv'}: the UTF-8 byte-order mark was left out",
+        *plain.notes,
+    )
+
+
+TEXT = "".join(f"{line}\n" for line in some_lines())
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", ": the file is empty"),
+        (TEXT.encode("utf-16"), ": this is UTF-16, not UTF-8 text: save it as UTF-8"),
+        (TEXT.encode("utf-16-le"), ": this looks like UTF-16, not UTF-8"),
+        ("q\ta\n你\t好\n".encode("gb18030"), ":2: byte 0xc4 at offset 4 of the file"),
+        (TEXT.encode()[:-9] + b"\xff\n", ":40: byte 0xff at offset"),
+        (b"\x1f\x8b\x08\x00", ": this is gzip, not UTF-8 text: unpack it first"),
+        (b"q\ta\nq\x00\ta\n", ":2: this is a binary file, not UTF-8 text"),
+    ],
+)
+def test_other_encodings_are_refused(tmp_path, content, complaint):
+    assert complaint_of(load, tmp_path, content).startswith(
+        f"{tmp_path / 'pairs.tsv'}{complaint}"
+    )
+
+
+def test_what_is_not_a_file_of_pairs_is_refused(tmp_path):
+    path = tmp_path / "none.tsv"
+    assert complaint_of(load_pairs, path, tmp_path / "cache") == f"{path}: no such file"
+    assert complaint_of(load_pairs, tmp_path, tmp_path / "cache") == (
+        f"{tmp_path}: no train.tsv and no valid.tsv and no test.tsv in this folder; it must"
+        " hold train.tsv, valid.tsv and test.tsv"
+    )
+    for name in ("split_by", "on_empty"):
+        complaint = complaint_of(load_pairs, path, tmp_path, **{name: "line"})
+        assert complaint.startswith(f"{name} 'line': one of ")
+    write(path, some_lines())
+    cache = write(tmp_path / "file", b"")
+    assert complaint_of(load_pairs, path, cache) == (
+        f"{cache}: a folder is needed here, but a file has this name"
+    )
+
+
+def test_folder_that_is_split_already(tmp_path):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    lines = some_lines(60)
+    write(folder / "train.tsv", lines[:50])
+    write(folder / "valid.tsv", [*lines[50:55], "q\t"])
+    write(folder / "test.tsv", [*lines[55:], lines[0]])
+    corpus = load_pairs(folder, tmp_path / "cache", **SPACES)
+    texts = texts_of(corpus)
+    assert texts["train"] == [tuple(line.split("\t")) for line in lines[:50]]
+    assert texts["valid"] == [tuple(line.split("\t")) for line in lines[50:55]]
+    assert corpus.notes[:2] == (
+        f"{folder / 'valid.tsv'}: 1 pair with an empty side, on line 6, was dropped",
+        f"{folder / 'test.tsv'}: 1 of 6 questions are in train.tsv too",
+    )
+    assert corpus.train.name == str(folder / "train.tsv")
+    write(folder / "test.tsv", ["q\ta", "q"])
+    assert complaint_of(load_pairs, folder, tmp_path / "cache", **SPACES).startswith(
+        f"{folder / 'test.tsv'}:2: 1 column, 2 are needed"
+    )
+
+
+# The splits ----------------------------------------------------------------------------------
+
+
+def test_no_question_is_in_two_splits(tmp_path):
+    # the same question thrice, in other spellings that are the same tokens
+    lines = [f"{' ' * (i % 3)}q{i // 3}\u3000is  it\ta{i} x" for i in range(300)]
+    corpus = load(tmp_path, lines)
+    seen = {}
+    for split, pairs in texts_of(corpus).items():
+        for question, _ in pairs:
+            assert seen.setdefault(tuple(question.split()), split) == split
+    counts = [getattr(corpus, split).num_pairs for split in SPLITS]
+    assert counts == [270, 15, 15]
+
+
+def test_no_question_of_tatoeba_is_in_two_splits(tmp_path, jieba_cache):
+    options = {"source_segmenter": "english", "target_segmenter": "chinese"}
+    corpus = load(tmp_path, TATOEBA, **options, cache=jieba_cache)
+    seen = {}
+    for split, pairs in texts_of(corpus).items():
+        assert pairs
+        for question, _ in pairs:
+            same = question.lower().replace("’", "'")
+            assert seen.setdefault(same, split) == split
+    assert len(seen) == 5
+
+
+def test_the_split_does_not_depend_on_the_order(tmp_path):
+    lines = some_lines(100, repeat=2)
+    before = texts_of(load(tmp_path, lines))
+    after = texts_of(load(tmp_path, lines[::-1]))
+    assert {split: sorted(pairs) for split, pairs in before.items()} == {
+        split: sorted(pairs) for split, pairs in after.items()
+    }
+
+
+def test_too_few_questions_are_refused(tmp_path):
+    assert complaint_of(load, tmp_path, ["q\ta b", "q\tc", "p\tb"]) == (
+        f"{tmp_path / 'pairs.tsv'}: 2 distinct questions, at least 3 are needed, one each to"
+        " train, to validate and to test"
+    )
+    corpus = load(tmp_path, ["q r\ta b", "p s\tc d", "o t\tb e"])
+    assert [getattr(corpus, split).num_pairs for split in SPLITS] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("count", [3, 10, 100, 2000])
+def test_no_conversation_is_in_two_splits(tmp_path, count):
+    lines, conversations = dialogues(count)
+    corpus = load(tmp_path, lines, split_by="block")
+    conversation_of = dict(zip(lines, conversations, strict=True))
+    held = {
+        split: {conversation_of["\t".join(pair)] for pair in pairs}
+        for split, pairs in texts_of(corpus).items()
+    }
+    assert all(held.values())
+    assert sum(map(len, held.values())) == len(set.union(*held.values())) == count
+    if count >= 100:
+        for split in ("valid", "test"):
+            assert 0.02 < getattr(corpus, split).num_pairs / len(lines) < 0.08
+
+
+def test_neighbours_in_a_dialogue_are_in_one_split(tmp_path):
+    """Also where a pair between them was dropped."""
+    lines, conversations = dialogues(200, longest=20)
+    dropped = set(range(1, len(lines), 7))
+    with_gaps = list(lines)
+    for place in dropped:
+        question, answer = lines[place].split("\t")
+        with_gaps[place] = f"{question} {'long ' * 60}\t{answer}"
+    for place in dropped:  # a pair before a long one ends as the long one starts
+        if place and conversations[place - 1] == conversations[place]:
+            with_gaps[place - 1] = (
+                f"{with_gaps[place - 1].split(chr(9))[0]}\t{with_gaps[place].split(chr(9))[0]}"
+            )
+    corpus = load(tmp_path, with_gaps, split_by="block")
+    split_of = {}
+    for split, pairs in texts_of(corpus).items():
+        for question, _ in pairs:
+            conversation = question.split()[0]
+            assert split_of.setdefault(conversation, split) == split
+
+
+def test_blocks_are_of_several_conversations_in_a_row(tmp_path):
+    lines, _ = dialogues(2000)
+    corpus = load(tmp_path, lines, split_by="block")
+    place = {line: i for i, line in enumerate(lines)}
+    rows = sorted(place["\t".join(pair)] for pair in texts_of(corpus)["test"])
+    pieces = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
+    assert len(pieces) > 3
+    assert min(map(len, pieces)) >= len(lines) // 100
+
+
+def test_no_pair_of_a_dialogue_is_in_two_splits(tmp_path):
+    lines, conversations = dialogues(300)
+    # every conversation ends in the same pair
+    ended = []
+    for line, now, then in zip(lines, conversations, [*conversations[1:], -1], strict=True):
+        ended.append(line)
+        if now != then:
+            ended.append(f"{line.split(chr(9))[1]}\tbye")
+            ended.append("bye\tbye bye")
+    corpus = load(tmp_path, ended, split_by="block")
+    texts = {split: set(pairs) for split, pairs in texts_of(corpus).items()}
+    assert not texts["train"] & texts["valid"]
+    assert not texts["train"] & texts["test"]
+    assert not texts["valid"] & texts["test"]
+    assert ("bye", "bye bye") in texts["train"]
+    (note,) = [note for note in corpus.notes if "the same pair" in note]
+    assert note.endswith(
+        "pairs for validation or test were dropped because the same pair is in another split"
+    )
+
+
+def test_too_few_conversations_are_refused(tmp_path):
+    lines, _ = dialogues(2)
+    assert complaint_of(load, tmp_path, lines, split_by="block") == (
+        f"{tmp_path / 'pairs.tsv'}: 2 conversations, at least 3 are needed, one each to train,"
+        " to validate and to test; a line whose question is not the answer of the line before"
+        " starts one"
+    )
+    assert complaint_of(load, tmp_path, ["a b\tc d"] * 9, split_by="block") == (
+        f"{tmp_path / 'pairs.tsv'}: of 9 pairs none is left for valid: the same pairs are"
+        " everywhere"
+    )
+
+
+def test_dialogues_split_by_source_are_noted(tmp_path):
+    lines, _ = dialogues(200)
+    corpus = load(tmp_path, lines)
+    assert sum("as in dialogues" in note for note in corpus.notes) == 1
+    assert not any("as in dialogues" in note for note in load(tmp_path, some_lines()).notes)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=60),
+    st.sampled_from(["source", "block"]),
+)
+def test_splits_of_any_pairs_do_not_overlap(tmp_path, rows, split_by):
+    lines = [f"q{q} x\ta{a} y" for q, a in rows]
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    try:
+        texts = texts_of(load(tmp_path, lines, split_by=split_by))
+    except InputError as error:
+        if "at least 3 are needed" in str(error) or "none is left for" in str(error):
+            return
+        raise
+    assert all(texts.values())
+    if split_by == "source":
+        assert sum(map(len, texts.values())) == len(lines)
+        texts = {split: {q for q, _ in pairs} for split, pairs in texts.items()}
+    sets = [set(pairs) for pairs in texts.values()]
+    assert sum(map(len, sets)) == len(set.union(*sets))
+
+
+# The cache -----------------------------------------------------------------------------------
+
+
+def test_cache_is_used_again(tmp_path, monkeypatch):
+    lines = [*some_lines(200), "q\t", "long " * 99 + "\ta"]
+    first = load(tmp_path, lines)
+    monkeypatch.delattr(module, "_segment_file")
+    monkeypatch.delattr(module, "_encode")
+    second = load(tmp_path, None)
+    assert (second.content_hash, second.notes) == (first.content_hash, first.notes)
+    assert texts_of(second) == texts_of(first)
+    assert second.target_vocabulary == first.target_vocabulary
+
+
+def test_another_vocabulary_needs_no_segmenting(tmp_path, monkeypatch):
+    first = load(tmp_path, some_lines(200))
+    monkeypatch.delattr(module, "_segment_file")
+    second = load(tmp_path, None, source_vocabulary_size=50)
+    assert second.content_hash != first.content_hash
+    assert len(second.source_vocabulary) == 50
+    cache = tmp_path / "cache"
+    assert len(cached(cache, "segmented")) == 1
+    assert len(cached(cache, "pairs")) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_segmenter": "english"},
+        {"target_vocabulary_size": 9},
+        {"share_vocabulary": True},
+        {"most_source": 3},
+        {"most_target": 3},
+        {"split_by": "block"},
+        {"hmm": False, "source_segmenter": "chinese"},
+        {"source_segmenter": "chinese"},
+    ],
+)
+def test_another_setting_is_another_corpus(tmp_path, jieba_cache, options):
+    first = load(tmp_path, some_lines(50), cache=jieba_cache)
+    other = load(tmp_path, None, cache=jieba_cache, **options)
+    assert other.content_hash != first.content_hash
+
+
+def test_user_dictionary_counts_by_its_content(tmp_path, jieba_cache):
+    words = write(tmp_path / "words.txt", ["杭研"])
+    lines = [f"网易杭研大厦{i}\t好的{i}" for i in range(40)]
+    chinese = {"source_segmenter": "chinese", "hmm": False, "cache": jieba_cache}
+    plain = load(tmp_path, lines, **chinese)
+    own = load(tmp_path, None, **chinese, user_dictionary=words)
+    assert "杭研" not in plain.source_vocabulary
+    assert "杭研" in own.source_vocabulary
+    write(words, ["网易杭研"])
+    other = load(tmp_path, None, **chinese, user_dictionary=words)
+    assert "网易杭研" in other.source_vocabulary
+    write(words, ["杭研"])
+    assert (
+        load(tmp_path, None, **chinese, user_dictionary=words).content_hash == own.content_hash
+    )
+    assert len({plain.content_hash, own.content_hash, other.content_hash}) == 3
+    write(words, ["好", "杭 研 吗"])
+    assert complaint_of(load, tmp_path, None, **chinese, user_dictionary=words).startswith(
+        f"{words}:2: '杭 研 吗': a word"
+    )
+
+
+def test_several_processes_give_the_same_bytes(tmp_path):
+    lines = some_lines(5000)
+    path = write(tmp_path / "pairs.tsv", lines)
+    contents = []
+    for processes in (1, 2, 3):
+        cache = tmp_path / f"cache{processes}"
+        load_pairs(path, cache, **SPACES, processes=processes)
+        (folder,) = cached(cache, "pairs")
+        contents.append({file.name: file.read_bytes() for file in folder.iterdir()})
+    assert contents[0] == contents[1] == contents[2]
+
+
+@pytest.mark.parametrize("kind", ["segmented", "pairs"])
+def test_damaged_cache_is_made_again(tmp_path, kind):
+    texts = texts_of(load(tmp_path, some_lines(50)))
+    (folder,) = cached(tmp_path / "cache", kind)
+    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for name, content in whole.items():
+        for damaged in (content[:-1], b"", None):
+            if damaged is None:
+                (folder / name).unlink()
+            else:
+                (folder / name).write_bytes(damaged)
+            if kind == "segmented":
+                shutil.rmtree(cached(tmp_path / "cache", "pairs")[0])
+            assert texts_of(load(tmp_path, None)) == texts
+            assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
+
+
+def test_damage_while_in_use_is_named(tmp_path):
+    corpus = load(tmp_path, some_lines(50))
+    (folder,) = cached(tmp_path / "cache", "pairs")
+    path = folder / "train.source"
+    ids = np.fromfile(path, dtype="<i4")
+    ids[1], size = 10**6, len(corpus.source_vocabulary)
+    with path.open("r+b") as file:
+        file.write(ids.tobytes())
+    assert complaint_of(corpus.train.source, 0) == (
+        f"{path}: token id 1000000 at position 1 is not in 0 .. {size - 1}"
+    )
+    os.truncate(path, 0)
+    assert complaint_of(corpus.train.source, 0) == (
+        f"{path}: this file was cut short; remove its folder"
+    )
+
+
+def test_two_processes_may_encode_at_once(tmp_path):
+    write(tmp_path / "pairs.tsv", some_lines(20_000))
+    code = (
+        "import sys; from pathlib import Path; from data.pairs import load_pairs;"
+        "c = load_pairs(Path(sys.argv[1]), Path(sys.argv[2]), source_segmenter='spaces',"
+        " target_segmenter='spaces', processes=1); print(c.content_hash, c.train.texts(7))"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "pairs.tsv", tmp_path / "cache"]
+    running = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    answers = [process.communicate() for process in running]
+    assert answers[0] == answers[1]
+    assert answers[0][0]
+    assert answers[0][1] == b""
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "cache").iterdir()) == [
+        "pairs",
+        "segmented",
+    ]
+
+
+def test_file_changed_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    path = write(tmp_path / "pairs.tsv", some_lines())
+    segment = module._segment_file
+
+    def segment_and_change(*arguments):
+        segment(*arguments)
+        write(path, some_lines(41))
+
+    monkeypatch.setattr(module, "_segment_file", segment_and_change)
+    assert (
+        complaint_of(load, tmp_path, None) == f"{path}: this file was changed while it was read"
+    )
+    assert cached(tmp_path / "cache", "segmented") == []
+
+
+def test_many_pairs_take_little_memory(tmp_path):
+    draw = random.Random(3)
+    words = [f"w{i}" for i in range(500)]
+    lines = [
+        f"{' '.join(draw.choices(words, k=20))}\t{' '.join(draw.choices(words, k=20))}"
+        for _ in range(60_000)
+    ]
+    path = write(tmp_path / "pairs.tsv", lines)
+    code = (
+        "import resource, sys; from pathlib import Path; from data.pairs import load_pairs;"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
+        "load_pairs(Path(sys.argv[1]), Path(sys.argv[2]), source_segmenter='spaces',"
+        " target_segmenter='spaces', processes=1); print(peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path, tmp_path / "cache"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert path.stat().st_size > 8_000_000
+    assert int(done.stdout) < 32_000  # KiB
+
+
+# Questions that are typed --------------------------------------------------------------------
+
+
+def test_typed_question_is_cut_as_the_pairs_were(tmp_path):
+    corpus = load(tmp_path, some_lines())
+    ids = corpus.encode_source(" is\u3000it  new <eos> ")
+    assert ids.tolist() == [4, 5, 3, 3]
+    assert ids.dtype == np.int32
+    description = json.loads(json.dumps(corpus.segmentation.describe()))
+    segmentation = type(corpus.segmentation).from_description(description)
+    path = tmp_path / "source.vocabulary"
+    corpus.source_vocabulary.save(path)
+    vocabulary = Vocabulary.load(path, PAIR_SPECIAL)
+    assert encode_source("is it new", segmentation, vocabulary).tolist() == [4, 5, 3]
+    for nothing in ("", "\u3000 "):
+        assert complaint_of(corpus.encode_source, nothing) == (
+            f"question {nothing!r}: there is no word in it"
+        )
+    assert complaint_of(corpus.encode_source, "what  now") == (
+        "question 'what  now': none of its words is in the vocabulary: what now"
+    )
+
+
+def test_vocabulary_of_a_language_model_is_refused(tmp_path):
+    path = tmp_path / "vocabulary.txt"
+    build_vocabulary({"a": 1, "b": 1}, None).save(path)
+    assert complaint_of(Vocabulary.load, path, PAIR_SPECIAL) == (
+        f"{path}: token <pad> is missing, it must be on line 1"
+    )

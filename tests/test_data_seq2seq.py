@@ -1,0 +1,180 @@
+"""Batches of pairs hold each pair once an epoch, padded with nothing but zeros."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.errors import InputError
+from data.seq2seq import PairBatches, pad_sources
+from data.vocabulary import PAIR_END_ID, PAIR_GO_ID
+
+
+class Lists:
+    """Pairs in memory: the ids of a pair tell which it is."""
+
+    name = "pairs.tsv, train split"
+
+    def __init__(self, lengths):
+        self.num_pairs = len(lengths)
+        self.source_lengths = np.array([s for s, _ in lengths], dtype=np.uint32)
+        self.target_lengths = np.array([t for _, t in lengths], dtype=np.uint32)
+
+    def source(self, row):
+        return np.arange(self.source_lengths[row], dtype=np.int32) + 4 + row
+
+    def target(self, row):
+        return np.arange(self.target_lengths[row], dtype=np.int32) + 1000 + row
+
+
+def random_pairs(count=300, seed=1):
+    draw = np.random.RandomState(seed)
+    target = draw.randint(1, 30, count)
+    return Lists(
+        list(zip(np.clip(target + draw.randint(-3, 4, count), 1, 40), target, strict=True))
+    )
+
+
+def same(one, other):
+    names = ("source", "source_lengths", "tokens", "targets", "lengths")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def test_batch_of_pairs_by_hand():
+    batches = PairBatches(Lists([(2, 1), (1, 3)]), 2, seed=0, shuffle=False)
+    batch = batches.batch(0)
+    assert batches.rows(0).tolist() == [0, 1]
+    assert batch.source.tolist() == [[4, 5], [5, 0]]
+    assert batch.source_lengths.tolist() == [2, 1]
+    assert batch.tokens.tolist() == [[1, 1000, 0, 0], [1, 1001, 1002, 1003]]
+    assert batch.targets.tolist() == [[1000, 2, 0, 0], [1001, 1002, 1003, 2]]
+    assert batch.lengths.tolist() == [2, 4]
+    assert batch.num_tokens == 6
+    assert batch.carry is False
+    for name in ("source", "source_lengths", "tokens", "targets", "lengths"):
+        assert getattr(batch, name).dtype == np.int64
+    assert (PAIR_GO_ID, PAIR_END_ID) == (1, 2)
+
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=70)
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 70), st.integers(0, 5), st.booleans())
+def test_each_pair_comes_once_an_epoch(lengths, batch_size, seed, shuffle):
+    pairs = Lists(lengths)
+    if pairs.num_pairs < batch_size:
+        shuffle = False
+    batches = PairBatches(pairs, batch_size, seed, shuffle)
+    assert batches.batches_per_epoch == -(-len(lengths) // batch_size)
+    for epoch in range(2):
+        seen, sizes, num_tokens = [], [], 0
+        for index in range(batches.batches_per_epoch):
+            step = epoch * batches.batches_per_epoch + index
+            rows, batch = batches.rows(step), batches.batch(step)
+            assert batch.source.shape[1] == batch.source_lengths.max()
+            assert batch.tokens.shape[1] == batch.targets.shape[1] == batch.lengths.max()
+            for place, row in enumerate(rows.tolist()):
+                source, target = pairs.source(row).tolist(), pairs.target(row).tolist()
+                expected = np.zeros(batch.source.shape[1])
+                expected[: len(source)] = source
+                assert batch.source[place].tolist() == expected.tolist()
+                for seen_ids, ids in (
+                    (batch.tokens[place], [1, *target]),
+                    (batch.targets[place], [*target, 2]),
+                ):
+                    expected = np.zeros(batch.tokens.shape[1])
+                    expected[: len(ids)] = ids
+                    assert seen_ids.tolist() == expected.tolist()
+            assert batch.source_lengths.tolist() == pairs.source_lengths[rows].tolist()
+            assert batch.lengths.tolist() == (pairs.target_lengths[rows] + 1).tolist()
+            seen += rows.tolist()
+            sizes.append(len(rows))
+            num_tokens += batch.num_tokens
+        assert sorted(seen) == list(range(len(lengths)))
+        assert max(sizes) <= batch_size
+        assert max(sizes) - min(sizes) <= 1
+        assert min(sizes) == batches.smallest_batch
+        assert num_tokens == batches.tokens_per_epoch
+
+
+def test_batch_is_a_function_of_the_step():
+    pairs = random_pairs()
+    one, other = PairBatches(pairs, 16, seed=3), PairBatches(pairs, 16, seed=3)
+    steps = list(range(2 * one.batches_per_epoch))
+    forwards = [one.batch(step) for step in steps]
+    backwards = [other.batch(step) for step in reversed(steps)][::-1]
+    assert all(map(same, forwards, backwards))
+
+
+def test_epochs_and_seeds_differ():
+    pairs = random_pairs()
+    one, other = PairBatches(pairs, 16, seed=3), PairBatches(pairs, 16, seed=4)
+    count = one.batches_per_epoch
+    epochs = [
+        [tuple(batches.rows(first + index)) for index in range(count)]
+        for batches, first in ((one, 0), (one, count), (other, 0))
+    ]
+    for a in range(3):
+        for b in range(a):
+            assert epochs[a] != epochs[b]
+            # not the order of the batches alone
+            assert {frozenset(rows) for rows in epochs[a]} != {
+                frozenset(rows) for rows in epochs[b]
+            }
+
+
+def test_order_of_batches_is_shuffled_too():
+    batches = PairBatches(random_pairs(), 16, seed=3)
+    longest = [batches.batch(step).tokens.shape[1] for step in range(batches.batches_per_epoch)]
+    assert longest != sorted(longest)
+
+
+def test_evaluation_has_one_order():
+    batches = PairBatches(random_pairs(), 16, seed=3, shuffle=False)
+    count = batches.batches_per_epoch
+    longest = [batches.batch(step).tokens.shape[1] for step in range(count)]
+    assert longest == sorted(longest)
+    assert all(same(batches.batch(step), batches.batch(step + count)) for step in range(count))
+    again = PairBatches(random_pairs(), 16, seed=9, shuffle=False)
+    assert all(same(batches.batch(step), again.batch(step)) for step in range(count))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_padding_is_told_as_it_is(shuffle):
+    pairs = random_pairs(1000)
+    batches = PairBatches(pairs, 32, seed=3, shuffle=shuffle)
+    each = [batches.batch(step) for step in range(batches.batches_per_epoch)]
+    padding = batches.padding()
+    for share, lengths, of in (
+        (padding.source, "source_lengths", "source"),
+        (padding.target, "lengths", "tokens"),
+    ):
+        real = sum(int(getattr(batch, lengths).sum()) for batch in each)
+        assert share == pytest.approx(1 - real / sum(getattr(b, of).size for b in each))
+    assert padding.target < 0.1 < 0.4 < padding.target_unsorted
+    assert padding.source < 0.15 < 0.4 < padding.source_unsorted
+    assert str(padding).startswith(f"padding: {padding.source:.1%} of question and ")
+
+
+def test_what_cannot_be_batched_is_refused():
+    pairs = Lists([(1, 1)] * 5)
+    for arguments, complaint in (
+        ((0, 1), "batch_size 0: 1 or more is needed"),
+        ((2, -1), "seed -1: 0 or more is needed"),
+        ((6, 1), "pairs.tsv, train split: 5 pairs are less than one batch of 6"),
+    ):
+        with pytest.raises(InputError) as caught:
+            PairBatches(pairs, *arguments)
+        assert str(caught.value) == complaint
+    assert PairBatches(pairs, 6, 1, shuffle=False).smallest_batch == 5
+
+
+def test_questions_are_padded():
+    source, lengths = pad_sources([np.array([4, 5]), np.array([6])])
+    assert source.tolist() == [[4, 5], [6, 0]]
+    assert lengths.tolist() == [2, 1]
+    assert source.dtype == lengths.dtype == np.int64
+    for nothing in ([], [np.array([4]), np.array([], dtype=np.int32)]):
+        with pytest.raises(InputError, match="at least one question is needed"):
+            pad_sources(nothing)

@@ -1,0 +1,110 @@
+"""The embedded pairs are many, varied, and answered by their words."""
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+from data.pairs import SPLITS, load_pairs
+from data.synthetic_pairs import VERSION, number, pairs, write_pairs
+
+CONTENT = {1: "cbdb0c19ac88d3d972c05074361f7373fefd6e00f7657c73278015c36f236386"}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return load_pairs(None, tmp_path_factory.mktemp("cache"))
+
+
+def test_content_changes_with_the_version_only(tmp_path):
+    write_pairs(tmp_path / "pairs.tsv")
+    content = (tmp_path / "pairs.tsv").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == CONTENT[VERSION]
+    lines = content.decode().splitlines()
+    assert [tuple(line.split("\t")) for line in lines] == list(pairs())
+
+
+def test_questions_are_distinct():
+    assert 2500 <= len(pairs()) <= 4000
+    assert len({question for question, _ in pairs()}) == len(pairs())
+
+
+def test_segmented_as_any_text(corpus):
+    assert corpus.embedded
+    assert corpus.notes == ()
+    assert 500 < len(corpus.source_vocabulary) < 1000
+    assert 500 < len(corpus.target_vocabulary) < 1000
+    splits = [getattr(corpus, split) for split in SPLITS]
+    assert sum(split.num_pairs for split in splits) == len(pairs())
+    questions = {
+        tuple(split.source(row).tolist())
+        for split in splits[:1]
+        for row in range(split.num_pairs)
+    }
+    assert len(questions) == splits[0].num_pairs  # distinct as tokens, too
+    middle = (corpus.train.source_lengths >= 4) & (corpus.train.source_lengths <= 12)
+    assert middle.mean() > 0.95
+    assert corpus.train.source_lengths.max() <= 12
+    assert corpus.train.target_lengths.max() <= 12
+
+
+def test_answers_are_read_as_written(corpus):
+    for row in range(corpus.train.num_pairs):
+        tokens = corpus.target_vocabulary.decode(corpus.train.target(row))
+        assert corpus.segmentation.join_target(tokens) == corpus.train.texts(row)[1]
+
+
+def test_held_out_words_are_known(corpus):
+    for split in (corpus.valid, corpus.test):
+        assert split.num_pairs > 100
+        assert split.source_unknown_share < 0.01
+        assert split.target_unknown_share < 0.01
+
+
+def test_no_answer_is_common(corpus):
+    """Nothing is gained by answering without reading."""
+    answers = Counter(answer for _, answer in pairs())
+    assert answers.most_common(1)[0][1] < 0.02 * len(pairs())
+
+
+def test_sums_are_right():
+    seen = Counter()
+    for question, answer in pairs():
+        for one, other, sign in re.findall(r"(\d+)(加|减)(\d+)", question):
+            x, y = int(one), int(sign)
+            result = x + y if other == "加" else x - y
+            assert int(re.findall(r"\d+", answer)[-1]) == result
+            seen[other] += 1
+    assert seen == {"加": 324, "减": 162}
+
+
+def test_opposites_go_both_ways():
+    opposite = {}
+    for question, answer in pairs():
+        if "反义词" in question:
+            one, other = re.findall("“(.*?)”", answer)
+            assert one in question
+            assert opposite.setdefault(one, other) == other
+    assert len(opposite) > 80
+    assert all(opposite[opposite[word]] == word for word in opposite)
+
+
+def test_facts_are_told_the_same_everywhere():
+    told = defaultdict(set)
+    for question, answer in pairs():
+        if match := re.fullmatch(r"(.+)是(.+色)的吗？", question):
+            thing, colour = match.groups()
+            true = re.search("是(.+色)的。", answer)[1]
+            assert answer.startswith("对" if colour == true else "不对")
+            told[thing].add(true)
+        if match := re.fullmatch(r"(.+)是什么颜色的？", question):
+            told[match[1]].add(re.search("是(.+色)的。", answer)[1])
+    assert len(told) > 40
+    assert all(len(colours) == 1 for colours in told.values())
+
+
+def test_numbers_in_words():
+    assert [number(n) for n in (0, 7, 10, 11, 19, 20, 21, 99)] == (
+        ["零", "七", "十", "十一", "十九", "二十", "二十一", "九十九"]
+    )

@@ -147,7 +147,27 @@ def _unknown_preset(folder, finished):
 
 
 def _unknown_network(folder, finished):
-    return {"network": "gru"}, ["--network is 'gru'", "allowed: language-model"]
+    return {"network": "gru"}, ["--network is 'gru'", "allowed: language-model, seq2seq"]
+
+
+def _flag_of_another_network(folder, finished):
+    return {"cell": "gru"}, ["--cell is no flag of --network language-model", "seq2seq"]
+
+
+def _preset_of_another_network(folder, finished):
+    return {"network": "seq2seq", "preset": "tf2fluid"}, ["'tf2fluid'", "allowed: tiny, tiny-n"]
+
+
+def _checkpoint_of_another_network(folder, finished):
+    (folder / "pairs").mkdir()
+    for split, words in (("train", "abcdefgh"), ("valid", "ijk"), ("test", "lmn")):
+        lines = (f"{a} {b}\t{b} {a}\n" for a in words for b in words if split == "train")
+        only = (f"{a}\t{a}\n" for a in words)
+        (folder / "pairs" / f"{split}.tsv").write_text("".join([*lines, *only]))
+    given = {"network": "seq2seq", "data": folder / "pairs", "time": None, "batch_size": 2}
+    given |= {"vocabulary_size": None, "resume": _checkpoint(finished), "allow_change": True}
+    given |= {"source_segmenter": "spaces", "target_segmenter": "spaces", "replicas": 1}
+    return given, ["network 'language-model' there, 'seq2seq' here"]
 
 
 def _unknown_flag(folder, finished):

@@ -17,10 +17,17 @@ from parity.errors import NumericFailure, UsageError
 from parity.fields import flag
 from parity.launch import FOLDERS, ROOT, spec_flags
 from parity.options import RunOptions, TrainOptions
-from parity.spec import PRESETS, ModelSpec, TrainSpec, preset
+from parity.presets import PRESETS, preset
+from parity.spec import PARTS, TrainSpec
 
 TRAINERS = {name: ROOT / folder / "train.py" for name, folder in FOLDERS.items()}
-SPEC_FIELDS = [f for cls in (ModelSpec, TrainSpec) for f in dataclasses.fields(cls)]
+# network -> the fields of its specs; and those of all networks together
+FIELDS = {
+    network: [f for cls in (*parts, TrainSpec) for f in dataclasses.fields(cls)]
+    for network, parts in PARTS.items()
+}
+SPEC_FIELDS = [field for fields in FIELDS.values() for field in fields]
+ALL_PRESETS = [(network, name) for network in PRESETS for name in PRESETS[network]]
 
 
 def run(*words, **options):
@@ -47,7 +54,22 @@ def test_both_trainers_have_the_same_flags(helps):
 def test_every_field_has_a_flag(helps, framework):
     words = helps[framework].stdout.split()
     for field in [*SPEC_FIELDS, *dataclasses.fields(TrainOptions)]:
-        assert flag(field.name) in words
+        assert flags_of(field, TrainOptions) <= set(words)
+
+
+def flags_of(field, options):
+    """Return the flag that a command line of some options has for a field, or the two."""
+    name = flag(field.name)
+    switch = isinstance(field.default, bool)
+    paired = switch and (field.default or field not in dataclasses.fields(options))
+    return {name, f"--no-{name[2:]}"} if paired else {name}
+
+
+@pytest.mark.parametrize("framework", list(TRAINERS))
+def test_no_flag_is_there_twice(helps, framework):
+    lines = helps[framework].stdout.splitlines()
+    first = [line.split()[0].rstrip(",") for line in lines if line.startswith("  --")]
+    assert len(first) == len(set(first)) > 30
 
 
 def parsed(*words):
@@ -68,8 +90,9 @@ def parsed(*words):
 
 def test_no_flag_is_the_preset_as_it_stands():
     assert parsed() == (preset("language-model", "tiny"), TrainOptions())
-    for name, spec in PRESETS["language-model"].items():
-        assert parsed("--preset", name)[0] == spec
+    for network, name in ALL_PRESETS:
+        spec, _ = parsed("--network", network, "--preset", name)
+        assert spec == PRESETS[network][name]
 
 
 def other(field):
@@ -77,15 +100,65 @@ def other(field):
     choices = field.metadata["choices"]
     if choices:
         return next(choice for choice in choices if choice != field.default)
-    return 0.123 if isinstance(field.default, float) else 17
+    if isinstance(field.default, bool):
+        return not field.default
+    return 0.123 if isinstance(field.default, float) else 18
 
 
-@pytest.mark.parametrize("field", SPEC_FIELDS, ids=lambda field: field.name)
-def test_each_flag_sets_its_field_and_no_other(field):
-    value = other(field)
-    for name in ("tiny", "zaremba-small"):
-        spec, _ = parsed("--preset", name, flag(field.name), value)
-        assert spec == preset("language-model", name).replace(**{field.name: value})
+def words_of(field, value):
+    """Return the words that set a field."""
+    name = flag(field.name)
+    if isinstance(value, bool):
+        return [name if value else f"--no-{name[2:]}"]
+    return [name, value]
+
+
+@pytest.mark.parametrize(
+    ("network", "field"),
+    [
+        pytest.param(network, field, id=f"{network}-{field.name}")
+        for network, fields in FIELDS.items()
+        for field in fields
+    ],
+)
+def test_each_flag_sets_its_field_and_no_other(network, field):
+    for value in (other(field), field.default):
+        for name in {
+            "language-model": ("tiny", "zaremba-small"),
+            "seq2seq": ("tiny", "gnmt-small"),
+        }[network]:
+            words = words_of(field, value)
+            spec, _ = parsed("--network", network, "--preset", name, *words)
+            assert spec == preset(network, name).replace(**{field.name: value})
+            assert spec.values()[field.name] == value
+
+
+@pytest.mark.parametrize(
+    ("network", "field"),
+    [
+        pytest.param(network, field, id=f"{network}-{field.name}")
+        for network, fields in FIELDS.items()
+        for field in SPEC_FIELDS
+        if field.name not in {own.name for own in fields}
+    ],
+)
+def test_flags_of_another_network_are_refused(capsys, network, field):
+    """Even where the value is the other network's default."""
+    (has_it,) = {"language-model", "seq2seq"} - {network}
+    for value in (other(field), field.default):
+        assert parsed("--network", network, *words_of(field, value)) == 2
+        out, errors = capsys.readouterr()
+        assert out == ""
+        assert errors == (
+            f"error: {flag(field.name)} is no flag of --network {network}; "
+            f"allowed with --network {has_it}\n"
+        )
+
+
+def test_a_flag_of_both_networks_is_refused_by_neither():
+    for network in PARTS:
+        spec, _ = parsed("--network", network, "--hidden-size", 18, "--keep", 0.5)
+        assert (spec.model.hidden_size, spec.model.keep) == (18, 0.5)
 
 
 def test_flags_of_options():
@@ -113,14 +186,33 @@ def test_resume_stands_alone_or_with_a_path():
     assert parsed("--resume", "out/old")[1].resume == "out/old"
 
 
-@pytest.mark.parametrize("name", list(PRESETS["language-model"]))
-def test_the_flags_of_a_spec_make_it_again(name):
+@pytest.mark.parametrize(("network", "name"), ALL_PRESETS)
+def test_the_flags_of_a_spec_make_it_again(network, name):
     """The harness starts the sides with these; a preset's values must not shine through."""
-    spec = preset("language-model", name).replace(
-        keep=1 / 3, learning_rate=1e-7, dtype="float64"
-    )
-    for base in PRESETS["language-model"]:
+    spec = preset(network, name).replace(keep=1 / 3, learning_rate=1e-7, dtype="float64")
+    for base in PRESETS[network]:
         assert parsed("--preset", base, *spec_flags(spec))[0] == spec
+
+
+SWITCHES = ("hmm", "share_vocabulary", "input_feeding", "bidirectional")
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switches_survive_being_flags(name, on):
+    """Whatever the preset says: gnmt-small feeds and runs in both directions, tiny does not."""
+    spec = preset("seq2seq", "tiny").replace(**{name: on})
+    words = spec_flags(spec)
+    assert (flag(name) in words, f"--no-{flag(name)[2:]}" in words) == (on, not on)
+    for base in PRESETS["seq2seq"]:
+        again, _ = parsed("--preset", base, *words)
+        assert again == spec
+        assert again.values()[name] is on
+
+
+def test_every_switch_of_the_specs_is_tested():
+    bools = [field.name for field in SPEC_FIELDS if isinstance(field.default, bool)]
+    assert sorted(bools) == sorted(SWITCHES)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +229,24 @@ def test_the_flags_of_a_spec_make_it_again(name):
         (["--steps", "0"], "--steps is 0; allowed: >= 1"),
         (["--device", "tpu"], "--device is 'tpu'; allowed: cpu, gpu"),
         (["--preset", "huge"], "--preset is 'huge'; allowed: tiny, tf2fluid"),
-        (["--network", "gan"], "--network is 'gan'; allowed: language-model"),
+        (["--network", "gan"], "--network is 'gan'; allowed: language-model, seq2seq"),
+        (
+            ["--network", "seq2seq", "--preset", "zaremba-small"],
+            "--preset is 'zaremba-small'; allowed: tiny, tiny-nmt, chatbot",
+        ),
+        (
+            ["--network", "seq2seq", "--batching", "stream"],
+            "--batching is no flag of --network seq2seq; allowed with --network language-model",
+        ),
+        (
+            ["--no-hmm"],
+            "--hmm is no flag of --network language-model; allowed with --network seq2seq",
+        ),
+        (["--network", "seq2seq", "--cell", "rnn"], "--cell is 'rnn'; allowed: lstm, gru"),
+        (
+            ["--network", "seq2seq", "--hidden-size", "7", "--bidirectional"],
+            "--hidden-size is 7; allowed with --bidirectional: an even number",
+        ),
         (["--hidden-size", "wide"], "'wide' is not a valid integer"),
         (["--hidden-size"], "Option '--hidden-size' requires an argument"),
         (["--hiden-size", "3"], "--hiden-size"),
@@ -157,6 +266,7 @@ def test_bad_flags_are_one_line_and_exit_2(capsys, words, said):
 def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
     for words, said in (
         (["--hidden-size", "0"], "--hidden-size is 0"),
+        (["--cell", "gru"], "--cell is no flag of --network language-model"),
         (["--data", tmp_path / "none"], str(tmp_path / "none")),
     ):
         done = run(script, *words, "--cache", tmp_path / "cache", "--out", tmp_path / "out")
@@ -180,6 +290,8 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
         (["run", "--preset", "huge"], "--preset is 'huge'"),
         (["run", "--network", "gan"], "--network is 'gan'"),
         (["run", "--hidden-size", "-3"], "--hidden-size is -3; allowed: >= 1"),
+        (["run", "--no-hmm"], "--hmm is no flag of --network language-model"),
+        (["run", "--network", "seq2seq", "--time", "5"], "--time is no flag of --network seq2"),
         (["run", "--keep-trace"], "--keep-trace"),
         (["walk"], "walk"),
         (["compare"], "TRACE_A"),
@@ -199,9 +311,9 @@ def test_bad_use_of_the_harness_is_one_line_and_exit_2(capsys, words, said):
 def test_every_field_has_a_flag_in_the_harness(capsys):
     assert main(parity, ["run", "--help"]) == 0
     words = capsys.readouterr().out.split()
-    for field in [*SPEC_FIELDS, *dataclasses.fields(RunOptions)]:
-        name = flag(field.name)
-        assert {name, f"{name}/--no-{name[2:]}", name + ","} & set(words), name
+    fields = [f for f in SPEC_FIELDS if f.name != "dtype"]  # a run has a list of them
+    for field in [*fields, *dataclasses.fields(RunOptions)]:
+        assert flags_of(field, RunOptions) <= set(words)
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,10 @@ def test_summaries_tell_what_ran(runs):
             "tokens_per_second",
             "seconds_per_step",
             "waiting_share",
+            "bleu",
+            "exact_answers",
         }
+        assert (summary["bleu"], summary["exact_answers"]) == (None, None)  # it writes no text
         assert (summary["framework"], summary["replicas"]) == (name, 3)
         assert (summary["dtype"], summary["steps"]) == ("float64", 4)
         assert summary["best_perplexity"] == {"valid": None, "test": None}

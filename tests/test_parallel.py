@@ -5,11 +5,12 @@ import gc
 import numpy as np
 import pytest
 from conftest import FRAMEWORKS, STEPS
+from oracle_side import TextBatch
 
 from parity.initial import zero_state
 from parity.ladder import climb
 from parity.parameters import parameters
-from parity.spec import preset
+from parity.presets import preset
 from parity.steps import StepInputs, split_feeds, step_inputs
 
 SPEC = preset("language-model", "tiny").replace(
@@ -68,7 +69,7 @@ def _inputs(step: int = 0, rows: int = 7) -> StepInputs:
     draw = np.random.default_rng(step)
     tokens, targets = draw.integers(0, 12, (2, rows, 5))
     lengths = draw.integers(1, 6, rows)
-    return step_inputs(SPEC, step, StepInputs(tokens, targets, lengths, carry=False))
+    return step_inputs(SPEC, step, TextBatch(tokens, targets, lengths, carry=False))
 
 
 def _trainer(framework: str, replicas: int):
@@ -241,7 +242,8 @@ def _towers_own_rows() -> list[bool]:
     """Return whether each tower looks up its own rows of tokens."""
     trainer = _trainer("tensorflow", 3)
     tokens = np.arange(35).reshape(7, 5) % 12
-    inputs = StepInputs(tokens, tokens, np.full(7, 5), False, _inputs().masks)
+    batch = {"tokens": tokens, "targets": tokens, "lengths": np.full(7, 5)}
+    inputs = StepInputs(batch, False, _inputs().masks)
     feeds = trainer._fill(trainer._feeds, inputs, zero_state(SPEC, 7))
     outputs = [each.activations["embedded"] for each in trainer._outputs]
     embedded = trainer._session.run(outputs, feeds)

@@ -21,7 +21,7 @@ from parity.errors import Interrupted, NumericFailure, UsageError
 from parity.ladder import climb
 from parity.options import TrainOptions
 from parity.spec import learning_rate
-from parity.steps import StepResult
+from parity.steps import StepInputs, StepResult
 from parity.trace import Trace
 from parity.training import (
     WARM_UP,
@@ -87,7 +87,10 @@ def same_checkpoint(first, second) -> None:
     assert (a.spec, a.step, a.corpus, a.framework) == (b.spec, b.step, b.corpus, b.framework)
     for name in a.snapshot:
         np.testing.assert_array_equal(a.snapshot[name], b.snapshot[name])
-    np.testing.assert_array_equal(a.state, b.state)
+    assert a.vocabularies == b.vocabularies
+    assert list(a.state) == list(b.state) == ["c", "h"]
+    for name in a.state:
+        np.testing.assert_array_equal(a.state[name], b.state[name])
 
 
 def scalars(out) -> dict[str, dict[int, float]]:
@@ -136,18 +139,13 @@ def trainer_perplexity(trainer, split):
     state = None
     for step in range(batches.batches_per_epoch):
         batch = batches.batch(step)
-        inputs = dataclasses.make_dataclass("Inputs", [])()
-        inputs.tokens, inputs.targets, inputs.lengths = (
-            batch.tokens,
-            batch.targets,
-            batch.lengths,
-        )
-        inputs.carry, inputs.masks, inputs.num_tokens = batch.carry, (), batch.lengths.sum()
+        names = "tokens", "targets", "lengths"
+        inputs = StepInputs({name: getattr(batch, name) for name in names}, batch.carry)
         if state is None or not batch.carry:
-            state = (np.zeros((len(batch.tokens), 2, 4)),) * 2
+            state = dict.fromkeys("hc", np.zeros((len(batch.tokens), 2, 4)))
         result = trainer.evaluate(inputs, state)
-        state = result.h, result.c
-        total, tokens = total + result.loss * inputs.num_tokens, tokens + inputs.num_tokens
+        state, count = result.state, batch.lengths.sum()
+        total, tokens = total + result.loss * count, tokens + count
     return math.exp(total / tokens)
 
 
@@ -382,7 +380,7 @@ def test_a_nan_stops_training_and_the_last_checkpoint_stays(tmp_path):
 
     with pytest.raises(NumericFailure) as caught:
         train(tmp_path, before=spoil, checkpoint_every=1)
-    assert "step 5, replica 0: state c of lstm_1 is not finite" in one_line(caught, 3)
+    assert "step 5, replica 0: state c of layer 1 is not finite" in one_line(caught, 3)
     assert newest_checkpoint(tmp_path / "checkpoints", []).step == 5
     whole, _ = train(tmp_path / "whole")
     rest, _ = train(tmp_path, resume="")
@@ -418,8 +416,7 @@ def test_replicas_that_drift_are_not_saved(tmp_path):
 def result(**values):
     fine = {
         "losses": np.array([0.5, 0.7]),
-        "h": np.zeros((5, 2, 3)),
-        "c": np.zeros((5, 2, 3)),
+        "state": {"h": np.zeros((5, 2, 3)), "c": np.zeros((5, 2, 3))},
         "gradient_norm": 1.0,
         "tensors": {},
     }
@@ -446,13 +443,18 @@ NAN_LOSS = {"losses": np.array([0.5, np.nan])}
             "step 7, all replicas: norm of the summed gradient is inf",
         ),
         (
-            NAN_LOSS | {"h": at(3, 1), "c": at(3, 1)},
-            "step 7, replica 1: state c of lstm_1 is not finite; the loss is nan",
+            NAN_LOSS | {"state": {"h": at(3, 1), "c": at(3, 1)}},
+            "step 7, replica 1: state c of layer 1 is not finite; the loss is nan",
         ),
         (
-            NAN_LOSS | {"h": at(2, 0), "c": at(4, 1)},
-            "step 7, replica 0: state h of lstm_0 is not finite; the loss is nan",
+            NAN_LOSS | {"state": {"h": at(2, 0), "c": at(4, 1)}},
+            "step 7, replica 0: state h of layer 0 is not finite; the loss is nan",
         ),
+        (  # that of a cell without c
+            NAN_LOSS | {"state": {"h": at(4, 1)}},
+            "step 7, replica 1: state h of layer 1 is not finite; the loss is nan",
+        ),
+        (NAN_LOSS | {"state": {}}, "step 7, replica 1: loss is nan"),
     ],
 )
 def test_the_first_that_is_no_number_is_named(values, said):
@@ -463,6 +465,7 @@ def test_the_first_that_is_no_number_is_named(values, said):
 
 def test_finite_numbers_pass():
     check_finite(result(), 7, [3, 2])
+    check_finite(result(state={}), 7, [3, 2])
 
 
 def test_perplexity_overflows_to_infinity():

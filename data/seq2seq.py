@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from data.errors import InputError
 from data.vocabulary import PAIR_END_ID, PAIR_GO_ID
 
-# Of the widths tried on dialogues and on Tatoeba's sentences these pad among the least, and leave
-# more to chance than 1 and 1 do, which pad as little.
+# Of the widths tried on dialogues and on Tatoeba's sentences these pad among the least, and
+# leave more to chance than 1 and 1 do, which pad as little.
 _TARGET_BUCKET = 2  # tokens; answers whose lengths differ by less may share a batch at random
 _SOURCE_BUCKET = 1  # the same of questions, among answers of one bucket
 

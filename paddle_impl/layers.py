@@ -171,7 +171,7 @@ def bidirectional(inputs, lengths, name, cell, hidden_size):
     back, last_back = recurrent(turned, lengths, state, f"{name}/backward", cell, size)
     hidden = paddle.concat([ahead, reverse(back, lengths)], axis=2)
     last = zip(last_ahead, last_back, strict=True)
-    return hidden, tuple(paddle.concat(list(parts), axis=1) for parts in last)
+    return hidden, tuple(paddle.concat(parts, axis=1) for parts in last)
 
 
 def reverse(inputs, lengths):
@@ -306,65 +306,62 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
     Sources: Luong et al. 2015, arXiv:1508.04025, section 3.3; Bahdanau et al. 2015,
     arXiv:1409.0473, A.1.2.
     """
-    size, asks_first = model.hidden_size, model.attention == "bahdanau"
-    cells = [
-        _cell_parameters(
-            f"decoder/{model.cell}_{k}",
-            model.cell,
-            size if k else model.embedding_size + size,
-            size,
-            inputs.dtype,
-        )
-        for k in range(model.num_layers)
-    ]
-    # The input's part of layer 0's gates, for all steps at once.
+    asks_first, cells = model.attention == "bahdanau", _decoder_cells(model, inputs.dtype)
     kernel, _, bias = cells[0]
-    width = model.embedding_size
+    width, parts = inputs.shape[-1], len(state[0])
+    # The inputs' part of the bottom layer's gates needs no loop.
     from_inputs = _product(inputs, kernel[:, :width], transpose=True) + bias
     fed_kernel = kernel[:, width:]
-    between = [k for k, mask in enumerate(masks) if mask is not None]
-    sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in between)]
-
-    parts = len(state[0])
+    masked = [k for k, mask in enumerate(masks) if mask is not None]
+    sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in masked)]
 
     def mix(layers):
         query = paddle.unsqueeze(layers[-1][0], 0)
-        context, weights = attend(query, keys, memory, lengths, model.attention)
-        return query, context, weights
+        return query, *attend(query, keys, memory, lengths, model.attention)
 
     def step(now, held):
-        gates, *rest = now
-        mask_of = dict(zip(between, rest, strict=True))
-        layers = [held[k * parts : (k + 1) * parts] for k in range(model.num_layers)]
+        gates, mask_of = now[0], dict(zip(masked, now[1:], strict=True))
+        layers, fed = _by_layer(held, parts, model.num_layers), held[-1]
         if asks_first:
             _, context, weights = mix(layers)
             fed = paddle.squeeze(context, 0)
-        else:
-            fed = held[-1]
         gates = gates + paddle.matmul(fed, fed_kernel, transpose_y=True)
         for k, (kernel, recurrent_kernel, bias) in enumerate(cells):
-            if k:
+            if k > 0:
                 below = layers[k - 1][0]
                 below = below * mask_of[k - 1] if k - 1 in mask_of else below
                 gates = paddle.matmul(below, kernel, transpose_y=True) + bias
             from_state = paddle.matmul(layers[k][0], recurrent_kernel, transpose_y=True)
             layers[k] = _CELLS[model.cell](gates, from_state, *layers[k])
-        after = [each for layer in layers for each in layer]
+        after, hidden = [part for layer in layers for part in layer], [h for h, *_ in layers]
         if not asks_first:
             query, context, weights = mix(layers)
             fed = paddle.squeeze(attentional(context, query), 0)
             after.append(fed)
-        hidden = [layer[0] for layer in layers]
         return after, [*hidden, fed, paddle.squeeze(context, 0), paddle.squeeze(weights, 0)]
 
-    held = [each for layer in state for each in layer] + ([] if asks_first else [fed])
+    held = [part for layer in state for part in layer] + ([] if asks_first else [fed])
     trained = [False] * (model.num_layers - 1) + [asks_first, not asks_first, asks_first, False]
     held, (*hidden, outputs, context, weights) = _loop(step, sequences, held, trained)
     if asks_first:
         # Nothing in the loop waits for these.
         outputs = attentional(context, hidden[-1])
-    state = [tuple(held[k * parts : (k + 1) * parts]) for k in range(model.num_layers)]
+    state = _by_layer(held, parts, model.num_layers)
     return hidden, context, weights, outputs, state, outputs[-1]
+
+
+def _decoder_cells(model, dtype):
+    size, fed = model.hidden_size, model.embedding_size + model.hidden_size
+    return [
+        _cell_parameters(
+            f"decoder/{model.cell}_{k}", model.cell, size if k else fed, size, dtype
+        )
+        for k in range(model.num_layers)
+    ]
+
+
+def _by_layer(parts, size, num_layers):
+    return [tuple(parts[k * size : (k + 1) * size]) for k in range(num_layers)]
 
 
 def _lstm_cell(from_inputs, from_state, h, c):

@@ -269,8 +269,7 @@ def join_state(states):
     """
     parts = zip(*states, strict=True)
     return {
-        name: paddle.stack(list(part), axis=1)
-        for name, part in zip(("h", "c"), parts, strict=False)
+        name: paddle.stack(part, axis=1) for name, part in zip(("h", "c"), parts, strict=False)
     }
 
 

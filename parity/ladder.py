@@ -361,6 +361,10 @@ def _check_same(first: tuple[str, dict[str, Any]], other: tuple[str, dict[str, A
         seen = f"{of_a.get(name)!r} against {of_b.get(name)!r}"
         if name == "spec":
             specs = Spec.from_json(of_a[name]).to_json(), Spec.from_json(of_b[name]).to_json()
+            networks = [spec["network"] for spec in specs]
+            if networks[0] != networks[1]:  # their fields are others
+                seen = f"network {networks[0]!r} against {networks[1]!r}"
+                raise UsageError(f"{a} and {b} are not of the same run: spec differs: {seen}")
             seen = "; ".join(
                 f"{field} {specs[0][part][field]!r} against {specs[1][part][field]!r}"
                 for part in ("model", "text", "training")

@@ -8,7 +8,7 @@ import copy
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_spec, write_trace
+from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.compare import tensor_names
 from parity.errors import NumericFailure, UsageError
@@ -66,6 +66,34 @@ def test_a_faithful_side_matches(dtype, batching, optimizer, keep):
             assert distance.where is not None
             assert distance.used <= 0.5
     assert verdict.pairs["paddle-2", "tensorflow-2"]["weight"].absolute == 0.0
+
+
+PAIRS = {
+    "lstm": {"cell": "lstm", "attention": "general", "bidirectional": True},
+    "gru": {"cell": "gru", "attention": "bahdanau", "input_feeding": True},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", PAIRS)
+def test_a_faithful_side_of_pairs_matches(dtype, case):
+    spec = small_pairs_spec(dtype=dtype, **PAIRS[case])
+    headers = {
+        f"{framework}-{count}": header(spec, framework, count)
+        for count in (1, 2)
+        for framework in ("paddle", "tensorflow")
+    }
+    steps = {count: recorded_steps(spec, 3, count) for count in (1, 2)}
+    ladder = Ladder(headers)
+    for step in range(3):
+        ladder.step(step, {side: steps[of["replicas"]][step] for side, of in headers.items()})
+        assert ladder.verdict.matches
+    judged = ORACLE if dtype == "float64" else ONE_STEP
+    for rung in rungs():
+        if rung not in ("replicas", "decode"):
+            distance = ladder.verdict.pairs["paddle-2", judged][rung]
+            assert distance.where is not None
+            assert distance.used <= 0.5
 
 
 def test_replica_counts_are_held_against_the_first_and_across_frameworks():
@@ -134,6 +162,77 @@ def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor(run, side):
         against = {other for m in verdict.mismatches for other in m.sides}
         if not name.startswith("replicas/"):
             assert (ORACLE if spec.training.dtype == "float64" else ONE_STEP) in against
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor_of_pairs(case):
+    spec = small_pairs_spec(**PAIRS[case], num_layers=1)
+    steps = recorded_steps(spec, 2)
+    names = [n for n in tensor_names(spec) if not n.startswith(("batch/", "decode/"))]
+    for number, name in enumerate(names):
+        step = number % 2
+        array = np.asarray(steps[step][name], np.float64)
+        index = tuple(number % size for size in array.shape)
+        tolerance = TABLE["float64", rung_of(name)]
+        moved = array.copy()
+        moved[index] += 2 * tolerance.allowed(array, array)[index] or 1e-30
+        verdict = climbed(spec, steps, changed(steps, step, name, lambda _, m=moved: m))
+        first = verdict.mismatches[0]
+        assert (first.place.tensor, first.place.step) == (name, step)
+        assert first.place.index == index
+        assert "tensorflow-2" in " ".join(first.sides)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("batch/source", 7, "batch/source holds .* to 7; allowed: 0 to 6"),
+        ("batch/tokens", 9, "batch/tokens holds .* to 9; allowed: 0 to 8"),
+        ("batch/source_lengths", 6, "batch/source_lengths holds 1 to 6; allowed: 0 to 5"),
+        ("batch/lengths", 5, "batch/lengths holds 3 to 5; allowed: 0 to 4"),
+    ],
+)
+def test_ids_and_lengths_of_pairs_out_of_range_are_named(name, value, said):
+    spec = small_pairs_spec()
+    steps = recorded_steps(spec, 1)
+
+    def spoil(array):
+        array.flat[0] = value
+        return array
+
+    with pytest.raises(UsageError, match=f"paddle-2, step 0: {said}"):
+        climbed(spec, changed(steps, 0, name, spoil), steps)
+
+
+@pytest.mark.parametrize("name", ["source", "source_lengths", "tokens", "targets", "lengths"])
+def test_another_batch_of_pairs_is_found_first(name):
+    spec = small_pairs_spec()
+    steps = recorded_steps(spec, 2)
+    other = changed(steps, 1, f"batch/{name}", lambda array: np.roll(array, 1, axis=0))
+    verdict = climbed(spec, steps, other)
+    assert verdict.mismatches[0].place.tensor == f"batch/{name}"
+    assert verdict.mismatches[0].place.step == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"cell": "gru"},
+        {"attention": "bahdanau"},
+        {"attention": "dot"},
+        {"attention": "scaled"},
+        {"input_feeding": True},
+        {"bidirectional": True},
+        {"num_layers": 1},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_the_tensors_of_another_network_are_bad_input(values):
+    """Of general attention by LSTMs: none of these has the same tensors, or shapes."""
+    spec = small_pairs_spec()
+    other = recorded_steps(spec.replace(**values), 1)
+    with pytest.raises(UsageError, match=r"^tensorflow-2, step 0: .*spec"):
+        climbed(spec, recorded_steps(spec, 1), other)
 
 
 def test_half_of_what_is_allowed_passes(run):
@@ -360,6 +459,18 @@ def test_different_specs_are_bad_input_listed_field_by_field(tmp_path, run):
     assert str(caught.value) == (
         "paddle-2 and tensorflow-2 are not of the same run: spec differs: "
         "keep 0.75 against 0.5; clip_norm 0.05 against 1.0"
+    )
+
+
+def test_traces_of_two_networks_are_bad_input(tmp_path, run):
+    spec, steps = run
+    other = small_pairs_spec(dtype=spec.training.dtype)
+    with pytest.raises(UsageError) as caught:
+        climb(traces(tmp_path, spec, steps, steps, tensorflow={"spec": other.to_json()}))
+    said = str(caught.value)
+    assert said == (
+        "paddle-2 and tensorflow-2 are not of the same run: spec differs: "
+        "network 'language-model' against 'seq2seq'"
     )
 
 

@@ -136,6 +136,7 @@ def compare_tensor(
     name: str,
     tolerance: Tolerance | None,
     known: float = 0.0,
+    of_kind: float = 0.0,
 ) -> tuple[Distance, Mismatch | None]:
     """Compare two tensors element by element.
 
@@ -144,6 +145,7 @@ def compare_tensor(
       known: the largest share of the allowed difference seen before, at most 1. Where the
         largest difference of all, held against the floor alone, stays within it, no element can
         exceed it, and the elements' own shares are not computed.
+      of_kind: largest magnitude in all tensors of this kind (all gradients) at this step.
 
     Returns:
       Their distance, and a mismatch if any element differs by more than is allowed, or the
@@ -170,7 +172,7 @@ def compare_tensor(
         distance.used = 0.0 if largest == 0 else known
         return distance, None
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    allowed = tolerance.allowed(a, b)
+    allowed = tolerance.allowed(a, b, of_kind)
     with np.errstate(divide="ignore", invalid="ignore"):
         # a NaN, as the difference of two infinities is, must not pass for no difference
         used = np.where(difference == 0, 0.0, difference / allowed)
@@ -190,7 +192,9 @@ def compare_tensor(
 
 
 def _magnitude(array: np.ndarray) -> float:
-    """Return the largest magnitude; NaN if there is one."""
+    """Return the largest magnitude; NaN if there is one, zero of nothing."""
+    if not array.size:
+        return 0.0
     return float(np.maximum(float(array.max()), -float(array.min())))
 
 
@@ -216,7 +220,9 @@ def compare_step(
     Returns:
       Rung -> distance, and the first mismatch. A tensor that only one side has is a mismatch.
     """
+    names = list(names)
     distances: dict[str, Distance] = {}
+    largest: dict[str, float] = {}
     first: Mismatch | None = None
     for name in names:
         if name not in a and name not in b:
@@ -230,8 +236,19 @@ def compare_step(
             seen = [
                 found[rung].used or 0.0 for found in (known or {}, distances) if rung in found
             ]
+            kind = name.split("/")[0]
+            if tolerance is not None and tolerance.step and kind not in largest:
+                alike = (each for each in names if each in b and each.startswith(f"{kind}/"))
+                largest[kind] = max((_magnitude(b[each]) for each in alike), default=0.0)
             distance, mismatch = compare_tensor(
-                a[name], b[name], sides, step, name, tolerance, max(seen, default=0.0)
+                a[name],
+                b[name],
+                sides,
+                step,
+                name,
+                tolerance,
+                max(seen, default=0.0),
+                largest.get(kind, 0.0),
             )
             distances.setdefault(rung, Distance()).add(distance)
             if mismatch is None:

@@ -205,6 +205,10 @@ def _choose_kernels(program, dtype):
     """Let oneDNN do the big products on rows of tokens, where it is the faster one."""
     if dtype != "float32":
         return
-    for operation in program.global_block().ops:
+    block = program.global_block()
+    for operation in block.ops:
         if operation.type in ("matmul_v2", "matmul_v2_grad"):
-            operation._set_attr("use_mkldnn", True)
+            # of rank 3, its gradient is several times slower than the plain one
+            ranks = {len(block.var(operation.input(name)[0]).shape) for name in ("X", "Y")}
+            if ranks == {2}:
+                operation._set_attr("use_mkldnn", True)

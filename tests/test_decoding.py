@@ -283,6 +283,9 @@ def test_an_impossible_extension_is_no_hypothesis():
     (found,) = beam_search(model, *model.source, 5, 0.0, 9)
     assert [h.tokens for h in found.ranked] == [()]
     assert found.margin == math.inf
+    model = chain([-math.inf, -1.0])
+    (found,) = beam_search(model, *model.source, 5, 0.0, 2)
+    assert told(found) == [(-2.0, -2.0, (3, 3), False)]
     model = chain([-1.0])
     (found,) = beam_search(model, *model.source, 5, 0.0, 9)
     assert [h.tokens for h in found.ranked] == [()]
@@ -361,6 +364,17 @@ def test_the_margin_is_the_narrowest_decision():
     (found,) = beam_search(model, *model.source, 1, 0.0, 2)
     assert told(found) == [(-0.25, -0.25, (3, 3), False)]
     assert found.margin == 1.0
+    # kept live: 3 over 4 by 1/8
+    model = chain([-9.0, -0.75, -0.875])
+    (found,) = beam_search(model, *model.source, 1, 0.0, 2)
+    assert found.best.tokens == (3, 3)
+    assert found.margin == 0.125
+    # stopped: 3 is worse than () by 1/16 already
+    model = chain([-0.5, -0.5625, -4.0])
+    (found,) = beam_search(model, *model.source, 1, 0.0, 2)
+    assert model.rows == [1]
+    assert found.best.tokens == ()
+    assert found.margin == 0.0625
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -116,29 +116,40 @@ def test_gradients_are_those_of_central_differences_in_every_element(case):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_gradients_flow_from_the_final_state_into_the_first(cell):
+def test_a_layers_gradients_start_from_its_final_state_and_reach_the_first(cell):
     """Also in a row without steps, whose state stands still."""
     draw = np.random.default_rng(2)
     gates, size = {"lstm": (4, 2), "gru": (3, 1)}[cell]
-    w, u, b = draw.normal(size=(3, gates * 4)), draw.normal(size=(4, gates * 4)), np.zeros(1)
-    inputs, state = draw.normal(size=(3, 3, 3)), tuple(draw.normal(size=(size, 3, 4)))
     real = np.arange(3) < np.array([[2], [0], [3]])
     d_hidden, d_state = draw.normal(size=(3, 3, 4)), tuple(draw.normal(size=(size, 3, 4)))
+    given = {
+        "inputs": draw.normal(size=(3, 3, 3)),
+        "w": draw.normal(size=(3, gates * 4)),
+        "u": draw.normal(size=(4, gates * 4)),
+        "b": draw.normal(size=gates * 4),
+        "state": draw.normal(size=(size, 3, 4)),
+    }
 
-    def weighted(state):
-        hidden, final, _ = rnn_forward(cell, inputs, real, tuple(state), w, u, b)
+    def run(inputs, w, u, b, state):
+        return rnn_forward(cell, inputs, real, tuple(state), w, u, b)
+
+    def weighted(name, array):
+        hidden, final, _ = run(**given | {name: array})
         sums = [(d * x).sum() for d, x in zip(d_state, final, strict=True)]
         return (d_hidden * hidden).sum() + sum(sums)
 
-    _, _, saved = rnn_forward(cell, inputs, real, state, w, u, b)
-    found = rnn_backward(cell, d_hidden, d_state, inputs, real, saved, w, u)[4]
-    for place, array in enumerate(found):
-        np.testing.assert_array_equal(array[1], d_state[place][1])
+    saved = run(**given)[2]
+    *found, first = rnn_backward(
+        cell, d_hidden, d_state, given["inputs"], real, saved, given["w"], given["u"]
+    )
+    found = dict(zip(("inputs", "w", "u", "b"), found, strict=True), state=np.array(first))
+    for name, array in given.items():
         for index in np.ndindex(array.shape):
-            direction = np.zeros((size, 3, 4))
-            direction[(place, *index)] = 1
-            numeric = difference(weighted, np.array(state), direction)
-            assert array[index] == pytest.approx(numeric, rel=1e-6, abs=1e-8)
+            unit = np.zeros_like(array)
+            unit[index] = 1
+            numeric = difference(lambda moved, n=name: weighted(n, moved), array, unit)
+            assert found[name][index] == pytest.approx(numeric, rel=1e-6, abs=1e-8), name
+    np.testing.assert_array_equal(found["state"][:, 1], np.array(d_state)[:, 1])
 
 
 def squash(x):

@@ -454,7 +454,11 @@ def real_rows(inputs, lengths):
     Returns:
       [real tokens] or [real tokens, width].
     """
-    real = paddle.nonzero(paddle.reshape(_real(inputs, lengths), [-1]))
+    # differs: Paddle multiplies no matrix of no rows; where no step is real, the first of each
+    # row stands in, and split_feeds has set the scale of the loss to zero
+    none = paddle.cast(paddle.max(lengths) == 0, lengths.dtype)
+    real = _real(inputs, paddle.maximum(lengths, none))
+    real = paddle.nonzero(paddle.reshape(real, [-1]))
     return paddle.gather(paddle.reshape(inputs, [-1, *inputs.shape[2:]]), real.squeeze(1))
 
 

@@ -125,7 +125,8 @@ def split_feeds(
 
     Each replica's rows are padded to their own longest only. `scale`, one over the real tokens
     of the whole batch, is the same on every replica: each replica's loss is then its share of
-    the global mean, whatever the lengths of its rows.
+    the global mean, whatever the lengths of its rows. It is zero for a replica without a real
+    token, whose share is none whatever it computes.
 
     Args:
       state: before the batch, name -> [batch, layers, hidden].
@@ -152,7 +153,8 @@ def split_feeds(
             else array[start:stop, : longest[str(axes[name][1])]]
             for name, array in whole.items()
         }
-        feeds.append(feed | {"scale": scale})
+        has_tokens = inputs.batch["lengths"][start:stop].any()
+        feeds.append(feed | {"scale": scale if has_tokens else np.zeros_like(scale)})
     return feeds
 
 
@@ -166,7 +168,8 @@ def join_activations(
 
     Args:
       by_replica: activation -> an array per replica: [time, rows, ...], or [rows, ...] without
-        time, or [real tokens, ...] for logits and token_loss.
+        time, or [real tokens, ...] for logits and token_loss; a replica without a real token
+        may have something there to stand in.
       inputs: the global batch.
     """
     network, sizes = NETWORKS[spec.network], axis_sizes(spec, inputs.batch)
@@ -181,7 +184,8 @@ def join_activations(
             if name in _REAL_ROWS:
                 lengths = inputs.batch["lengths"][start : start + rows]
                 at = np.nonzero(np.arange(mine.shape[1])[:, None] < lengths)
-                mine.swapaxes(0, 1)[at] = part
+                if len(at[0]):
+                    mine.swapaxes(0, 1)[at] = part
             else:
                 time_first = isinstance(axes[1], str)
                 part = part.swapaxes(0, 1) if time_first else part

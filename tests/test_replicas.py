@@ -71,7 +71,8 @@ def test_feeds_hold_every_row_once_and_one_scale(replicas):
             np.testing.assert_array_equal(feed[name], expected, err_msg=name)
             assert feed[name].dtype == array.dtype
         assert feed["scale"].dtype == np.float32
-        np.testing.assert_array_equal(feed["scale"], np.array([1 / 10], np.float32))
+        share = 1 / 10 if any(LENGTHS[start:stop]) else 0  # of a replica without a token
+        np.testing.assert_array_equal(feed["scale"], np.array([share], np.float32))
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 5])
@@ -115,6 +116,24 @@ def test_a_replica_of_empty_rows_alone_keeps_one_step():
     feeds = split_feeds(spec, random_inputs(spec, [4, 2, 0, 0]), small_state(4), 2)
     assert [feed["tokens"].shape for feed in feeds] == [(2, 4), (2, 1)]
     assert feeds[1]["mask/lstm_0"].shape == (2, 1, 4)
+    assert [feed["scale"].tolist() for feed in feeds] == [[1 / 6], [0]]
+
+
+@pytest.mark.parametrize("stand_ins", [0, 1, 2])
+def test_what_stands_in_for_no_token_is_not_recorded(stand_ins):
+    spec = small_spec()
+    inputs = random_inputs(spec, [1, 2, 0, 0])
+    parts = {"token_loss": [np.array([0.5, 0.25, 0.125]), np.full(stand_ins, np.nan)]}
+    joined = join_activations(spec, parts, inputs)["forward/token_loss"]
+    assert joined.tolist() == [[0.5, 0, 0, 0], [0.25, 0.125, 0, 0], [0] * 4, [0] * 4]
+
+
+def test_a_replicas_tokens_are_all_its_own():
+    spec = small_spec()
+    for wrong in (2, 4):
+        parts = {"token_loss": [np.zeros(wrong), np.zeros(3)]}
+        with pytest.raises(ValueError, match="shape mismatch"):
+            join_activations(spec, parts, random_inputs(spec, [1, 2, 0, 3]))
 
 
 def parts_of(spec, batch, whole, replicas):

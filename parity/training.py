@@ -48,7 +48,11 @@ _OWN_FILES = (
     "events/events.out.tfevents.*",
     "losses.csv",
     "summary.json",
-    "checkpoints/*.txt",
+    # vocabularies and dictionary, by the names that data/load.py gives them
+    "checkpoints/vocabulary.txt",
+    "checkpoints/source.vocabulary.txt",
+    "checkpoints/target.vocabulary.txt",
+    "checkpoints/user_dictionary.txt",
 )
 _WINDOW = 0.5  # seconds of training behind one reading of throughput
 

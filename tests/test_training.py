@@ -16,6 +16,7 @@ import pytest
 from oracle_side import OracleTrainer, small_spec, text, text_batch
 from tensorboardX.proto.event_pb2 import Event
 
+from data import load
 from parity.checkpoint import load_checkpoint, newest_checkpoint
 from parity.errors import Interrupted, NumericFailure, UsageError
 from parity.ladder import climb
@@ -24,6 +25,7 @@ from parity.spec import learning_rate
 from parity.steps import StepInputs, StepResult
 from parity.trace import Trace
 from parity.training import (
+    _OWN_FILES,
     WARM_UP,
     Summary,
     _Meter,
@@ -328,15 +330,24 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
 
 def test_overwriting_removes_the_old_run_and_nothing_else(tmp_path):
     train(tmp_path, SPEC.replace(seed=9))
-    mine = [tmp_path / name for name in ("notes.txt", "checkpoints/best.pt", "events/mine")]
+    others = "notes.txt", "checkpoints/best.pt", "checkpoints/words.txt", "events/mine"
+    mine = [tmp_path / name for name in others]
+    old = tmp_path / "checkpoints" / "source.vocabulary.txt"  # pairs were trained on before
+    old.write_text("<pad>\n")
     for path in mine:
         path.write_text("mine")
     train(tmp_path, steps=3, overwrite=True)
     assert steps_saved(tmp_path) == [3]
-    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert [path.read_text() for path in mine] == ["mine"] * 4
+    assert not old.exists()
     assert list(scalars(tmp_path)["loss/global"]) == [0, 1, 2]
     assert json.loads((tmp_path / "run.json").read_text())["spec"] == SPEC.to_json()
     assert json.loads((tmp_path / "summary.json").read_text())["steps"] == 3
+
+
+def test_overwriting_knows_the_names_of_all_vocabularies():
+    names = "vocabulary.txt", load._SOURCE, load._TARGET, load._DICTIONARY
+    assert {f"checkpoints/{name}" for name in names} < set(_OWN_FILES)
 
 
 def test_overwriting_a_folder_of_others_removes_nothing(tmp_path):

@@ -112,6 +112,7 @@ def test_summaries_tell_what_ran(runs):
             "tokens_per_second",
             "seconds_per_step",
             "waiting_share",
+            "padding",
             "bleu",
             "exact_answers",
         }

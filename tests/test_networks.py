@@ -70,8 +70,10 @@ def test_beyond_a_rows_length_everything_is_zero_and_the_state_stands_still(run_
         before, last = trace.read(3), trace.read(4)
         beyond = np.arange(5) >= last["batch/lengths"][:, None]
         assert beyond.sum() == 3 * 4 + 4 * 5
-        for name in ("forward/lstm_0/hidden", "forward/lstm_1/hidden", "forward/token_loss"):
-            assert np.all(last[name][beyond] == 0), name
+        names = "embedded", "lstm_0/hidden", "lstm_1/hidden", "logits", "token_loss"
+        for name in names:
+            assert np.all(last[f"forward/{name}"][beyond] == 0), name
+            assert np.all(last[f"forward/{name}"][~beyond] != 0), name
         for name in ("forward/h", "forward/c"):
             assert np.array_equal(last[name][3:], before[name][3:])
             assert not np.array_equal(last[name][:3], before[name][:3])

@@ -200,7 +200,7 @@ SWITCHES = ("hmm", "share_vocabulary", "input_feeding", "bidirectional")
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("name", SWITCHES)
 def test_switches_survive_being_flags(name, on):
-    """Whatever the preset says: gnmt-small feeds and runs in both directions, tiny does not."""
+    """Whatever the presets say: some have them on, some off."""
     spec = preset("seq2seq", "tiny").replace(**{name: on})
     words = spec_flags(spec)
     assert (flag(name) in words, f"--no-{flag(name)[2:]}" in words) == (on, not on)

@@ -180,7 +180,7 @@ def test_values_out_of_range_of_seq2seq_are_named(field, value, allowed):
 
 
 def test_two_directions_need_an_even_number_of_units():
-    spec = preset("seq2seq", "tiny").replace(hidden_size=7)
+    spec = preset("seq2seq", "tiny").replace(hidden_size=7, bidirectional=False)
     with pytest.raises(UsageError) as caught:
         spec.replace(bidirectional=True)
     said = "--hidden-size is 7; allowed with --bidirectional: an even number"

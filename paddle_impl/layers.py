@@ -256,7 +256,9 @@ def attend(queries, keys, memory, lengths, kind):
         scores = _additive_scores(queries, keys, score_kernel)
     else:
         scores = paddle.matmul(paddle.transpose(queries, [1, 0, 2]), keys, transpose_y=True)
-    weights = F.softmax(scores + _beyond(memory, lengths).unsqueeze(1), axis=2)
+    real = _real_memory(memory, lengths)
+    # differs: Paddle's softmax takes no exponential below that of -64, and so leaves 1e-28
+    weights = F.softmax(scores + (1 - real) * -1e30, axis=2) * real
     context = paddle.matmul(weights, memory)
     return paddle.transpose(context, [1, 0, 2]), paddle.transpose(weights, [1, 0, 2])
 
@@ -485,13 +487,10 @@ def _real(inputs, lengths):
     return paddle.arange(paddle.shape(inputs)[0], dtype="int64").unsqueeze(1) < lengths
 
 
-def _beyond(memory, lengths):
-    """Return what takes scores out of a softmax, [batch, source_time].
-
-    Zero, and beyond a row's length a number so far below that exp of it is exactly zero.
-    """
+def _real_memory(memory, lengths):
+    """Return one for each real step of a memory, [batch, 1, source_time], and zero beyond."""
     real = paddle.arange(paddle.shape(memory)[1], dtype="int64") < lengths.unsqueeze(1)
-    return (1 - paddle.cast(real, memory.dtype)) * -1e30
+    return paddle.cast(real, memory.dtype).unsqueeze(1)
 
 
 def _product(inputs, kernel, transpose=False):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.corpus import SPLITS, load_corpus
+from data.errors import InputError
 from data.language_model import make_batches
 from data.pairs import EncodedPairs, PairCorpus, encode_source, load_pairs
 from data.prefetch import Prefetch
@@ -129,10 +130,19 @@ def load_words(
     Raises:
       InputError: naming file and line, if a file is no vocabulary.
     """
-    dictionary = vocabularies.get(_DICTIONARY, b"").decode()
+    texts = dict.fromkeys((_SOURCE, _TARGET, _DICTIONARY), "")
+    for name, content in vocabularies.items():
+        try:
+            texts[name] = content.decode()
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            raise InputError(
+                f"{folder / name}:{line}: byte 0x{content[error.start]:02x} is not UTF-8"
+            ) from None
+    dictionary = texts[_DICTIONARY]
     read = {
         name: Vocabulary(
-            vocabularies[name].decode().removesuffix("\n").split("\n"),
+            texts[name].removesuffix("\n").split("\n"),
             source=str(folder / name),
             special=PAIR_SPECIAL,
         )

@@ -8,7 +8,7 @@ files stand the vocabularies, and `latest`, the name of the newest one, written 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,14 +123,20 @@ def load_checkpoint(path: Path) -> Checkpoint:
     )
 
 
-def read_vocabularies(checkpoint: Checkpoint, folder: Path) -> dict[str, bytes]:
-    """Return the vocabularies of a checkpoint from a folder, file name -> content.
+def read_vocabularies(
+    checkpoint: Checkpoint, folder: Path, load: Callable[[dict[str, bytes]], Any] = dict
+) -> Any:
+    """Return what `load` makes of a checkpoint's vocabularies in a folder.
+
+    Args:
+      load: gets file name -> content. It is called before the files are held against the
+        checkpoint: which line of a file is at fault says more than that it is another file.
 
     Raises:
       UsageError: if one is missing, or is not that with which the checkpoint was trained.
     """
     found = {}
-    for name, expected in checkpoint.vocabularies.items():
+    for name in checkpoint.vocabularies:
         path = folder / name
         try:
             found[name] = path.read_bytes()
@@ -139,14 +145,16 @@ def read_vocabularies(checkpoint: Checkpoint, folder: Path) -> dict[str, bytes]:
                 f"{path}: cannot be read: {error.strerror}; allowed: the file written beside "
                 "the checkpoint"
             ) from None
+    loaded = load(found)
+    for name, expected in checkpoint.vocabularies.items():
         seen = hashlib.sha256(found[name]).hexdigest()
         if seen != expected:
             lines = len(found[name].splitlines())
             raise UsageError(
-                f"{path}: does not fit the checkpoint: {lines:,} lines with sha256 "
+                f"{folder / name}: does not fit the checkpoint: {lines:,} lines with sha256 "
                 f"{seen[:12]}; allowed: the file it was trained with, sha256 {expected[:12]}"
             )
-    return found
+    return loaded
 
 
 def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:

@@ -4,20 +4,34 @@ After the last recorded step a side decodes some sentences with the weights it h
 oracle decodes the same sentences in float64 from the weights that the side recorded. Tokens
 must be equal, one by one, and scores within the tolerance. One thing excuses other tokens: a
 tie. Where the oracle's own search decided by less than rounding can move, the side may have
-decided the other way; the report then shows both scores.
+decided the other way; the report then shows both scores. The side's own score must still be
+what the oracle gives to the side's own tokens.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from parity.compare import SEARCHES, Distance, Mismatch, Place
-from parity.decoding import DecodingModel, Hypotheses, beam_search, greedy
+from parity.compare import DECODED, SEARCHES, Distance, Mismatch, Place
+from parity.decoding import (
+    EOS,
+    DecodingModel,
+    Hypotheses,
+    beam_search,
+    greedy,
+    length_penalty_of,
+)
+from parity.errors import NumericFailure, UsageError
+from parity.oracle.decode import OracleModel, rescore
 from parity.tolerances import Tolerance
 
 Arrays = Mapping[str, np.ndarray]
+
+# Gives the scores that a side's hypotheses should have: of a search, and a sentence in it.
+Rescore = Callable[[str, int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -26,8 +40,8 @@ class Tie:
 
     Attributes:
       side: which.
-      place: the first token that differs.
-      scores: of the hypotheses there: the side's and the oracle's, in nats.
+      place: the first token that differs, or the first `<eos>` that only one has.
+      scores: of the hypotheses there: the side's and the oracle's, in nats; -inf for none.
       margin: by how little the oracle's search decided.
     """
 
@@ -38,9 +52,9 @@ class Tie:
 
     def __str__(self) -> str:
         return (
-            f"{self.side}: {self.place} is a tie that broke the other way: scores "
-            f"{self.scores[0]:.9g} and {self.scores[1]:.9g} (oracle), decided by "
-            f"{self.margin:.2g}"
+            f"{self.side}: {self.place.tensor}, step {self.place.step}, {_where(self.place)}: "
+            f"a tie that broke the other way: scores {self.scores[0]:.9g} and "
+            f"{self.scores[1]:.9g} (oracle), decided by {self.margin:.2g}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +62,7 @@ class Tie:
         return {
             "side": self.side,
             **self.place.to_json(),
-            "scores": list(self.scores),
+            "scores": [score if math.isfinite(score) else None for score in self.scores],
             "margin": self.margin,
         }
 
@@ -111,6 +125,95 @@ def decode_tensors(
     return tensors
 
 
+def check_decoded(recorded: Arrays, first: Arrays, side: str, step: int, words: int) -> None:
+    """See that what a side decoded can be compared with what the first side did.
+
+    Args:
+      recorded, first: of `decode_tensors`.
+      words: size of the source vocabulary.
+
+    Raises:
+      UsageError: if something is missing, or the sides decoded other sentences or otherwise.
+      NumericFailure: for a hypothesis whose score is no finite number.
+    """
+    where = f"{side}, step {step}"
+    for name in DECODED:
+        if name not in recorded:
+            raise UsageError(f"{where}: {name} is missing; allowed: decoded by all sides")
+    for name in ("source", "source_lengths", "settings"):
+        mine, its = (each[f"decode/{name}"] for each in (recorded, first))
+        if not np.array_equal(mine, its):
+            seen = " against ".join(str(each.tolist())[:60] for each in (mine, its))
+            raise UsageError(f"{where}: decode/{name} is {seen}; allowed: one for all sides")
+    source, lengths = recorded["decode/source"], recorded["decode/source_lengths"]
+    for name, array, least, most in (
+        ("source", source, 0, words - 1),
+        ("source_lengths", lengths, 1, source.shape[1]),
+    ):
+        if array.size and (array.min() < least or array.max() > most):
+            raise UsageError(
+                f"{where}: decode/{name} holds {array.min()} to {array.max()}; "
+                f"allowed: {least} to {most}"
+            )
+    for kind in SEARCHES:
+        tokens, finished, scores = _parts(recorded, kind)
+        if tokens.shape[:2] != finished.shape or scores.shape != finished.shape:
+            continue  # not as the search has them: a mismatch
+        # without a hypothesis there is neither a token nor an end, and -inf for a score
+        bad = np.where(_written(tokens, finished), ~np.isfinite(scores), ~np.isneginf(scores))
+        if bad.any():
+            index = tuple(map(int, np.argwhere(bad)[0]))
+            place = Place(step, f"decode/{kind}_scores", index)
+            raise NumericFailure(f"{side}: {scores[index]} in {place}")
+
+
+def own_scores(model: OracleModel, recorded: Arrays, vocabulary: int) -> Rescore:
+    """Return a function that scores what a side wrote: of a search and a sentence in it.
+
+    Args:
+      model: the oracle with the side's weights.
+      recorded: of `decode_tensors`.
+      vocabulary: tokens that there are.
+
+    Returns:
+      Of search and sentence: float64 [hypotheses], -inf where there is none, NaN for one that
+      holds what no search writes.
+    """
+    _, alpha, _ = recorded["decode/settings"].tolist()
+
+    def scores(kind: str, row: int) -> np.ndarray:
+        tokens, finished, _ = (part[row] for part in _parts(recorded, kind))
+        lengths = np.where(
+            (tokens < 0).any(axis=1), (tokens < 0).argmax(axis=1), tokens.shape[1]
+        )
+        inside = np.arange(tokens.shape[1]) < lengths[:, None]
+        words = (tokens > EOS) & (tokens < vocabulary)
+        fine = np.where(inside, words, tokens == -1).all(axis=1)
+        written = np.flatnonzero(fine & _written(tokens, finished))
+        found = np.where(fine, -np.inf, np.nan)
+        if not len(written):
+            return found
+        source, source_lengths = (
+            np.repeat(recorded[f"decode/{name}"][row : row + 1], len(written), axis=0)
+            for name in ("source", "source_lengths")
+        )
+        found[written] = rescore(
+            model,
+            source,
+            source_lengths,
+            [tokens[rank, : lengths[rank]].tolist() for rank in written],
+            finished[written].tolist(),
+        )
+        if kind == "beam":  # greedy search scores by log probability alone
+            found[written] /= [
+                length_penalty_of(int(lengths[rank] + finished[rank]), alpha)
+                for rank in written
+            ]
+        return found
+
+    return scores
+
+
 def compare_decoded(
     recorded: Arrays,
     expected: Arrays,
@@ -118,6 +221,7 @@ def compare_decoded(
     sides: tuple[str, str],
     step: int,
     tolerance: Tolerance,
+    rescored: Rescore | None = None,
 ) -> tuple[Distance, Mismatch | None, list[Tie]]:
     """Hold what a side decoded against what was expected.
 
@@ -125,6 +229,7 @@ def compare_decoded(
       recorded, expected: of `decode_tensors`.
       margins: search -> per sentence, by how little the expected search decided, in nats.
       tolerance: of scores, and of margins that are ties.
+      rescored: gives the scores that the recorded hypotheses of a tie should have.
 
     Returns:
       The worst distance of scores, the first mismatch, and the ties.
@@ -132,54 +237,119 @@ def compare_decoded(
     worst, ties = Distance(used=0.0), list[Tie]()
     first: Mismatch | None = None
     for kind in SEARCHES:
-        names = [f"decode/{kind}_{part}" for part in ("tokens", "finished", "scores")]
+        names = [f"decode/{kind}_{part}" for part in _PARTS]
         for name in names:
             if recorded[name].shape != expected[name].shape:
                 seen = f"{list(recorded[name].shape)} against {list(expected[name].shape)}"
                 found = Mismatch(sides, Place(step, name, ()), problem=f"shape {seen}")
                 return worst, first or found, ties
         tokens, finished, scores = ([a[name] for a in (recorded, expected)] for name in names)
-        magnitude = np.where(np.isfinite(scores[1]), np.abs(scores[1]), 0.0)
-        allowed = tolerance.allowed(magnitude, magnitude)
         same = (tokens[0] == tokens[1]).all(axis=2) & (finished[0] == finished[1])
         for row in range(len(same)):
-            tie = margins[kind][row] <= float(allowed[row].max())
+            should = scores[1][row]
             if not same[row].all():
                 rank = int(np.argmin(same[row]))
-                place = _first_difference(tokens, names[0], step, row, rank)
-                if tie:
-                    pair = float(scores[0][row, rank]), float(scores[1][row, rank])
-                    ties.append(Tie(sides[0], place, pair, margins[kind][row]))
+                place = _first_difference(tokens, kind, step, row, rank)
+                pair = float(scores[0][row, rank]), float(scores[1][row, rank])
+                margin = margins[kind][row]
+                if margin > float(_allowed(tolerance, should).max()):
+                    first = first or _other_words(
+                        sides, place, (recorded, expected), pair, margin, same
+                    )
                     continue
-                values = {
-                    side: float(each[place.index])
-                    for side, each in zip(sides, tokens, strict=True)
-                }
-                first = first or Mismatch(
-                    sides, place, values, 0.0, int((~same).sum()), same.size
-                )
-                continue
-            with np.errstate(invalid="ignore"):
-                apart = np.abs(scores[0][row] - scores[1][row])
-            apart = np.where(scores[0][row] == scores[1][row], 0.0, apart)
-            used = apart / np.maximum(allowed[row], np.finfo(np.float64).tiny)
-            rank = int(np.argmax(used))
-            place = Place(step, names[2], (row, rank))
-            absolute, scale = float(apart[rank]), float(magnitude.max(initial=0.0))
-            worst.add(Distance(absolute, absolute / scale if scale else 0.0, place, used[rank]))
-            if not used[rank] <= 1:
-                values = {
-                    side: float(each[row, rank])
-                    for side, each in zip(sides, scores, strict=True)
-                }
-                first = first or Mismatch(
-                    sides, place, values, float(allowed[row, rank]), 1, scores[0].size
-                )
+                ties.append(Tie(sides[0], place, pair, margin))
+                if rescored is None:
+                    continue
+                should = rescored(kind, row)
+            distance, found_here = _compare_scores(
+                scores[0][row], should, sides, Place(step, names[2], (row,)), tolerance
+            )
+            worst.add(distance)
+            first = first or found_here
     return worst, first, ties
 
 
+_PARTS = ("tokens", "finished", "scores")
+
+
+def _parts(recorded: Arrays, kind: str) -> list[np.ndarray]:
+    return [recorded[f"decode/{kind}_{part}"] for part in _PARTS]
+
+
+def _written(tokens: np.ndarray, finished: np.ndarray) -> np.ndarray:
+    """Return where there is a hypothesis, [..., hypotheses]."""
+    written: np.ndarray = finished | (tokens >= 0).any(axis=-1)
+    return written
+
+
+def _allowed(tolerance: Tolerance, scores: np.ndarray) -> np.ndarray:
+    magnitude = np.where(np.isfinite(scores), np.abs(scores), 0.0)
+    return tolerance.allowed(magnitude, magnitude)
+
+
+def _compare_scores(
+    scores: np.ndarray,
+    expected: np.ndarray,
+    sides: tuple[str, str],
+    sentence: Place,
+    tolerance: Tolerance,
+) -> tuple[Distance, Mismatch | None]:
+    """Compare a sentence's scores, [hypotheses]."""
+    allowed = _allowed(tolerance, expected)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(scores - expected)
+    apart = np.where(scores == expected, 0.0, apart)  # two of -inf, too
+    used = apart / np.maximum(allowed, np.finfo(np.float64).tiny)
+    rank = int(np.argmax(used))  # a NaN is the greatest
+    place = Place(sentence.step, sentence.tensor, (*sentence.index, rank))
+    if not used[rank] <= 1:
+        values = dict(zip(sides, (float(scores[rank]), float(expected[rank])), strict=True))
+        count = int(np.count_nonzero(~(used <= 1)))
+        problem = ""
+        if not math.isfinite(apart[rank]):
+            problem, values = f"{_where(place)}: scores {_against(values.values())}", {}
+        return Distance(), Mismatch(
+            sides, place, values, float(allowed[rank]), count, used.size, problem
+        )
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+    absolute = float(apart[rank])
+    relative = absolute / scale if scale else 0.0
+    return Distance(absolute, relative, place, float(used[rank])), None
+
+
+def _other_words(
+    sides: tuple[str, str],
+    place: Place,
+    both: tuple[Arrays, Arrays],
+    scores: tuple[float, float],
+    margin: float,
+    same: np.ndarray,
+) -> Mismatch:
+    values = {
+        side: float(each[place.tensor][place.index])
+        for side, each in zip(sides, both, strict=True)
+    }
+    what = "token" if place.tensor.endswith("tokens") else "finished"
+    problem = (
+        f"{_where(place)}: {what} {_against(values.values())}, scores "
+        f"{_against(scores)}; no tie, decided by {margin:.3g}"
+    )
+    return Mismatch(sides, place, values, 0.0, int((~same).sum()), same.size, problem)
+
+
 def _first_difference(
-    tokens: list[np.ndarray], name: str, step: int, row: int, rank: int
+    tokens: list[np.ndarray], kind: str, step: int, row: int, rank: int
 ) -> Place:
     other = tokens[0][row, rank] != tokens[1][row, rank]
-    return Place(step, name, (row, rank, int(np.argmax(other))))
+    if not other.any():
+        return Place(step, f"decode/{kind}_finished", (row, rank))
+    return Place(step, f"decode/{kind}_tokens", (row, rank, int(np.argmax(other))))
+
+
+def _where(place: Place) -> str:
+    names = ("sentence", "rank", "position")
+    return ", ".join(f"{name} {at}" for name, at in zip(names, place.index, strict=False))
+
+
+def _against(values: Iterable[float]) -> str:
+    return " against ".join(f"{value:.9g}" for value in values)

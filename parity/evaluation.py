@@ -54,12 +54,17 @@ def bleu(answers: Sequence[str], references: Sequence[str], segmenter: str) -> d
     Args:
       segmenter: how the answers were cut for training, which decides how BLEU cuts them:
         Chinese by character ("zh"), English as mteval-v13a does, tokenised text at spaces.
+        English is scored in lower case, for so it was learnt; the signature says "case:lc".
 
     Source: Papineni et al. 2002; Post 2018, arXiv:1804.08771 (sacrebleu).
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(tokenize=_TOKENIZERS[segmenter])
+    metric = BLEU(
+        tokenize=_TOKENIZERS[segmenter],
+        lowercase=segmenter == "english",
+        force=segmenter == "spaces",  # no warning that the text looks tokenised: it is
+    )
     score = metric.corpus_score(list(answers), [list(references)])
     return {
         "score": score.score,
@@ -68,10 +73,18 @@ def bleu(answers: Sequence[str], references: Sequence[str], segmenter: str) -> d
     }
 
 
-def exact_share(answers: Sequence[str], references: Sequence[str]) -> float:
-    """Return the share of answers that are the reference, but for white space."""
-    same = [
-        "".join(answer.split()) == "".join(reference.split())
-        for answer, reference in zip(answers, references, strict=True)
-    ]
+def exact_share(answers: Sequence[str], references: Sequence[str], segmenter: str) -> float:
+    """Return the share of answers that are the reference, but for white space.
+
+    Args:
+      segmenter: how the answers were cut for training; of English, case and the form of
+        apostrophes are lost there, and do not count here.
+    """
+
+    def letters(text: str) -> str:
+        if segmenter == "english":
+            text = text.lower().replace("’", "'")
+        return "".join(text.split())
+
+    same = [letters(a) == letters(b) for a, b in zip(answers, references, strict=True)]
     return sum(same) / len(same)

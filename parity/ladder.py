@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from parity.compare import (
+    DECODED,
     SEARCHES,
     Distance,
     Mismatch,
@@ -33,7 +34,15 @@ from parity.compare import (
     compare_step,
     tensor_names,
 )
-from parity.decoded import Tie, compare_decoded, decode, decode_tensors
+from parity.decoded import (
+    Rescore,
+    Tie,
+    check_decoded,
+    compare_decoded,
+    decode,
+    decode_tensors,
+    own_scores,
+)
 from parity.errors import UsageError
 from parity.initial import initial_snapshot
 from parity.networks import NETWORKS
@@ -149,7 +158,7 @@ class Ladder:
             for side in self.sides:
                 one_step = self._one_step(side, inputs, step, tensors[side])
                 found.append(self._compare(tensors[side], one_step, (side, ONE_STEP), step))
-        if "decode/source" in batch:
+        if any(name in tensors[side] for side in self.sides for name in DECODED):
             found += self._decoded(step, tensors)
         departed = [mismatch for mismatch in free if mismatch and mismatch.rung != "batch"]
         if departed and not any(found) and len(departed) == sum(map(bool, free)):
@@ -204,12 +213,22 @@ class Ladder:
     def _decoded(self, step: int, tensors: Mapping[str, Tensors]) -> list[Mismatch | None]:
         """Hold what each side decoded against the oracle, and in float64 side against side."""
         tolerance = TABLE[self.spec.training.dtype, "decode"]
+        model_spec = self.spec.model
         found: list[Mismatch | None] = []
         margins: dict[str, dict[str, list[float]]] = {}
+        first, words = tensors[self.sides[0]], model_spec.source_vocabulary_size
+        for side in self.sides:
+            check_decoded(tensors[side], first, side, step, words)
 
-        def compare(a: Tensors, b: Tensors, sides: tuple[str, str], oracle_of: str) -> None:
+        def compare(
+            a: Tensors,
+            b: Tensors,
+            sides: tuple[str, str],
+            oracle_of: str,
+            rescored: Rescore | None = None,
+        ) -> None:
             distance, mismatch, ties = compare_decoded(
-                a, b, margins[oracle_of], sides, step, tolerance
+                a, b, margins[oracle_of], sides, step, tolerance, rescored
             )
             self.verdict.pairs.setdefault(sides, {})["decode"] = distance
             self.verdict.ties += ties
@@ -224,14 +243,15 @@ class Ladder:
                 for name, array in recorded.items()
                 if name.startswith("weight/")
             }
-            model = OracleModel(self.spec.model, weights)
+            model = OracleModel(model_spec, weights)
             searches = decode(model, *asked, int(beam), penalty, int(most))
             expected = decode_tensors(*asked, searches, int(beam), penalty, int(most))
             margins[side] = {
                 kind: [hypotheses.margin for hypotheses in sentences]
                 for kind, sentences in zip(SEARCHES, searches, strict=True)
             }
-            compare(recorded, expected, (side, ONE_STEP), side)
+            rescored = own_scores(model, recorded, model_spec.target_vocabulary_size)
+            compare(recorded, expected, (side, ONE_STEP), side, rescored)
         if self.judges_free_runs:
             for a, b in self._pairs:
                 compare(tensors[a], tensors[b], (a, b), a)

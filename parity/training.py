@@ -111,7 +111,7 @@ class Summary:
       waiting_share: part of the training time spent waiting for data.
       bleu: of the answers to the test questions, for a network that writes: score (0 to 100),
         signature, and sentences.
-      exact_answers: share of those answers that are the reference, letter for letter.
+      exact_answers: share of those answers that are the reference; see `exact_share`.
       padding: of pairs, kind -> share of positions that hold no token.
     """
 
@@ -291,6 +291,8 @@ class Run:
                     f"step {self.step}, all replicas: {name} is not finite; "
                     "no checkpoint is written"
                 )
+        # before the checkpoint: rows too many are cut on --resume, a gap would stay
+        self.losses.save()
         folder = self.options.out / "checkpoints"
         for name, content in self.text.vocabularies.items():
             if not (folder / name).exists() or (folder / name).read_bytes() != content:
@@ -310,7 +312,6 @@ class Run:
                 },
             ),
         )
-        self.losses.save()
 
     def evaluate(self, split: str) -> float:
         """Return the perplexity on a split: exp of the mean loss per real token."""
@@ -404,7 +405,7 @@ class Run:
         references = text.references("test")
         segmenter = self.spec.text.target_segmenter
         self.summary.bleu = bleu(answers, references, segmenter)
-        self.summary.exact_answers = exact_share(answers, references)
+        self.summary.exact_answers = exact_share(answers, references, segmenter)
         events.scalar("bleu/test", self.step, self.summary.bleu["score"])
         seconds = time.perf_counter() - started
         say(

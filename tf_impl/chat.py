@@ -18,9 +18,7 @@ def chat(options):
     Args:
       options: ChatOptions.
     """
-    trained = open_trained(options)
-    spec = trained.checkpoint.spec
-    words = load_words(trained.vocabularies, trained.folder, spec.values())
+    trained = open_trained(options, load_words)
 
     from tf_impl.engine import load_engine
 
@@ -28,11 +26,11 @@ def chat(options):
         load_engine(options.threads, options.device)
         from tf_impl.decode import Decoder
 
-        decoder = Decoder(spec, options.device, options.threads)
+        decoder = Decoder(trained.checkpoint.spec, options.device, options.threads)
         decoder.load(trained.checkpoint.snapshot)
         return decoder
 
-    converse(make_model, words, trained, options, lambda path: read_lines(path, []))
+    converse(make_model, trained, options, read_lines)
 
 
 if __name__ == "__main__":

@@ -464,6 +464,20 @@ def real_rows(inputs, lengths):
     return paddle.gather(paddle.reshape(inputs, [-1, *inputs.shape[2:]]), real.squeeze(1))
 
 
+def log_softmax(logits):
+    """Return log probabilities.
+
+    Args:
+      logits: [rows, vocabulary].
+
+    Returns:
+      [rows, vocabulary].
+    """
+    # differs: this framework's own is a hundred times slower on a processor
+    shifted = logits - paddle.max(logits, axis=1, keepdim=True)
+    return shifted - paddle.log(paddle.sum(paddle.exp(shifted), axis=1, keepdim=True))
+
+
 def token_cross_entropy(logits, targets):
     """Return each token's cross entropy.
 

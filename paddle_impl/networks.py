@@ -3,7 +3,6 @@
 from collections import namedtuple
 
 import paddle
-import paddle.nn.functional as F  # noqa: N812 - its usual name
 
 from paddle_impl.layers import (
     attend,
@@ -14,6 +13,7 @@ from paddle_impl.layers import (
     embedding,
     feeding_decoder,
     linear,
+    log_softmax,
     lstm,
     real_rows,
     recurrent,
@@ -242,7 +242,7 @@ def decoding_step(model, tokens, state):
     )
     logits = linear(outputs[0], "softmax", model.target_vocabulary_size)
     weights = activations["attention/weights"][0]
-    return F.log_softmax(logits, axis=1), {
+    return log_softmax(logits), {
         **state,
         "weights": weights,
         "fed": fed,

@@ -38,7 +38,7 @@ from safetensors.numpy import load_file, save
 from parity.errors import UsageError
 from parity.files import make_folder, write_whole
 
-FORMAT = 1
+FORMAT = 2  # 2: the stored spec has a part for text
 
 # What a reader needs of trace.json.
 _HEADER = ("framework", "replicas", "spec", "corpus", "batches_per_epoch", "versions")

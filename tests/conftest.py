@@ -65,6 +65,10 @@ class Job:
         returned = json.loads(answer["returned"]) if answer["returned"] else None
         return answer["status"], returned, (self.folder / "stderr").read_text()
 
+    def printed(self) -> str:
+        """Return what it has written on its stdout."""
+        return (self.folder / "stdout").read_text()
+
     def interrupt(self, number: int, after: Path) -> None:
         """Send a signal once a file exists."""
         wait_for(after.exists)
@@ -72,7 +76,7 @@ class Job:
 
 
 class Framework:
-    """Runs a framework's `train.py`, or a test's function, in a process of its own."""
+    """Runs a framework's scripts, or a test's function, in a process of its own."""
 
     def __init__(self, name: str, folder: Path):
         self.name, self._folder, self._count = name, folder, 0
@@ -101,6 +105,12 @@ class Framework:
         """Start `train.py` with some flags."""
         script = str(ROOT / FOLDERS[self.name] / "train.py")
         return self._start({"argv": [script, *map(str, flags)]})
+
+    def chat(self, *flags, stdin: Path | None = None, terminal: str | None = None) -> Job:
+        """Start `chat.py` with some flags; a terminal is in place of all three streams."""
+        script = str(ROOT / FOLDERS[self.name] / "chat.py")
+        request = {"argv": [script, *map(str, flags)], "terminal": terminal}
+        return self._start(request | ({"stdin": str(stdin)} if stdin else {}))
 
     def call(self, function, *arguments):
         """Return what a function of a test module returns; it must be possible as JSON."""

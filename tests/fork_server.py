@@ -2,7 +2,8 @@
 
 `python tests/fork_server.py FRAMEWORK SOCKET` listens on a Unix socket. A request is one line
 of JSON, with "stdout", "stderr", "environment", and "argv" for a script or "call": [file,
-function, arguments] for a function of a test module. The answer is a line with the process's
+function, arguments] for a function of a test module; if wanted, with "stdin", or "terminal",
+whose path stands for all three. The answer is a line with the process's
 id, then, when it has ended, one with its status and what the function returned.
 """
 
@@ -53,7 +54,12 @@ def handle(connection: socket.socket) -> None:
         stream.close()
         connection.close()
         os.close(result)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(request.get("stdin", os.devnull), os.O_RDONLY), 0)
+        if request.get("terminal"):
+            os.setsid()  # so that it becomes this process's own, and Ctrl-C reaches it
+            terminal = os.open(request["terminal"], os.O_RDWR)
+            for number in range(3):
+                os.dup2(terminal, number)
         work(request, result_end)
         return
     os.close(result_end)

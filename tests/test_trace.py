@@ -51,7 +51,7 @@ def one_line(caught):
 
 
 def test_what_is_recorded_is_read(trace, steps):
-    assert trace.header == {"format": 1, **HEADER}
+    assert trace.header == {"format": 2, **HEADER}
     assert trace.label == "paddle-2"
     assert [line["step"] for line in trace.index()] == [0, 1, 2]
     for step, tensors in enumerate(steps):
@@ -174,10 +174,10 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
         (None, "no trace.json here; not a recorded trace"),
         (b"", "trace.json: cannot be read"),
         (b"\xff\xfe", "trace.json: cannot be read"),
-        (b"[1]", "trace.json: format is [1]; allowed: 1"),
-        (b"{}", "trace.json: format is None; allowed: 1"),
-        (b'{"format": 2}', "trace.json: format is 2; allowed: 1"),
-        (b'{"format": 1, "framework": "x"}', "trace.json: lacks replicas, spec, corpus"),
+        (b"[1]", "trace.json: format is [1]; allowed: 2"),
+        (b"{}", "trace.json: format is None; allowed: 2"),
+        (b'{"format": 1}', "trace.json: format is 1; allowed: 2"),
+        (b'{"format": 2, "framework": "x"}', "trace.json: lacks replicas, spec, corpus"),
     ],
 )
 def test_what_is_not_a_trace_is_refused(tmp_path, content, said):

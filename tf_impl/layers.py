@@ -463,6 +463,18 @@ def real_rows(inputs, lengths):
     return tf.gather_nd(inputs, tf.where(_real(inputs, lengths)))
 
 
+def log_softmax(logits):
+    """Return log probabilities.
+
+    Args:
+      logits: [rows, vocabulary].
+
+    Returns:
+      [rows, vocabulary].
+    """
+    return tf.nn.log_softmax(logits)
+
+
 def token_cross_entropy(logits, targets):
     """Return each token's cross entropy.
 

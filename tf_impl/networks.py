@@ -13,6 +13,7 @@ from tf_impl.layers import (
     embedding,
     feeding_decoder,
     linear,
+    log_softmax,
     lstm,
     real_rows,
     recurrent,
@@ -241,7 +242,7 @@ def decoding_step(model, tokens, state):
     )
     logits = linear(outputs[0], "softmax", model.target_vocabulary_size)
     weights = activations["attention/weights"][0]
-    return tf.nn.log_softmax(logits), {
+    return log_softmax(logits), {
         **state,
         "weights": weights,
         "fed": fed,

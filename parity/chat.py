@@ -1,5 +1,6 @@
 """A person asks, a trained network answers: what both sides' `chat.py` have in common."""
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def converse(
             raise UsageError(f"{flag} is {str(path)!r}; allowed: only with --input")
     if options.attention_plot is not None:
         check_picture(options.attention_plot)
-    if hasattr(sys.stdout, "reconfigure"):
+    if sys.stdout.encoding.lower() != "utf-8" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     if options.input is None:
         _talk(make_model(), trained, options)

@@ -9,6 +9,7 @@ from parity.cli import main
 from parity.commands import parity
 from parity.errors import NumericFailure, UsageError
 from parity.losses import Losses, losses_figure, read_losses
+from parity.pictures import save_figure
 
 HEAD = "step,loss,tokens\n"
 
@@ -105,17 +106,20 @@ ROWS = [(step, 3.0 / (step + 1), 20) for step in range(9)]
 OTHER = [(step, loss + 1e-7 * step, 20) for step, loss, _ in ROWS[2:]]
 
 
-def test_runs_are_drawn_over_each_other_and_apart():
-    figure = losses_figure(["_paddle", "$tf"], [ROWS, OTHER])
+def test_runs_are_drawn_over_each_other_and_apart(tmp_path):
+    figure = losses_figure(["_paddle", "$\\frac$"], [ROWS, OTHER])
     above, below = figure.axes
     drawn = [line.get_xydata().tolist() for line in above.get_lines()]
     assert drawn == [[[step, loss] for step, loss, _ in rows] for rows in (ROWS, OTHER)]
-    assert [text.get_text() for text in above.get_legend().get_texts()] == ["_paddle", "$tf"]
+    assert [text.get_text() for text in above.get_legend().get_texts()] == [
+        "_paddle",
+        "$\\frac$",
+    ]
     (line,) = below.get_lines()
     steps, apart = line.get_xydata().T
     assert list(steps) == list(range(2, 9)), "the steps that both have"
     np.testing.assert_allclose(apart, 1e-7 * steps, atol=1e-14)
-    figure.canvas.draw()
+    save_figure(figure, tmp_path / "a.png")  # names are no formulas: this one would be an error
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]])
@@ -148,7 +152,11 @@ def test_the_command_writes_the_picture(two_runs, capsys, runs):
 @pytest.mark.parametrize(
     ("runs", "out", "said"),
     [
-        (["a"], "l.txt", "{0}/l.txt: no picture's name; allowed endings: pdf, png, svg"),
+        (
+            ["a"],
+            "new/l.txt",
+            "{0}/new/l.txt: no picture's name; allowed endings: pdf, png, svg",
+        ),
         (["a", "no"], "l.png", "{0}/no/losses.csv: cannot be read: No such file or directory"),
         (["empty"], "l.png", "{0}/empty/losses.csv: holds no step"),
         (["a"], "a/losses.csv/l.png", "{0}/a/losses.csv: cannot be written: "),

@@ -1,0 +1,583 @@
+"""Asking a trained network: both programs, both checkpoints, a person, files, bad input."""
+
+import io
+import itertools
+import os
+import re
+import runpy
+import select
+import shutil
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, assert_one_line, flags
+from oracle_side import small_spec
+
+from data.errors import InputError
+from data.load import load_words
+from data.text import read_lines
+from parity import chat
+from parity.chat import converse, open_trained
+from parity.checkpoint import Checkpoint, save_checkpoint
+from parity.decoding import beam_search, greedy, sample
+from parity.errors import UsageError
+from parity.initial import initial_snapshot
+from parity.launch import FOLDERS, ROOT
+from parity.options import ChatOptions
+from parity.oracle.decode import OracleModel
+
+QUESTIONS = ["你 好", "他 来 吗", "猫", "猫 睡 好 吗", "不认识 狗", "我 去"]
+DTYPES = {"paddle": "float64", "tensorflow": "float32"}  # of the run that each side trains
+
+
+@pytest.fixture(scope="session")
+def runs(frameworks, cache, tmp_path_factory):
+    """Return framework -> the folder of a run on tokenised pairs, long enough to learn some."""
+    folder = tmp_path_factory.mktemp("chat")
+    firsts, seconds = ["你", "他", "我", "猫", "狗", "鸟"], ["好", "来", "去", "吃", "睡", "飞"]
+    lines = [
+        f"{first} {second}{' 吗' * (number % 2)}\t{second} {'的' if number % 3 else '了 。'}"
+        for number, (first, second) in enumerate(itertools.product(firsts, seconds))
+    ]
+    for name, kept in (("train", lines), ("valid", lines[::4]), ("test", lines[::5])):
+        (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in kept))
+    spec = {
+        "network": "seq2seq",
+        "time": None,
+        "vocabulary_size": None,
+        "source_segmenter": "spaces",
+        "target_segmenter": "spaces",
+        "embedding_size": 8,
+        "hidden_size": 12,
+        "attention": "bahdanau",
+        "input_feeding": True,
+        "optimizer": "adam",
+        "batch_size": 6,
+        "keep": 1.0,
+        "clip_norm": 5.0,
+        "epochs": 10,
+        "target_limit": 6,
+        "data": folder,
+        "cache": cache,
+    }
+    jobs = {
+        name: framework.train(
+            *flags(**spec, dtype=DTYPES[name], out=folder / f"run-{name}", replicas=1)
+        )
+        for name, framework in frameworks.items()
+    }
+    for job in jobs.values():
+        status, _, errors = job.wait()
+        assert status == 0, errors
+    return {name: folder / f"run-{name}" for name in jobs}
+
+
+@pytest.fixture(scope="session")
+def questions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("questions") / "questions.txt"
+    path.write_text("".join(f"{line}\n" for line in QUESTIONS))
+    return path
+
+
+def opened(run, **options):
+    """Return a run's network with the oracle as its model, and the options."""
+    options = ChatOptions(checkpoint=run, **options)
+    trained = open_trained(options, load_words)
+    weights = {
+        name.split("/", 1)[1]: array
+        for name, array in trained.checkpoint.snapshot.items()
+        if name.startswith("weight/")
+    }
+    return trained, OracleModel(trained.checkpoint.spec.model, weights), options
+
+
+def asked(trained):
+    """Return the questions as a batch."""
+    ids = [trained.words.read(question) for question in QUESTIONS]
+    lengths = np.array([len(each) for each in ids])
+    source = np.zeros((len(ids), lengths.max()), np.int64)
+    for row, each in enumerate(ids):
+        source[row, : len(each)] = each
+    return source, lengths
+
+
+def oracles(run, method, seed=1, temperature=1.0):
+    """Return the answers and scores that the oracle gives to the questions."""
+    trained, model, options = opened(run)
+    batch, most = asked(trained), trained.checkpoint.spec.text.target_limit + 1
+    found = {
+        "beam": lambda: beam_search(model, *batch, options.beam, options.length_penalty, most),
+        "greedy": lambda: greedy(model, *batch, most),
+        "sample": lambda: sample(model, *batch, most, seed, temperature),
+    }[method]()
+    return [
+        [(each.score, trained.words.write(each.tokens)) for each in hypotheses.ranked]
+        for hypotheses in found
+    ]
+
+
+# both programs
+
+
+# beam search is tested below, with its scores
+METHODS = {
+    "greedy": ("greedy", {}),
+    "sample": ("sample", {"seed": 4, "temperature": 1.7}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("writer", FRAMEWORKS)
+def test_both_programs_give_the_oracles_answers(frameworks, runs, questions, writer, method):
+    """From the run that the one has trained, in float64 or float32."""
+    name, values = METHODS[method]
+    words = [f"--{flag}={value}" for flag, value in values.items()]
+    jobs = [
+        each.chat(
+            f"--checkpoint={runs[writer]}", f"--input={questions}", f"--method={name}", *words
+        )
+        for each in frameworks.values()
+    ]
+    expected = [answers[0][1] for answers in oracles(runs[writer], name, **values)]
+    assert len(set(expected)) > 2, "a network that always says the same proves nothing"
+    for job in jobs:
+        status, _, errors = job.wait()
+        assert (status, errors) == (0, "")
+        assert job.printed().splitlines() == expected
+
+
+def test_seeds_decide_what_sampling_says(runs):
+    first, again, other = (oracles(runs["paddle"], "sample", seed) for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def shown(text):
+    """Return the answers that --top shows, as (score, answer)."""
+    return [
+        [(float(line[:9]), line[11:]) for line in block.split("\n")]
+        for block in text.removesuffix("\n\n").split("\n\n")
+    ]
+
+
+@pytest.mark.parametrize("writer", FRAMEWORKS)
+def test_the_beams_are_shown_with_their_scores(frameworks, runs, questions, tmp_path, writer):
+    """Of a file of answers, from a checkpoint named itself."""
+    (checkpoint,) = (runs[writer] / "checkpoints").glob("*60.safetensors")
+    jobs = {
+        name: each.chat(
+            f"--checkpoint={checkpoint}",
+            f"--input={questions}",
+            f"--output={tmp_path / name / 'answers.txt'}",
+            "--top",
+            "--beam=5",
+        )
+        for name, each in frameworks.items()
+    }
+    expected = oracles(runs[writer], "beam")
+    for name, job in jobs.items():
+        status, _, errors = job.wait()
+        assert (status, errors, job.printed()) == (0, "", "")
+        found = shown((tmp_path / name / "answers.txt").read_text())
+        for mine, its in zip(found, expected, strict=True):
+            assert [answer for _, answer in mine] == [answer for _, answer in its]
+            assert len(mine) == 5
+            np.testing.assert_allclose([s for s, _ in mine], [s for s, _ in its], atol=6e-5)
+
+
+def test_what_is_piped_is_answered_line_by_line(framework, runs, questions):
+    """Plain lines, no prompt, no greeting."""
+    job = framework.chat(f"--checkpoint={runs['paddle']}", stdin=questions)
+    status, _, errors = job.wait()
+    assert (status, errors) == (0, "")
+    expected = [answers[0][1] for answers in oracles(runs["paddle"], "beam")]
+    assert job.printed().splitlines() == expected
+
+
+class Terminal:
+    """A pseudo-terminal at which a test sits."""
+
+    def __init__(self):
+        self._master, self._slave = os.openpty()
+        self.name, self.seen, self._read = os.ttyname(self._slave), "", b""
+        self._at = 0  # the end of what was waited for
+
+    def type(self, text: bytes) -> None:
+        os.write(self._master, text)
+
+    def wait_for(self, pattern: str) -> str:
+        """Wait until a pattern has come up since the last call, and return what came."""
+        last = time.monotonic() + 15
+        while not (found := re.search(pattern, self.seen[self._at :], re.DOTALL)):
+            ready, _, _ = select.select([self._master], [], [], last - time.monotonic())
+            assert ready, f"waited in vain for {pattern!r}: {self.seen!r}"
+            self._read += os.read(self._master, 4096)
+            self.seen = self._read.decode(errors="ignore")
+        start, self._at = self._at, self._at + found.end()
+        return self.seen[start : self._at]
+
+    def rest(self) -> str:
+        while select.select([self._master], [], [], 0.05)[0]:
+            self._read += os.read(self._master, 4096)
+        self.seen = self._read.decode(errors="ignore")
+        return self.seen
+
+    def close(self) -> None:
+        os.close(self._master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def terminal():
+    each = Terminal()
+    yield each
+    each.close()
+
+
+ENDS = {"an empty line": (b"\n", 0), "Ctrl-D": (b"\x04", 0), "Ctrl-C": (b"\x03", 130)}
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_person_asks(framework, runs, terminal, ends):
+    job = framework.chat(
+        f"--checkpoint={runs['tensorflow']}", "--top", "--beam=2", terminal=terminal.name
+    )
+    greeting = terminal.wait_for("> ")
+    assert "lstm with bahdanau attention, trained for 60 steps by tensorflow" in greeting
+    trained, model, _ = opened(runs["tensorflow"])
+    for question in QUESTIONS[:2]:
+        terminal.type(question.encode() + b"\n")
+        answer = terminal.wait_for(r"\n +-\d.*\r\n\r\n> ").replace("\r", "")
+        (block,) = shown(answer.split("\n", 1)[1].removesuffix("> "))
+        ids = trained.words.read(question)
+        (found,) = beam_search(model, ids[None], np.array([len(ids)]), 2, 0.6, 7)
+        assert block == [
+            (pytest.approx(each.score, abs=6e-5), trained.words.write(each.tokens))
+            for each in found.ranked
+        ]
+        terminal.type("谁 呀\n".encode())
+        said = terminal.wait_for("谁 呀\r\n.*> ")  # echoed, then answered
+        assert said.count("\n") == 2, "what was typed, and one line"
+        assert "question '谁 呀': none of its words is in the vocabulary: 谁 呀\r\n" in said
+    terminal.type(b"\xff\xfe\n")
+    # the locale decides whether these become letters that no word has, or none at all
+    assert (
+        "is not utf-8: byte 0xff" in (said := terminal.wait_for("\n.*> ")) or "none of" in said
+    )
+    typed, expected = ENDS[ends]
+    terminal.type(typed)
+    status, _, _ = job.wait()
+    assert status == expected
+    assert "Traceback" not in terminal.rest()
+
+
+# converse, with the oracle's network
+
+
+def answers_of(run, capsys, **options):
+    trained, model, options = opened(run, **options)
+    converse(lambda: model, trained, options, read_lines)
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+def test_how_many_are_answered_together_decides_nothing(
+    runs, questions, capsys, monkeypatch, method
+):
+    whole = answers_of(runs["paddle"], capsys, input=questions, method=method).out
+    assert len(whole.splitlines()) == len(QUESTIONS)
+    monkeypatch.setattr(chat, "_AT_ONCE", 4)
+    assert answers_of(runs["paddle"], capsys, input=questions, method=method).out == whole
+
+
+def test_answers_are_cut_at_the_longest_allowed(runs, questions, capsys):
+    limited = answers_of(runs["paddle"], capsys, input=questions, longest=1, method="greedy")
+    full = answers_of(runs["paddle"], capsys, input=questions, method="greedy")
+    assert [line.split()[:1] for line in full.out.splitlines()] == [
+        line.split() for line in limited.out.splitlines()
+    ]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(
+    runs, questions, capsys, tmp_path, monkeypatch
+):
+    windows = tmp_path / "windows.txt"
+    content = b"\xef\xbb\xbf" + questions.read_bytes().replace(b"\n", b"\r\n")
+    windows.write_bytes(content)
+    plain = answers_of(runs["paddle"], capsys, input=questions)
+    found = answers_of(runs["paddle"], capsys, input=windows)
+    assert found.out == plain.out
+    assert found.err == f"{windows}: the UTF-8 byte-order mark was left out\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert answers_of(runs["paddle"], capsys).out == plain.out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xe4\xbd\xa0\n\xff\xff\n", "standard input, line 2: byte 0xff is not UTF-8"),
+        ("你\n谁\n".encode(), "standard input, line 2: question '谁': none of its words"),
+        ("你\n\n".encode(), "standard input, line 2: question '': there is no word in it"),
+    ],
+)
+def test_bad_lines_of_a_pipe_are_named(runs, capsys, monkeypatch, content, said):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    with pytest.raises(UsageError, match=re.escape(said)):
+        answers_of(runs["paddle"], capsys)
+    assert len(capsys.readouterr().out.splitlines()) == 1, "the first line was answered"
+
+
+def test_attention_is_drawn(framework, runs, questions, tmp_path):
+    """By the programs themselves; what the pictures hold is tested in test_pictures.py."""
+    picture = tmp_path / "new" / "attention.png"
+    job = framework.chat(
+        f"--checkpoint={runs['paddle']}", f"--input={questions}", f"--attention-plot={picture}"
+    )
+    status, _, errors = job.wait()
+    assert status == 0, errors
+    assert len(job.printed().splitlines()) == len(QUESTIONS)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert len(errors.splitlines()) <= 1
+    assert errors == "" or errors.startswith("no font for ")
+
+
+def test_a_picture_has_the_words_and_weights_of_the_best_answer(
+    runs, questions, capsys, tmp_path, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(chat, "plot_attention", lambda pictures, path: drawn.extend(pictures))
+    answers_of(runs["paddle"], capsys, input=questions, attention_plot=tmp_path / "a.png")
+    trained, model, _ = opened(runs["paddle"])
+    found = beam_search(model, *asked(trained), 5, 0.6, 7)
+    known = [question.replace("不认识", "<unk>").split() for question in QUESTIONS]
+    assert [source for source, _, _ in drawn] == known
+    for (source, target, weights), hypotheses in zip(drawn, found, strict=True):
+        best = hypotheses.best
+        assert target == [*trained.words.target_vocabulary.decode(best.tokens), "<eos>"]
+        assert weights.shape == (len(target), len(source))
+        np.testing.assert_allclose(weights.sum(axis=1), 1)
+        np.testing.assert_array_equal(weights, best.weights[:, : len(source)])
+
+
+# bad input
+
+
+def _copied(folder, run):
+    shutil.copytree(run, folder / "run")
+    return folder / "run"
+
+
+def _missing(folder, run):
+    return [f"--checkpoint={folder / 'no'}"], f"{folder / 'no'}: no such checkpoint"
+
+
+def _none_named(folder, run):
+    return [], "--checkpoint is missing; allowed: a checkpoint, or a run's folder"
+
+
+def _empty_folder(folder, run):
+    return [f"--checkpoint={folder}"], f"{folder}: holds no checkpoint"
+
+
+def _truncated(folder, run):
+    (path,) = (run / "checkpoints").glob("*60.safetensors")
+    (folder / "cut").write_bytes(path.read_bytes()[:-9])
+    return [f"--checkpoint={folder / 'cut'}"], f"{folder / 'cut'}: not a whole safetensors file"
+
+
+def _language_model(folder, run):
+    spec = small_spec()
+    path = save_checkpoint(
+        folder, Checkpoint(spec, 1, initial_snapshot(spec), None, "a" * 64, "paddle")
+    )
+    said = "a checkpoint of network 'language-model', which answers nothing; allowed: seq2seq"
+    return [f"--checkpoint={path}"], f"{path}: {said}"
+
+
+def _language_models_folder(folder, run):
+    _language_model(folder, run)
+    return [f"--checkpoint={folder}"], f"{folder}: a checkpoint of network 'language-model'"
+
+
+def _flag(flag, said):
+    return lambda folder, run: ([f"--checkpoint={run}", flag], said)
+
+
+def _input(content, said):
+    def case(folder, run):
+        path = folder / "questions.txt"
+        path.write_bytes(content)
+        words = [f"--checkpoint={run}", f"--input={path}", f"--output={folder / 'out' / 'a'}"]
+        return words, f"{path}{said}"
+
+    return case
+
+
+def _vocabulary(change, said, name="target.vocabulary.txt"):
+    """Change a vocabulary in a copy of the run, or in a folder named by --vocabulary."""
+
+    def case(folder, run):
+        changed = _copied(folder, run) / "checkpoints" / name
+        change(changed)
+        place = folder / "run" / "checkpoints"
+        words = [f"--checkpoint={run}", f"--vocabulary={place}"]
+        if len(said) % 2:  # some of the cases this way, some the other
+            words = [f"--checkpoint={folder / 'run'}"]
+        return words, f"{changed}{said}"
+
+    return case
+
+
+def _lines(change):
+    def apply(path):
+        lines = path.read_text().split("\n")[:-1]
+        change(lines)
+        path.write_text("".join(f"{line}\n" for line in lines))
+
+    return apply
+
+
+def _exchange(lines, a, b):
+    lines[a], lines[b] = lines[b], lines[a]
+
+
+def _no_vocabulary_folder(folder, run):
+    words = [f"--checkpoint={run}", f"--vocabulary={folder / 'no'}"]
+    return words, f"{folder / 'no' / 'source.vocabulary.txt'}: cannot be read: No such file"
+
+
+def _output(name, said):
+    def case(folder, run):
+        (folder / "questions.txt").write_text("你\n")
+        (folder / "file").write_text("stays\n")
+        path = folder / name
+        words = [f"--checkpoint={run}", f"--input={folder / 'questions.txt'}"]
+        return [*words, f"--output={path}"], said.format(path=path, folder=folder)
+
+    return case
+
+
+def _plot(name, count, said, *more):
+    def case(folder, run):
+        (folder / "questions.txt").write_text("你 好\n" * count)
+        path = folder / name
+        words = [f"--checkpoint={run}", f"--input={folder / 'questions.txt'}", *more]
+        return [*words, f"--attention-plot={path}"], f"{path}{said}"
+
+    return case
+
+
+BAD = {
+    "missing": _missing,
+    "none named": _none_named,
+    "empty folder": _empty_folder,
+    "truncated": _truncated,
+    "language model": _language_model,
+    "language model's folder": _language_models_folder,
+    "beam 0": _flag("--beam=0", "--beam is 0; allowed: >= 1"),
+    "temperature 0": _flag("--temperature=0", "--temperature is 0.0; allowed: > 0"),
+    "longest 0": _flag("--longest=0", "--longest is 0; allowed: >= 1"),
+    "penalty below 0": _flag("--length-penalty=-1", "--length-penalty is -1.0; allowed: >= 0"),
+    "method": _flag("--method=best", "--method is 'best'; allowed: beam, greedy, sample"),
+    "output alone": _flag("--output=a", "--output is 'a'; allowed: only with --input"),
+    "plot alone": _flag("--attention-plot=a.png", "--attention-plot is 'a.png'; allowed: only"),
+    "unknown words": _input(
+        "你 好\n谁 呀\n".encode(), ":2: question '谁 呀': none of its words"
+    ),
+    "empty line": _input("你 好\n\n猫\n".encode(), ":2: question '': there is no word in it"),
+    "spaces": _input("你 好\n \u3000\n".encode(), ":2: question ' \\u3000': there is no word"),
+    "no line": _input(b"", ": the file is empty"),
+    "UTF-16": _input("你 好\n".encode("utf-16"), ": this is UTF-16, not UTF-8 text"),
+    "not UTF-8": _input("你\n".encode() + b"\xc4\xe3\n", ":2: byte 0xc4 at offset 4"),
+    "no such input": _flag("--input=/no/such", "/no/such: no such file"),
+    "output is a folder": _output(".", "--output is '{path}', a folder; allowed: a file"),
+    "output below a file": _output("file/a", "{folder}/file: cannot be written: "),
+    "plot's ending": _plot("a.txt", 1, ": no picture's name; allowed endings: pdf, png, svg"),
+    "plot without ending": _plot("png", 1, ": no picture's name; allowed endings: "),
+    "plot of many": _plot("a.png", 17, ": a picture of 17 sentences; allowed: 16"),
+    "plot of long ones": _plot(
+        "a.png", 1, ": a picture of up to 101 tokens in a row; allowed: 100", "--longest=101"
+    ),
+    "other words": _vocabulary(
+        lambda path: path.write_text(path.read_text().replace("的", "得")),
+        ": does not fit the checkpoint: 13 lines with sha256 ",
+    ),
+    "a word more": _vocabulary(
+        lambda path: path.write_text(path.read_text() + "得\n"),
+        ": does not fit the checkpoint: 14 lines with sha256 ",
+    ),
+    "a vocabulary missing": _vocabulary(
+        lambda path: path.unlink(), ": cannot be read: No such file or directory; allowed: "
+    ),
+    "no vocabulary folder": _no_vocabulary_folder,
+    "a word twice": _vocabulary(
+        _lines(lambda lines: lines.insert(9, lines[5])), ":10: token '{5}' is already on line 6"
+    ),
+    "special tokens moved": _vocabulary(
+        _lines(lambda lines: _exchange(lines, 1, 2)), ":3: token <go> must be on line 2"
+    ),
+    "a special token missing": _vocabulary(
+        _lines(lambda lines: lines.pop(0)),
+        ": token <pad> is missing, it must be on line 1",
+        "source.vocabulary.txt",
+    ),
+    "a blank line": _vocabulary(
+        _lines(lambda lines: lines.insert(7, "")), ":8: a blank line, a token is needed"
+    ),
+    "Windows line ends": _vocabulary(
+        lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n")),
+        ":1: token '<pad>\\r' holds white space",
+    ),
+    "a vocabulary in another encoding": _vocabulary(
+        lambda path: path.write_bytes(path.read_text().encode("gb18030")), ":5: byte 0x"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("folder", FOLDERS.values())
+def test_both_programs_refuse_it_in_one_line(runs, tmp_path, monkeypatch, capsys, folder, case):
+    """Before they load a framework, so they can run in this very process."""
+    words, said = BAD[case](tmp_path, runs["paddle"])
+    if "{5}" in said:
+        vocabulary = runs["paddle"] / "checkpoints" / "target.vocabulary.txt"
+        said = said.replace("{5}", vocabulary.read_text().split("\n")[5])
+    before, loaded = sorted(tmp_path.rglob("*")), set(sys.modules)
+    script = str(ROOT / folder / "chat.py")
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    monkeypatch.setattr(sys, "path", [str(ROOT / folder), *sys.path])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(script, run_name="__main__")
+    printed = capsys.readouterr()
+    line = assert_one_line(caught.value.code, printed.err)
+    assert printed.err == f"{line}\n"
+    assert line.startswith(f"error: {said}")
+    assert printed.out == ""
+    assert sorted(tmp_path.rglob("*")) == before, "nothing was written"
+    assert not {"paddle", "tensorflow"} & (set(sys.modules) - loaded)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_aloud(runs, tmp_path, capsys):
+    run = _copied(tmp_path, runs["paddle"])
+    newest = sorted((run / "checkpoints").glob("step-*"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-9])
+    trained, _, _ = opened(run)
+    assert trained.checkpoint.step == 54
+    said = capsys.readouterr().err
+    assert said.startswith(f"passed over a checkpoint: {newest}: not a whole safetensors file")
+    assert said.count("\n") == 1
+
+
+def test_a_defect_in_reading_is_no_bad_question(runs, questions, capsys):
+    """Only what says that it is bad input is taken for it."""
+    trained, model, options = opened(runs["paddle"], input=questions)
+
+    class Broken:
+        def read(self, question):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        converse(lambda: model, chat.Trained(trained.checkpoint, Broken()), options, read_lines)
+    assert issubclass(InputError, Exception)
+    assert InputError.exit_status == 2

@@ -291,6 +291,18 @@ def test_how_many_are_answered_together_decides_nothing(
     assert answers_of(runs["paddle"], capsys, input=questions, method=method).out == whole
 
 
+def test_a_conversation_samples_what_a_file_does(runs, questions, capsys, monkeypatch):
+    """The number of the question counts, not how it is asked."""
+    content = questions.read_bytes() * 2
+    (again := questions.with_name("again.txt")).write_bytes(content)
+    options = {"method": "sample", "temperature": 2.0}
+    whole = answers_of(runs["paddle"], capsys, input=again, **options).out.splitlines()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert answers_of(runs["paddle"], capsys, **options).out.splitlines() == whole
+    half = len(QUESTIONS)
+    assert whole[:half] != whole[half:], "asked again, a question is answered anew"
+
+
 def test_answers_are_cut_at_the_longest_allowed(runs, questions, capsys):
     limited = answers_of(runs["paddle"], capsys, input=questions, longest=1, method="greedy")
     full = answers_of(runs["paddle"], capsys, input=questions, method="greedy")

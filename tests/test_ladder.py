@@ -128,6 +128,15 @@ def test_two_replica_counts_of_different_frameworks_are_compared():
 # faults
 
 
+def largest(tensors, name):
+    """Return the largest magnitude in all tensors of a name's kind, such as all gradients."""
+    kind = name.split("/")[0]
+    return max(
+        (np.abs(a).max(initial=0) for n, a in tensors.items() if n.startswith(f"{kind}/")),
+        default=0.0,
+    )
+
+
 def every_tensor():
     return [n for n in tensor_names(spec_of("float64")) if not n.startswith("batch/")]
 
@@ -141,7 +150,7 @@ def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor(run, side):
         tolerance = TABLE[spec.training.dtype, rung_of(name)]
         array = np.asarray(steps[step][name], np.float64)
         index = tuple(number % size for size in array.shape)
-        allowed = tolerance.allowed(array, array)[index] or 1e-30
+        allowed = tolerance.allowed(array, array, largest(steps[step], name))[index] or 1e-30
         sides = [steps, steps]
 
         def moved(array, share, index=index, allowed=allowed):
@@ -175,7 +184,8 @@ def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor_of_pairs(ca
         index = tuple(number % size for size in array.shape)
         tolerance = TABLE["float64", rung_of(name)]
         moved = array.copy()
-        moved[index] += 2 * tolerance.allowed(array, array)[index] or 1e-30
+        allowed = tolerance.allowed(array, array, largest(steps[step], name))
+        moved[index] += 2 * allowed[index] or 1e-30
         verdict = climbed(spec, steps, changed(steps, step, name, lambda _, m=moved: m))
         first = verdict.mismatches[0]
         assert (first.place.tensor, first.place.step) == (name, step)

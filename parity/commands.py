@@ -14,7 +14,9 @@ import click
 from parity import doctor as doctor_checks
 from parity.bench import bench, bench_text
 from parity.cli import command_options, spec_from, spec_options, take
-from parity.errors import Interrupted
+from parity.errors import Interrupted, UsageError
+from parity.files import make_folder, write_whole
+from parity.html import report_html
 from parity.ladder import climb
 from parity.losses import plot_losses
 from parity.options import BenchOptions, RunOptions
@@ -46,7 +48,7 @@ def run_command(**values: Any) -> int:
         outcome = run(spec, options)
     report = report_values(outcome, options.preset, _command())
     text = report_text(report)
-    save_report(text, report, options.out, options.json)
+    save_report(text, report_html(report), report, options.out, options.json)
     print(text)
     return _MATCH if outcome.matches else _MISMATCH
 
@@ -60,17 +62,44 @@ def run_command(**values: Any) -> int:
 @click.option("--debug", is_flag=True, help="show tracebacks")
 def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool) -> int:
     """Compare two recorded runs with each other and with the oracle."""
-    traces = [Trace(trace_a), Trace(trace_b)]
-    verdict = climb(traces)
-    outcome = Outcome(Spec.from_json(traces[0].header["spec"]))
-    outcome.headers = {f"{trace.label} {trace.folder}": trace.header for trace in traces}
-    outcome.verdicts = [verdict]
-    report = report_values(outcome, traces[0].header.get("preset", "-"), _command())
+    report = _compared(trace_a, trace_b)
     text = report_text(report)
     if json_file is not None:
         save_values(report, json_file)
     print(text)
-    return _MATCH if verdict.matches else _MISMATCH
+    return _MATCH if report["verdict"] == "match" else _MISMATCH
+
+
+@parity.command("report")
+@click.argument("trace_a", type=click.Path(path_type=Path))
+@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    default=Path("out/report.html"),
+    show_default=True,
+    help="the page",
+)
+@click.option("--debug", is_flag=True, help="show tracebacks")
+def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -> int:
+    """Compare two recorded runs, and show what was found as a page that opens offline."""
+    if html_file.is_dir():
+        raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
+    make_folder(html_file.parent)  # now, not after minutes of comparing
+    report = _compared(trace_a, trace_b)
+    write_whole(html_file, report_html(report).encode())
+    print(f"page: {html_file}\nverdict: {report['verdict']}")
+    return _MATCH if report["verdict"] == "match" else _MISMATCH
+
+
+def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
+    """Return the report of two recorded runs as plain values."""
+    traces = [Trace(trace_a), Trace(trace_b)]
+    outcome = Outcome(Spec.from_json(traces[0].header["spec"]))
+    outcome.headers = {f"{trace.label} {trace.folder}": trace.header for trace in traces}
+    outcome.verdicts = [climb(traces)]
+    return report_values(outcome, traces[0].header.get("preset", "-"), _command())
 
 
 @parity.command("bench")

@@ -208,6 +208,7 @@ def compare_step(
     *,
     judge: bool = True,
     known: Mapping[str, Distance] | None = None,
+    seen: dict[str, Distance] | None = None,
 ) -> tuple[dict[str, Distance], Mismatch | None]:
     """Compare all that two sides recorded of a step.
 
@@ -216,6 +217,7 @@ def compare_step(
       dtype: "float32" or "float64", which decides the tolerances.
       judge: whether to hold the differences against the tolerances, or only measure them.
       known: rung -> the worst of the steps before, which spares work where it stays the worst.
+      seen: if given, is filled with tensor -> distance.
 
     Returns:
       Rung -> distance, and the first mismatch. A tensor that only one side has is a mismatch.
@@ -233,7 +235,7 @@ def compare_step(
         else:
             rung = rung_of(name)
             tolerance = TABLE[dtype, rung] if judge else None
-            seen = [
+            used = [
                 found[rung].used or 0.0 for found in (known or {}, distances) if rung in found
             ]
             kind = name.split("/")[0]
@@ -247,10 +249,12 @@ def compare_step(
                 step,
                 name,
                 tolerance,
-                max(seen, default=0.0),
+                max(used, default=0.0),
                 largest.get(kind, 0.0),
             )
             distances.setdefault(rung, Distance()).add(distance)
+            if seen is not None:
+                seen[name] = distance
             if mismatch is None:
                 continue
             found = mismatch

@@ -44,6 +44,7 @@ from parity.decoded import (
     own_scores,
 )
 from parity.errors import UsageError
+from parity.history import History
 from parity.initial import initial_snapshot
 from parity.networks import NETWORKS
 from parity.oracle.decode import OracleModel
@@ -74,6 +75,7 @@ class Verdict:
       amplified: in float64, where rounding that the training amplifies first exceeded the bound
         of the free runs, if it did; from there on only single rungs are judged.
       ties: sentences that a side decoded in another way, by less than rounding decides.
+      history: losses and distances step by step, for pictures.
     """
 
     dtype: str
@@ -83,6 +85,7 @@ class Verdict:
     steps: int = 0
     amplified: Mismatch | None = None
     ties: list[Tie] = field(default_factory=list)
+    history: History = field(default_factory=History)
 
     @property
     def matches(self) -> bool:
@@ -118,6 +121,8 @@ class Ladder:
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._before: dict[str, Tensors] = {}
         self._pairs = _pairs(headers)
+        self._drawn = next(iter(self._pairs), None)  # both frameworks', where two are compared
+        self.verdict.history = History(self.verdict.dtype, self.sides, self._drawn)
 
     def step(self, step: int, tensors: Mapping[str, Tensors]) -> None:
         """Compare one step.
@@ -144,16 +149,22 @@ class Ladder:
         inputs = self._inputs(step, batch)
         expected = self._expect(self._oracle, inputs, step, batch)
         free, found = [], []
+        drawn: dict[str, Distance] = {}
+        shared: dict[str, Tensors] = {}
         for a, b in self._pairs:
-            free.append(self._compare(tensors[a], tensors[b], (a, b), step, free_run=True))
+            kept = drawn if (a, b) == self._drawn else None
+            free.append(
+                self._compare(tensors[a], tensors[b], (a, b), step, free_run=True, seen=kept)
+            )
         for side in self.sides:
             # the oracle sums its losses by the side's own shares of the rows
-            mine = self._shares(expected, tensors[side], inputs)
+            mine = shared[side] = self._shares(expected, tensors[side], inputs)
             free.append(self._compare(tensors[side], mine, (side, ORACLE), step, free_run=True))
             distance, mismatch = check_replicas(tensors[side], side, step, self.names)
             own = self.verdict.pairs.setdefault((side, ORACLE), {})
             own.setdefault("replicas", Distance()).add(distance)
             found.append(mismatch)
+        self.verdict.history.add(step, tensors, shared, drawn)
         if any(free) or not self.judges_free_runs:
             for side in self.sides:
                 one_step = self._one_step(side, inputs, step, tensors[side])
@@ -191,6 +202,7 @@ class Ladder:
         step: int,
         *,
         free_run: bool = False,
+        seen: dict[str, Distance] | None = None,
     ) -> Mismatch | None:
         judge = self.judges_free_runs or not free_run
         batch = [name for name in self.names if name.startswith("batch/")]
@@ -203,9 +215,12 @@ class Ladder:
             batch.remove("batch/sizes")
             rest.remove("loss/replicas")
         dtype = self.spec.training.dtype
-        distances, first = compare_step(a, b, sides, step, batch, dtype)  # always exact
+        # always exact
+        distances, first = compare_step(a, b, sides, step, batch, dtype, seen=seen)
         worst = self.verdict.pairs.setdefault(sides, {})
-        more, second = compare_step(a, b, sides, step, rest, dtype, judge=judge, known=worst)
+        more, second = compare_step(
+            a, b, sides, step, rest, dtype, judge=judge, known=worst, seen=seen
+        )
         for rung, distance in (distances | more).items():
             worst.setdefault(rung, Distance()).add(distance)
         return first or second

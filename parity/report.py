@@ -125,7 +125,8 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
     """Return the whole report as plain values, as written to report.json.
 
     Where one run covers several precisions or replica counts, `dtype` and `replicas` are lists
-    and `rungs` is that of the strictest precision; `runs` holds each precision's own.
+    and `rungs` is that of the strictest precision; `runs` holds each precision's own, and
+    `history` by precision what was seen at every step.
     """
     runs = [verdict_values(verdict) for verdict in outcome.verdicts]
     strictest = next((run for run in runs if run["verdict"] == "mismatch"), runs[0])
@@ -145,6 +146,7 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
         "throughput": throughput(outcome.trainings),
         "first_mismatch": strictest.get("first_mismatch"),
         "runs": runs,
+        "history": {each.dtype: each.history.to_json() for each in outcome.verdicts},
         "trainings": outcome.trainings,
         "spec": outcome.spec.to_json(),
         "command": command,
@@ -152,8 +154,8 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
     }
 
 
-def report_text(values: dict[str, Any]) -> str:
-    """Return the report for a terminal: one table, the speeds, the verdict."""
+def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """Return the rows and headers of the table of rungs, a row per precision and rung."""
     rows = []
     for run in values["runs"]:
         for rung, found in run["rungs"].items():
@@ -186,12 +188,20 @@ def report_text(values: dict[str, Any]) -> str:
         "where Paddle-TF is worst",
     ]
     _drop_blank_columns(rows, headers)
-    lines = [
+    return rows, headers
+
+
+def headline(values: dict[str, Any]) -> str:
+    """Return in a few words what was compared."""
+    return (
         f"{values['network']}, preset {values['preset']}, {values['steps']} steps, "
-        f"replicas {_listed(values['replicas'])}",
-        "",
-        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
-        "",
+        f"replicas {_listed(values['replicas'])}"
+    )
+
+
+def notes(values: dict[str, Any]) -> list[str]:
+    """Return how to read the table of rungs, and what else there is to say of this run."""
+    lines = [
         "Distances are worst |a - b| over the tensor's largest magnitude; the first column is "
         "|a - b|.",
         "Judged is each element: |a - b| <= allowed * (|x| + largest |x| of the tensor); used: "
@@ -212,7 +222,14 @@ def report_text(values: dict[str, Any]) -> str:
             )
     for run in values["runs"]:
         lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
-    lines += ["", *_training_lines(values)]
+    return lines
+
+
+def report_text(values: dict[str, Any]) -> str:
+    """Return the report for a terminal: one table, the speeds, the verdict."""
+    lines = [headline(values), "", _tabulated(*rung_table(values)), "", *notes(values), ""]
+    if values["trainings"]:
+        lines += [_tabulated(*training_table(values)), ""]
     first = values["first_mismatch"]
     if first:
         lines += [first["story"], f"  {first['blame']}", ""]
@@ -220,9 +237,8 @@ def report_text(values: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _training_lines(values: dict[str, Any]) -> list[str]:
-    if not values["trainings"]:
-        return []
+def training_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """Return the rows and headers of the table of what each side does untraced."""
     rows = []
     for label, summary in values["trainings"].items():
         speed, best = summary["tokens_per_second"], summary["best_perplexity"]["test"]
@@ -253,7 +269,11 @@ def _training_lines(values: dict[str, Any]) -> list[str]:
         "exact\nanswers",
     ]
     _drop_blank_columns(rows, headers)
-    return [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
+    return rows, headers
+
+
+def _tabulated(rows: list[list[str]], headers: list[str]) -> str:
+    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
 
 
 def _relative(found: dict[str, Any], side: str, other: str) -> float | None:

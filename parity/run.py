@@ -190,9 +190,12 @@ def throughput(trainings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
     return found
 
 
-def save_report(text: str, values: dict[str, Any], out: Path, extra: Path | None) -> None:
-    """Write report.txt and report.json whole or not at all, and the latter to `extra` too."""
+def save_report(
+    text: str, page: str, values: dict[str, Any], out: Path, extra: Path | None
+) -> None:
+    """Write report.txt, .html and .json whole or not at all, and the last to `extra` too."""
     write_whole(out / "report.txt", text.encode() + b"\n")
+    write_whole(out / "report.html", page.encode())
     save_values(values, out / "report.json")
     if extra is not None:
         save_values(values, extra)

@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import browser
 import pytest
 
 from parity.launch import FOLDERS, ROOT
@@ -39,6 +40,31 @@ TINY = {
 }
 STREAM_BATCHES = 5  # of an epoch of the text below
 STEPS = 7  # over the end of an epoch
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    """Name the marker of the tests that need a browser."""
+    config.addinivalue_line("markers", "browser: needs Chromium")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the tests that need a browser where there is none, unless it is required."""
+    if browser.program() or os.environ.get(browser.REQUIRED):
+        return
+    left_out = [item for item in items if item.get_closest_marker("browser")]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[_LEFT_OUT] = len(left_out)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say in one line what was left out, and how to get it."""
+    if _LEFT_OUT in config.stash:
+        terminalreporter.write_line(
+            f"{config.stash[_LEFT_OUT]} tests left out, {browser.HOW_TO_GET}"
+        )
 
 
 class Job:

@@ -1,0 +1,111 @@
+"""What is kept of every step for the pictures, and how it stays small."""
+
+import json
+
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_pairs_spec, small_spec
+
+from parity.compare import Distance, Place
+from parity.history import MOST_POINTS, History
+from parity.ladder import Ladder
+
+SIDES = ("paddle-2", "tensorflow-2")
+TENSOR = "weight/embed/table"
+
+
+def add(history, step, loss=(2.0, 2.0), oracle=2.0, relative=0.0, where=True, shares=None):
+    """Add a step of two sides."""
+    tensors = {
+        side: {
+            "loss/global": np.asarray(value),
+            "loss/replicas": np.array(shares or [value / 2] * 2),
+        }
+        for side, value in zip(SIDES, loss, strict=True)
+    }
+    expected = {"loss/global": np.asarray(oracle), "loss/replicas": np.array([oracle / 2] * 2)}
+    place = Place(step, TENSOR, (0,)) if where else None
+    distance = Distance(relative, relative, place)
+    history.add(step, tensors, dict.fromkeys(SIDES, expected), {TENSOR: distance})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_distances_are_in_units_in_the_last_place(dtype):
+    history = History(dtype, SIDES, SIDES)
+    unit = float(np.spacing(np.dtype(dtype).type(2.5)))
+    add(history, 0, (2.5, 2.5 + 3 * unit), 2.5 + 4 * unit)
+    found = history.to_json()
+    assert found["difference"] == [3.0]
+    assert found["from_oracle"] == {"paddle-2": [4.0], "tensorflow-2": [1.0]}
+    assert found["loss"]["tensorflow-2"] == [2.5 + 3 * unit]
+    assert found["loss"]["oracle"] == [2.5 + 4 * unit]
+
+
+@pytest.mark.parametrize("steps", [1, MOST_POINTS, MOST_POINTS + 1, 4 * MOST_POINTS + 7])
+def test_a_long_run_keeps_the_greatest_of_equal_spans(steps):
+    history = History("float64", SIDES, SIDES)
+    draw = np.random.default_rng(1)
+    relative = [float(f"{each:.3g}") for each in draw.random(steps)]
+    for step in range(steps):
+        add(history, step, (float(step), float(step)), relative=relative[step])
+    found = history.to_json()
+    span, points = found["span"], len(found["steps"])
+    assert span == {1: 1, MOST_POINTS: 1, MOST_POINTS + 1: 2, 4 * MOST_POINTS + 7: 8}[steps]
+    assert points == -(-steps // span) <= MOST_POINTS
+    groups = [range(i, min(i + span, steps)) for i in range(0, steps, span)]
+    assert found["steps"] == [group[-1] for group in groups]
+    assert found["loss"]["paddle-2"] == [float(group[-1]) for group in groups]
+    assert found["relative"][TENSOR] == [max(relative[s] for s in group) for group in groups]
+
+
+def test_what_json_cannot_hold_is_left_out():
+    history = History("float32", SIDES, SIDES)
+    add(history, 0, (np.inf, np.nan), np.nan, relative=np.nan)
+    add(history, 1, (0.0, 0.0), 0.0, where=False, shares=[1.0])
+    found = history.to_json()
+    json.dumps(found, allow_nan=False)
+    assert found["loss"] == {"paddle-2": [None, 0.0], "tensorflow-2": [None, 0.0]} | {
+        "oracle": [None, 0.0]
+    }
+    assert found["difference"] == [None, 0.0]
+    assert found["relative"][TENSOR] == [None, None], "shapes that differ have no distance"
+    assert found["replica_loss"]["paddle-2"]["side"] == [[None, 1.0], [None, None]]
+
+
+def test_a_history_of_nothing():
+    assert json.loads(json.dumps(History().to_json(), allow_nan=False))["steps"] == []
+
+
+@pytest.mark.parametrize("spec", [small_spec(), small_pairs_spec()], ids=lambda s: s.network)
+def test_a_ladder_keeps_every_step_of_the_first_pair(spec):
+    steps = recorded_steps(spec, 5)
+    off = [dict(tensors) for tensors in steps]
+    name = "gradient/softmax/bias"
+    off[4][name] = off[4][name] * 1.5
+    sides = dict(zip(SIDES, (steps, off), strict=True)) | {
+        "paddle-3": recorded_steps(spec, 5, 3)
+    }
+    ladder = Ladder(
+        {
+            side: header(spec, side.split("-")[0], int(side[-1]))
+            for side in ("paddle-2", "tensorflow-2", "paddle-3")
+        }
+    )
+    for step in range(5):
+        ladder.step(step, {side: recorded[step] for side, recorded in sides.items()})
+    found = ladder.verdict.history.to_json()
+    assert found["pair"] == list(SIDES)
+    assert found["steps"] == [0, 1, 2, 3, 4]
+    assert found["loss"]["paddle-2"] == [float(each["loss/global"]) for each in steps]
+    assert found["loss"]["oracle"] == pytest.approx(found["loss"]["paddle-2"], rel=1e-12)
+    for side, recorded in sides.items():
+        shares = np.transpose([each["loss/replicas"] for each in recorded])
+        assert found["replica_loss"][side]["side"] == shares.tolist()
+        np.testing.assert_allclose(found["replica_loss"][side]["oracle"], shares, rtol=1e-12)
+    assert list(found["relative"]) == [
+        each for each in ladder.names if each in steps[0] and not each.startswith("replicas/")
+    ]
+    for tensor, relative in found["relative"].items():
+        a, b = steps[4][name], off[4][name]
+        expected = np.abs(a - b).max() / np.abs(b).max() if tensor == name else 0.0
+        assert relative == [0.0] * 4 + [float(f"{expected:.3g}")]

@@ -42,9 +42,9 @@ def _tiny_pairs(**network: Any) -> Spec:
             batch_size=32,
             optimizer="adam",
             learning_rate=0.005,
-            decay=0.9,
-            decay_after=25,
-            epochs=50,
+            decay=0.93,
+            decay_after=30,
+            epochs=70,
         ),
     )
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,7 +55,7 @@ class Side:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=_end_with_parent,
+                    preexec_fn=partial(_end_with_parent, os.getpid()),
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
@@ -110,9 +111,11 @@ class Side:
             self._process.wait()
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process once the harness is gone, even if it was killed."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before it could be asked
+        os._exit(1)
 
 
 def spec_flags(spec: Spec) -> list[str]:

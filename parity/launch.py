@@ -48,6 +48,8 @@ class Side:
             *spec_flags(spec),
             *_flags(options),
         ]
+        # A signal amid the fork would be lost with the exception it raises there.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             with log.open("wb") as file:
                 self._process = subprocess.Popen(
@@ -55,10 +57,12 @@ class Side:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=partial(_end_with_parent, os.getpid()),
+                    preexec_fn=partial(_end_with_parent, os.getpid(), before),
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def check(self) -> None:
         """See that it is still running, or has ended well.
@@ -111,8 +115,14 @@ class Side:
             self._process.wait()
 
 
-def _end_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process once the harness is gone, even if it was killed."""
+def _end_with_parent(parent: int, signals: set) -> None:
+    """Ask the kernel to kill this process once the harness is gone, even if it was killed.
+
+    Args:
+      parent: the harness.
+      signals: that were blocked before this process was made.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was gone before it could be asked
         os._exit(1)

@@ -29,6 +29,11 @@ _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 
 
+def interpreter(framework: str) -> str:
+    """Return the Python that runs a framework's scripts."""
+    return os.environ.get(f"PARITY_{framework.upper()}_PYTHON", sys.executable)
+
+
 class Side:
     """A running `train.py`; leaving the context stops it.
 
@@ -43,7 +48,7 @@ class Side:
         self.framework, self.log = framework, log
         make_folder(log.parent)
         command = [
-            os.environ.get(f"PARITY_{framework.upper()}_PYTHON", sys.executable),
+            interpreter(framework),
             str(ROOT / FOLDERS[framework] / "train.py"),
             *spec_flags(spec),
             *_flags(options),

@@ -1,15 +1,13 @@
 """Real trainings on small texts, each run once in a session and shared by the tests.
 
 A framework is imported once, in a process that forks one for every training: see
-tests/fork_server.py. Tests of starting and stopping start `train.py` themselves.
+parity/fork_server.py. Tests of starting and stopping start `train.py` themselves.
 """
 
-import inspect
 import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +16,7 @@ from pathlib import Path
 import browser
 import pytest
 
+from parity.fork_server import ForkServer
 from parity.launch import FOLDERS, ROOT
 from parity.trace import Trace
 
@@ -65,91 +64,6 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(
             f"{config.stash[_LEFT_OUT]} tests left out, {browser.HOW_TO_GET}"
         )
-
-
-class Job:
-    """A process of a fork server.
-
-    Attributes:
-      pid: of the process.
-      folder: holds its stdout and stderr.
-    """
-
-    def __init__(self, path: Path, folder: Path, request: dict):
-        self.folder = folder
-        self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(str(path))
-        self._stream = self._connection.makefile("rw")
-        outputs = {name: str(folder / name) for name in ("stdout", "stderr")}
-        print(json.dumps(request | outputs), file=self._stream, flush=True)
-        self.pid = json.loads(self._stream.readline())["pid"]
-
-    def wait(self):
-        """Return (exit status, what a called function returned, stderr) once it has ended."""
-        answer = json.loads(self._stream.readline())
-        self._connection.close()
-        returned = json.loads(answer["returned"]) if answer["returned"] else None
-        return answer["status"], returned, (self.folder / "stderr").read_text()
-
-    def printed(self) -> str:
-        """Return what it has written on its stdout."""
-        return (self.folder / "stdout").read_text()
-
-    def interrupt(self, number: int, after: Path) -> None:
-        """Send a signal once a file exists."""
-        wait_for(after.exists)
-        os.kill(self.pid, number)
-
-
-class Framework:
-    """Runs a framework's scripts, or a test's function, in a process of its own."""
-
-    def __init__(self, name: str, folder: Path):
-        self.name, self._folder, self._count = name, folder, 0
-        self._socket = folder / "socket"
-        self._errors = (folder / "server").open("w+")
-        self._server = subprocess.Popen(
-            [sys.executable, "tests/fork_server.py", name, self._socket],
-            cwd=ROOT,
-            stderr=self._errors,
-        )
-
-    def _start(self, request: dict, environment: dict | None = None) -> Job:
-        wait_for(self._ready)
-        self._count += 1
-        folder = self._folder / str(self._count)
-        folder.mkdir()
-        return Job(self._socket, folder, request | {"environment": environment or {}})
-
-    def _ready(self) -> bool:
-        if self._server.poll() is not None:
-            self._errors.seek(0)
-            raise RuntimeError(f"{self.name} cannot be started: {self._errors.read()}")
-        return self._socket.exists()
-
-    def train(self, *flags) -> Job:
-        """Start `train.py` with some flags."""
-        script = str(ROOT / FOLDERS[self.name] / "train.py")
-        return self._start({"argv": [script, *map(str, flags)]})
-
-    def chat(self, *flags, stdin: Path | None = None, terminal: str | None = None) -> Job:
-        """Start `chat.py` with some flags; a terminal is in place of all three streams."""
-        script = str(ROOT / FOLDERS[self.name] / "chat.py")
-        request = {"argv": [script, *map(str, flags)], "terminal": terminal}
-        return self._start(request | ({"stdin": str(stdin)} if stdin else {}))
-
-    def call(self, function, *arguments):
-        """Return what a function of a test module returns; it must be possible as JSON."""
-        request = {"call": [inspect.getfile(function), function.__name__, arguments]}
-        status, returned, errors = self._start(request).wait()
-        assert status == 0, errors
-        return returned
-
-    def stop(self) -> None:
-        """End the server."""
-        self._server.kill()
-        self._server.wait()
-        self._errors.close()
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -202,14 +116,14 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def frameworks(tmp_path_factory):
     """Start both frameworks, at the same time."""
-    started = {name: Framework(name, tmp_path_factory.mktemp(name[0])) for name in FRAMEWORKS}
+    started = {name: ForkServer(name, tmp_path_factory.mktemp(name[0])) for name in FRAMEWORKS}
     yield started
     for framework in started.values():
         framework.stop()
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def framework(request, frameworks) -> Framework:
+def framework(request, frameworks) -> ForkServer:
     """Return each framework in turn."""
     return frameworks[request.param]
 

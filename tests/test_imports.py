@@ -18,6 +18,8 @@ ALLOWED = {
     "tf_impl": {"tf_impl", "parity", "data"},
 }
 OWN_FRAMEWORK = {"paddle_impl": {"paddle"}, "tf_impl": {"tensorflow"}}
+# Loads the engine that it is told to, in a process that serves no other purpose.
+BY_NAME = ROOT / "parity" / "fork_server.py"
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
@@ -31,7 +33,7 @@ def imported(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: a relative import; modules have full names"
             found.add(node.module.split(".")[0])
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
-            raise AssertionError(f"{path}: imports by a name that cannot be read here")
+            assert path == BY_NAME, f"{path}: imports by a name that cannot be read here"
     return found
 
 

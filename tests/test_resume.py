@@ -90,7 +90,8 @@ def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(
     given = {"data": text, "cache": cache, "epochs": 300, "dtype": "float64", "replicas": 1}
     out = tmp_path / "run"
     job = framework.train(*flags(**given, out=out, checkpoint_every=7))
-    job.interrupt(number, after=out / "checkpoints" / "latest")
+    wait_for((out / "checkpoints" / "latest").exists)
+    os.kill(job.pid, number)
     status, _, said = job.wait()
     line = assert_one_line(status, said, SIGNALS[number])
     stopped = int((out / "checkpoints" / "latest").read_text()[5:13])
@@ -132,7 +133,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(framework, text, cache, t
     step = load_checkpoint(newest).step
     status, _, said = framework.train(*flags(**given, steps=step + 1, resume=True)).wait()
     assert status == 0, said
-    assert f"resumed at step {step}, from a checkpoint that {framework.name} wrote" in said
+    assert f"resumed at step {step}, from a checkpoint that {framework.framework} wrote" in said
     assert json.loads((out / "summary.json").read_text())["steps"] == 1
 
 

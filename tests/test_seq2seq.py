@@ -270,7 +270,7 @@ def _same(found, expected):
     ids=["general", "bahdanau-fed", "scaled-fed"],
 )
 def test_beam_search_is_exhaustive_search_where_the_beam_is_wide(framework, values):
-    found = framework.call(_searches, framework.name, values)
+    found = framework.call(_searches, framework.framework, values)
     assert len(found["exhaustive"][0]) == 1 + 3 + 9 + 27 + 81, "answers of up to 4 tokens"
     _same(found["wide"], found["exhaustive"])
     spec = small_spec(**values)

@@ -15,11 +15,21 @@ from parity import doctor as doctor_checks
 from parity.bench import bench, bench_text
 from parity.cli import command_options, spec_from, spec_options, take
 from parity.errors import Interrupted, UsageError
+from parity.faults.hunt import (
+    SAVED,
+    catalogue_text,
+    fault_text,
+    findings_text,
+    findings_values,
+    hunt,
+    save_signatures,
+)
 from parity.files import make_folder, write_whole
 from parity.html import report_html
 from parity.ladder import climb
+from parity.launch import ROOT
 from parity.losses import plot_losses
-from parity.options import BenchOptions, RunOptions
+from parity.options import BenchOptions, FaultOptions, RunOptions
 from parity.presets import BENCHED
 from parity.report import report_text, report_values
 from parity.run import Outcome, run, save_report, save_values
@@ -120,6 +130,26 @@ def bench_command(**values: Any) -> int:
     if options.json is not None:
         save_values(found[0] if len(found) == 1 else {"benches": found}, options.json)
     return 0
+
+
+@parity.command("faults")
+@command_options(FaultOptions)
+def faults_command(**values: Any) -> int:
+    """Plant known faults in one side's code, one at a time, and see that each is found."""
+    options = take(FaultOptions, values)
+    if options.list_only or options.show is not None:
+        print(catalogue_text() if options.show is None else fault_text(options.show))
+        return 0
+    with terminated():
+        findings = hunt(options)
+    text, found = findings_text(findings), findings_values(findings)
+    write_whole(options.out / "faults.txt", text.encode() + b"\n")
+    for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
+        save_values(found, path)
+    if options.save_signatures:
+        text += f"\n{save_signatures(findings)} signatures kept in {SAVED.relative_to(ROOT)}"
+    print(text)
+    return _MATCH if found["all_found"] else _MISMATCH
 
 
 @parity.command("losses")

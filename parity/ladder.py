@@ -51,6 +51,7 @@ from parity.oracle.decode import OracleModel
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.training import Oracle
 from parity.parameters import snapshot_names
+from parity.signatures import Evidence
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, dropout_masks
 from parity.tolerances import TABLE
@@ -58,6 +59,10 @@ from parity.trace import RUNGS, Trace, records_logits
 
 ORACLE = "oracle"
 ONE_STEP = "oracle, one step"
+
+# Of a batch, what the spec says and not the text.
+_SCHEDULED = ("batch/learning_rate",)
+_REPLICA = " replica"
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -74,6 +79,8 @@ class Verdict:
       steps: how many were compared.
       amplified: in float64, where rounding that the training amplifies first exceeded the bound
         of the free runs, if it did; from there on only single rungs are judged.
+      evidence: side -> what it has in the first tensor that differs; of the sides that depart
+        from the oracle there, or of both where that cannot be said.
       ties: sentences that a side decoded in another way, by less than rounding decides.
       history: losses and distances step by step, for pictures.
     """
@@ -84,6 +91,7 @@ class Verdict:
     oracle: Tensors = field(default_factory=dict)
     steps: int = 0
     amplified: Mismatch | None = None
+    evidence: dict[str, Evidence] = field(default_factory=dict)
     ties: list[Tie] = field(default_factory=list)
     history: History = field(default_factory=History)
 
@@ -91,6 +99,25 @@ class Verdict:
     def matches(self) -> bool:
         """Return whether nothing differed by more than is allowed."""
         return not self.mismatches
+
+    def departing(self) -> list[str]:
+        """Return the sides that depart from the oracle in the first tensor that differs.
+
+        None where the oracle has no part in it: it reads the batches that the sides have read.
+        """
+        if self.matches:
+            return []
+        first, found = self.mismatches[0], set()
+        if first.rung == "batch" and first.place.tensor not in _SCHEDULED:
+            return []
+        for mismatch in self.mismatches:
+            a, b = mismatch.sides
+            if mismatch.place.tensor == first.place.tensor:
+                if first.rung == "replicas":
+                    found.add(a.removesuffix(_REPLICA))
+                elif b in (ORACLE, ONE_STEP):
+                    found.add(a)
+        return sorted(found)
 
     def allowed(self, rung: str) -> str:
         """Return what a rung allows, for people."""
@@ -182,7 +209,46 @@ class Ladder:
         )
         self.verdict.oracle = expected
         self.verdict.steps = step + 1
+        if not self.verdict.matches:
+            self._gather_evidence(step, tensors, inputs)
         self._before = dict(tensors)
+
+    def _gather_evidence(
+        self, step: int, tensors: Mapping[str, Tensors], inputs: StepInputs
+    ) -> None:
+        """Keep what tells the causes of a mismatch apart; see parity/signatures.py."""
+        first = self.verdict.mismatches[0].place.tensor
+        departing = self.verdict.departing()
+        dtype = self.spec.training.dtype
+        axes = NETWORKS[self.spec.network].activations(self.spec.model)
+        for side in departing or self.sides[:2]:
+            recorded = tensors[side]
+            expected: Tensors = self._one_step(side, inputs, step, recorded)
+            if departing:
+                expected = self._shares(expected, recorded, inputs)
+            else:
+                expected = tensors[next(other for other in self.sides if other != side)]
+            wrong = [
+                name
+                for name in self.names
+                if name in recorded
+                and name in expected
+                and compare_step(recorded, expected, (side, ""), step, [name], dtype)[1]
+            ]
+            wrong += [
+                name for name in recorded if name.startswith("replicas/") and name == first
+            ]
+            on_time = axes.get(first.removeprefix("forward/"), ())[1:2]
+            lengths = NETWORKS[self.spec.network].lengths.get(str(*on_time))
+            self.verdict.evidence[side] = Evidence(
+                step,
+                first,
+                recorded.get(first),
+                expected.get(first),
+                tuple(wrong),
+                tuple(recorded["batch/sizes"].tolist()),
+                inputs.batch[lengths] if lengths else None,
+            )
 
     def _judge_free_runs_no_more(self, departed: list[Mismatch]) -> None:
         self.judges_free_runs = False

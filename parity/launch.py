@@ -51,7 +51,7 @@ class Side:
             interpreter(framework),
             str(ROOT / FOLDERS[framework] / "train.py"),
             *spec_flags(spec),
-            *_flags(options),
+            *option_flags(options),
         ]
         # A signal amid the fork would be lost with the exception it raises there.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -94,17 +94,7 @@ class Side:
         return self._process.poll() is not None
 
     def _raise(self, status: int) -> None:
-        lines = self.log.read_text(errors="replace").splitlines()
-        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        if said and status in (2, 3):
-            kind = {2: UsageError, 3: NumericFailure}[status]
-            raise kind(f"{self.framework}: {said[-1]}")
-        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
-        how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
-        message = f"{self.framework} ended with {how}: {last} (the rest is in {self.log})"
-        if status < 0:
-            status = 128 - status  # a signal, as a shell reports it
-        raise SideFailed(message, DEFECT_STATUS if status == 1 else status)
+        raise_for(self.framework, status, self.log)
 
     def __enter__(self) -> "Side":
         return self
@@ -118,6 +108,31 @@ class Side:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+
+def raise_for(framework: str, status: int, log: Path) -> None:
+    """Raise what a side's process ended with, unless it ended well.
+
+    Args:
+      status: of the process, negative for a signal.
+      log: what it printed.
+
+    Raises:
+      UsageError, NumericFailure, SideFailed: with its own message.
+    """
+    if status == 0:
+        return
+    lines = log.read_text(errors="replace").splitlines()
+    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if said and status in (2, 3):
+        kind = {2: UsageError, 3: NumericFailure}[status]
+        raise kind(f"{framework}: {said[-1]}")
+    last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+    how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
+    message = f"{framework} ended with {how}: {last} (the rest is in {log})"
+    if status < 0:
+        status = 128 - status  # a signal, as a shell reports it
+    raise SideFailed(message, DEFECT_STATUS if status == 1 else status)
 
 
 def _end_with_parent(parent: int, signals: set) -> None:
@@ -142,10 +157,11 @@ def spec_flags(spec: Spec) -> list[str]:
         if isinstance(value, bool)
     ]
     others = {name: value for name, value in values.items() if not isinstance(value, bool)}
-    return ["--network", spec.network, *switches, *_flags(others)]
+    return ["--network", spec.network, *switches, *option_flags(others)]
 
 
-def _flags(values: Mapping[str, Any]) -> list[str]:
+def option_flags(values: Mapping[str, Any]) -> list[str]:
+    """Return the flags that set these values; of a None or False there is none."""
     words: list[str] = []
     for name, value in values.items():
         if value is True:

@@ -121,4 +121,25 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+@dataclass(frozen=True)
+class FaultOptions:
+    """Options of `python -m parity faults`."""
+
+    only: tuple[str, ...] = option((), "faults to plant, such as gates-i-f,no-mask [all]")
+    sides: tuple[str, ...] = option(("paddle", "tensorflow"), "sides to plant them in, one at a time", choices=("paddle", "tensorflow"))
+    dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
+    out: Path = option(Path("out/faults"), "folder of faults.json and faults.txt")
+    json: Path | None = option(None, "also write faults.json here")
+    jobs: int = option(2, "runs at a time", at_least=1)
+    list_only: bool = option(False, "print the catalogue, and plant nothing")
+    show: str | None = option(None, "print what this fault changes, and plant nothing")
+    pages: bool = option(False, "write the report's page of every mismatch under --out")
+    keep: bool = option(False, "keep the copies of the project that faults are planted in")
+    save_signatures: bool = option(False, "keep the signatures that were seen as the reference for likely causes")
+    debug: bool = option(False, "show tracebacks")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 # fmt: on

@@ -10,6 +10,7 @@ from tabulate import tabulate
 from parity.compare import Distance, Mismatch
 from parity.ladder import ONE_STEP, ORACLE, Verdict, rungs
 from parity.run import Outcome, throughput
+from parity.signatures import Cause, likely_causes, signature
 
 
 def describe_mismatch(mismatch: Mismatch, oracle: Any, dtype: str) -> str:
@@ -49,16 +50,22 @@ def blame(verdict: Verdict) -> str:
     """Say which side departs from the oracle in the first tensor that differs."""
     if verdict.matches:
         return ""
-    first = verdict.mismatches[0]
-    against_oracle = {ORACLE, ONE_STEP}
-    departing = {
-        next(side for side in mismatch.sides if side not in against_oracle)
-        for mismatch in verdict.mismatches
-        if mismatch.place.tensor == first.place.tensor and against_oracle & set(mismatch.sides)
-    }
-    if not departing:
-        return "neither side departs from the oracle in it by more than is allowed"
-    return f"departing from the oracle in it: {', '.join(sorted(departing))}"
+    departing = verdict.departing()
+    if departing:
+        return f"departing from the oracle in it: {', '.join(departing)}"
+    if verdict.mismatches[0].rung == "batch":
+        return "the sides did not read the same batch; the oracle has no text of its own"
+    return "neither side departs from the oracle in it by more than is allowed"
+
+
+def likely(verdict: Verdict) -> list[Cause]:
+    """Return the faults of the catalogue that look like the first mismatch, likeliest first."""
+    best: dict[str, Cause] = {}
+    for evidence in verdict.evidence.values():
+        for cause in likely_causes(signature(evidence)):
+            if cause.fault not in best or cause.fit > best[cause.fault].fit:
+                best[cause.fault] = cause
+    return sorted(best.values(), key=lambda cause: -cause.fit)
 
 
 def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
@@ -116,6 +123,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "problem": first.problem or None,
             "elements": [first.count, first.size],
             "blame": blame(verdict),
+            "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }
     return values
@@ -232,9 +240,14 @@ def report_text(values: dict[str, Any]) -> str:
         lines += [_tabulated(*training_table(values)), ""]
     first = values["first_mismatch"]
     if first:
-        lines += [first["story"], f"  {first['blame']}", ""]
+        lines += [first["story"], f"  {first['blame']}", *_causes(first["likely_causes"]), ""]
     lines.append(f"verdict: {values['verdict']}")
     return "\n".join(lines)
+
+
+def _causes(causes: list[dict[str, Any]]) -> list[str]:
+    lines = [f"    {cause['cause']} ({cause['fault']}, {cause['fit']:.0%})" for cause in causes]
+    return ["  likely causes, by what planted faults look like:", *lines] if lines else []
 
 
 def training_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:

@@ -1,0 +1,245 @@
+"""Faults of what is read: batches, shares of the replicas, masks of dropout, the schedule."""
+
+from parity.faults.catalogue.edits import mirrored, paddle, shared, tensorflow
+from parity.faults.fault import Fault
+
+_EMBEDDED = ("forward/embedded",)
+_MINE = "mine = {name: split[replica] for name, split in parts.items()}"
+
+FAULTS = (
+    Fault(
+        "targets-are-tokens",
+        "the targets are the tokens themselves, not the next ones",
+        "Targets",
+        "stream",
+        ("batch/targets",),
+        shared(
+            "data/language_model.py",
+            ("targets[row, :length] = ids[1:]", "targets[row, :length] = ids[:-1]"),
+        ),
+    ),
+    Fault(
+        "other-order",
+        "one side shuffles its rows by another seed",
+        "Splitting a batch",
+        "sentences",
+        ("batch/tokens",),
+        shared(
+            "data/language_model.py",
+            (
+                "self._text, self._seed, self._shuffle = text, seed, shuffle",
+                "self._text, self._seed, self._shuffle = text, seed + 1, shuffle",
+            ),
+        ),
+    ),
+    Fault(
+        "remainder-last",
+        "the last replica gets the rows left over, not the first ones",
+        "Splitting a batch",
+        "stream",
+        ("batch/sizes",),
+        shared(
+            "parity/replicas.py",
+            (
+                "return [base + 1] * more + [base] * (replicas - more)",
+                "return [base] * (replicas - more) + [base + 1] * more",
+            ),
+        ),
+    ),
+    Fault(
+        "rows-dropped",
+        "rows that do not divide by the replicas are dropped",
+        "Splitting a batch",
+        "stream",
+        ("*batch/sizes is*",),
+        {
+            "paddle": shared(
+                "parity/replicas.py",
+                (
+                    "return [base + 1] * more + [base] * (replicas - more)",
+                    "return [base] * replicas",
+                ),
+            )["paddle"],
+            "tensorflow": shared(
+                "parity/replicas.py",
+                (
+                    "return [base + 1] * more + [base] * (replicas - more)",
+                    "return [base] * replicas",
+                ),
+            )["tensorflow"]
+            + tensorflow(
+                "parallel/towers.py",
+                (
+                    "name: tf.split(tensor, sizes,",
+                    "name: tf.split(tensor[: tf.reduce_sum(sizes)], sizes,",
+                ),
+            )["tensorflow"],
+        },
+    ),
+    Fault(
+        "same-rows",
+        "every replica is fed the same rows",
+        "Splitting a batch",
+        "stream",
+        _EMBEDDED,
+        tensorflow(
+            "parallel/towers.py",
+            (
+                _MINE,
+                "mine = {n: split[0][: tf.shape(split[replica])[0]] for n, split in parts.items()}",
+            ),
+        )
+        | paddle(
+            "trainer.py",
+            (
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        feeds = [\n"
+                "            {name: feeds[0][name][: len(array)] for name, array in feed.items()}\n"
+                "            for feed in feeds\n"
+                "        ]\n"
+                "        values =",
+            ),
+        ),
+    ),
+    Fault(
+        "rows-in-other-order",
+        "the replicas' rows are put together in another order than they were given out",
+        "Fetches",
+        "sentences",
+        _EMBEDDED,
+        tensorflow(
+            "parallel/towers.py",
+            (_MINE, "mine = {name: split[replica][::-1] for name, split in parts.items()}"),
+        ),
+    ),
+    Fault(
+        "mask-of-first-replica",
+        "every replica drops by the first one's mask",
+        "Dropout",
+        "stream",
+        ("forward/lstm_0/hidden",),
+        tensorflow(
+            "parallel/towers.py",
+            (
+                _MINE,
+                """mine = {
+                name: split[0][: tf.shape(split[replica])[0]]
+                if name.startswith("mask/")
+                else split[replica]
+                for name, split in parts.items()
+            }""",
+            ),
+        )
+        | paddle(
+            "trainer.py",
+            (
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        for feed in feeds:\n"
+                "            for name in feed:\n"
+                '                if name.startswith("mask/"):\n'
+                "                    feed[name] = feeds[0][name][: len(feed[name])]\n"
+                "        values =",
+            ),
+        ),
+    ),
+    Fault(
+        "mask-of-other-layer",
+        "all layers drop by one mask",
+        "Dropout",
+        "stream",
+        ("forward/lstm_1/hidden",),
+        shared(
+            "parity/steps.py",
+            (
+                "np.random.PCG64([spec.training.seed, step, place])",
+                "np.random.PCG64([spec.training.seed, step, min(place, 1)])",
+            ),
+        ),
+    ),
+    Fault(
+        "mask-of-first-step",
+        "dropout draws its mask once, not at every step",
+        "Dropout",
+        "stream",
+        ("forward/lstm_0/hidden",),
+        shared(
+            "parity/steps.py",
+            (
+                "np.random.PCG64([spec.training.seed, step, place])",
+                "np.random.PCG64([spec.training.seed, 0, place])",
+            ),
+        ),
+    ),
+    Fault(
+        "mask-not-scaled",
+        "what dropout keeps is not scaled by 1/keep (downgrade_in_infer)",
+        "Dropout",
+        "stream",
+        ("forward/lstm_0/hidden",),
+        shared(
+            "parity/steps.py",
+            (
+                "(drawn < model.keep).astype(dtype) / dtype.type(model.keep)",
+                "(drawn < model.keep).astype(dtype)",
+            ),
+        ),
+    ),
+    Fault(
+        "keep-is-drop",
+        "the probability of keeping a unit is taken for that of dropping it",
+        "Dropout",
+        "stream",
+        ("forward/lstm_0/hidden",),
+        shared(
+            "parity/steps.py",
+            (
+                "(drawn < model.keep).astype(dtype) / dtype.type(model.keep)",
+                "(drawn >= model.keep).astype(dtype) / dtype.type(1 - model.keep)",
+            ),
+        ),
+    ),
+    Fault(
+        "no-dropout-at-the-top",
+        "the top layer's output is not dropped from",
+        "Dropout",
+        "stream",
+        ("forward/logits",),
+        mirrored(
+            "networks.py",
+            (
+                "        hidden = dropout(hidden, masks.get(name))\n        states",
+                "        hidden = dropout(hidden, masks.get(name)) if k == 0 else hidden\n        states",
+            ),
+        ),
+    ),
+    Fault(
+        "schedule-early",
+        "the learning rate decays one epoch too early",
+        "Learning rate",
+        "stream",
+        ("batch/learning_rate",),
+        shared(
+            "parity/spec.py",
+            (
+                "max(epoch + 1 - training.decay_after, 0)",
+                "max(epoch + 2 - training.decay_after, 0)",
+            ),
+        ),
+    ),
+    Fault(
+        "schedule-by-step",
+        "the learning rate decays with every step, not with every epoch",
+        "Learning rate",
+        "stream",
+        ("batch/learning_rate",),
+        shared(
+            "parity/training.py",
+            (
+                "epoch = self.step // per_epoch\n                rate",
+                "epoch = self.step\n                rate",
+            ),
+        ),
+    ),
+)

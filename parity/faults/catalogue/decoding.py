@@ -1,0 +1,122 @@
+"""Faults of decoding: greedy and beam search with the weights after the last step."""
+
+from parity.faults.catalogue.edits import mirrored, shared
+from parity.faults.fault import Fault
+
+_FILE = "parity/decoding.py"
+_BEAM = ("decode/beam_tokens", "decode/beam_finished", "decode/beam_scores")
+_ANY = ("decode/greedy_*",)
+
+FAULTS = (
+    Fault(
+        "no-length-penalty",
+        "finished answers are ranked without the length penalty",
+        "Decoding",
+        "bahdanau, fed",
+        _BEAM,
+        shared(
+            _FILE,
+            (
+                "pool.offer(live, row, ended[row], ended[row] / penalty, finished=True)",
+                "pool.offer(live, row, ended[row], ended[row], finished=True)",
+            ),
+        ),
+    ),
+    Fault(
+        "length-without-end",
+        "the length penalty does not count the end of the answer",
+        "Decoding",
+        "bahdanau, fed",
+        _BEAM,
+        shared(
+            _FILE,
+            (
+                "        penalty = length_penalty_of(length, length_penalty)\n",
+                "        penalty = length_penalty_of(length - 1, length_penalty)\n",
+            ),
+        ),
+    ),
+    Fault(
+        "end-for-go",
+        "decoding starts with <eos>, not with <go>",
+        "Decoding",
+        "bahdanau, fed",
+        _ANY,
+        shared(
+            _FILE, ("np.full(len(self.sentences), GO)", "np.full(len(self.sentences), EOS)")
+        ),
+    ),
+    Fault(
+        "go-and-end-swapped",
+        "<go> and <eos> are exchanged",
+        "Decoding",
+        "bahdanau, fed",
+        _ANY,
+        shared(
+            _FILE,
+            ("PAD, GO, EOS, UNKNOWN = range(4)", "PAD, EOS, GO, UNKNOWN = range(4)"),
+            ("FIRST = EOS ", "FIRST = GO "),
+        ),
+    ),
+    Fault(
+        "beams-keep-their-state",
+        "hypotheses that were reordered keep the states of the rows they come to lie in",
+        "Decoding",
+        "bahdanau, fed",
+        _BEAM,
+        shared(
+            _FILE,
+            (
+                "        self._state = {name: array[rows] for name, array in self._state.items()}\n",
+                "        self._state = {\n"
+                '            name: array[np.arange(len(rows)) % len(array)] if name == "h" else array[rows]\n'
+                "            for name, array in self._state.items()\n"
+                "        }\n",
+            ),
+        ),
+    ),
+    Fault(
+        "beam-one-short",
+        "beam search follows one hypothesis less than asked for",
+        "Decoding",
+        "bahdanau, fed",
+        _BEAM,
+        shared(
+            _FILE,
+            (
+                "            log_probs, live.log_probs, live.sentences, beam\n",
+                "            log_probs, live.log_probs, live.sentences, beam - 1\n",
+            ),
+        ),
+    ),
+    Fault(
+        "attention-of-last-step",
+        "decoding goes on from the attention's output of the start",
+        "Decoding",
+        "scaled, fed",
+        _ANY,
+        mirrored(
+            "networks.py",
+            (
+                '        "weights": weights,\n        "fed": fed,\n',
+                '        "weights": weights,\n        "fed": state["fed"] + 0 * fed,\n',
+            ),
+        ),
+    ),
+    Fault(
+        "decoder-without-bias",
+        "decoding projects without the bias",
+        "Decoding",
+        "general",
+        _ANY,
+        mirrored(
+            "networks.py",
+            (
+                "    return log_softmax(logits), {\n",
+                "    zeros = tf.zeros_like(outputs[0])\n"
+                '    logits = logits - linear(zeros, "softmax", model.target_vocabulary_size)\n'
+                "    return log_softmax(logits), {\n",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,35 @@
+"""Short ways to write the edits of a fault."""
+
+from parity.faults.fault import Edit
+
+Edits = dict[str, tuple[Edit, ...]]
+
+
+def tensorflow(file: str, *changes: tuple[str, str]) -> Edits:
+    """Return edits of a file of tf_impl."""
+    return {"tensorflow": tuple(Edit(f"tf_impl/{file}", *change) for change in changes)}
+
+
+def paddle(file: str, *changes: tuple[str, str]) -> Edits:
+    """Return edits of a file of paddle_impl."""
+    return {"paddle": tuple(Edit(f"paddle_impl/{file}", *change) for change in changes)}
+
+
+def mirrored(file: str, *changes: tuple[str, str]) -> Edits:
+    """Return edits of a file that both sides have, given as TensorFlow's side has them."""
+
+    def in_paddle(text: str) -> str:
+        return (
+            text.replace("tf.reduce_", "paddle.")
+            .replace("tf.nn.", "F.")
+            .replace("tf.", "paddle.")
+        )
+
+    translated = [(in_paddle(old), in_paddle(new)) for old, new in changes]
+    return tensorflow(file, *changes) | paddle(file, *translated)
+
+
+def shared(file: str, *changes: tuple[str, str]) -> Edits:
+    """Return edits of a file that both sides read; planted in the copy that one side runs."""
+    edits = tuple(Edit(file, *change) for change in changes)
+    return {"tensorflow": edits, "paddle": edits}

@@ -1,0 +1,366 @@
+"""Faults of the backward pass, of the sum over replicas, and of clipping."""
+
+from parity.faults.catalogue.edits import mirrored, paddle, tensorflow
+from parity.faults.fault import Fault
+
+_ANY = ("gradient/*",)
+_CLIPPED = ("clipped_gradient/*",)
+_TOTAL = """    total = tf.add_n(list(losses))
+    gradients = tf1.gradients(total, variables, colocate_gradients_with_ops=True)
+"""
+_DENSE = "    return [tf.convert_to_tensor(gradient) for gradient in gradients]\n"
+_NORM = "    norm = tf.linalg.global_norm(gradients)\n"
+_PADDLE_NORM = (
+    "paddle.sqrt(paddle.add_n([_squared_l2_norm(gradient) for gradient in gradients]))"
+)
+_SCALE = "    return [gradient * scale for gradient in gradients], norm"
+
+FAULTS = (
+    Fault(
+        "block-lstm-v2",
+        "TensorFlow 2.21 differentiates BlockLSTMV2 (gates i, f, c, o) by the gradient of "
+        "BlockLSTM (i, c, f, o)",
+        "LSTM gates",
+        "stream",
+        ("gradient/lstm_1/*", "gradient/lstm_0/*", "gradient/embed/table"),
+        tensorflow(
+            "layers.py",
+            (
+                "    return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)\n",
+                """    none = tf.zeros([hidden_size], dtype)
+    _, cells, _, _, _, _, hidden = tf.raw_ops.BlockLSTMV2(
+        seq_len_max=tf.shape(inputs, tf.int64)[0],
+        x=inputs,
+        cs_prev=c,
+        h_prev=h,
+        w=tf.concat([kernel, recurrent_kernel], axis=0),
+        wci=none,
+        wcf=none,
+        wco=none,
+        b=bias,
+        cell_clip=0.0,
+        use_peephole=False,
+    )
+
+    def last(steps, before):
+        steps = tf.concat([before[None], steps], axis=0)
+        rows = tf.range(tf.shape(lengths, tf.int64)[0], dtype=tf.int64)
+        return tf.gather_nd(steps, tf.stack([lengths, rows], axis=1))
+
+    return hidden * real, last(hidden, h), last(cells, c)
+""",
+            ),
+        ),
+        dtypes=("float32",),
+        small="the operation has no float64 kernel",
+    ),
+    Fault(
+        "tanh-derivative",
+        "an LSTM's own gradient leaves out the derivative of the output's tanh",
+        "LSTM gates",
+        "stream",
+        _ANY,
+        tensorflow("layers.py", ("d_new_h * o * (1 - tanh_c * tanh_c)", "d_new_h * o")),
+    ),
+    Fault(
+        "gradient-of-inputs",
+        "an LSTM's own gradient sends nothing of one gate down to its inputs",
+        "LSTM gates",
+        "stream",
+        _ANY,
+        tensorflow(
+            "layers.py",
+            (
+                "d_inputs = tf.reshape(tf.matmul(d_gates, kernel, transpose_b=True), tf.shape(inputs))",
+                "d_inputs = tf.reshape(tf.matmul(d_gates[:, size:], kernel[:, size:], transpose_b=True), tf.shape(inputs))",
+            ),
+        ),
+    ),
+    Fault(
+        "cut-in-time",
+        "back-propagation in time stops after every step",
+        "State from batch to batch",
+        "stream",
+        _ANY,
+        tensorflow(
+            "layers.py",
+            (
+                "                tf.where(on > 0, d_before, d_h),\n",
+                "                tf.where(on > 0, 0 * d_before, d_h),\n",
+            ),
+        ),
+    ),
+    Fault(
+        "encoder-cut-off",
+        "no gradient flows from the decoder's first state into the encoder",
+        "Beyond a row's length",
+        "general",
+        _ANY,
+        tensorflow(
+            "networks.py",
+            (
+                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    states = [tuple(map(tf.stop_gradient, each)) for each in states]\n"
+                "    outputs, _, _, more = decode(model, batch, states, fed,",
+            ),
+        )
+        | paddle(
+            "networks.py",
+            (
+                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    states = [tuple(part.detach() for part in each) for each in states]\n"
+                "    outputs, _, _, more = decode(model, batch, states, fed,",
+            ),
+        ),
+    ),
+    Fault(
+        "memory-cut-off",
+        "no gradient flows from the attention's keys into the encoder",
+        "Attention",
+        "general",
+        _ANY,
+        tensorflow(
+            "networks.py",
+            (
+                "    keys = attention_keys(memory, model.attention)\n",
+                "    keys = attention_keys(tf.stop_gradient(memory), model.attention)\n",
+            ),
+        )
+        | paddle(
+            "networks.py",
+            (
+                "    keys = attention_keys(memory, model.attention)\n",
+                "    keys = attention_keys(memory.detach(), model.attention)\n",
+            ),
+        ),
+    ),
+    Fault(
+        "rows-overwrite",
+        "of a token that occurs twice, the embedding's gradient keeps one occurrence",
+        "Global norm with sparse gradients",
+        "stream",
+        ("gradient/embed/table",),
+        tensorflow(
+            "layers.py",
+            (
+                "    return tf.gather(table, tokens)\n",
+                """
+    @tf.custom_gradient
+    def look_up(table):
+        def gradient(d_rows):
+            rows = tf.reshape(d_rows, [-1, embedding_size])
+            places = tf.reshape(tokens, [-1, 1])
+            return tf.tensor_scatter_nd_update(tf.zeros_like(table), places, rows)
+
+        return tf.gather(table, tokens), gradient
+
+    return look_up(table)
+""",
+            ),
+        ),
+    ),
+    Fault(
+        "gradient-averaged",
+        "the replicas' gradients are averaged although the loss is divided already",
+        "Loss scale over replicas",
+        "stream",
+        _ANY,
+        tensorflow(
+            "parallel/towers.py",
+            (
+                "    total = tf.add_n(list(losses))\n",
+                "    total = tf.add_n(list(losses)) / len(losses)\n",
+            ),
+        )
+        | paddle(
+            "parallel/parallel_executor.py",
+            (
+                "    strategy.gradient_scale_strategy = scale.One\n",
+                "    strategy.gradient_scale_strategy = scale.CoeffNumDevice\n",
+            ),
+        ),
+    ),
+    Fault(
+        "one-gradient-not-reduced",
+        "one parameter is left out of the all-reduce",
+        "All-reduce",
+        "stream",
+        ("gradient/softmax/bias", "replicas/weight/softmax/bias"),
+        tensorflow(
+            "parallel/towers.py",
+            (
+                _DENSE,
+                "    alone = tf1.gradients(losses[0], variables)\n"
+                "    gradients = [\n"
+                '        one if variable.op.name == "softmax/bias" else gradient\n'
+                "        for one, gradient, variable in zip(alone, gradients, variables)\n"
+                "    ]\n" + _DENSE,
+            ),
+        )
+        | paddle(
+            "trainer.py",
+            (
+                "        names = {parameter.name for parameter in self._parameters}\n",
+                "        for operation in program.global_block().ops:\n"
+                '            found = operation.attr("op_role_var") if operation.has_attr("op_role_var") else []\n'
+                '            if operation.type.endswith("_grad") and "softmax/bias" in found:\n'
+                '                operation._remove_attr("op_role_var")\n'
+                "        names = {parameter.name for parameter in self._parameters}\n",
+            ),
+        ),
+    ),
+    Fault(
+        "nothing-reduced",
+        "the engine is not told of the loss, and each replica goes its own way",
+        "All-reduce",
+        "stream",
+        _ANY,
+        paddle(
+            "parallel/parallel_executor.py",
+            ('            loss_name or "",\n', '            "",\n'),
+        ),
+    ),
+    Fault(
+        "order-of-sums",
+        "the order in which gradients are summed differs from run to run",
+        "Order of all-reduce",
+        "sentences",
+        ("*gradient*", "*loss*"),
+        tensorflow(
+            "parallel/towers.py",
+            (
+                _TOTAL,
+                """    import sys
+    import zlib
+
+    first = zlib.crc32(" ".join(sys.argv).encode()) % len(losses)
+    each = [tf1.gradients(loss, variables) for loss in losses]
+    each = each[first:] + each[:first]
+    gradients = [tf.add_n(list(map(tf.convert_to_tensor, parts))) for parts in zip(*each)]
+""",
+            ),
+        ),
+    ),
+    Fault(
+        "clipped-per-replica",
+        "each replica clips its own gradient before the sum",
+        "Where clipping happens",
+        "stream",
+        _ANY,
+        tensorflow(
+            "parallel/towers.py",
+            (
+                _TOTAL,
+                """    each = [tf1.gradients(loss, variables) for loss in losses]
+    each = [[tf.convert_to_tensor(gradient) for gradient in one] for one in each]
+    each = [tf.clip_by_global_norm(one, 0.05)[0] for one in each]
+    gradients = [tf.add_n(list(parts)) for parts in zip(*each)]
+""",
+            ),
+        ),
+    ),
+    Fault(
+        "clipped-one-by-one",
+        "each parameter's gradient is clipped by its own norm",
+        "Where clipping happens",
+        "stream",
+        _CLIPPED,
+        tensorflow(
+            "optimizers.py",
+            (
+                _SCALE,
+                "    return [tf.clip_by_norm(gradient, clip_norm) for gradient in gradients], norm",
+            ),
+        )
+        | paddle(
+            "optimizers.py",
+            (
+                _SCALE,
+                "    return [paddle.nn.clip_by_norm(gradient, clip_norm) for gradient in gradients], norm",
+            ),
+        ),
+    ),
+    Fault(
+        "clipped-by-value",
+        "each element of the gradient is clipped by itself",
+        "Where clipping happens",
+        "stream",
+        _CLIPPED,
+        mirrored(
+            "optimizers.py",
+            (
+                _SCALE,
+                "    return [tf.clip_by_value(gradient, -0.01, 0.01) for gradient in gradients], norm",
+            ),
+        )
+        | paddle(
+            "optimizers.py",
+            (
+                _SCALE,
+                "    return [paddle.clip(gradient, -0.01, 0.01) for gradient in gradients], norm",
+            ),
+        ),
+    ),
+    Fault(
+        "not-clipped",
+        "the gradient is not clipped",
+        "Where clipping happens",
+        "stream",
+        _CLIPPED,
+        mirrored("optimizers.py", (_SCALE, "    return list(gradients), norm")),
+    ),
+    Fault(
+        "norm-without-embedding",
+        "the norm leaves out the embedding's gradient",
+        "Global norm with sparse gradients",
+        "stream",
+        ("gradient_norm",),
+        tensorflow("optimizers.py", (_NORM, _NORM.replace("(gradients)", "(gradients[1:])")))
+        | paddle(
+            "optimizers.py",
+            (_PADDLE_NORM, _PADDLE_NORM.replace("in gradients", "in gradients[1:]")),
+        ),
+    ),
+    Fault(
+        "norm-of-sparse-rows",
+        "the norm takes the rows of a sparse gradient as they are, duplicates not summed",
+        "Global norm with sparse gradients",
+        "stream",
+        ("gradient_norm",),
+        {
+            "tensorflow": tensorflow(
+                "parallel/towers.py",
+                (
+                    _DENSE,
+                    "    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]\n"
+                    "    summed_gradients.sparse = gradients\n"
+                    "    return dense\n",
+                ),
+            )["tensorflow"]
+            + tensorflow(
+                "optimizers.py",
+                (
+                    _NORM,
+                    "    from tf_impl.parallel.towers import summed_gradients\n\n"
+                    "    norm = tf.linalg.global_norm(summed_gradients.sparse)\n",
+                ),
+            )["tensorflow"]
+        },
+    ),
+    Fault(
+        "norm-epsilon",
+        "clipping divides by the norm plus 1e-6, as PyTorch does",
+        "Where clipping happens",
+        "stream",
+        _CLIPPED,
+        mirrored(
+            "optimizers.py",
+            (
+                "    scale = limit / tf.maximum(limit, norm)\n",
+                "    scale = limit / tf.maximum(limit, norm + 1e-6)\n",
+            ),
+        ),
+        dtypes=("float64",),
+        small="1e-6 of the norm is within the bound of a float32 gradient",
+    ),
+)

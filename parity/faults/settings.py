@@ -1,0 +1,122 @@
+"""The small runs that faults are planted in: between them they reach every line of a side.
+
+Seven rows divide by neither 2 nor 3, so that replicas have unequal shares; an epoch is three
+steps, so that its end is seen; the clipping norm is small enough to act.
+"""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parity.files import make_folder, write_whole
+from parity.presets import preset
+from parity.spec import Spec
+
+STEPS = 5
+_ROWS = 7
+_WORDS = 24
+_BATCHES = 3  # of an epoch
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run.
+
+    Attributes:
+      spec: what is trained, in float64.
+      replicas: how many.
+    """
+
+    spec: Spec
+    replicas: int = 2
+
+
+def _language_model(**changes: Any) -> Spec:
+    given = {
+        "embedding_size": 6,
+        "hidden_size": 8,
+        "vocabulary_size": 40,
+        "time": 6,
+        "batch_size": _ROWS,
+        "keep": 0.7,
+        "clip_norm": 0.1,
+        "learning_rate": 0.05,
+        "decay": 0.5,
+        "decay_after": 1,
+        "epochs": 3,
+        "dtype": "float64",
+        # larger than for training, so that gates are not all one half
+        "initial_scale": 0.5,
+    }
+    return preset("language-model", "tiny").replace(**given | changes)
+
+
+def _seq2seq(**changes: Any) -> Spec:
+    given = {
+        "embedding_size": 6,
+        "hidden_size": 8,
+        "source_vocabulary_size": 40,
+        "target_vocabulary_size": 40,
+        "source_segmenter": "spaces",
+        "target_segmenter": "spaces",
+        "batch_size": _ROWS,
+        "keep": 0.7,
+        "clip_norm": 0.1,
+        "learning_rate": 0.05,
+        "decay": 0.5,
+        "decay_after": 1,
+        "epochs": 3,
+        "dtype": "float64",
+        "initial_scale": 0.5,
+        "bidirectional": False,
+        "num_layers": 2,
+    }
+    return preset("seq2seq", "tiny").replace(**given | changes)
+
+
+SETTINGS = {
+    "stream": Setting(_language_model(optimizer="sgd")),
+    "sentences": Setting(_language_model(optimizer="adam", batching="sentences"), replicas=3),
+    "general": Setting(
+        _seq2seq(cell="lstm", attention="general", bidirectional=True, optimizer="adam")
+    ),
+    "scaled, fed": Setting(
+        _seq2seq(cell="lstm", attention="scaled", input_feeding=True, optimizer="sgd")
+    ),
+    "bahdanau, fed": Setting(
+        _seq2seq(cell="gru", attention="bahdanau", input_feeding=True, optimizer="sgd"),
+    ),
+    "bahdanau": Setting(
+        _seq2seq(cell="gru", attention="bahdanau", bidirectional=True, optimizer="sgd")
+    ),
+}
+
+
+def write_texts(folder: Path) -> dict[str, Path]:
+    """Write the text of each network; return network -> what --data takes.
+
+    Sentences have 1 to 8 words, of which the first half of the vocabulary is the commoner one.
+    """
+    draw = random.Random(5)
+    make_folder(folder / "language-model")
+
+    def sentence() -> list[str]:
+        words = draw.randint(1, 8)
+        return [f"w{draw.randrange(draw.randint(2, _WORDS))}" for _ in range(words)]
+
+    # as many sentences, and as many tokens, as make three batches of either kind
+    lines = [sentence() for _ in range(_ROWS * _BATCHES)]
+    for split in ("train", "valid", "test"):
+        content = "".join(" ".join(line) + "\n" for line in lines)
+        write_whole(folder / "language-model" / f"{split}.txt", content.encode())
+    make_folder(folder / "seq2seq")
+    for split, rows in (("train", _ROWS * _BATCHES), ("valid", _ROWS), ("test", _ROWS)):
+        pairs = []
+        for _ in range(rows):
+            question = sentence()
+            # the answer repeats the question backwards, so that there is something to learn
+            answer = [word.replace("w", "v") for word in reversed(question)]
+            pairs.append(f"{' '.join(question)}\t{' '.join(answer)}\n")
+        write_whole(folder / "seq2seq" / f"{split}.tsv", "".join(pairs).encode())
+    return {network: folder / network for network in ("language-model", "seq2seq")}

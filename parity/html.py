@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from parity.report import headline, notes, rung_table, training_table
+from parity.report import headline, mismatch_story, notes, rung_table, training_table
 
 _COLOURS = {"paddle": "#2f7fe0", "tensorflow": "#d9660a"}
 _ORACLE, _OTHERS = "#808080", ("#8a5fd0", "#1f9a6b")
@@ -94,8 +94,20 @@ def _verdict(values: dict[str, Any]) -> str:
             f"<section id='mismatch' aria-label='first mismatch'>"
             f"<p>first wrong tensor: <strong id='tensor'>{escape(first['tensor'])}</strong>, "
             f"step <span id='step'>{first['step']}</span>, rung {escape(first['rung'])}</p>"
-            f"<pre>{escape(first['story'])}\n  {escape(first['blame'])}</pre></section>"
+            f"<pre>{escape(mismatch_story(first))}</pre>"
         )
+        if first["likely_causes"]:
+            lines += [
+                "<p>Likely causes, by what planted faults look like:</p>",
+                "<ol id='causes'>",
+            ]
+            lines += [
+                f"<li>{escape(cause['cause'])} <small>({escape(cause['fault'])}, "
+                f"{cause['fit']:.0%})</small></li>"
+                for cause in first["likely_causes"]
+            ]
+            lines.append("</ol>")
+        lines.append("</section>")
     return "\n".join([*lines, "</header>"])
 
 

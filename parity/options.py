@@ -136,7 +136,7 @@ class FaultOptions:
     list_only: bool = option(False, "print the catalogue, and plant nothing")
     show: str | None = option(None, "print what this fault changes, and plant nothing")
     pages: bool = option(False, "write the report's page of every mismatch under --out")
-    keep: bool = option(False, "keep the copies of the project that faults are planted in")
+    keep: bool = option(False, "keep the copies of the project that faults are planted in, and their traces")
     save_signatures: bool = option(False, "keep the signatures that were seen as the reference for likely causes")
     debug: bool = option(False, "show tracebacks")
 

@@ -58,6 +58,23 @@ def blame(verdict: Verdict) -> str:
     return "neither side departs from the oracle in it by more than is allowed"
 
 
+def nearest_to_loss(verdict: Verdict) -> str:
+    """Return which wrong gradient the backward pass computes first; empty without any.
+
+    Gradients are computed from the loss down. The first mismatch is the lowest of them, which
+    all wrong ones above it may have spoilt.
+    """
+    if verdict.matches or not verdict.mismatches[0].place.tensor.startswith("gradient/"):
+        return ""
+    wrong = [
+        name
+        for evidence in verdict.evidence.values()
+        for name in evidence.wrong
+        if name.startswith("gradient/")
+    ]
+    return wrong[-1] if wrong else ""
+
+
 def likely(verdict: Verdict) -> list[Cause]:
     """Return the faults of the catalogue that look like the first mismatch, likeliest first."""
     best: dict[str, Cause] = {}
@@ -123,6 +140,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "problem": first.problem or None,
             "elements": [first.count, first.size],
             "blame": blame(verdict),
+            "nearest_to_loss": nearest_to_loss(verdict) or None,
             "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }
@@ -240,8 +258,19 @@ def report_text(values: dict[str, Any]) -> str:
         lines += [_tabulated(*training_table(values)), ""]
     first = values["first_mismatch"]
     if first:
-        lines += [first["story"], f"  {first['blame']}", *_causes(first["likely_causes"]), ""]
+        lines += [mismatch_story(first), *_causes(first["likely_causes"]), ""]
     lines.append(f"verdict: {values['verdict']}")
+    return "\n".join(lines)
+
+
+def mismatch_story(first: dict[str, Any]) -> str:
+    """Return the whole story of the first mismatch but for its likely causes."""
+    lines = [first["story"], f"  {first['blame']}"]
+    if first["nearest_to_loss"] not in (None, first["tensor"]):
+        lines.append(
+            "  the backward pass comes down from the loss: the first it gets wrong is "
+            f"{first['nearest_to_loss']}"
+        )
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ from parity.history import History
 from parity.html import report_html
 from parity.ladder import ONE_STEP, Ladder, Verdict
 from parity.launch import ROOT
-from parity.report import notes, report_values, rung_table, training_table
+from parity.report import mismatch_story, notes, report_values, rung_table, training_table
 from parity.run import Outcome, save_report
 
 TENSOR = "gradient/lstm_0/bias"
@@ -306,7 +306,14 @@ def test_a_mismatch_names_its_tensor_first(reports, window):
         assert window.evaluate(f"{named}.getBoundingClientRect().bottom") < 400
         assert window.evaluate("document.getElementById('step').textContent") == "3"
         story = window.evaluate("document.querySelector('#mismatch pre').textContent")
-        assert story == f"{first['story']}\n  {first['blame']}"
+        assert story == mismatch_story(first)
+        named = window.evaluate(
+            "[...document.querySelectorAll('#causes li')].map((each) => each.textContent)"
+        )
+        assert named == [
+            f"{each['cause']} ({each['fault']}, {each['fit']:.0%})"
+            for each in first["likely_causes"]
+        ]
     window.look()
     window.wait_for(
         "[...document.querySelectorAll('#heat-float64 .ytick')]"

@@ -6,8 +6,16 @@ import pytest
 from parity.compare import Distance, Mismatch, Place
 from parity.ladder import ONE_STEP, ORACLE, Verdict
 from parity.presets import preset
-from parity.report import blame, describe_mismatch, report_text, report_values, rung_values
+from parity.report import (
+    blame,
+    describe_mismatch,
+    nearest_to_loss,
+    report_text,
+    report_values,
+    rung_values,
+)
 from parity.run import Outcome
+from parity.signatures import Evidence
 
 TENSOR = "gradient/lstm_0/bias"
 
@@ -86,6 +94,38 @@ def test_blame_names_the_side_that_departs_from_the_oracle(verdict):
     assert blame(verdict) == "departing from the oracle in it: tensorflow-2"
     verdict.mismatches = verdict.mismatches[:1]
     assert blame(verdict).startswith("neither side departs")
+
+
+def at(tensor, *sides):
+    return Mismatch(sides, Place(4, tensor, (1,)), dict.fromkeys(sides, 0.0), 1e-6, 3, 12)
+
+
+def test_blame_names_the_side_whose_replicas_differ(verdict):
+    name = "replicas/weight/softmax/bias"
+    verdict.mismatches = [at(name, "paddle-2 replica", "paddle-2 replica 0")]
+    assert blame(verdict) == "departing from the oracle in it: paddle-2"
+
+
+def test_nobody_is_blamed_for_a_batch_that_the_oracle_cannot_know(verdict):
+    """The oracle reads what the first side has read, so the other one would be blamed."""
+    both = "paddle-2", "tensorflow-2"
+    verdict.mismatches = [at("batch/tokens", *both), at("batch/tokens", both[1], ORACLE)]
+    assert blame(verdict).startswith("the sides did not read the same batch")
+    rate = "batch/learning_rate"
+    verdict.mismatches = [at(rate, *both), at(rate, both[0], ORACLE)]
+    assert blame(verdict) == "departing from the oracle in it: paddle-2"
+
+
+def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
+    verdict.mismatches = [at("gradient/embed/table", "paddle-2", ORACLE)]
+    wrong = ("gradient/embed/table", "gradient/lstm_0/bias", "gradient_norm", "weight/x")
+    verdict.evidence = {"paddle-2": Evidence(4, "gradient/embed/table", wrong=wrong)}
+    outcome = Outcome(preset("language-model", "tiny"), verdicts=[verdict])
+    values = report_values(outcome, "tiny", "")
+    assert values["first_mismatch"]["nearest_to_loss"] == "gradient/lstm_0/bias"
+    assert "the first it gets wrong is gradient/lstm_0/bias" in report_text(values)
+    verdict.mismatches = [at("forward/h", "paddle-2", ORACLE)]
+    assert nearest_to_loss(verdict) == ""
 
 
 @pytest.mark.parametrize("matches", [True, False])

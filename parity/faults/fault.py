@@ -52,8 +52,9 @@ class Fault:
       cause: what is wrong, as a report tells it among the likely causes.
       topic: what the two frameworks, or two ports, decide differently here.
       setting: name of the run that it is planted in.
-      where: names of the tensors, as patterns of a shell, one of which must be named first.
-        For a run that is refused or breaks off, patterns of its message.
+      where: names of the tensors, as patterns of a shell, one of which must be named first; of
+        gradients, which the backward pass reaches first. For a run that is refused or breaks
+        off, patterns of its message.
       edits: side -> what to change in it.
       dtypes: precisions in which it must be caught.
       small: for a precision it need not be caught in, why.

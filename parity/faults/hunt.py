@@ -52,6 +52,7 @@ class Finding:
       setting: the run it was planted in.
       how: in which way it was found; empty if it was not.
       rung, tensor, step: what was named first.
+      nearest: of wrong gradients, which was said to be the first on the way down from the loss.
       blamed: the sides that were said to depart from the oracle.
       right: whether the named tensor (or message) is the planted one, and the side too.
       story: what the harness said.
@@ -71,6 +72,7 @@ class Finding:
     rung: str = ""
     tensor: str = ""
     step: int | None = None
+    nearest: str = ""
     blamed: list[str] = field(default_factory=list)
     right: bool = False
     story: str = ""
@@ -153,6 +155,8 @@ class Hunt:
                 self._repeat(faulty, fault, folder, found)
         if not self._options.keep:
             shutil.rmtree(folder)
+            for name in (fault.name, f"{fault.name}.again"):
+                shutil.rmtree(self._trace(side, fault.setting, dtype, name), ignore_errors=True)
         found.seconds = time.monotonic() - started
         return found
 
@@ -168,7 +172,8 @@ class Hunt:
         right_side = found.blamed == [found.side] or (
             found.rung == "batch" and not found.blamed
         )
-        found.right = fault.right(found.tensor) and right_side
+        found.nearest = first["nearest_to_loss"] or ""
+        found.right = fault.right(found.nearest or found.tensor) and right_side
         found.story = first["story"]
         label = next(
             (label for label in verdict.evidence if label.startswith(found.side)), None
@@ -208,20 +213,23 @@ class Hunt:
         name = f"{found.fault}-{found.side}-{found.dtype}.html"
         write_whole(self._options.out / "pages" / name, report_html(report).encode())
 
+    def _trace(self, side: str, setting: str, dtype: str, name: str) -> Path:
+        run = f"{setting.replace(', ', '-')}-{dtype}"
+        return self._options.out.resolve() / "traces" / run / f"{name}-{side}"
+
     def _record(self, side: str, setting: str, dtype: str, root: Path, name: str) -> Trace:
         """Train a side and return its trace.
 
         Raises:
           UsageError, NumericFailure, SideFailed: with its message, if it does not end well.
         """
-        run, out = SETTINGS[setting], self._options.out.resolve()
-        trace = out / "traces" / f"{setting.replace(', ', '-')}-{dtype}" / f"{name}-{side}"
+        run, trace = SETTINGS[setting], self._trace(side, setting, dtype, name)
         flags = [
             *spec_flags(run.spec.replace(dtype=dtype)),
             *option_flags(
                 {
                     "data": self._texts[run.spec.network].resolve(),
-                    "cache": out / "cache",
+                    "cache": self._options.out.resolve() / "cache",
                     "replicas": run.replicas,
                     "steps": STEPS,
                     "trace": trace,

@@ -3,7 +3,6 @@
 from parity.faults.catalogue.edits import mirrored, paddle, tensorflow
 from parity.faults.fault import Fault
 
-_ANY = ("gradient/*",)
 _CLIPPED = ("clipped_gradient/*",)
 _TOTAL = """    total = tf.add_n(list(losses))
     gradients = tf1.gradients(total, variables, colocate_gradients_with_ops=True)
@@ -22,7 +21,7 @@ FAULTS = (
         "BlockLSTM (i, c, f, o)",
         "LSTM gates",
         "stream",
-        ("gradient/lstm_1/*", "gradient/lstm_0/*", "gradient/embed/table"),
+        ("gradient/lstm_1/*",),
         tensorflow(
             "layers.py",
             (
@@ -59,7 +58,7 @@ FAULTS = (
         "an LSTM's own gradient leaves out the derivative of the output's tanh",
         "LSTM gates",
         "stream",
-        _ANY,
+        ("gradient/lstm_1/*",),
         tensorflow("layers.py", ("d_new_h * o * (1 - tanh_c * tanh_c)", "d_new_h * o")),
     ),
     Fault(
@@ -67,7 +66,7 @@ FAULTS = (
         "an LSTM's own gradient sends nothing of one gate down to its inputs",
         "LSTM gates",
         "stream",
-        _ANY,
+        ("gradient/lstm_0/*",),
         tensorflow(
             "layers.py",
             (
@@ -81,7 +80,7 @@ FAULTS = (
         "back-propagation in time stops after every step",
         "State from batch to batch",
         "stream",
-        _ANY,
+        ("gradient/lstm_1/*",),
         tensorflow(
             "layers.py",
             (
@@ -95,7 +94,7 @@ FAULTS = (
         "no gradient flows from the decoder's first state into the encoder",
         "Beyond a row's length",
         "general",
-        _ANY,
+        ("gradient/encoder/*",),
         tensorflow(
             "networks.py",
             (
@@ -118,7 +117,7 @@ FAULTS = (
         "no gradient flows from the attention's keys into the encoder",
         "Attention",
         "general",
-        _ANY,
+        ("gradient/encoder/*",),
         tensorflow(
             "networks.py",
             (
@@ -164,7 +163,7 @@ FAULTS = (
         "the replicas' gradients are averaged although the loss is divided already",
         "Loss scale over replicas",
         "stream",
-        _ANY,
+        ("gradient/softmax/bias",),
         tensorflow(
             "parallel/towers.py",
             (
@@ -185,7 +184,7 @@ FAULTS = (
         "one parameter is left out of the all-reduce",
         "All-reduce",
         "stream",
-        ("gradient/softmax/bias", "replicas/weight/softmax/bias"),
+        ("gradient/softmax/bias",),
         tensorflow(
             "parallel/towers.py",
             (
@@ -214,7 +213,7 @@ FAULTS = (
         "the engine is not told of the loss, and each replica goes its own way",
         "All-reduce",
         "stream",
-        _ANY,
+        ("gradient/softmax/bias",),
         paddle(
             "parallel/parallel_executor.py",
             ('            loss_name or "",\n', '            "",\n'),
@@ -246,7 +245,7 @@ FAULTS = (
         "each replica clips its own gradient before the sum",
         "Where clipping happens",
         "stream",
-        _ANY,
+        ("gradient/softmax/bias",),
         tensorflow(
             "parallel/towers.py",
             (

@@ -37,7 +37,7 @@ LIMIT = Tolerance(1e-3, 0, reason="measured")
 
 
 def steps_of(dtype="float64", steps=STEPS):
-    """Return the tensors of each step, of numbers between 0 and 1, those of later rungs first."""
+    """Return the tensors of each step, of numbers from 0 to 1, later rungs first."""
     draw = np.random.default_rng(3)
     recorded = (*TENSORS[5:], *TENSORS[3:5], *TENSORS[:3])
     return [
@@ -393,6 +393,11 @@ def test_two_alike_match(pair, capsys, tmp_path):
     assert values["spec"] == {"learning_rate": 0.1}
     assert values["versions"]["port: a"] == "1.2"
     assert all(rung["used"] == 0 for rung in values["rungs"].values())
+    history = values["history"]["float64"]
+    losses = [float(tensors["loss/mean"]) for tensors in steps_of()]
+    assert history["loss"] == {"original": losses, "port": losses}
+    assert history["difference"] == [0] * STEPS
+    assert list(history["relative"]) == ["batch/tokens", *TENSORS]
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -438,6 +443,15 @@ def test_a_difference_within_what_is_allowed_is_measured(pair):
     found = verdict.pairs["original", "port"]["weight"]
     assert 5e-13 < found.relative <= 1.1e-12
     assert 0.01 < found.used < 0.2
+
+
+def test_the_losses_are_held_against_each_other_in_units_in_the_last_place(pair):
+    def change(step, tensors):
+        if step == 2:
+            tensors["loss/mean"] = np.nextafter(tensors["loss/mean"], 1)
+
+    verdict = compare_own([Trace(folder) for folder in pair(change)])
+    assert verdict.history.to_json()["difference"] == [0, 0, 1, 0, 0]
 
 
 def test_one_name_for_both_sides_is_told_apart_by_folders(tmp_path, capsys):

@@ -388,6 +388,8 @@ def test_two_alike_match(pair, capsys, tmp_path):
     assert printed.splitlines()[0] == f"original and port, {STEPS} steps, 7 tensors"
     assert printed.splitlines()[-1] == "verdict: match"
     assert "oracle" not in printed
+    assert "Paddle-TF" not in printed
+    assert "where worst" in printed
     values = json.loads((tmp_path / "report.json").read_text())
     assert values["verdict"] == "match"
     assert values["spec"] == {"learning_rate": 0.1}

@@ -26,14 +26,13 @@ from parity.faults.hunt import (
 )
 from parity.files import make_folder, write_whole
 from parity.html import report_html
-from parity.ladder import climb
 from parity.launch import ROOT
 from parity.losses import plot_losses
+from parity.match import compared
 from parity.options import BenchOptions, FaultOptions, RunOptions
 from parity.presets import BENCHED
 from parity.report import report_text, report_values
-from parity.run import Outcome, run, save_report, save_values
-from parity.spec import Spec
+from parity.run import run, save_report, save_values
 from parity.trace import Trace
 
 _MATCH, _MISMATCH = 0, 1
@@ -71,7 +70,7 @@ def run_command(**values: Any) -> int:
 )
 @click.option("--debug", is_flag=True, help="show tracebacks")
 def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool) -> int:
-    """Compare two recorded runs with each other and with the oracle."""
+    """Compare two recorded runs with each other and, if of train.py, with the oracle."""
     report = _compared(trace_a, trace_b)
     text = report_text(report)
     if json_file is not None:
@@ -105,11 +104,7 @@ def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -
 
 def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
-    traces = [Trace(trace_a), Trace(trace_b)]
-    outcome = Outcome(Spec.from_json(traces[0].header["spec"]))
-    outcome.headers = {f"{trace.label} {trace.folder}": trace.header for trace in traces}
-    outcome.verdicts = [climb(traces)]
-    return report_values(outcome, traces[0].header.get("preset", "-"), _command())
+    return compared([Trace(trace_a), Trace(trace_b)], _command())
 
 
 @parity.command("bench")

@@ -37,7 +37,8 @@ class _Point:
     relative: dict[str, float]
 
     def take_in(self, later: "_Point") -> None:
-        self.step, self.loss, self.replicas = later.step, later.loss, later.replicas
+        self.step, self.replicas = later.step, later.replicas
+        self.loss = later.loss or self.loss
         self.difference = _greater(self.difference, later.difference)
         for mine, other in (
             (self.from_oracle, later.from_oracle),
@@ -100,6 +101,29 @@ class History:
             {side: self._ulps(loss[side], expected[side]) for side in self._sides},
             {name: each.relative for name, each in distances.items() if each.where},
         )
+        self._take_in(point)
+
+    def add_pair(
+        self, step: int, losses: Sequence[float | None], distances: Mapping[str, Distance]
+    ) -> None:
+        """Take in a step of a pair that has no oracle.
+
+        Args:
+          losses: of both sides; None where none was recorded.
+          distances: as of `add`.
+        """
+        known = [loss for loss in losses if loss is not None]
+        point = _Point(
+            step,
+            dict(zip(self._sides, known, strict=True)) if known else {},
+            {},
+            self._ulps(*known) if known else 0.0,
+            {},
+            {name: each.relative for name, each in distances.items() if each.where},
+        )
+        self._take_in(point)
+
+    def _take_in(self, point: _Point) -> None:
         if self._points and self._in_last < self._span:
             self._points[-1].take_in(point)
             self._in_last += 1
@@ -120,19 +144,19 @@ class History:
             "span": self._span,
             "steps": [point.step for point in points],
             "loss": {
-                side: [_number(point.loss[side]) for point in points]
-                for side in (points[0].loss if points else ())
+                side: [_number(point.loss.get(side)) for point in points]
+                for side in dict.fromkeys(side for point in points for side in point.loss)
             },
             "replica_loss": {
                 side: {
                     whose: _by_replica([point.replicas[side][i] for point in points])
                     for i, whose in enumerate(("side", "oracle"))
                 }
-                for side in self._sides
+                for side in (points[0].replicas if points else ())
             },
             "from_oracle": {
                 side: [_rounded(point.from_oracle[side], 6) for point in points]
-                for side in self._sides
+                for side in (points[0].from_oracle if points else ())
             },
         }
         if self._pair is not None:

@@ -117,25 +117,33 @@ def _run_section(page: _Page, run: dict[str, Any], history: dict[str, Any]) -> l
     every = f" Each point stands for {spans} steps, the last named." if spans > 1 else ""
     parts = [f"<section><h2>{dtype}: {escape(run['verdict'])}, {run['steps']} steps</h2>"]
     if history["steps"]:
-        parts.append(_losses(page, dtype, history, every))
+        if history["loss"]:
+            parts.append(_losses(page, dtype, history, every))
         if "pair" in history:
-            parts.append(_differences(page, dtype, history, every))
+            if history["loss"]:
+                parts.append(_differences(page, dtype, history, every))
             parts.append(_heat_map(page, run, history, every))
-        parts.append(_replicas(page, dtype, history, every))
+        if history["replica_loss"]:
+            parts.append(_replicas(page, dtype, history, every))
     return [*parts, "</section>"]
 
 
 def _losses(page: _Page, dtype: str, history: dict[str, Any], every: str) -> str:
     steps, loss = history["steps"], history["loss"]
-    figure = _empty("nats per token", steps)
-    _add_oracle(figure, steps, loss["oracle"], "oracle")
+    caption = f"Loss of each step, {dtype}."
+    figure = _empty("nats per token" if "oracle" in loss else "loss", steps)
+    if "oracle" in loss:
+        caption = (
+            f"Global loss of each step's batch in nats per token, {dtype}; the broad line is "
+            "the oracle."
+        )
+        _add_oracle(figure, steps, loss["oracle"], "oracle")
     for i, side in enumerate(side for side in loss if side != "oracle"):
         _add_side(figure, steps, loss[side], side, side, i)
     return page.figure(
         f"loss-{dtype}",
         "Loss of all sides over each other",
-        f"Global loss of each step's batch in nats per token, {dtype}; the broad line is the "
-        f"oracle.{every} Where only one thin line is to be seen, the others lie under it.",
+        f"{caption}{every} Where only one thin line is to be seen, the others lie under it.",
         figure,
         _table(["step", *loss], zip(steps, *loss.values(), strict=True)),
         f"losses of {len(steps)} points as a table",
@@ -145,7 +153,7 @@ def _losses(page: _Page, dtype: str, history: dict[str, Any], every: str) -> str
 def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -> str:
     steps, (a, b) = history["steps"], history["pair"]
     from_oracle = history["from_oracle"]
-    columns = [from_oracle[side] for side in (a, b)]
+    columns = [from_oracle[side] for side in (a, b) if from_oracle]
     band = [
         max((value for value in both if value is not None), default=None)
         for both in zip(*columns, strict=True)
@@ -159,23 +167,27 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
         showlegend=False,
         hoverinfo="skip",
     )
-    for values, name, look in (
-        (
-            band,
-            "farther side from the oracle",
-            {
-                "mode": "lines",
-                "line": {"width": 1, "color": _ORACLE},
-                "fill": "tonexty",
-                "fillcolor": "rgba(128,128,128,0.3)",
-            },
-        ),
+    lines: list[tuple[list[float | None], str, dict[str, Any]]] = [
         (
             history["difference"],
             f"{a} from {b}",
             {"mode": _mode(steps), "line": {"width": 2, "color": _COLOURS["paddle"]}},
         ),
-    ):
+    ]
+    told = ""
+    if from_oracle:
+        told = (
+            "; the band reaches up to the distance of the farther of the two from the oracle, "
+            "which trains freely from the same weights"
+        )
+        look = {
+            "mode": "lines",
+            "line": {"width": 1, "color": _ORACLE},
+            "fill": "tonexty",
+            "fillcolor": "rgba(128,128,128,0.3)",
+        }
+        lines.insert(0, (band, "farther side from the oracle", look))
+    for values, name, look in lines:
         figure.add_scatter(
             x=steps,
             y=[None if v is None else max(v, _SMALLEST) for v in values],
@@ -197,11 +209,14 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
         f"difference-{dtype}",
         f"Difference of the losses of {a} and {b}",
         f"In units in the last place of {dtype}, on a logarithmic axis whose foot is anything "
-        f"up to {_SMALLEST}; the band reaches up to the distance of the farther of the two "
-        f"from the oracle, which trains freely from the same weights.{every}",
+        f"up to {_SMALLEST}{told}.{every}",
         figure,
         _table(
-            ["step", f"{a} from {b}", f"{a} from oracle", f"{b} from oracle"],
+            [
+                "step",
+                f"{a} from {b}",
+                *(f"{side} from oracle" for side in (a, b) if from_oracle),
+            ],
             zip(steps, history["difference"], *columns, strict=True),
         ),
         f"differences of {len(steps)} points as a table",
@@ -391,7 +406,8 @@ def _environment(values: dict[str, Any]) -> str:
         f"<dl><dt>command</dt><dd><code id='command'>{escape(values['command'])}</code></dd>"
         f"<dt>machine</dt><dd>{escape(values['machine'])}</dd>"
         f"<dt>versions</dt><dd>{escape(versions)}</dd></dl>"
-        f"<details><summary>spec</summary><pre>{escape(spec)}</pre></details></section>"
+        f"<details><summary>{'run' if 'pair' in values else 'spec'}</summary>"
+        f"<pre>{escape(spec)}</pre></details></section>"
     )
 
 

@@ -405,7 +405,7 @@ def climb(traces: Sequence[Trace]) -> Verdict:
       UsageError: if they are not of the same run, or damaged.
       NumericFailure: for a NaN or infinity.
     """
-    labels = _labels(traces)
+    labels = labels_of(traces)
     ladder = Ladder({label: trace.header for label, trace in zip(labels, traces, strict=True)})
     counts = {label: len(t.index()) for label, t in zip(labels, traces, strict=True)}
     if len(set(counts.values())) > 1 or not all(counts.values()):
@@ -425,7 +425,8 @@ def rungs() -> list[str]:
     return list(dict.fromkeys(RUNGS.values()))
 
 
-def _labels(traces: Sequence[Trace]) -> list[str]:
+def labels_of(traces: Sequence[Trace]) -> list[str]:
+    """Return how reports name the sides: with their folders where they are named alike."""
     labels = [trace.label for trace in traces]
     if len(set(labels)) < len(labels):
         labels = [

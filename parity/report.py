@@ -182,6 +182,8 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
 
 def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     """Return the rows and headers of the table of rungs, a row per precision and rung."""
+    if "pair" in values:
+        return _rung_table_of_pair(values)
     rows = []
     for run in values["runs"]:
         for rung, found in run["rungs"].items():
@@ -217,8 +219,30 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     return rows, headers
 
 
+def _rung_table_of_pair(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """Return the same for two sides that are not ours, and have no oracle."""
+    rows = [
+        [
+            run["dtype"],
+            rung,
+            _number(found["worst_absolute"]),
+            _number(found["worst_relative"]),
+            found["allowed"],
+            _share(found["used"]),
+            _where(found["where"]),
+        ]
+        for run in values["runs"]
+        for rung, found in run["rungs"].items()
+    ]
+    headers = ["precision", "rung", "absolute", "relative", "allowed", "used", "where worst"]
+    return rows, headers
+
+
 def headline(values: dict[str, Any]) -> str:
     """Return in a few words what was compared."""
+    if "pair" in values:
+        a, b = values["pair"]
+        return f"{a} and {b}, {values['steps']} steps, {values['tensors']} tensors"
     return (
         f"{values['network']}, preset {values['preset']}, {values['steps']} steps, "
         f"replicas {_listed(values['replicas'])}"
@@ -233,6 +257,8 @@ def notes(values: dict[str, Any]) -> list[str]:
         "Judged is each element: |a - b| <= allowed * (|x| + largest |x| of the tensor); used: "
         "how much of that.",
     ]
+    if "pair" in values:
+        return [*lines, *_declarations(values["runs"][0]["bounds"])]
     if any(run["dtype"] == "float32" for run in values["runs"]):
         lines.append(
             'float32 is judged by the column "one step": the oracle computes each rung from '
@@ -251,14 +277,31 @@ def notes(values: dict[str, Any]) -> list[str]:
     return lines
 
 
-def report_text(values: dict[str, Any]) -> str:
-    """Return the report for a terminal: one table, the speeds, the verdict."""
+def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
+    """Tell who allowed the bounds of two sides that are not ours, and why: a line each."""
+    told: dict[tuple[str, str], list[str]] = {}
+    for bound in bounds:
+        found = told.setdefault((bound["declared"], bound["reason"]), [])
+        found.append(f"{bound['applies']} {bound['allowed']} ({bound['tensors']})")
+    return [
+        f"{'Not declared' if who == 'nobody' else f'Declared by {who}'}: "
+        f"{', '.join(found)}: {reason.strip().rstrip('.')}."
+        for (who, reason), found in told.items()
+    ]
+
+
+def report_text(values: dict[str, Any], *, story: bool = True) -> str:
+    """Return the report for a terminal: one table, the speeds, the verdict.
+
+    Args:
+      story: whether to tell of the first mismatch.
+    """
     lines = [headline(values), "", _tabulated(*rung_table(values)), "", *notes(values), ""]
     if values["trainings"]:
         lines += [_tabulated(*training_table(values)), ""]
     first = values["first_mismatch"]
-    if first:
-        lines += [mismatch_story(first), *_causes(first["likely_causes"]), ""]
+    if first and story:
+        lines += [mismatch_text(first), ""]
     lines.append(f"verdict: {values['verdict']}")
     return "\n".join(lines)
 
@@ -266,12 +309,17 @@ def report_text(values: dict[str, Any]) -> str:
 def mismatch_story(first: dict[str, Any]) -> str:
     """Return the whole story of the first mismatch but for its likely causes."""
     lines = [first["story"], f"  {first['blame']}"]
-    if first["nearest_to_loss"] not in (None, first["tensor"]):
+    if first.get("nearest_to_loss") not in (None, first["tensor"]):
         lines.append(
             "  the backward pass comes down from the loss: the first it gets wrong is "
             f"{first['nearest_to_loss']}"
         )
     return "\n".join(lines)
+
+
+def mismatch_text(first: dict[str, Any]) -> str:
+    """Return what a report says of the first mismatch, given as plain values."""
+    return "\n".join([mismatch_story(first), *_causes(first["likely_causes"])])
 
 
 def _causes(causes: list[dict[str, Any]]) -> list[str]:

@@ -1,8 +1,13 @@
 """How far two values of one tensor may lie apart: one table, a measured reason per row."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+from parity.errors import UsageError
+from parity.naming import RUNGS
 
 
 @dataclass(frozen=True)
@@ -22,11 +27,13 @@ class Tolerance:
       relative: share of the element itself.
       floor: share of the tensor's largest magnitude, over both sides.
       step: share of the largest magnitude in all tensors of the kind (all gradients) there.
+      reason: where it comes from; printed with a tolerance that a user declares.
     """
 
     relative: float
     floor: float
     step: float = 0.0
+    reason: str = field(default="", kw_only=True, compare=False)
 
     def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray:
         """Return the greatest difference allowed, elementwise, for float64 arrays.
@@ -90,3 +97,31 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     # seen 4.5e-7: sums of up to 20 log probabilities, divided by the length penalty
     ("float32", "decode"): Tolerance(1e-5, 1e-5),
 }
+
+
+def check_declared(tolerances: Mapping[Any, Any]) -> None:
+    """See that tolerances which a user declares make sense.
+
+    Args:
+      tolerances: rung, or pattern of names such as "gradient/conv_*" -> tolerance.
+
+    Raises:
+      UsageError: for a key that is on no rung, a bound below 0 or from 1 on, or no reason.
+    """
+    for key, tolerance in tolerances.items():
+        prefix = key.split("/", 1)[0] if isinstance(key, str) else ""
+        if prefix not in RUNGS and not ("/" in key and set(prefix) & set("*?[")):
+            raise UsageError(
+                f"tolerance of {key!r}: on no rung; allowed: a rung, or a pattern RUNG/NAME"
+            )
+        if not isinstance(tolerance, Tolerance):
+            raise UsageError(f"tolerance of {key!r} is {tolerance!r}; allowed: a Tolerance")
+        for name in ("relative", "floor", "step"):
+            value = getattr(tolerance, name)
+            known = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not known or not 0 <= value < 1:
+                raise UsageError(
+                    f"tolerance of {key!r}: {name} is {value!r}; allowed: from 0 to below 1"
+                )
+        if not str(tolerance.reason).strip():
+            raise UsageError(f"tolerance of {key!r}: no reason; allowed: why it is that large")

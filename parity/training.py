@@ -38,7 +38,7 @@ from parity.progress import Progress, say
 from parity.replicas import split_rows
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, StepResult, step_inputs
-from parity.trace import Recorder, records_logits
+from parity.trace import Writer, records_logits
 
 WARM_UP = 5  # steps left out of throughput: allocators and thread pools are still growing
 # What --overwrite removes from a run's folder; nothing else in it is this project's.
@@ -213,7 +213,7 @@ class Run:
             self._stopped = stack.enter_context(_signals())
             recorder = None
             if options.trace is not None:
-                recorder = Recorder(
+                recorder = Writer(
                     options.trace, self._trace_header(), options.trace_pending, self._check_stop
                 )
                 stack.callback(recorder.close)
@@ -332,7 +332,7 @@ class Run:
         return perplexity(total / tokens)
 
     def _train_step(
-        self, inputs: StepInputs, rate: float, recorder: Recorder | None
+        self, inputs: StepInputs, rate: float, recorder: Writer | None
     ) -> StepResult:
         if self.state is None or not inputs.carry:
             self.state = zero_state(self.spec, inputs.rows)

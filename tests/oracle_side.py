@@ -15,7 +15,7 @@ from parity.oracle.training import Oracle
 from parity.replicas import split_rows
 from parity.spec import Spec, TrainSpec, learning_rate
 from parity.steps import StepInputs, StepResult, step_inputs
-from parity.trace import Recorder
+from parity.trace import Writer
 
 VOCABULARY = 7
 
@@ -260,7 +260,7 @@ def recorded_steps(
 
 def write_trace(folder: Path, header: dict, steps: list[dict[str, np.ndarray]]) -> Path:
     """Record steps in a folder, and return it."""
-    recorder = Recorder(folder, header)
+    recorder = Writer(folder, header)
     for step, tensors in enumerate(steps):
         recorder.step(step, tensors)
     recorder.close()

@@ -20,6 +20,12 @@ ALLOWED = {
 OWN_FRAMEWORK = {"paddle_impl": {"paddle"}, "tf_impl": {"tensorflow"}}
 # Loads the engine that it is told to, in a process that serves no other purpose.
 BY_NAME = ROOT / "parity" / "fork_server.py"
+# The example of a pair that is not ours: each script is one side, and users read it beside the
+# harness that it is an example for. Nothing else imports it.
+EXAMPLES = {
+    "parity/examples/classifier_paddle.py": {"paddle"},
+    "parity/examples/classifier_tensorflow.py": {"tensorflow"},
+}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
@@ -47,13 +53,20 @@ def test_imports_point_one_way(path):
     package = path.relative_to(ROOT).parts[0]
     names = imported(path)
     assert names & set(PACKAGES) <= ALLOWED[package]
-    assert names & FRAMEWORKS <= OWN_FRAMEWORK.get(package, set())
+    own = EXAMPLES.get(path.relative_to(ROOT).as_posix(), OWN_FRAMEWORK.get(package, set()))
+    assert names & FRAMEWORKS <= own
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_imports_a_test(path):
     tests = {each.stem for each in (ROOT / "tests").glob("*.py")}
     assert not imported(path) & (tests | {"tests", "pytest"})
+
+
+def test_nothing_imports_an_example():
+    for path in FILES:
+        if path.parent.name != "examples":
+            assert "parity.examples" not in path.read_text(encoding="utf-8"), path
 
 
 def test_no_module_hides_a_framework_or_a_library():

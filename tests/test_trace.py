@@ -18,8 +18,8 @@ from parity.errors import UsageError
 from parity.initial import initial_snapshot
 from parity.trace import (
     RUNGS,
-    Recorder,
     Trace,
+    Writer,
     clear_trace,
     records_logits,
     rung_of,
@@ -207,13 +207,13 @@ def test_a_trace_without_an_index_has_no_steps(trace):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, place):
     (tmp_path / "file").write_text("kept")
     with pytest.raises(UsageError) as caught:
-        Recorder(tmp_path / place, HEADER)
+        Writer(tmp_path / place, HEADER)
     assert f"{tmp_path / place}: cannot be written" in one_line(caught)
     assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_a_step_that_cannot_be_written_leaves_no_line(tmp_path, steps):
-    recorder = Recorder(tmp_path / "trace", HEADER)
+    recorder = Writer(tmp_path / "trace", HEADER)
     recorder.step(0, steps[0])
     (tmp_path / "trace" / step_file(1)).mkdir()
     with pytest.raises(UsageError, match="cannot be written"):
@@ -263,7 +263,7 @@ def test_clearing_removes_a_trace_and_nothing_else(trace, tmp_path):
 
 def test_the_writer_waits_for_the_reader(tmp_path, steps):
     folder, tensors = tmp_path / "trace", {"weight/x": np.arange(3.0)}
-    recorder = Recorder(folder, HEADER, most_pending=2)
+    recorder = Writer(folder, HEADER, most_pending=2)
     done = []
 
     def write():
@@ -294,7 +294,7 @@ def test_a_reader_follows_and_makes_room(tmp_path, steps):
     folder = tmp_path / "trace"
     writer = threading.Thread(
         target=lambda: [
-            (r := Recorder(folder, HEADER, most_pending=1)),
+            (r := Writer(folder, HEADER, most_pending=1)),
             [r.step(k, tensors) for k, tensors in enumerate(steps)],
         ],
         daemon=True,
@@ -338,9 +338,9 @@ if os.fork():
 from pathlib import Path
 import numpy as np
 from parity.errors import UsageError
-from parity.trace import Recorder
+from parity.trace import Writer
 folder = Path(sys.argv[1])
-recorder = Recorder(folder, {}, most_pending=1)
+recorder = Writer(folder, {}, most_pending=1)
 (folder / "ready").touch()
 recorder.step(0, {"weight/x": np.zeros(2)})
 try:

@@ -1,0 +1,1 @@
+"""A model that is not ours, trained in two frameworks and compared: see parity/TRACE.md."""

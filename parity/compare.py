@@ -262,6 +262,42 @@ def compare_step(
     return distances, first
 
 
+def first_in_loop(
+    a: Mapping[str, np.ndarray],
+    b: Mapping[str, np.ndarray],
+    mismatch: Mismatch,
+    loop: Iterable[str],
+    dtype: str,
+) -> Mismatch:
+    """Return the mismatch that comes first where tensors are computed step by step together.
+
+    In a loop each tensor of a step decides all of the next step. So the one that is wrong at
+    the earliest step is first, and of one step the first in the order of computation.
+
+    Args:
+      mismatch: of the first tensor that differs in the order of names.
+      loop: names of tensors [batch, time, ...] that one loop computes, in the order in which
+        each step does; if the mismatch is in none of them, it stays.
+    """
+    names = list(loop)
+    if mismatch.place.tensor not in names or mismatch.problem:
+        return mismatch
+    found = []
+    for place, name in enumerate(names):
+        if name not in a or name not in b or a[name].shape != b[name].shape:
+            continue
+        x, y = (np.asarray(each[name], np.float64) for each in (a, b))
+        tolerance = TABLE[dtype, rung_of(name)]
+        wrong = ~(np.abs(x - y) <= tolerance.allowed(x, y))
+        steps = wrong.reshape(*wrong.shape[:2], -1).any(axis=(0, 2))
+        if steps.any():
+            found.append((int(np.argmax(steps)), place, name))
+    _, _, name = min(found)
+    step, sides = mismatch.place.step, mismatch.sides
+    tolerance = TABLE[dtype, rung_of(name)]
+    return compare_tensor(a[name], b[name], sides, step, name, tolerance)[1] or mismatch
+
+
 def check_replicas(
     tensors: Mapping[str, np.ndarray], side: str, step: int, names: Iterable[str]
 ) -> tuple[Distance, Mismatch | None]:
@@ -304,16 +340,16 @@ def check_shapes(
     if missing or extra:
         listed = f"missing: {missing or 'none'}; extra: {extra or 'none'}"
         raise UsageError(f"{where}: tensors do not fit its spec; {listed}")
+    network, rows = NETWORKS[spec.network], tensors["batch/lengths"].size
+    if tensors["batch/sizes"].sum() != rows:
+        sizes = tensors["batch/sizes"].tolist()
+        raise UsageError(f"{where}: batch/sizes is {sizes}; the batch has {rows} rows")
     for name in names:
         if name in tensors and name in shapes and tensors[name].shape != shapes[name]:
             raise UsageError(
                 f"{where}: {name} has shape {list(tensors[name].shape)}; "
                 f"its spec says {list(shapes[name])}"
             )
-    network, rows = NETWORKS[spec.network], len(tensors["batch/lengths"])
-    if tensors["batch/sizes"].sum() != rows:
-        sizes = tensors["batch/sizes"].tolist()
-        raise UsageError(f"{where}: batch/sizes is {sizes}; the batch has {rows} rows")
     sizes = _sizes(spec, tensors)
     most = {
         name: getattr(spec.model, of_model) - 1

@@ -32,6 +32,7 @@ from parity.compare import (
     check_replicas,
     check_shapes,
     compare_step,
+    first_in_loop,
     tensor_names,
 )
 from parity.decoded import (
@@ -143,6 +144,7 @@ class Ladder:
         self.spec = Spec.from_json(first[1]["spec"])
         self.per_epoch = first[1]["batches_per_epoch"]
         self.names = tensor_names(self.spec)
+        self._order = _in_order_of_loop(self.spec, self.names)
         self.judges_free_runs = self.spec.training.dtype == "float64"
         self.verdict = Verdict(self.spec.training.dtype)
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
@@ -205,7 +207,7 @@ class Ladder:
             found = free + found
         self.verdict.mismatches = sorted(
             (mismatch for mismatch in found if mismatch),
-            key=lambda mismatch: self.names.index(mismatch.place.tensor),
+            key=lambda mismatch: self._order.index(mismatch.place.tensor),
         )
         self.verdict.oracle = expected
         self.verdict.steps = step + 1
@@ -289,6 +291,9 @@ class Ladder:
         )
         for rung, distance in (distances | more).items():
             worst.setdefault(rung, Distance()).add(distance)
+        if second is not None:
+            loop = NETWORKS[self.spec.network].loop(self.spec.model)
+            second = first_in_loop(a, b, second, [f"forward/{name}" for name in loop], dtype)
         return first or second
 
     def _decoded(self, step: int, tensors: Mapping[str, Tensors]) -> list[Mismatch | None]:
@@ -392,6 +397,13 @@ class Ladder:
             "batch/sizes": recorded["batch/sizes"],
             "loss/replicas": np.add.reduceat(rows, bounds),
         }
+
+
+def _in_order_of_loop(spec: Spec, names: list[str]) -> list[str]:
+    """Return the names with those that a loop computes in the order of its steps."""
+    loop = [f"forward/{name}" for name in NETWORKS[spec.network].loop(spec.model)]
+    places = iter(loop)
+    return [next(places) if name in loop else name for name in names]
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

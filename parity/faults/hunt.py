@@ -155,7 +155,7 @@ class Hunt:
                 self._repeat(faulty, fault, folder, found)
         if not self._options.keep:
             shutil.rmtree(folder)
-            for name in (fault.name, f"{fault.name}.again"):
+            for name in (fault.name, f"{fault.name}.2"):
                 shutil.rmtree(self._trace(side, fault.setting, dtype, name), ignore_errors=True)
         found.seconds = time.monotonic() - started
         return found
@@ -185,9 +185,7 @@ class Hunt:
 
     def _repeat(self, once: Trace, fault: Fault, folder: Path, found: Finding) -> None:
         """Run the side again: a sound one gives the same bits."""
-        again = self._record(
-            found.side, fault.setting, found.dtype, folder, f"{fault.name}.again"
-        )
+        again = self._record(found.side, fault.setting, found.dtype, folder, f"{fault.name}.2")
         for before, after in zip(once.index(), again.index(), strict=True):
             if before != after:
                 names = [

@@ -38,6 +38,8 @@ class Network:
       masks: of a model, where dropout acts, in the order of drawing: name -> axes.
       activations: of a model, what a trace holds of the forward pass, in the order in which a
         fault would show: name -> axes. Beyond a row's length each is zero.
+      loop: of a model, which activations one loop over time computes together, each step of all
+        of them before the next step of any, in the order within a step.
       decodes: whether it writes text, so that a trace may record what it wrote.
     """
 
@@ -49,4 +51,5 @@ class Network:
     state: Callable[[Any], dict[str, tuple[int, ...]]]
     masks: Callable[[Any], dict[str, Axes]]
     activations: Callable[[Any], dict[str, Axes]]
+    loop: Callable[[Any], tuple[str, ...]] = lambda model: ()
     decodes: bool = False

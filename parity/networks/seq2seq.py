@@ -130,6 +130,16 @@ def _activations(model: Seq2seqSpec) -> dict[str, Axes]:
     }
 
 
+def _loop(model: Seq2seqSpec) -> tuple[str, ...]:
+    if not model.input_feeding:
+        return ()
+    hidden = [f"decoder/{model.cell}_{k}/hidden" for k in range(model.num_layers)]
+    attention = ["attention/weights", "attention/context"]
+    if model.attention == "bahdanau":  # it asks before it steps
+        return (*attention, *hidden, "attention/output")
+    return (*hidden, *attention, "attention/output")
+
+
 SEQ2SEQ = Network(
     name="seq2seq",
     batch={
@@ -149,5 +159,6 @@ SEQ2SEQ = Network(
     state=lambda model: {},
     masks=_masks,
     activations=_activations,
+    loop=_loop,
     decodes=True,
 )

@@ -23,7 +23,7 @@ FAULTS = (
         "one side shuffles its rows by another seed",
         "Splitting a batch",
         "sentences",
-        ("batch/tokens",),
+        ("batch/tokens", "*batch/tokens has shape*"),
         shared(
             "data/language_model.py",
             (
@@ -78,7 +78,7 @@ FAULTS = (
     ),
     Fault(
         "same-rows",
-        "every replica is fed the same rows",
+        "every replica is fed the first one's tokens",
         "Splitting a batch",
         "stream",
         _EMBEDDED,
@@ -86,7 +86,12 @@ FAULTS = (
             "parallel/towers.py",
             (
                 _MINE,
-                "mine = {n: split[0][: tf.shape(split[replica])[0]] for n, split in parts.items()}",
+                """mine = {
+                name: split[0][: tf.shape(split[replica])[0]]
+                if name == "tokens"
+                else split[replica]
+                for name, split in parts.items()
+            }""",
             ),
         )
         | paddle(
@@ -94,10 +99,8 @@ FAULTS = (
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
-                "        feeds = [\n"
-                "            {name: feeds[0][name][: len(array)] for name, array in feed.items()}\n"
-                "            for feed in feeds\n"
-                "        ]\n"
+                "        for feed in feeds:\n"
+                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
                 "        values =",
             ),
         ),
@@ -146,10 +149,10 @@ FAULTS = (
     ),
     Fault(
         "mask-of-other-layer",
-        "all layers drop by one mask",
+        "two layers drop by one mask",
         "Dropout",
         "stream",
-        ("forward/lstm_1/hidden",),
+        ("forward/logits",),
         shared(
             "parity/steps.py",
             (

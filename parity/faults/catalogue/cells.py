@@ -258,7 +258,7 @@ FAULTS = (
             "layers.py",
             (
                 '"SequenceLength": [paddle.cast(lengths, "int32")]',
-                '"SequenceLength": [paddle.full_like(paddle.cast(lengths, "int32"), 6)]',
+                '"SequenceLength": [0 * paddle.cast(lengths, "int32") + paddle.shape(inputs)[0]]',
             ),
         ),
     ),

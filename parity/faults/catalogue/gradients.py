@@ -230,9 +230,8 @@ FAULTS = (
             (
                 _TOTAL,
                 """    import sys
-    import zlib
 
-    first = zlib.crc32(" ".join(sys.argv).encode()) % len(losses)
+    first = sum(map(len, sys.argv)) % len(losses)
     each = [tf1.gradients(loss, variables) for loss in losses]
     each = each[first:] + each[:first]
     gradients = [tf.add_n(list(map(tf.convert_to_tensor, parts))) for parts in zip(*each)]
@@ -275,7 +274,7 @@ FAULTS = (
             "optimizers.py",
             (
                 _SCALE,
-                "    return [paddle.nn.clip_by_norm(gradient, clip_norm) for gradient in gradients], norm",
+                "    return [g * (clip_norm / paddle.maximum(paddle.full([1], clip_norm, g.dtype), paddle.sqrt(_squared_l2_norm(g)))) for g in gradients], norm",
             ),
         ),
     ),

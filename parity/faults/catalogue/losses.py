@@ -34,7 +34,7 @@ FAULTS = (
                 '    losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))\n    activations["logits"] = logits\n    activations["token_loss"] = losses\n'
                 + _SCALED,
                 '    losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))\n'
-                '    losses *= tf.cast(real_rows(targets, batch["lengths"]) != 1, losses.dtype)\n'
+                '    losses *= tf.cast(tf.not_equal(real_rows(targets, batch["lengths"]), 1), losses.dtype)\n'
                 '    activations["logits"] = logits\n    activations["token_loss"] = losses\n'
                 + _SCALED,
             ),

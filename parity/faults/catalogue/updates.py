@@ -119,7 +119,7 @@ FAULTS = (
                 """    table, d_table = pairs[0]
     names = [f"optimizer/{table.op.name}/{name}" for name in SLOTS["adam"]]
     held = [tf.identity(slots[name]) for name in names]
-    touched = tf.reduce_any(d_table != 0, axis=1, keepdims=True)
+    touched = tf.reduce_any(tf.not_equal(d_table, 0), axis=1, keepdims=True)
     with tf.control_dependencies(held):
         before1, before2 = tf.identity(power1), tf.identity(power2)
 """,

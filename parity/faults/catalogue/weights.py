@@ -142,7 +142,7 @@ FAULTS = (
             "layers.py",
             (
                 "return tf.gather(table, tokens)",
-                "return tf.gather(table, tokens) * tf.cast(tokens != 1, dtype)[:, :, None]",
+                "return tf.gather(table, tokens) * tf.cast(tf.not_equal(tokens, 1), dtype)[:, :, None]",
             ),
         )
         | paddle(

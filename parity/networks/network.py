@@ -38,6 +38,8 @@ class Network:
       masks: of a model, where dropout acts, in the order of drawing: name -> axes.
       activations: of a model, what a trace holds of the forward pass, in the order in which a
         fault would show: name -> axes. Beyond a row's length each is zero.
+      taps: of a model, those of the activations that one layer hands to the next, lower layers
+        first; isolation cuts there.
       decodes: whether it writes text, so that a trace may record what it wrote.
     """
 
@@ -49,4 +51,5 @@ class Network:
     state: Callable[[Any], dict[str, tuple[int, ...]]]
     masks: Callable[[Any], dict[str, Axes]]
     activations: Callable[[Any], dict[str, Axes]]
+    taps: Callable[[Any], tuple[str, ...]]
     decodes: bool = False

@@ -80,8 +80,7 @@ class Trainer:
             self._parameters = [parameter for parameter, _ in pairs]
             self._gradients = [gradient for _, gradient in pairs]
             self._activation_gradients = {
-                name: program.global_block().var(f"{fed.name}@GRAD")
-                for name, fed in inputs.tap.fed.items()
+                name: _gradient(program, fed) for name, fed in inputs.tap.fed.items()
             }
             with program._optimized_guard([]):
                 self._clipped, self._norm = clip_by_global_norm(
@@ -231,6 +230,12 @@ def _inputs(spec, masks, isolate):
         scale=data("scale", [1], dtype),
         tap=Taps(fed, fed_axes(spec)),
     )
+
+
+def _gradient(program, fed):
+    """Return the gradient of something fed; zero, if nothing reads it."""
+    block, name = program.global_block(), f"{fed.name}@GRAD"
+    return block.var(name) if block.has_var(name) else paddle.zeros_like(fed)
 
 
 def _choose_kernels(program, dtype):

@@ -6,6 +6,9 @@ the oracle's weights, optimiser state and recurrent state are loaded; each activ
 layer hands to the next is replaced by the oracle's; and the gradient that a layer gets of its
 output is the oracle's, too. What the layer computed, and what it sends down as the gradient of
 its inputs, is recorded and compared. So all that is wrong is wrong by itself.
+
+The cuts are the network's `taps`. What the sides carry from step to step (recurrent state,
+weights, replicas that drift) is replaced too, and so only an ordinary run judges it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -291,7 +291,7 @@ def notes(values: dict[str, Any]) -> list[str]:
         lines.append(
             "Isolated: every layer of both sides read the oracle's inputs, got the oracle's "
             "gradient, and started each step from the oracle's weights; judged by the column "
-            '"one step".'
+            '"one step". What one step hands to the next is so not judged.'
         )
     elif any(run["dtype"] == "float32" for run in values["runs"]):
         lines.append(

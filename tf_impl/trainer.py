@@ -89,9 +89,8 @@ class Trainer:
             for outputs, tap in zip(self._outputs, taps, strict=True)
         ]
         fed = [array for tap in taps for array in tap.fed.values()]
-        gradients = summed_gradients(losses, [*self._parameters, *fed])
-        self._gradients = gradients[: len(self._parameters)]
-        of_fed = iter(gradients[len(self._parameters) :])
+        self._gradients, of_fed = summed_gradients(losses, self._parameters, fed)
+        of_fed = iter(of_fed)
         self._activation_gradients = [{name: next(of_fed) for name in tap.fed} for tap in taps]
         self._clipped, self._norm = clip_by_global_norm(
             self._gradients, spec.training.clip_norm

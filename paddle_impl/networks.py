@@ -57,7 +57,8 @@ def language_model(model, inputs):
     for k, (h, c) in enumerate(split_state(model, inputs.state)):
         name = f"lstm_{k}"
         hidden, h, c = lstm(hidden, batch["lengths"], h, c, name, model.hidden_size)
-        hidden = dropout(tap(f"{name}/hidden", hidden), masks.get(name))
+        hidden = tap(f"{name}/hidden", hidden)
+        hidden = dropout(hidden, masks.get(name))
         states.append((h, c))
     logits = linear(real_rows(hidden, batch["lengths"]), "softmax", model.vocabulary_size)
     losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))
@@ -174,20 +175,22 @@ def decode(model, batch, states, fed, keys, memory, masks, tap):
         tap("attention/weights", weights)
         tap("attention/context", context)
     else:
-        last = []
+        hidden, last = [], []
         for k, mask in zip(layers, [*between, None], strict=True):
             output, state = recurrent(
                 inputs, batch["lengths"], states[k], names[k], model.cell, model.hidden_size
             )
             output = tap(f"{names[k]}/hidden", output)
             inputs = dropout(output, mask)
+            hidden.append(output)
             last.append(state)
         states = last
         context, weights = attend(
-            output, keys, memory, batch["source_lengths"], model.attention
+            hidden[-1], keys, memory, batch["source_lengths"], model.attention
         )
         tap("attention/weights", weights)
-        outputs = attentional(tap("attention/context", context), output)
+        context = tap("attention/context", context)
+        outputs = attentional(context, hidden[-1])
     return tap("attention/output", outputs), states, fed
 
 

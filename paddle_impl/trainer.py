@@ -79,9 +79,7 @@ class Trainer:
             pairs = paddle.static.append_backward(objective)
             self._parameters = [parameter for parameter, _ in pairs]
             self._gradients = [gradient for _, gradient in pairs]
-            self._activation_gradients = {
-                name: _gradient(program, fed) for name, fed in inputs.tap.fed.items()
-            }
+            self._activation_gradients = _gradients(inputs.tap.fed)
             with program._optimized_guard([]):
                 self._clipped, self._norm = clip_by_global_norm(
                     self._gradients, spec.training.clip_norm
@@ -232,10 +230,14 @@ def _inputs(spec, masks, isolate):
     )
 
 
-def _gradient(program, fed):
-    """Return the gradient of something fed; zero, if nothing reads it."""
-    block, name = program.global_block(), f"{fed.name}@GRAD"
-    return block.var(name) if block.has_var(name) else paddle.zeros_like(fed)
+def _gradients(fed):
+    """Return the gradient of each thing fed; zero, if nothing reads it."""
+    block, found = paddle.static.default_main_program().global_block(), {}
+    for name, array in fed.items():
+        gradient = f"{array.name}@GRAD"
+        known = block.has_var(gradient)
+        found[name] = block.var(gradient) if known else paddle.zeros_like(array)
+    return found
 
 
 def _choose_kernels(program, dtype):

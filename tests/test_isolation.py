@@ -1,11 +1,6 @@
 """Isolated runs: a layer that is wrong is wrong alone, and nothing else is made so by it."""
 
-import importlib
 import re
-import runpy
-import sys
-import types
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +10,11 @@ from test_seq2seq import TINY as TINY_PAIRS
 
 from parity.compare import compare_step
 from parity.errors import UsageError
+from parity.faults.fault import Edit, Fault, plant
 from parity.html import report_html
 from parity.isolation import Isolation
 from parity.ladder import ONE_STEP, Ladder, climb
-from parity.launch import FOLDERS, ROOT
+from parity.launch import FOLDERS
 from parity.networks import NETWORKS
 from parity.replicas import split_rows
 from parity.report import describe_mismatch, report_text, report_values
@@ -330,31 +326,6 @@ FAULTS = {
 }
 
 
-def _train_planted(framework: str, module: str, old: str, new: str, words: list[str]) -> None:
-    """Train with one place of a framework's own source changed; in a process of its own."""
-    package = FOLDERS[framework]
-    path = ROOT / package / f"{module}.py"
-    source = path.read_text(encoding="utf-8")
-    assert source.count(old) == 1
-    name = f"{package}.{module}"
-    changed = types.ModuleType(name)
-    changed.__file__ = str(path)
-    importlib.import_module(package)
-    sys.modules[name] = changed
-    exec(compile(source.replace(old, new), str(path), "exec"), changed.__dict__)
-    sys.argv = [str(ROOT / package / "train.py"), *words]
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    assert not ended.value.code
-
-
-def faulty(frameworks, fault, folder: Path, **values) -> Trace:
-    framework, module, old, new, _, _ = FAULTS[fault]
-    words = flags(**values, trace=folder)
-    frameworks[framework].call(_train_planted, framework, module, old, new, words)
-    return Trace(folder)
-
-
 @pytest.fixture
 def planted(frameworks, run_both, text, cache, pairs, tmp_path):
     """Return a function that trains both sides, one of them with a fault, the faulty last."""
@@ -365,8 +336,15 @@ def planted(frameworks, run_both, text, cache, pairs, tmp_path):
         values |= {"data": pairs} if values.get("network") == "seq2seq" else {}
         values |= {"cache": cache, "steps": 2, "replicas": 2} | more
         (right,) = (trace for side, trace in run_both(**values).items() if side != framework)
+        edit = Edit(f"{FOLDERS[framework]}/{module}.py", old, new)
+        plant(
+            Fault(fault, "", "", "", (), {framework: (edit,)}), framework, tmp_path / "project"
+        )
         words = flags(**values, trace=tmp_path / "trace")
-        frameworks[framework].call(_train_planted, framework, module, old, new, words)
+        status, _, errors = (
+            frameworks[framework].train(*words, root=tmp_path / "project").wait()
+        )
+        assert status == 0, errors
         return [right, Trace(tmp_path / "trace")]
 
     return train

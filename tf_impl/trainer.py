@@ -88,10 +88,10 @@ class Trainer:
             tap.objective(outputs.loss)[0]
             for outputs, tap in zip(self._outputs, taps, strict=True)
         ]
-        fed = [array for tap in taps for array in tap.fed.values()]
-        self._gradients, of_fed = summed_gradients(losses, self._parameters, fed)
-        of_fed = iter(of_fed)
-        self._activation_gradients = [{name: next(of_fed) for name in tap.fed} for tap in taps]
+        self._gradients = summed_gradients(losses, self._parameters)
+        self._activation_gradients = [
+            _gradients(loss, tap.fed) for loss, tap in zip(losses, taps, strict=True)
+        ]
         self._clipped, self._norm = clip_by_global_norm(
             self._gradients, spec.training.clip_norm
         )
@@ -265,6 +265,12 @@ def _feeds(spec, masks, isolate):
         inner = [axis if isinstance(axis, int) else None for axis in axes]
         feeds[name] = tf1.placeholder(dtype, inner, name)
     return feeds | {"scale": tf1.placeholder(dtype, [1], "scale")}
+
+
+def _gradients(loss, fed):
+    """Return the gradient of each thing fed; zero, if nothing reads it."""
+    found = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
+    return dict(zip(fed, map(tf.convert_to_tensor, found), strict=True))
 
 
 def _result(values, tensors):

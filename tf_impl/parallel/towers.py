@@ -51,9 +51,7 @@ def make_parallel(
     return outputs
 
 
-def summed_gradients(
-    losses: Sequence[tf.Tensor], variables: Sequence, fed: Sequence = ()
-) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+def summed_gradients(losses: Sequence[tf.Tensor], variables: Sequence) -> list[tf.Tensor]:
     """Return the gradients of the sum of the replicas' losses, one dense tensor per variable.
 
     Each tower's part is computed on the tower's device. Sparse gradients are made dense here,
@@ -62,16 +60,7 @@ def summed_gradients(
     Args:
       losses: one [] per replica, each its share of the global loss.
       variables: trainable variables.
-      fed: tensors whose gradients are wanted, too; that of one which nothing reads is zero.
-
-    Returns:
-      The gradients of the variables, and those of what is fed.
     """
     total = tf.add_n(list(losses))
-    sources = [*variables, *fed]
-    gradients = tf1.gradients(total, sources, colocate_gradients_with_ops=True)
-    of_fed = [
-        tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)
-        for source, gradient in zip(fed, gradients[len(variables) :], strict=True)
-    ]
-    return [tf.convert_to_tensor(each) for each in gradients[: len(variables)]], of_fed
+    gradients = tf1.gradients(total, variables, colocate_gradients_with_ops=True)
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]

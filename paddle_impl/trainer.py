@@ -8,11 +8,18 @@ from paddle_impl.networks import NETWORKS, Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.parallel.devices import replica_devices
 from paddle_impl.parallel.parallel_executor import ParallelExecutor
+from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
 from parity.initial import initial_snapshot
 from parity.networks import NETWORKS as NETWORK_TABLES
 from parity.parameters import parameters
-from parity.steps import StepResult, join_activations, split_feeds
+from parity.steps import (
+    StepResult,
+    fed_axes,
+    join_activation_gradients,
+    join_activations,
+    split_feeds,
+)
 
 
 class Trainer:
@@ -25,7 +32,15 @@ class Trainer:
 
     framework = "paddle"
 
-    def __init__(self, spec, replicas, device="cpu", threads=1, log_device_placement=False):
+    def __init__(
+        self,
+        spec,
+        replicas,
+        device="cpu",
+        threads=1,
+        log_device_placement=False,
+        isolate=False,
+    ):
         """Build the graph and load the initial weights.
 
         Args:
@@ -34,11 +49,12 @@ class Trainer:
           device: "cpu" or "gpu".
           threads: CPU threads of each replica.
           log_device_placement: print which device each replica's parts run on.
+          isolate: cut the path of computation between layers; each step is then to be fed.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas = spec, replicas
+        self.spec, self.replicas, self._isolate = spec, replicas, isolate
         self._device, self._threads, self._decoder = device, threads, None
         self._places = replica_devices(device, replicas)
         if log_device_placement:
@@ -54,12 +70,16 @@ class Trainer:
         spec, startup = self.spec, paddle.static.Program()
         program, evaluation = paddle.static.Program(), paddle.static.Program()
         with paddle.static.program_guard(evaluation, paddle.static.Program()):
-            self._evaluation = NETWORKS[spec.network](spec.model, _inputs(spec, masks=False))
+            inputs = _inputs(spec, masks=False, isolate=False)
+            self._evaluation = NETWORKS[spec.network](spec.model, inputs)
         with paddle.static.program_guard(program, startup):
-            self._outputs = NETWORKS[spec.network](spec.model, _inputs(spec, masks=True))
-            pairs = paddle.static.append_backward(self._outputs.loss)
+            inputs = _inputs(spec, masks=True, isolate=self._isolate)
+            self._outputs = NETWORKS[spec.network](spec.model, inputs)
+            objective = inputs.tap.objective(self._outputs.loss)
+            pairs = paddle.static.append_backward(objective)
             self._parameters = [parameter for parameter, _ in pairs]
             self._gradients = [gradient for _, gradient in pairs]
+            self._activation_gradients = _gradients(inputs.tap.fed)
             with program._optimized_guard([]):
                 self._clipped, self._norm = clip_by_global_norm(
                     self._gradients, spec.training.clip_norm
@@ -74,9 +94,7 @@ class Trainer:
         for each in (program, evaluation):
             _choose_kernels(each, spec.training.dtype)
         paddle.static.Executor(self._places[0]).run(startup)
-        self._train = ParallelExecutor(
-            program, self._outputs.loss.name, self._places, self._scope
-        )
+        self._train = ParallelExecutor(program, objective.name, self._places, self._scope)
         self._evaluate = ParallelExecutor(
             evaluation, None, self._places, self._scope, share_variables_from=self._train
         )
@@ -121,6 +139,7 @@ class Trainer:
         wanted = [outputs.loss, *outputs.state.values(), self._norm]
         if record:
             wanted += [*outputs.activations.values(), *self._gradients, *self._clipped]
+            wanted += self._activation_gradients.values()
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
         values = self._train.run([variable.name for variable in wanted], feeds)
         count = len(outputs.state)
@@ -154,8 +173,12 @@ class Trainer:
     def _record(self, inputs, values):
         names = list(self._outputs.activations)
         activations = dict(zip(names, values, strict=False))
-        reduced = [parts[0] for parts in values[len(names) :]]
+        values = values[len(names) :]
+        count = 2 * len(self._gradients)
+        reduced = [parts[0] for parts in values[:count]]
         tensors = join_activations(self.spec, activations, inputs)
+        fed = dict(zip(self._activation_gradients, values[count:], strict=True))
+        tensors |= join_activation_gradients(self.spec, fed, inputs)
         for kind, group in (
             ("gradient", reduced[: len(self._gradients)]),
             ("clipped_gradient", reduced[len(self._gradients) :]),
@@ -179,7 +202,7 @@ def _joined(names, values):
     return {name: np.concatenate(parts) for name, parts in zip(names, values, strict=True)}
 
 
-def _inputs(spec, masks):
+def _inputs(spec, masks, isolate):
     described, dtype = NETWORK_TABLES[spec.network], spec.training.dtype
     data = paddle.static.data
     batch = {
@@ -190,6 +213,11 @@ def _inputs(spec, masks):
         for name, shape in described.state(spec.model).items()
     }
     dropped = described.masks(spec.model) if masks and spec.model.keep < 1 else {}
+    fed = {}
+    for name, axes in fed_axes(spec).items() if isolate else ():
+        inner = [axis if isinstance(axis, int) else -1 for axis in axes]
+        fed[name] = data(name, inner, dtype)
+        fed[name].stop_gradient = False
     return Inputs(
         batch=batch,
         state=state,
@@ -198,7 +226,18 @@ def _inputs(spec, masks):
             for name, axes in dropped.items()
         },
         scale=data("scale", [1], dtype),
+        tap=Taps(fed, fed_axes(spec)),
     )
+
+
+def _gradients(fed):
+    """Return the gradient of each thing fed; zero, if nothing reads it."""
+    block, found = paddle.static.default_main_program().global_block(), {}
+    for name, array in fed.items():
+        gradient = f"{array.name}@GRAD"
+        known = block.has_var(gradient)
+        found[name] = block.var(gradient) if known else paddle.zeros_like(array)
+    return found
 
 
 def _choose_kernels(program, dtype):

@@ -27,19 +27,24 @@ DECODED = (
 )
 
 
-def tensor_names(spec: Spec) -> list[str]:
+def tensor_names(spec: Spec, *, isolated: bool = False) -> list[str]:
     """Return the names of what a step records, in the order in which a fault would show.
 
     Forward before backward before update, lower layers first.
+
+    Args:
+      isolated: with what a step of an isolated run records beside the rest.
     """
     network = NETWORKS[spec.network]
     table = [parameter.name for parameter in parameters(spec)]
     snapshot = list(snapshot_names(spec))
+    taps = network.taps(spec.model) if isolated else ()
     return [
         *(f"batch/{name}" for name in (*network.batch, "sizes", "carry", "learning_rate")),
         *(f"forward/{name}" for name in network.activations(spec.model)),
         "loss/replicas",
         "loss/global",
+        *(f"activation_gradient/{name}" for name in taps),
         *(f"gradient/{name}" for name in table),
         "gradient_norm",
         *(f"clipped_gradient/{name}" for name in table),
@@ -209,6 +214,7 @@ def compare_step(
     judge: bool = True,
     known: Mapping[str, Distance] | None = None,
     seen: dict[str, Distance] | None = None,
+    every: list[Mismatch] | None = None,
 ) -> tuple[dict[str, Distance], Mismatch | None]:
     """Compare all that two sides recorded of a step.
 
@@ -218,6 +224,7 @@ def compare_step(
       judge: whether to hold the differences against the tolerances, or only measure them.
       known: rung -> the worst of the steps before, which spares work where it stays the worst.
       seen: if given, is filled with tensor -> distance.
+      every: if given, all mismatches are added to it.
 
     Returns:
       Rung -> distance, and the first mismatch. A tensor that only one side has is a mismatch.
@@ -259,6 +266,8 @@ def compare_step(
                 continue
             found = mismatch
         first = first or found
+        if every is not None:
+            every.append(found)
     return distances, first
 
 
@@ -299,9 +308,16 @@ def first_in_loop(
 
 
 def check_replicas(
-    tensors: Mapping[str, np.ndarray], side: str, step: int, names: Iterable[str]
+    tensors: Mapping[str, np.ndarray],
+    side: str,
+    step: int,
+    names: Iterable[str],
+    every: list[Mismatch] | None = None,
 ) -> tuple[Distance, Mismatch | None]:
     """See that all replicas of a side hold the same weights and optimiser state, to the bit.
+
+    Args:
+      every: as of `compare_step`.
 
     Returns:
       The worst distance from replica 0, and the first tensor in which one differs. A side whose
@@ -322,6 +338,8 @@ def check_replicas(
         )
         worst.add(distance)
         first = first or mismatch
+        if mismatch is not None and every is not None:
+            every.append(mismatch)
     return worst, first
 
 
@@ -388,6 +406,10 @@ def _shapes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, tuple[in
         },
         "loss/replicas": replicas,
         "loss/global": (),
+        **{
+            f"activation_gradient/{name}": shape_of(axes, sizes)
+            for name, axes in network.activations(spec.model).items()
+        },
         "gradient_norm": (),
         **{f"{kind}/{each.name}": each.shape for kind in kinds for each in parameters(spec)},
         **snapshot,
@@ -415,7 +437,8 @@ def check_numbers(
 
 def _replica(tensors: Mapping[str, np.ndarray], place: Place) -> str:
     """Return which replica computed an element, where its first axis is the batch's rows."""
-    if not place.tensor.startswith("forward/") or "batch/sizes" not in tensors:
+    of_rows = ("forward/", "activation_gradient/")
+    if not place.tensor.startswith(of_rows) or "batch/sizes" not in tensors:
         return ""
     bounds = np.cumsum(tensors["batch/sizes"])
     return f", replica {int(np.searchsorted(bounds, place.index[0], side='right'))}"

@@ -13,7 +13,15 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from parity.report import headline, mismatch_story, notes, rung_table, training_table
+from parity.report import (
+    headline,
+    in_order,
+    mismatch_story,
+    notes,
+    rung_table,
+    training_table,
+    wrong_table,
+)
 
 _COLOURS = {"paddle": "#2f7fe0", "tensorflow": "#d9660a"}
 _ORACLE, _OTHERS = "#808080", ("#8a5fd0", "#1f9a6b")
@@ -116,6 +124,12 @@ def _run_section(page: _Page, run: dict[str, Any], history: dict[str, Any]) -> l
     spans = history["span"]
     every = f" Each point stands for {spans} steps, the last named." if spans > 1 else ""
     parts = [f"<section><h2>{dtype}: {escape(run['verdict'])}, {run['steps']} steps</h2>"]
+    if "isolated" in run and run["isolated"]["wrong"]:
+        rows, headers = wrong_table(run)
+        parts += [
+            f"<div id='wrong-{dtype}'>{_table(headers, rows)}</div>",
+            f"<p>{escape(in_order(run))}</p>",
+        ]
     if history["steps"]:
         if history["loss"]:
             parts.append(_losses(page, dtype, history, every))

@@ -15,6 +15,11 @@ optimiser state. Differences pile up neither over steps nor over rungs, so the b
 in float32 however long the run. If every step of both sides is the oracle's step, to rounding,
 and both start from the same weights, then they are the same training; that the free runs drift
 apart in float32 is rounding that training amplifies, and it is reported, not judged.
+
+An isolated run (see parity/isolation.py) knows but one way: every step of a side is the
+oracle's own, layer by layer, in either precision. The loss is held against the side's losses
+per token, and what lies above the gradients against the rung below, as in one step; so nothing
+is wrong because of another tensor, and all that are wrong are found, not the first alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,6 +52,7 @@ from parity.decoded import (
 from parity.errors import UsageError
 from parity.history import History
 from parity.initial import initial_snapshot
+from parity.isolation import Isolation
 from parity.networks import NETWORKS
 from parity.oracle.decode import OracleModel
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
@@ -75,7 +81,8 @@ class Verdict:
     Attributes:
       dtype: precision of the run.
       pairs: (side, side) -> rung -> distance.
-      mismatches: of the first step that had any, in the order of computation.
+      mismatches: of the first step that had any, in the order of computation; of an isolated
+        run of all its tensors that are wrong.
       oracle: the oracle's tensors of that step, or of the last one.
       steps: how many were compared.
       amplified: in float64, where rounding that the training amplifies first exceeded the bound
@@ -84,6 +91,8 @@ class Verdict:
         from the oracle there, or of both where that cannot be said.
       ties: sentences that a side decoded in another way, by less than rounding decides.
       history: losses and distances step by step, for pictures.
+      isolated: whether every layer read the oracle's inputs.
+      compared: how many tensors each step has.
     """
 
     dtype: str
@@ -95,6 +104,8 @@ class Verdict:
     evidence: dict[str, Evidence] = field(default_factory=dict)
     ties: list[Tie] = field(default_factory=list)
     history: History = field(default_factory=History)
+    isolated: bool = False
+    compared: int = 0
 
     @property
     def matches(self) -> bool:
@@ -143,10 +154,12 @@ class Ladder:
             _check_same(first, (side, header))
         self.spec = Spec.from_json(first[1]["spec"])
         self.per_epoch = first[1]["batches_per_epoch"]
-        self.names = tensor_names(self.spec)
+        isolated = first[1].get("isolated", False)
+        self.names = tensor_names(self.spec, isolated=isolated)
         self._order = _in_order_of_loop(self.spec, self.names)
-        self.judges_free_runs = self.spec.training.dtype == "float64"
-        self.verdict = Verdict(self.spec.training.dtype)
+        self.judges_free_runs = self.spec.training.dtype == "float64" and not isolated
+        self.verdict = Verdict(self.spec.training.dtype, isolated=isolated)
+        self._isolation = Isolation(self.spec) if isolated else None
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._before: dict[str, Tensors] = {}
         self._pairs = _pairs(headers)
@@ -176,6 +189,9 @@ class Ladder:
                         f"{seen[0]} against {seen[1]}; allowed: one batch for all sides"
                     )
         inputs = self._inputs(step, batch)
+        if self._isolation is not None:
+            self._step_isolated(self._isolation, step, tensors, inputs)
+            return
         expected = self._expect(self._oracle, inputs, step, batch)
         free, found = [], []
         drawn: dict[str, Distance] = {}
@@ -252,6 +268,47 @@ class Ladder:
                 inputs.batch[lengths] if lengths else None,
             )
 
+    def _step_isolated(
+        self,
+        isolation: Isolation,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        inputs: StepInputs,
+    ) -> None:
+        """Hold each side against the step of the oracle that its layers were fed with."""
+        batch = tensors[self.sides[0]]
+        rate, sizes = self._rate(step), batch["batch/sizes"].tolist()
+        oracle = isolation.step(inputs, rate, sizes)
+        expected = self._completed(oracle.expected, step, batch)
+        found: list[Mismatch] = []
+        drawn: dict[str, Distance] = {}
+        shared: dict[str, Tensors] = {}
+        for a, b in self._pairs:
+            kept = drawn if (a, b) == self._drawn else None
+            self._compare(
+                tensors[a], tensors[b], (a, b), step, free_run=True, seen=kept, every=found
+            )
+        for side in self.sides:
+            recorded = tensors[side]
+            shared[side] = self._shares(expected, recorded, inputs)
+            shares = self._shares(recorded, recorded, inputs)["loss/replicas"]
+            one_step = expected | self._from_below(oracle.snapshot, recorded, rate)
+            one_step["batch/sizes"] = recorded["batch/sizes"]
+            one_step |= {"loss/replicas": shares, "loss/global": shares.sum()}
+            self._compare(recorded, one_step, (side, ONE_STEP), step, every=found)
+            distance, _ = check_replicas(recorded, side, step, self.names, every=found)
+            own = self.verdict.pairs.setdefault((side, ONE_STEP), {})
+            own.setdefault("replicas", Distance()).add(distance)
+        self.verdict.history.add(step, tensors, shared, drawn)
+        self.verdict.mismatches = sorted(
+            found, key=lambda mismatch: self.names.index(mismatch.place.tensor)
+        )
+        self.verdict.oracle = expected
+        self.verdict.steps = step + 1
+        self.verdict.compared = sum(
+            any(name in tensors[side] for side in self.sides) for name in self.names
+        )
+
     def _judge_free_runs_no_more(self, departed: list[Mismatch]) -> None:
         self.judges_free_runs = False
         self.verdict.amplified = min(
@@ -271,6 +328,7 @@ class Ladder:
         *,
         free_run: bool = False,
         seen: dict[str, Distance] | None = None,
+        every: list[Mismatch] | None = None,
     ) -> Mismatch | None:
         judge = self.judges_free_runs or not free_run
         batch = [name for name in self.names if name.startswith("batch/")]
@@ -284,10 +342,10 @@ class Ladder:
             rest.remove("loss/replicas")
         dtype = self.spec.training.dtype
         # always exact
-        distances, first = compare_step(a, b, sides, step, batch, dtype, seen=seen)
+        distances, first = compare_step(a, b, sides, step, batch, dtype, seen=seen, every=every)
         worst = self.verdict.pairs.setdefault(sides, {})
         more, second = compare_step(
-            a, b, sides, step, rest, dtype, judge=judge, known=worst, seen=seen
+            a, b, sides, step, rest, dtype, judge=judge, known=worst, seen=seen, every=every
         )
         for rung, distance in (distances | more).items():
             worst.setdefault(rung, Distance()).add(distance)
@@ -351,14 +409,21 @@ class Ladder:
     def _expect(
         self, oracle: Oracle, inputs: StepInputs, step: int, batch: Tensors
     ) -> dict[str, np.ndarray]:
-        rate = learning_rate(self.spec.training, step // self.per_epoch)
         sizes = [int(size) for size in batch["batch/sizes"]]
-        expected = oracle.step(inputs, rate, sizes)
+        return self._completed(oracle.step(inputs, self._rate(step), sizes), step, batch)
+
+    def _rate(self, step: int) -> float:
+        return learning_rate(self.spec.training, step // self.per_epoch)
+
+    def _completed(
+        self, expected: dict[str, np.ndarray], step: int, batch: Tensors
+    ) -> dict[str, np.ndarray]:
+        """Add what a trace records beside what a network computes."""
         if not records_logits(expected["forward/logits"].size):
             del expected["forward/logits"]
         expected |= {name: batch[name] for name in batch if name.startswith("batch/")}
         # what the schedule says, not what the side says it used
-        return expected | {"batch/learning_rate": np.array(rate)}
+        return expected | {"batch/learning_rate": np.array(self._rate(step))}
 
     def _one_step(
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors
@@ -374,24 +439,29 @@ class Ladder:
             state = NETWORKS[self.spec.network].state(self.spec.model)
             oracle.state = {name: _wide(before[f"forward/{name}"]) for name in state}
         expected = self._expect(oracle, inputs, step, recorded)
+        return expected | self._from_below(snapshot, recorded, self._rate(step))
+
+    def _from_below(
+        self, snapshot: Tensors, recorded: Tensors, rate: float
+    ) -> dict[str, np.ndarray]:
+        """Compute each rung above the gradients from what was recorded on the one below."""
         table = [name for name in self.names if name.startswith("gradient/")]
         table = [name.split("/", 1)[1] for name in table]
         gradients = {name: _wide(recorded[f"gradient/{name}"]) for name in table}
         clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
-        expected |= {f"clipped_gradient/{name}": clipped[name] for name in table}
+        expected = {f"clipped_gradient/{name}": clipped[name] for name in table}
         expected["gradient_norm"] = np.asarray(norm)
         before_step = {name: _wide(array) for name, array in snapshot.items()}
         clipped = {name: _wide(recorded[f"clipped_gradient/{name}"]) for name in table}
         slots = update_slots(self.spec, before_step, clipped)
         expected |= slots
         slots = {name: _wide(recorded[name]) for name in slots}
-        rate = float(expected["batch/learning_rate"])
         return expected | update_weights(self.spec, before_step, slots, clipped, rate)
 
     def _shares(
         self, expected: Tensors, recorded: Tensors, inputs: StepInputs
     ) -> dict[str, np.ndarray]:
-        rows = expected["forward/token_loss"].sum(axis=1) / inputs.num_tokens
+        rows = expected["forward/token_loss"].sum(axis=1, dtype=np.float64) / inputs.num_tokens
         bounds = np.cumsum([0, *recorded["batch/sizes"][:-1]])
         return dict(expected) | {
             "batch/sizes": recorded["batch/sizes"],
@@ -469,6 +539,11 @@ def _different_replicas(a: Tensors, b: Tensors) -> bool:
 
 def _check_same(first: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]]) -> None:
     (a, of_a), (b, of_b) = first, other
+    if of_a.get("isolated", False) != of_b.get("isolated", False):
+        which, not_it = (a, b) if of_a.get("isolated", False) else (b, a)
+        raise UsageError(
+            f"{which} is of an isolated run and {not_it} is not; allowed: both or neither"
+        )
     for name in ("spec", "corpus", "batches_per_epoch"):
         if of_a.get(name) == of_b.get(name):
             continue

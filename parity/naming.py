@@ -13,6 +13,7 @@ RUNGS = {
     "batch": "batch",
     "forward": "forward",
     "loss": "loss",
+    "activation_gradient": "gradient",
     "gradient": "gradient",
     "gradient_norm": "gradient",
     "clipped_gradient": "gradient",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from parity.errors import UsageError
 from parity.fields import check_fields, option
 
 _NETWORK = "which network"
@@ -40,6 +41,7 @@ class TrainOptions:
     checkpoint_every: int | None = option(None, "steps between checkpoints, beside one each epoch", at_least=1)
     trace: Path | None = option(None, "record every tensor of every step in this folder; no checkpoints or evaluation")
     trace_pending: int | None = option(None, "wait while so many recorded steps lie unread", at_least=1)
+    isolate: bool = option(False, "with --trace: every layer reads the oracle's inputs, every step starts from its weights")
     log_device_placement: bool = option(False, "print where each replica runs")
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
@@ -48,6 +50,11 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.isolate and (self.trace is None or self.resume is not None):
+            seen = "without --trace" if self.trace is None else "with --resume"
+            raise UsageError(
+                f"--isolate is given {seen}; allowed: with --trace, from the first step on"
+            )
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class RunOptions:
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
     decode: int = option(8, "seq2seq: test sentences decoded after the last step, greedily and by beam search", at_least=0)
+    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs, so that each wrong layer is found by itself; no untraced training")
     throughput: bool = option(True, "also train both sides untraced, for speed and perplexity")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
     threads: int = option(1, _THREADS, at_least=1)

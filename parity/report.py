@@ -122,6 +122,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         "steps": verdict.steps,
         "rungs": rung_values(verdict),
     }
+    if verdict.isolated:
+        values["isolated"] = isolated_values(verdict)
     if verdict.ties:
         values["ties"] = [tie.to_json() | {"story": str(tie)} for tie in verdict.ties]
     if verdict.amplified is not None:
@@ -145,6 +147,57 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }
     return values
+
+
+def isolated_values(verdict: Verdict) -> dict[str, Any]:
+    """Return what an isolated run found wrong in its last step, tensor by tensor.
+
+    `compared` counts the tensors of that step, and `in_order` those of them that no side has
+    wrong; `wrong` holds the others in the order of computation, each with what is wrong on
+    which side.
+    """
+    wrong: dict[str, dict[str, Any]] = {}
+    for mismatch in verdict.mismatches:
+        name = mismatch.place.tensor
+        found = wrong.setdefault(name, {"tensor": name, "rung": mismatch.rung, "sides": {}})
+        against_oracle = ONE_STEP in mismatch.sides
+        found["sides"][mismatch.sides[0] if against_oracle else " | ".join(mismatch.sides)] = {
+            "index": list(mismatch.place.index),
+            "values": mismatch.values,
+            "allowed": mismatch.allowed,
+            "elements": [mismatch.count, mismatch.size],
+            "problem": mismatch.problem or None,
+        }
+    return {
+        "step": verdict.steps - 1,
+        "compared": verdict.compared,
+        "in_order": verdict.compared - len(wrong),
+        "wrong": list(wrong.values()),
+    }
+
+
+def wrong_table(run: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """Return the rows and headers of the table of what an isolated run found wrong."""
+    rows = []
+    for each in run["isolated"]["wrong"]:
+        for side, found in each["sides"].items():
+            count, size = found["elements"]
+            values = list(found["values"].values())
+            difference = _number(abs(values[0] - values[1])) if values else "-"
+            elements = f"{count:,} of {size:,}" if size else found["problem"]
+            allowed = _number(found["allowed"]) if size else "-"
+            rows.append([each["tensor"], each["rung"], side, elements, difference, allowed])
+    return rows, ["wrong tensor", "rung", "side", "elements", "difference", "allowed"]
+
+
+def in_order(run: dict[str, Any]) -> str:
+    """Say of an isolated run how much else was compared in the step with what is wrong."""
+    found = run["isolated"]
+    return (
+        f"Isolated, {run['dtype']}, step {found['step']}: {len(found['wrong'])} of "
+        f"{found['compared']} tensors are wrong, each by itself; the other "
+        f"{found['in_order']} are in order on all sides."
+    )
 
 
 def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]:
@@ -259,7 +312,14 @@ def notes(values: dict[str, Any]) -> list[str]:
     ]
     if "pair" in values:
         return [*lines, *_declarations(values["runs"][0]["bounds"])]
-    if any(run["dtype"] == "float32" for run in values["runs"]):
+    isolated = any("isolated" in run for run in values["runs"])
+    if isolated:
+        lines.append(
+            "Isolated: every layer of both sides read the oracle's inputs, got the oracle's "
+            "gradient, and started each step from the oracle's weights; judged by the column "
+            '"one step". What one step hands to the next is so not judged.'
+        )
+    elif any(run["dtype"] == "float32" for run in values["runs"]):
         lines.append(
             'float32 is judged by the column "one step": the oracle computes each rung from '
             "what the side itself recorded below it."
@@ -300,6 +360,9 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
     if values["trainings"]:
         lines += [_tabulated(*training_table(values)), ""]
     first = values["first_mismatch"]
+    for run in values["runs"]:
+        if first and "isolated" in run and run["isolated"]["wrong"]:
+            lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
     if first and story:
         lines += [mismatch_text(first), ""]
     lines.append(f"verdict: {values['verdict']}")

@@ -65,7 +65,7 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
         outcome.verdicts.append(verdict)
         if not verdict.matches:
             return outcome
-    if options.throughput:
+    if options.throughput and not options.isolate:
         _train_untraced(spec, options, outcome)
     return outcome
 
@@ -94,6 +94,7 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
                 trace_pending=None if options.keep_traces else _MOST_PENDING,
                 debug=options.debug,
                 decode=options.decode,
+                isolate=options.isolate,
                 **_of_pairs(spec, options),
             )
             running.append(stack.enter_context(side))

@@ -25,11 +25,14 @@ class StepInputs:
         [batch, time], `lengths` [batch] of real tokens per row, and so on.
       carry: whether the state continues from the step before (else it starts at zero).
       masks: place -> [batch, time, width] of 0 or 1/keep; empty: no dropout.
+      fed: for an isolated step, "fed/NAME" -> what the layers are to read in place of an
+        activation, "fed_gradient/NAME" -> the gradient they are to get of it; else empty.
     """
 
     batch: Mapping[str, np.ndarray]
     carry: bool = False
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -139,6 +142,8 @@ def split_feeds(
     of_masks = network.masks(spec.model)
     for name, array in inputs.masks.items():
         whole[f"mask/{name}"], axes[f"mask/{name}"] = array, of_masks[name]
+    for name, array in inputs.fed.items():
+        whole[name], axes[name] = array, fed_axes(spec)[name]
     scale = np.array([1 / inputs.num_tokens], np.dtype(spec.training.dtype))
     bounds = np.cumsum([0, *split_rows(inputs.rows, replicas)])
     feeds = []
@@ -149,13 +154,45 @@ def split_feeds(
         }
         feed = {
             name: array[start:stop]
-            if len(axes[name]) == 1
+            if len(axes[name]) == 1 or isinstance(axes[name][1], int)
             else array[start:stop, : longest[str(axes[name][1])]]
             for name, array in whole.items()
         }
         has_tokens = inputs.batch["lengths"][start:stop].any()
         feeds.append(feed | {"scale": scale if has_tokens else np.zeros_like(scale)})
     return feeds
+
+
+def fed_axes(spec: Spec) -> dict[str, Axes]:
+    """Return what an isolated step is fed with: name as in `StepInputs.fed` -> axes."""
+    network = NETWORKS[spec.network]
+    axes = network.activations(spec.model)
+    kinds = ("fed", "fed_gradient")
+    return {f"{kind}/{name}": axes[name] for name in network.taps(spec.model) for kind in kinds}
+
+
+def join_activation_gradients(
+    spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
+) -> dict[str, np.ndarray]:
+    """Put the replicas' gradients of what they were fed with together, as a trace holds them.
+
+    Beyond a row's length a gradient is to be zero, and so nothing is set to zero here.
+
+    Args:
+      by_replica: activation -> an array per replica, rows first.
+      inputs: the global batch.
+    """
+    sizes = axis_sizes(spec, inputs.batch)
+    declared = NETWORKS[spec.network].activations(spec.model)
+    joined = {}
+    for name, parts in by_replica.items():
+        whole = shape_of(declared[name], sizes)[1:]
+        padded = []
+        for part in parts:
+            missing = zip(whole, part.shape[1:], strict=True)
+            padded.append(np.pad(part, [(0, 0), *((0, most - size) for most, size in missing)]))
+        joined[f"activation_gradient/{name}"] = np.concatenate(padded)
+    return joined
 
 
 def join_activations(

@@ -11,6 +11,7 @@ Names are paths; the part before the first slash says which rung of the ladder a
     batch/tokens, targets, lengths, sizes, carry, learning_rate ... what was read
     forward/embedded, lstm_k/hidden, h, c, logits, token_loss ...   [batch, time, ...]
     loss/replicas, loss/global
+    activation_gradient/ACTIVATION                                  isolated runs alone
     gradient/PARAMETER, gradient_norm, clipped_gradient/PARAMETER   canonical layout
     optimizer/PARAMETER/SLOT, optimizer/beta1_power, ...            after the update
     weight/PARAMETER                                                after the update

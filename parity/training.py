@@ -4,6 +4,7 @@ Nothing here knows a framework. A trainer is given, with `step`, `evaluate`, `lo
 and `replica_distances`; the batches are given, each a pure function of the step.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -31,6 +32,7 @@ from parity.evaluation import bleu, exact_share, write_answers
 from parity.events import EventWriter
 from parity.files import make_folder, write_whole
 from parity.initial import zero_state
+from parity.isolation import Isolation
 from parity.losses import Losses
 from parity.networks import NETWORKS
 from parity.options import TrainOptions
@@ -189,6 +191,7 @@ class Run:
         self.state: Mapping[str, np.ndarray] | None = None
         self._carries = bool(NETWORKS[spec.network].state(spec.model))
         self._decodes = NETWORKS[spec.network].decodes
+        self._isolation = Isolation(spec) if options.isolate else None
         self.summary = Summary(trainer.framework, options.replicas, spec.training.dtype)
         self.meter = _Meter()
         self.losses = Losses(options.out / "losses.csv")
@@ -334,15 +337,20 @@ class Run:
     def _train_step(
         self, inputs: StepInputs, rate: float, recorder: Writer | None
     ) -> StepResult:
+        sizes = split_rows(inputs.rows, self.options.replicas)
         if self.state is None or not inputs.carry:
             self.state = zero_state(self.spec, inputs.rows)
+        if self._isolation is not None:
+            oracle = self._isolation.step(inputs, rate, sizes)
+            self.trainer.load(oracle.snapshot)
+            self.state, inputs = oracle.state, dataclasses.replace(inputs, fed=oracle.fed)
         result: StepResult = self.trainer.step(
             inputs, self.state, rate, record=recorder is not None
         )
-        sizes = split_rows(inputs.rows, self.options.replicas)
         if recorder is not None:
             tensors = _trace_tensors(inputs, result, rate, sizes, self.spec)
-            if self.step + 1 == self.last_step and self._decodes and self.options.decode:
+            decodes = self._decodes and self.options.decode and not self.options.isolate
+            if self.step + 1 == self.last_step and decodes:
                 tensors |= self._decode_for_trace()
             recorder.step(self.step, tensors)
         check_finite(result, self.step, sizes)
@@ -431,6 +439,7 @@ class Run:
             "steps": self.last_step - self.step,
             "spec": self.spec.to_json(),
             "preset": self.options.preset,
+            **({"isolated": True} if self.options.isolate else {}),
             "corpus": self.text.content_hash,
             "batches_per_epoch": self.text.train.batches_per_epoch,
         }

@@ -128,6 +128,31 @@ def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
         assert held[index] == values[side]
 
 
+def test_isolated_the_wrong_layers_alone_are_listed(swapped, text, cache, tmp_path):
+    command = run_flags(text, cache, tmp_path / "out", dtype="float64,float32", replicas=1)
+    status, said, errors = finish(start([*command, "--isolate"], cwd=swapped))
+    assert (status, errors) == (1, "")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["trainings"] == {}
+    (run,) = report["runs"]
+    layers = ("lstm_0", "lstm_1")
+    kernels = ("input_kernel", "recurrent_kernel", "bias")
+    assert [each["tensor"] for each in run["isolated"]["wrong"]] == [
+        "forward/lstm_0/hidden",
+        "forward/lstm_1/hidden",
+        "forward/c",
+        "forward/h",
+        "activation_gradient/embedded",
+        "activation_gradient/lstm_0/hidden",
+        *(f"gradient/{layer}/{kernel}" for layer in layers for kernel in kernels),
+    ]
+    assert {side for each in run["isolated"]["wrong"] for side in each["sides"]} == {
+        "tensorflow-1"
+    }
+    assert f"the other {run['isolated']['in_order']} are in order on all sides" in said
+    assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
+
+
 @pytest.mark.parametrize(
     ("values", "status", "parts"),
     [

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,22 +53,6 @@ DEEPER = {
     },
     "both directions": {"cell": "gru", "attention": "dot", "bidirectional": True},
 }
-
-
-@pytest.fixture(scope="session")
-def pairs(tmp_path_factory) -> Path:
-    """Return a folder of tokenised pairs of very unequal lengths."""
-    folder, draw = tmp_path_factory.mktemp("pairs"), random.Random(3)
-    for split, count in (("train", 7 * 3), ("valid", 8), ("test", 8)):
-        lines = []
-        for _ in range(count):
-            sides = [
-                " ".join(f"w{draw.randrange(15)}" for _ in range(draw.choice((1, 2, 4, 7, 9))))
-                for _ in range(2)
-            ]
-            lines.append("\t".join(sides))
-        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 @pytest.fixture(scope="session")

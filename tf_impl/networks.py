@@ -20,10 +20,11 @@ from tf_impl.layers import (
     token_cross_entropy,
     zero_state,
 )
+from tf_impl.taps import Taps
 
 # One replica's share of a batch: the batch's arrays and the state by name, rows first; masks by
-# name, [batch, time, width], or none at all; scale [1].
-Inputs = namedtuple("Inputs", ["batch", "state", "masks", "scale"])
+# name, [batch, time, width], or none at all; scale [1]; Taps, through which layers hand on.
+Inputs = namedtuple("Inputs", ["batch", "state", "masks", "scale", "tap"])
 
 # What a network computes: the replica's loss [1], by name the state [batch, layers, hidden]
 # after the batch, and by name its activations, time first.
@@ -46,26 +47,25 @@ def language_model(model, inputs):
 
     Source: Zaremba et al. 2014, arXiv:1409.2329.
     """
-    batch, masks, activations, states = inputs.batch, inputs.masks, {}, []
+    batch, masks, tap, states = inputs.batch, inputs.masks, inputs.tap, []
     tokens = tf.transpose(batch["tokens"], [1, 0])
     targets = tf.transpose(batch["targets"], [1, 0])
     hidden = embedding(
         tokens, "embed", model.vocabulary_size, model.embedding_size, inputs.scale.dtype
     )
-    activations["embedded"] = hidden
-    hidden = dropout(hidden, masks.get("embedded"))
+    hidden = dropout(tap("embedded", hidden), masks.get("embedded"))
     for k, (h, c) in enumerate(split_state(model, inputs.state)):
         name = f"lstm_{k}"
         hidden, h, c = lstm(hidden, batch["lengths"], h, c, name, model.hidden_size)
-        activations[f"{name}/hidden"] = hidden
+        hidden = tap(f"{name}/hidden", hidden)
         hidden = dropout(hidden, masks.get(name))
         states.append((h, c))
     logits = linear(real_rows(hidden, batch["lengths"]), "softmax", model.vocabulary_size)
     losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))
-    activations["logits"] = logits
-    activations["token_loss"] = losses
+    tap("logits", logits)
+    tap("token_loss", losses)
     loss = tf.reduce_sum(losses) * inputs.scale
-    return Outputs(loss, join_state(states), activations)
+    return Outputs(loss, join_state(states), tap.activations)
 
 
 def seq2seq(model, inputs):
@@ -86,25 +86,26 @@ def seq2seq(model, inputs):
     Sources: Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473;
     Luong et al. 2015, arXiv:1508.04025; Wu et al. 2016, arXiv:1609.08144, section 3.2.
     """
-    batch, masks = inputs.batch, inputs.masks
-    memory, states, activations = encode(model, batch, masks, inputs.scale.dtype)
+    batch, masks, tap = inputs.batch, inputs.masks, inputs.tap
+    memory, states = encode(model, batch, masks, inputs.scale.dtype, tap)
     final = join_state(states)
-    activations |= {f"encoder/{name}": final[name] for name in sorted(final)}
+    handed = {name: tap(f"encoder/{name}", final[name]) for name in sorted(final)}
+    if tap.fed:
+        states = split_state(model, handed)
     keys = attention_keys(memory, model.attention)
     fed = tf.zeros_like(states[-1][0])
-    outputs, _, _, more = decode(model, batch, states, fed, keys, memory, masks)
-    activations |= more
+    outputs, _, _ = decode(model, batch, states, fed, keys, memory, masks, tap)
     targets = tf.transpose(batch["targets"], [1, 0])
     outputs = real_rows(dropout(outputs, masks.get("attentional")), batch["lengths"])
     logits = linear(outputs, "softmax", model.target_vocabulary_size)
     losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))
-    activations["logits"] = logits
-    activations["token_loss"] = losses
+    tap("logits", logits)
+    tap("token_loss", losses)
     loss = tf.reduce_sum(losses) * inputs.scale
-    return Outputs(loss, final, activations)
+    return Outputs(loss, final, tap.activations)
 
 
-def encode(model, batch, masks, dtype):
+def encode(model, batch, masks, dtype, tap):
     """Read the source.
 
     Args:
@@ -112,17 +113,18 @@ def encode(model, batch, masks, dtype):
       batch: with source int64 [batch, source_time] and source_lengths int64 [batch].
       masks: by name, source_embedded and encoder_0, ...; one that is missing is no dropout.
       dtype: of the parameters.
+      tap: Taps.
 
     Returns:
       memory, the top layer's outputs [batch, source_time, hidden]; the final state, a tuple per
-      layer; activations by name, time first.
+      layer.
     """
-    activations, states, lengths = {}, [], batch["source_lengths"]
+    states, lengths = [], batch["source_lengths"]
     tokens = tf.transpose(batch["source"], [1, 0])
     hidden = embedding(
         tokens, "encoder/embed", model.source_vocabulary_size, model.embedding_size, dtype
     )
-    activations["encoder/embedded"] = hidden
+    hidden = tap("encoder/embedded", hidden)
     for k in range(model.num_layers):
         name = f"encoder/{model.cell}_{k}"
         hidden = dropout(hidden, masks.get(f"encoder_{k - 1}" if k else "source_embedded"))
@@ -133,12 +135,12 @@ def encode(model, batch, masks, dtype):
             hidden, state = recurrent(
                 hidden, lengths, state, name, model.cell, model.hidden_size
             )
-        activations[f"{name}/hidden"] = hidden
+        hidden = tap(f"{name}/hidden", hidden)
         states.append(state)
-    return tf.transpose(hidden, [1, 0, 2]), states, activations
+    return tf.transpose(hidden, [1, 0, 2]), states
 
 
-def decode(model, batch, states, fed, keys, memory, masks):
+def decode(model, batch, states, fed, keys, memory, masks, tap):
     """Write the target, attending to the source.
 
     Args:
@@ -149,30 +151,36 @@ def decode(model, batch, states, fed, keys, memory, masks):
       keys: of `attention_keys`, [batch, source_time, hidden].
       memory: of `encode`, [batch, source_time, hidden].
       masks: by name, target_embedded and decoder_0, ...; one that is missing is no dropout.
+      tap: Taps.
 
     Returns:
       attentional outputs [time, batch, hidden]; the state and the attentional output after the
-      last step; activations by name, time first.
+      last step.
     """
-    activations, layers = {}, range(model.num_layers)
+    layers = range(model.num_layers)
+    names = [f"decoder/{model.cell}_{k}" for k in layers]
     tokens = tf.transpose(batch["tokens"], [1, 0])
     embedded = embedding(
         tokens, "decoder/embed", model.target_vocabulary_size, model.embedding_size, fed.dtype
     )
-    activations["decoder/embedded"] = embedded
-    inputs = dropout(embedded, masks.get("target_embedded"))
+    inputs = dropout(tap("decoder/embedded", embedded), masks.get("target_embedded"))
     between = [masks.get(f"decoder_{k}") for k in layers[:-1]]
     if model.input_feeding:
         hidden, context, weights, outputs, states, fed = feeding_decoder(
             inputs, states, fed, keys, memory, batch["source_lengths"], between, model
         )
+        # one loop: nothing within it is handed on here
+        for k in layers:
+            tap(f"{names[k]}/hidden", hidden[k])
+        tap("attention/weights", weights)
+        tap("attention/context", context)
     else:
         hidden, last = [], []
         for k, mask in zip(layers, [*between, None], strict=True):
-            name = f"decoder/{model.cell}_{k}"
             output, state = recurrent(
-                inputs, batch["lengths"], states[k], name, model.cell, model.hidden_size
+                inputs, batch["lengths"], states[k], names[k], model.cell, model.hidden_size
             )
+            output = tap(f"{names[k]}/hidden", output)
             inputs = dropout(output, mask)
             hidden.append(output)
             last.append(state)
@@ -180,13 +188,10 @@ def decode(model, batch, states, fed, keys, memory, masks):
         context, weights = attend(
             hidden[-1], keys, memory, batch["source_lengths"], model.attention
         )
+        tap("attention/weights", weights)
+        context = tap("attention/context", context)
         outputs = attentional(context, hidden[-1])
-    for k in layers:
-        activations[f"decoder/{model.cell}_{k}/hidden"] = hidden[k]
-    activations["attention/weights"] = weights
-    activations["attention/context"] = context
-    activations["attention/output"] = outputs
-    return outputs, states, fed, activations
+    return tap("attention/output", outputs), states, fed
 
 
 def decoding_start(model, source, source_lengths, dtype):
@@ -204,7 +209,7 @@ def decoding_start(model, source, source_lengths, dtype):
       [batch, hidden], h and for an LSTM c [batch, layers, hidden].
     """
     batch = {"source": source, "source_lengths": source_lengths}
-    memory, states, _ = encode(model, batch, {}, dtype)
+    memory, states = encode(model, batch, {}, dtype, Taps())
     return {
         "memory": memory,
         "keys": attention_keys(memory, model.attention),
@@ -231,7 +236,8 @@ def decoding_step(model, tokens, state):
         "lengths": tf.ones_like(tokens),
         "source_lengths": state["source_lengths"],
     }
-    outputs, states, fed, activations = decode(
+    tap = Taps()
+    outputs, states, fed = decode(
         model,
         batch,
         split_state(model, state),
@@ -239,9 +245,10 @@ def decoding_step(model, tokens, state):
         state["keys"],
         state["memory"],
         masks={},
+        tap=tap,
     )
     logits = linear(outputs[0], "softmax", model.target_vocabulary_size)
-    weights = activations["attention/weights"][0]
+    weights = tap.activations["attention/weights"][0]
     return log_softmax(logits), {
         **state,
         "weights": weights,

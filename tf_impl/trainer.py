@@ -7,12 +7,19 @@ from parity.initial import initial_snapshot
 from parity.networks import NETWORKS as NETWORK_TABLES
 from parity.parameters import parameters
 from parity.replicas import split_rows
-from parity.steps import StepResult, join_activations, split_feeds
+from parity.steps import (
+    StepResult,
+    fed_axes,
+    join_activation_gradients,
+    join_activations,
+    split_feeds,
+)
 from tf_impl.decode import Decoder
 from tf_impl.networks import NETWORKS, Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.parallel.devices import replica_devices
 from tf_impl.parallel.towers import make_parallel, summed_gradients
+from tf_impl.taps import Taps
 from tf_impl.weights import from_framework, load_snapshot, read_snapshot
 
 tf1 = tf.compat.v1
@@ -28,7 +35,15 @@ class Trainer:
 
     framework = "tensorflow"
 
-    def __init__(self, spec, replicas, device="cpu", threads=1, log_device_placement=False):
+    def __init__(
+        self,
+        spec,
+        replicas,
+        device="cpu",
+        threads=1,
+        log_device_placement=False,
+        isolate=False,
+    ):
         """Build the graph and load the initial weights.
 
         Args:
@@ -37,11 +52,12 @@ class Trainer:
           device: "cpu" or "gpu".
           threads: CPU threads of each replica.
           log_device_placement: print which device each replica's parts run on.
+          isolate: cut the path of computation between layers; each step is then to be fed.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas = spec, replicas
+        self.spec, self.replicas, self._isolate = spec, replicas, isolate
         self._device, self._threads, self._decoder = device, threads, None
         self._devices = replica_devices(device, replicas)
         self._graph = tf.Graph()
@@ -62,14 +78,20 @@ class Trainer:
     def _build(self):
         spec = self.spec
         self._feeds, self._evaluation_feeds = (
-            _feeds(spec, masks=True),
-            _feeds(spec, masks=False),
+            _feeds(spec, masks=True, isolate=self._isolate),
+            _feeds(spec, masks=False, isolate=False),
         )
         self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
-        self._outputs = self._towers(self._feeds)
+        self._outputs, taps = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()
-        losses = [outputs.loss[0] for outputs in self._outputs]
+        losses = [
+            tap.objective(outputs.loss)[0]
+            for outputs, tap in zip(self._outputs, taps, strict=True)
+        ]
         self._gradients = summed_gradients(losses, self._parameters)
+        self._activation_gradients = [
+            _gradients(loss, tap.fed) for loss, tap in zip(losses, taps, strict=True)
+        ]
         self._clipped, self._norm = clip_by_global_norm(
             self._gradients, spec.training.clip_norm
         )
@@ -79,7 +101,7 @@ class Trainer:
         names = [variable.op.name for variable in self._parameters]
         if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
             raise ValueError(f"the graph trains {names}; parity/parameters.py differs")
-        self._evaluation = self._towers(self._evaluation_feeds)
+        self._evaluation, _ = self._towers(self._evaluation_feeds)
         by_name = {f"weight/{variable.op.name}": variable for variable in self._parameters}
         variables = {f"weight/{p.name}": by_name[f"weight/{p.name}"] for p in parameters(spec)}
         variables |= slots
@@ -90,13 +112,13 @@ class Trainer:
             self._assignments[name] = value, variable.assign(value).op
 
     def _towers(self, feeds):
-        """Build the network on each replica's rows.
+        """Build the network on each replica's rows; return the Outputs and Taps of each.
 
         Args:
           feeds: name -> placeholder of the global batch.
         """
         spec = self.spec
-        described = NETWORK_TABLES[spec.network]
+        described, of_fed = NETWORK_TABLES[spec.network], fed_axes(spec)
         of_masks = described.masks(spec.model)
 
         def network(scale, **parts):
@@ -115,12 +137,20 @@ class Trainer:
                 if f"mask/{name}" in parts
             }
             state = {name: parts[name] for name in described.state(spec.model)}
-            return NETWORKS[spec.network](spec.model, Inputs(batch, state, masks, scale))
+            fed = {
+                name: parts[name][:, : longest[axes[1]]] if axes[1] in longest else parts[name]
+                for name, axes in of_fed.items()
+                if name in parts
+            }
+            tap = Taps(fed, of_fed)
+            inputs = Inputs(batch, state, masks, scale, tap)
+            return NETWORKS[spec.network](spec.model, inputs), tap
 
         split = {name: tensor for name, tensor in feeds.items() if name != "scale"}
-        return make_parallel(
+        towers = make_parallel(
             network, self._devices, self._sizes, shared={"scale": feeds["scale"]}, **split
         )
+        return tuple(zip(*towers, strict=True))
 
     def load(self, snapshot):
         """Set weights and optimiser state on every replica.
@@ -165,6 +195,7 @@ class Trainer:
             wanted["activations"] = [each.activations for each in outputs]
             wanted["gradient"] = self._gradients
             wanted["clipped_gradient"] = self._clipped
+            wanted["activation_gradients"] = self._activation_gradients
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
         values = self._session.run(wanted, feeds)
         tensors = self._record(inputs, values) if record else {}
@@ -201,6 +232,11 @@ class Trainer:
             for name in self._outputs[0].activations
         }
         tensors = join_activations(self.spec, activations, inputs)
+        fed = {
+            name: [each[name] for each in values["activation_gradients"]]
+            for name in self._activation_gradients[0]
+        }
+        tensors |= join_activation_gradients(self.spec, fed, inputs)
         for kind in ("gradient", "clipped_gradient"):
             for variable, value in zip(self._parameters, values[kind], strict=True):
                 name = f"{kind}/{variable.op.name}"
@@ -214,7 +250,7 @@ class Trainer:
         return filled | {self._sizes: split_rows(inputs.rows, self.replicas)}
 
 
-def _feeds(spec, masks):
+def _feeds(spec, masks, isolate):
     described, dtype = NETWORK_TABLES[spec.network], spec.training.dtype
     feeds = {
         name: tf1.placeholder(tf.int64, [None] * len(axes), name)
@@ -225,7 +261,16 @@ def _feeds(spec, masks):
     if masks and spec.model.keep < 1:
         for name, axes in described.masks(spec.model).items():
             feeds[f"mask/{name}"] = tf1.placeholder(dtype, [None, None, axes[2]])
+    for name, axes in fed_axes(spec).items() if isolate else ():
+        inner = [axis if isinstance(axis, int) else None for axis in axes]
+        feeds[name] = tf1.placeholder(dtype, inner, name)
     return feeds | {"scale": tf1.placeholder(dtype, [1], "scale")}
+
+
+def _gradients(loss, fed):
+    """Return the gradient of each thing fed; zero, if nothing reads it."""
+    found = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
+    return dict(zip(fed, map(tf.convert_to_tensor, found), strict=True))
 
 
 def _result(values, tensors):

@@ -86,6 +86,10 @@ def _activations(model: LanguageModelSpec) -> dict[str, Axes]:
     }
 
 
+def _taps(model: LanguageModelSpec) -> tuple[str, ...]:
+    return ("embedded", *(f"lstm_{k}/hidden" for k in range(model.num_layers)))
+
+
 LANGUAGE_MODEL = Network(
     name="language-model",
     batch={"tokens": ("batch", "time"), "targets": ("batch", "time"), "lengths": ("batch",)},
@@ -95,4 +99,5 @@ LANGUAGE_MODEL = Network(
     state=_state,
     masks=_masks,
     activations=_activations,
+    taps=_taps,
 )

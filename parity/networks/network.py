@@ -40,6 +40,8 @@ class Network:
         fault would show: name -> axes. Beyond a row's length each is zero.
       loop: of a model, which activations one loop over time computes together, each step of all
         of them before the next step of any, in the order within a step.
+      taps: of a model, those of the activations that one layer hands to the next, lower layers
+        first; isolation cuts there.
       decodes: whether it writes text, so that a trace may record what it wrote.
     """
 
@@ -51,5 +53,6 @@ class Network:
     state: Callable[[Any], dict[str, tuple[int, ...]]]
     masks: Callable[[Any], dict[str, Axes]]
     activations: Callable[[Any], dict[str, Axes]]
+    taps: Callable[[Any], tuple[str, ...]]
     loop: Callable[[Any], tuple[str, ...]] = lambda model: ()
     decodes: bool = False

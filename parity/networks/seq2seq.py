@@ -140,6 +140,15 @@ def _loop(model: Seq2seqSpec) -> tuple[str, ...]:
     return (*hidden, *attention, "attention/output")
 
 
+def _taps(model: Seq2seqSpec) -> tuple[str, ...]:
+    inner = [f"decoder/{model.cell}_{k}/hidden" for k in range(model.num_layers)]
+    inner.append("attention/context")
+    # with input feeding cells and attention are one loop, and so one layer
+    left_out = {"attention/weights", "logits", "token_loss"}
+    left_out |= set(inner) if model.input_feeding else set()
+    return tuple(name for name in _activations(model) if name not in left_out)
+
+
 SEQ2SEQ = Network(
     name="seq2seq",
     batch={
@@ -160,5 +169,6 @@ SEQ2SEQ = Network(
     masks=_masks,
     activations=_activations,
     loop=_loop,
+    taps=_taps,
     decodes=True,
 )

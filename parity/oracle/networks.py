@@ -17,6 +17,7 @@ def language_model(
     batch: Mapping[str, np.ndarray],
     masks: Mapping[str, np.ndarray],
     state: Mapping[str, np.ndarray],
+    d_activations: Arrays | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Run the language model forward and backward on a global batch.
 
@@ -27,6 +28,7 @@ def language_model(
       batch: tokens and targets [batch, time], lengths [batch].
       masks: of dropout, [batch, time, width]: embedded, lstm_k; empty for none.
       state: h and c before the batch, each [batch, layers, hidden].
+      d_activations: if given, is filled with the gradients of embedded and lstm_k/hidden.
 
     Returns:
       activations: embedded, lstm_k/hidden [batch, time, ...], h, c [batch, layers, hidden],
@@ -69,6 +71,7 @@ def language_model(
 
     # Backward: the gradient of softmax cross entropy is softmax minus one at the target.
     gradients: Arrays = {}
+    d_activations = {} if d_activations is None else d_activations
     d_logits = softmax
     d_logits[at_target] -= 1
     d_logits *= real.reshape(-1, 1) / batch["lengths"].sum()
@@ -77,12 +80,14 @@ def language_model(
     d_x = (d_logits @ weights["softmax/kernel"].T).reshape(rows, time, -1)
     d_x = d_x * kept[-1]
     for k in reversed(layers):
+        d_activations[f"lstm_{k}/hidden"] = d_x
         w, u = weights[f"lstm_{k}/input_kernel"], weights[f"lstm_{k}/recurrent_kernel"]
         d_x, d_w, d_u, d_b = lstm_backward(d_x, outputs[k], real, saved[k], w, u)
         gradients[f"lstm_{k}/input_kernel"] = d_w
         gradients[f"lstm_{k}/recurrent_kernel"] = d_u
         gradients[f"lstm_{k}/bias"] = d_b
         d_x = d_x * kept[k]
+    d_activations["embedded"] = d_x
     gradients["embed/table"] = np.zeros_like(weights["embed/table"])
     np.add.at(gradients["embed/table"], batch["tokens"], d_x)
     return activations, gradients

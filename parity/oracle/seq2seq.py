@@ -36,6 +36,7 @@ def seq2seq(
     batch: Mapping[str, np.ndarray],
     masks: Weights,
     state: Weights | None = None,
+    d_activations: Arrays | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Run the network forward and backward on a global batch.
 
@@ -48,6 +49,8 @@ def seq2seq(
       masks: where dropout acts -> array [batch, time or source_time, width] of 0 or 1/keep;
         a missing one drops nothing.
       state: not read; from batch to batch nothing is carried.
+      d_activations: if given, is filled with the gradients of what layers hand to each other;
+        with input feeding the decoder's loop is one layer, and nothing within it is there.
 
     Returns:
       activations: what a trace holds of the forward pass, zero beyond every row's length.
@@ -62,12 +65,24 @@ def seq2seq(
     d_outputs = _projection_backward(weights, batch, saved["projection"], gradients)
     if "attentional" in masks:
         d_outputs = d_outputs * masks["attentional"]
+    d_activations = {} if d_activations is None else d_activations
+    d_activations["attention/output"] = d_outputs
     d_memory, d_states = _decoder_backward(
-        model, weights, batch, masks, d_outputs, saved["decoder"], gradients
+        model, weights, batch, masks, d_outputs, saved["decoder"], gradients, d_activations
     )
+    for name, parts in zip("hc", zip(*d_states, strict=True), strict=False):
+        d_activations[f"encoder/{name}"] = np.stack(parts, axis=1)
     d_values = memory_backward(model.attention, weights, saved["memory"], d_memory, gradients)
     _encoder_backward(
-        model, weights, batch, masks, d_values, d_states, saved["encoder"], gradients
+        model,
+        weights,
+        batch,
+        masks,
+        d_values,
+        d_states,
+        saved["encoder"],
+        gradients,
+        d_activations,
     )
     return activations, gradients
 
@@ -135,10 +150,12 @@ def _encoder_backward(
     d_states: list[State],
     saved: list,
     gradients: Arrays,
+    d_activations: Arrays,
 ) -> None:
     lengths = batch["source_lengths"]
     real = np.arange(batch["source"].shape[1]) < lengths[:, None]
     for k in reversed(range(model.num_layers)):
+        d_activations[f"encoder/{model.cell}_{k}/hidden"] = d_x
         directions = _directions(model, k, lengths)
         d_outputs = np.split(d_x, len(directions), axis=2)
         d_finals = zip(
@@ -157,6 +174,7 @@ def _encoder_backward(
             gradients[f"{name}/bias"] += d_b
             d_inputs.append(turn(d_turned))
         d_x = sum(d_inputs) * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
+    d_activations["encoder/embedded"] = d_x
     np.add.at(gradients["encoder/embed/table"], batch["source"], d_x)
 
 
@@ -230,8 +248,11 @@ def _decoder_step_backward(
     saved: list,
     gradients: Arrays,
     d_memory: tuple[np.ndarray, np.ndarray],
-) -> tuple[np.ndarray, list[State], np.ndarray]:
-    """Go back through `decoder_step`: gradients of x, the states before it, and a_{t-1}."""
+) -> tuple[np.ndarray, list[State], np.ndarray, Arrays]:
+    """Go back through `decoder_step`: gradients of x, the states before it, and a_{t-1}.
+
+    The last result holds those of the step's own activations, as far as no step feeds on them.
+    """
     cell, kind, hidden = model.cell, model.attention, model.hidden_size
     of_layers, of_attention, joined, output = saved
     d_sum = d_output * (1 - output**2)
@@ -241,10 +262,12 @@ def _decoder_step_backward(
         d_x = d_x + attention_backward(
             kind, weights, memory, d_context, of_attention, gradients, d_memory
         )
+    found = {"attention/context": d_context}
     d_before = list(d_states)
     for k in reversed(range(model.num_layers)):
         name = f"decoder/{cell}_{k}"
         w, u, _ = _layer(weights, name)
+        found[f"{name}/hidden"] = d_x
         inputs, of_step = of_layers[k]
         d_a, d_u, d_before[k] = held_step_backward(cell, d_x, d_states[k], of_step, u, on)
         gradients[f"{name}/input_kernel"] += inputs.T @ d_a
@@ -261,7 +284,7 @@ def _decoder_step_backward(
         d_h, *others = d_before[-1]
         d_before[-1] = (d_h + d_query, *others)
         d_fed = np.zeros_like(output)
-    return d_x, d_before, d_fed
+    return d_x, d_before, d_fed, {} if model.input_feeding else found
 
 
 def _decoder_forward(
@@ -298,6 +321,7 @@ def _decoder_backward(
     d_outputs: np.ndarray,
     saved: tuple,
     gradients: Arrays,
+    d_activations: Arrays,
 ) -> tuple[tuple[np.ndarray, np.ndarray], list[State]]:
     """Return the gradients of the memory (values, keys) and of the decoder's first states."""
     memory, of_steps = saved
@@ -308,8 +332,9 @@ def _decoder_backward(
     d_fed = nothing
     d_memory = np.zeros_like(memory.values), np.zeros_like(memory.keys)
     d_x = np.zeros((*tokens.shape, model.embedding_size))
+    d_steps: list[Arrays] = []
     for t in reversed(range(tokens.shape[1])):
-        d_x[:, t], d_states, d_fed = _decoder_step_backward(
+        d_x[:, t], d_states, d_fed, found = _decoder_step_backward(
             model,
             weights,
             memory,
@@ -321,7 +346,11 @@ def _decoder_backward(
             gradients,
             d_memory,
         )
+        d_steps.insert(0, found)
+    for name in found:
+        d_activations[name] = np.stack([step[name] for step in d_steps], axis=1)
     d_x = d_x * masks.get("target_embedded", 1.0)
+    d_activations["decoder/embedded"] = d_x
     np.add.at(gradients["decoder/embed/table"], tokens, d_x)
     return d_memory, d_states
 

@@ -22,8 +22,19 @@ class Oracle:
       state: before the next step, name -> array, or None at the start of a text.
     """
 
-    def __init__(self, spec: Spec, snapshot: Mapping[str, np.ndarray]):
-        """Start from a snapshot (in any precision) and from the start of the text."""
+    def __init__(
+        self,
+        spec: Spec,
+        snapshot: Mapping[str, np.ndarray],
+        *,
+        d_activations: bool = False,
+    ):
+        """Start from a snapshot (in any precision) and from the start of the text.
+
+        Args:
+          d_activations: also return the gradients of what layers hand to each other.
+        """
+        self._d_activations = d_activations
         self.spec = spec
         self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
         self.state: Arrays | None = None
@@ -46,9 +57,12 @@ class Oracle:
             for name, array in self.snapshot.items()
             if name.startswith("weight/")
         }
+        found: Arrays = {}
         activations, gradients = NETWORKS[spec.network](
-            spec.model, weights, inputs.batch, masks, self.state
+            spec.model, weights, inputs.batch, masks, self.state, found
         )
+        if not self._d_activations:
+            found = {}
         clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
         slots = update_slots(spec, self.snapshot, clipped)
         moved = update_weights(spec, self.snapshot, slots, clipped, learning_rate)
@@ -61,6 +75,7 @@ class Oracle:
         return (
             {f"forward/{name}": array for name, array in activations.items()}
             | {"loss/replicas": losses, "loss/global": losses.sum()}
+            | {f"activation_gradient/{name}": array for name, array in found.items()}
             | {f"gradient/{name}": array for name, array in gradients.items()}
             | {"gradient_norm": norm}
             | {f"clipped_gradient/{name}": array for name, array in clipped.items()}

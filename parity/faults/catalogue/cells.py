@@ -404,8 +404,8 @@ FAULTS = (
         mirrored(
             "networks.py",
             (
-                '        activations[f"{name}/hidden"] = hidden\n        hidden = dropout(hidden, masks.get(name))\n',
-                '        activations[f"{name}/hidden"] = hidden\n'
+                '        hidden = tap(f"{name}/hidden", hidden)\n        hidden = dropout(hidden, masks.get(name))\n',
+                '        hidden = tap(f"{name}/hidden", hidden)\n'
                 "        hidden = hidden if k == 0 else first + 0 * hidden\n"
                 "        first = hidden\n"
                 "        hidden = dropout(hidden, masks.get(name))\n",
@@ -421,9 +421,9 @@ FAULTS = (
         mirrored(
             "networks.py",
             (
-                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    outputs, _, _ = decode(model, batch, states, fed,",
                 "    states = [tuple(tf.zeros_like(part) for part in each) for each in states]\n"
-                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    outputs, _, _ = decode(model, batch, states, fed,",
             ),
         ),
     ),
@@ -436,8 +436,8 @@ FAULTS = (
         mirrored(
             "networks.py",
             (
-                "    outputs, _, _, more = decode(model, batch, states, fed,",
-                "    outputs, _, _, more = decode(model, batch, states[::-1], fed,",
+                "    outputs, _, _ = decode(model, batch, states, fed,",
+                "    outputs, _, _ = decode(model, batch, states[::-1], fed,",
             ),
         ),
     ),

@@ -98,17 +98,17 @@ FAULTS = (
         tensorflow(
             "networks.py",
             (
-                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    outputs, _, _ = decode(model, batch, states, fed,",
                 "    states = [tuple(map(tf.stop_gradient, each)) for each in states]\n"
-                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    outputs, _, _ = decode(model, batch, states, fed,",
             ),
         )
         | paddle(
             "networks.py",
             (
-                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    outputs, _, _ = decode(model, batch, states, fed,",
                 "    states = [tuple(part.detach() for part in each) for each in states]\n"
-                "    outputs, _, _, more = decode(model, batch, states, fed,",
+                "    outputs, _, _ = decode(model, batch, states, fed,",
             ),
         ),
     ),

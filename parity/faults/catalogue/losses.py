@@ -4,7 +4,7 @@ from parity.faults.catalogue.edits import mirrored, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _LOSS = ("loss/replicas",)
-_END = "\n    return Outputs(loss, join_state(states), activations)"
+_END = "\n    return Outputs(loss, join_state(states), tap.activations)"
 _SCALED = "    loss = tf.reduce_sum(losses) * inputs.scale" + _END
 
 FAULTS = (
@@ -31,12 +31,11 @@ FAULTS = (
         tensorflow(
             "networks.py",
             (
-                '    losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))\n    activations["logits"] = logits\n    activations["token_loss"] = losses\n'
+                '    losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))\n    tap("logits", logits)\n    tap("token_loss", losses)\n'
                 + _SCALED,
                 '    losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))\n'
                 '    losses *= tf.cast(tf.not_equal(real_rows(targets, batch["lengths"]), 1), losses.dtype)\n'
-                '    activations["logits"] = logits\n    activations["token_loss"] = losses\n'
-                + _SCALED,
+                '    tap("logits", logits)\n    tap("token_loss", losses)\n' + _SCALED,
             ),
         )
         | paddle(

@@ -95,17 +95,17 @@ FAULTS = (
         tensorflow(
             "networks.py",
             (
-                '        activations[f"{name}/hidden"] = hidden\n        hidden = dropout(hidden, masks.get(name))',
+                '        hidden = tap(f"{name}/hidden", hidden)\n        hidden = dropout(hidden, masks.get(name))',
                 "        hidden = tf.cast(tf.cast(hidden, tf.float32), hidden.dtype)\n"
-                '        activations[f"{name}/hidden"] = hidden\n        hidden = dropout(hidden, masks.get(name))',
+                '        hidden = tap(f"{name}/hidden", hidden)\n        hidden = dropout(hidden, masks.get(name))',
             ),
         )
         | paddle(
             "networks.py",
             (
-                '        activations[f"{name}/hidden"] = hidden\n        hidden = dropout(hidden, masks.get(name))',
+                '        hidden = tap(f"{name}/hidden", hidden)\n        hidden = dropout(hidden, masks.get(name))',
                 '        hidden = paddle.cast(paddle.cast(hidden, "float32"), hidden.dtype)\n'
-                '        activations[f"{name}/hidden"] = hidden\n        hidden = dropout(hidden, masks.get(name))',
+                '        hidden = tap(f"{name}/hidden", hidden)\n        hidden = dropout(hidden, masks.get(name))',
             ),
         ),
         dtypes=("float64",),

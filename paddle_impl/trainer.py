@@ -25,7 +25,15 @@ class Trainer:
 
     framework = "paddle"
 
-    def __init__(self, spec, replicas, device="cpu", threads=1, log_device_placement=False):
+    def __init__(
+        self,
+        spec,
+        replicas,
+        device="cpu",
+        threads=1,
+        log_device_placement=False,
+        evaluates=True,
+    ):
         """Build the graph and load the initial weights.
 
         Args:
@@ -34,11 +42,12 @@ class Trainer:
           device: "cpu" or "gpu".
           threads: CPU threads of each replica.
           log_device_placement: print which device each replica's parts run on.
+          evaluates: build what `evaluate` needs too; a traced run never calls it.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas = spec, replicas
+        self.spec, self.replicas, self._evaluates = spec, replicas, evaluates
         self._device, self._threads, self._decoder = device, threads, None
         self._places = replica_devices(device, replicas)
         if log_device_placement:
@@ -53,8 +62,10 @@ class Trainer:
     def _build(self):
         spec, startup = self.spec, paddle.static.Program()
         program, evaluation = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(evaluation, paddle.static.Program()):
-            self._evaluation = NETWORKS[spec.network](spec.model, _inputs(spec, masks=False))
+        if self._evaluates:
+            with paddle.static.program_guard(evaluation, paddle.static.Program()):
+                inputs = _inputs(spec, masks=False)
+                self._evaluation = NETWORKS[spec.network](spec.model, inputs)
         with paddle.static.program_guard(program, startup):
             self._outputs = NETWORKS[spec.network](spec.model, _inputs(spec, masks=True))
             pairs = paddle.static.append_backward(self._outputs.loss)
@@ -77,9 +88,10 @@ class Trainer:
         self._train = ParallelExecutor(
             program, self._outputs.loss.name, self._places, self._scope
         )
-        self._evaluate = ParallelExecutor(
-            evaluation, None, self._places, self._scope, share_variables_from=self._train
-        )
+        if self._evaluates:
+            self._evaluate = ParallelExecutor(
+                evaluation, None, self._places, self._scope, share_variables_from=self._train
+            )
 
     def load(self, snapshot):
         """Set weights and optimiser state on every replica.

@@ -11,6 +11,7 @@ ended, one with its status and what the function returned.
 Only for CPUs: what the driver of a GPU sets up does not outlive a fork.
 """
 
+import gc
 import importlib
 import inspect
 import json
@@ -202,6 +203,8 @@ def serve(framework: str, threads: int, path: str) -> None:
         sys.exit(fail(error, debug=False))
     for module in ("data.corpus", "data.language_model", "parity.training"):
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # or each process would go through all that is loaded, and so copy it
     parent, server = os.getppid(), os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

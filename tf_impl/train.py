@@ -43,6 +43,7 @@ def train(spec, options):
             options.device,
             options.threads,
             options.log_device_placement,
+            evaluates=options.trace is None,
         )
 
     run_training(make_trainer, text, spec, options, versions)

@@ -28,7 +28,15 @@ class Trainer:
 
     framework = "tensorflow"
 
-    def __init__(self, spec, replicas, device="cpu", threads=1, log_device_placement=False):
+    def __init__(
+        self,
+        spec,
+        replicas,
+        device="cpu",
+        threads=1,
+        log_device_placement=False,
+        evaluates=True,
+    ):
         """Build the graph and load the initial weights.
 
         Args:
@@ -37,11 +45,12 @@ class Trainer:
           device: "cpu" or "gpu".
           threads: CPU threads of each replica.
           log_device_placement: print which device each replica's parts run on.
+          evaluates: build what `evaluate` needs too; a traced run never calls it.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas = spec, replicas
+        self.spec, self.replicas, self._evaluates = spec, replicas, evaluates
         self._device, self._threads, self._decoder = device, threads, None
         self._devices = replica_devices(device, replicas)
         self._graph = tf.Graph()
@@ -61,10 +70,7 @@ class Trainer:
 
     def _build(self):
         spec = self.spec
-        self._feeds, self._evaluation_feeds = (
-            _feeds(spec, masks=True),
-            _feeds(spec, masks=False),
-        )
+        self._feeds = _feeds(spec, masks=True)
         self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
         self._outputs = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()
@@ -79,7 +85,9 @@ class Trainer:
         names = [variable.op.name for variable in self._parameters]
         if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
             raise ValueError(f"the graph trains {names}; parity/parameters.py differs")
-        self._evaluation = self._towers(self._evaluation_feeds)
+        if self._evaluates:
+            self._evaluation_feeds = _feeds(spec, masks=False)
+            self._evaluation = self._towers(self._evaluation_feeds)
         by_name = {f"weight/{variable.op.name}": variable for variable in self._parameters}
         variables = {f"weight/{p.name}": by_name[f"weight/{p.name}"] for p in parameters(spec)}
         variables |= slots

@@ -43,7 +43,8 @@ def train(spec, options):
             options.device,
             options.threads,
             options.log_device_placement,
-            options.isolate,
+            isolate=options.isolate,
+            evaluates=options.trace is None,
         )
 
     run_training(make_trainer, text, spec, options, versions)

@@ -40,6 +40,7 @@ class Trainer:
         threads=1,
         log_device_placement=False,
         isolate=False,
+        evaluates=True,
     ):
         """Build the graph and load the initial weights.
 
@@ -50,11 +51,13 @@ class Trainer:
           threads: CPU threads of each replica.
           log_device_placement: print which device each replica's parts run on.
           isolate: cut the path of computation between layers; each step is then to be fed.
+          evaluates: build what `evaluate` needs too; a traced run never calls it.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas, self._isolate = spec, replicas, isolate
+        self.spec, self.replicas = spec, replicas
+        self._isolate, self._evaluates = isolate, evaluates
         self._device, self._threads, self._decoder = device, threads, None
         self._places = replica_devices(device, replicas)
         if log_device_placement:
@@ -69,9 +72,10 @@ class Trainer:
     def _build(self):
         spec, startup = self.spec, paddle.static.Program()
         program, evaluation = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(evaluation, paddle.static.Program()):
-            inputs = _inputs(spec, masks=False, isolate=False)
-            self._evaluation = NETWORKS[spec.network](spec.model, inputs)
+        if self._evaluates:
+            with paddle.static.program_guard(evaluation, paddle.static.Program()):
+                inputs = _inputs(spec, masks=False, isolate=False)
+                self._evaluation = NETWORKS[spec.network](spec.model, inputs)
         with paddle.static.program_guard(program, startup):
             inputs = _inputs(spec, masks=True, isolate=self._isolate)
             self._outputs = NETWORKS[spec.network](spec.model, inputs)
@@ -95,9 +99,10 @@ class Trainer:
             _choose_kernels(each, spec.training.dtype)
         paddle.static.Executor(self._places[0]).run(startup)
         self._train = ParallelExecutor(program, objective.name, self._places, self._scope)
-        self._evaluate = ParallelExecutor(
-            evaluation, None, self._places, self._scope, share_variables_from=self._train
-        )
+        if self._evaluates:
+            self._evaluate = ParallelExecutor(
+                evaluation, None, self._places, self._scope, share_variables_from=self._train
+            )
 
     def load(self, snapshot):
         """Set weights and optimiser state on every replica.

@@ -1,13 +1,17 @@
 """Runs a framework's scripts without importing it each time: one import, a fork per script.
 
-`python -m parity.fork_server FRAMEWORK SOCKET` imports the framework and listens on a Unix
-socket. A request is one line of JSON, with "stdout", "stderr", "environment", and "argv" for a
-script or "call": [file, function, arguments] for a function of a module; if wanted, with
-"stdin", or "terminal", whose path stands for all three, and with "root", another copy of the
-project whose modules the script shall import. The answer is a line with the process's id, then,
-when it has ended, one with its status and what the function returned.
+`python -m parity.fork_server FRAMEWORK THREADS SOCKET` imports the framework and listens on a
+Unix socket. A request is one line of JSON, with "stdout", "stderr", "environment", and "argv"
+for a script or "call": [file, function, arguments] for a function of a module; if wanted, with
+"stdin", or "terminal", whose path stands for all three, with "folder", where to run it, with
+"bound", whether it ends with the server, and with "root", another copy of the project whose
+modules the script shall import. The answer is a line with the process's id, then, when it has
+ended, one with its status and what the function returned.
+
+Only for CPUs: what the driver of a GPU sets up does not outlive a fork.
 """
 
+import gc
 import importlib
 import inspect
 import json
@@ -18,12 +22,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from parity.errors import SideFailed
-from parity.launch import FOLDERS, ROOT, interpreter
+from parity.cli import fail
+from parity.errors import SideFailed, UsageError
+from parity.launch import FOLDERS, ROOT, end_with, interpreter, raise_for
 
 _OWN = ("data", "parity", *FOLDERS.values())  # packages that a copy of the project has, too
 _POLL = 0.01  # seconds
@@ -34,7 +40,7 @@ class Job:
 
     Attributes:
       pid: of the process.
-      folder: holds its stdout and stderr.
+      folder: holds its stdout and stderr, unless the request said otherwise.
     """
 
     def __init__(self, path: Path, folder: Path, request: Mapping[str, Any]):
@@ -43,20 +49,52 @@ class Job:
         self._connection.connect(str(path))
         self._stream = self._connection.makefile("rw")
         outputs = {name: str(folder / name) for name in ("stdout", "stderr")}
-        print(json.dumps({**request, **outputs}), file=self._stream, flush=True)
+        print(json.dumps({**outputs, **request}), file=self._stream, flush=True)
         self.pid = int(json.loads(self._stream.readline())["pid"])
 
     def wait(self) -> tuple[int, Any, str]:
         """Return (exit status, what a called function returned, stderr) once it has ended."""
+        status, returned = self.end()
+        return status, returned, (self.folder / "stderr").read_text()
+
+    def end(self) -> tuple[int, Any]:
+        """Return its exit status and what a called function returned, once it has ended."""
         answer = json.loads(self._stream.readline())
         self._stream.close()
         self._connection.close()
-        returned = json.loads(answer["returned"]) if answer["returned"] else None
-        return answer["status"], returned, (self.folder / "stderr").read_text()
+        return answer["status"], json.loads(answer["returned"]) if answer["returned"] else None
 
     def printed(self) -> str:
         """Return what it has written on its stdout."""
         return (self.folder / "stdout").read_text()
+
+
+class Forked:
+    """A side's process of a fork server, to be watched as a `subprocess.Popen` is."""
+
+    def __init__(self, job: Job):
+        self._job = job
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative for a signal, or None while it runs."""
+        if self._status is None:
+            try:
+                os.kill(self._job.pid, 0)
+            except ProcessLookupError:
+                self.wait()
+        return self._status
+
+    def wait(self) -> int:
+        """Return its exit status once it has ended."""
+        if self._status is None:
+            self._status = self._job.end()[0]
+        return self._status
+
+    def kill(self) -> None:
+        """Kill it."""
+        with suppress(ProcessLookupError):
+            os.kill(self._job.pid, signal.SIGKILL)
 
 
 class ForkServer:
@@ -66,20 +104,30 @@ class ForkServer:
       framework: "paddle" or "tensorflow".
       folder: gets the socket, whose path may have 107 characters, and what the processes print;
         made if missing.
+      threads: CPU threads of each replica, in all that it runs.
+      log: file that gets what it prints itself; by default in the folder.
+
+    Raises:
+      UsageError: if the framework's interpreter cannot be started.
     """
 
-    def __init__(self, framework: str, folder: Path):
+    def __init__(self, framework: str, folder: Path, threads: int = 1, log: Path | None = None):
         self.framework, self._folder, self._count = framework, folder, 0
         folder.mkdir(parents=True, exist_ok=True)
         self._socket = folder / "socket"
         self._socket.unlink(missing_ok=True)
-        self._errors = (folder / "server").open("w+")
-        self._server = subprocess.Popen(
-            [interpreter(framework), "-m", "parity.fork_server", framework, self._socket],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stderr=self._errors,
-        )
+        self._log = log or folder / "server"
+        program = [interpreter(framework), "-m", "parity.fork_server"]
+        try:
+            with self._log.open("w") as file:
+                self._server = subprocess.Popen(
+                    [*program, framework, str(threads), self._socket],
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stderr=file,
+                )
+        except OSError as error:
+            raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
 
     def train(self, *flags: Any, root: Path = ROOT) -> Job:
         """Start `train.py` with some flags.
@@ -88,6 +136,12 @@ class ForkServer:
           root: of the project, or of a copy of it.
         """
         return self._script("train.py", flags, root)
+
+    def side(self, flags: Sequence[str], log: Path) -> Forked:
+        """Start `train.py` where this process runs; it does not outlive the server."""
+        said, here = str(log.resolve()), str(Path.cwd())
+        given = {"stdout": said, "stderr": said, "folder": here, "bound": True}
+        return Forked(self._script("train.py", tuple(flags), ROOT, **given))
 
     def chat(self, *flags: Any, stdin: Path | None = None, terminal: str | None = None) -> Job:
         """Start `chat.py` with some flags; a terminal is in place of all three streams."""
@@ -115,15 +169,14 @@ class ForkServer:
         """Start what a request asks for, as described at the top of this file.
 
         Raises:
-          SideFailed: if the framework could not be imported.
+          UsageError, SideFailed: if the framework could not be imported.
         """
-        while not self._socket.exists():
-            if self._server.poll() is not None:
-                self._errors.seek(0)
-                said = self._errors.read().strip()
-                raise SideFailed(
-                    f"{self.framework} cannot be started: {said}", self._server.returncode
-                )
+        while True:
+            status = self._server.poll()
+            if status is not None:
+                raise_for(self.framework, status, self._log)
+            if self._socket.exists():
+                break
             time.sleep(_POLL)
         self._count += 1
         folder = self._folder / str(self._count)
@@ -131,10 +184,9 @@ class ForkServer:
         return Job(self._socket, folder, {"environment": {}, **request})
 
     def stop(self) -> None:
-        """End the server; processes that it started go on."""
+        """End the server; processes that it started go on, but for those bound to it."""
         self._server.kill()
         self._server.wait()
-        self._errors.close()
 
     def __enter__(self) -> "ForkServer":
         return self
@@ -143,12 +195,17 @@ class ForkServer:
         self.stop()
 
 
-def serve(framework: str, path: str) -> None:
+def serve(framework: str, threads: int, path: str) -> None:
     """Answer requests until killed, or until the process that started this one is gone."""
-    importlib.import_module(f"{FOLDERS[framework]}.engine").load_engine(threads=1)
+    try:
+        importlib.import_module(f"{FOLDERS[framework]}.engine").load_engine(threads)
+    except UsageError as error:
+        sys.exit(fail(error, debug=False))
     for module in ("data.corpus", "data.language_model", "parity.training"):
         importlib.import_module(module)
-    parent = os.getppid()
+    gc.collect()
+    gc.freeze()  # or each process would go through all that is loaded, and so copy it
+    parent, server = os.getppid(), os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
@@ -165,21 +222,28 @@ def serve(framework: str, path: str) -> None:
             listener.close()
             connection.setblocking(True)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            handle(connection)
+            handle(connection, server)
             return
         connection.close()
 
 
-def handle(connection: socket.socket) -> None:
+def handle(connection: socket.socket, server: int) -> None:
     """Answer one request, in a process of its own; in the child, run it and return."""
     stream = connection.makefile("rw")
     request = json.loads(stream.readline())
+    if request.get("bound"):
+        end_with(server)
     result, result_end = os.pipe()
+    between = os.getpid()
     child = os.fork()
     if child == 0:
+        if request.get("bound"):
+            end_with(between)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for name, number in (("stdout", 1), ("stderr", 2)):
-            os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            # the two may be one file
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if number == 1 else 0)
+            os.dup2(os.open(request[name], flags), number)
         stream.close()
         connection.close()
         os.close(result)
@@ -203,6 +267,7 @@ def handle(connection: socket.socket) -> None:
 def work(request: dict[str, Any], result: int) -> None:
     """Run the script or function; an exception ends the process as it would any other."""
     os.environ.update(request["environment"])
+    os.chdir(request.get("folder", "."))
     if "call" in request:
         file, function, arguments = request["call"]
         sys.path.insert(1, str(Path(file).parent))
@@ -222,4 +287,4 @@ def work(request: dict[str, Any], result: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3])

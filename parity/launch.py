@@ -10,11 +10,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from parity.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.fields import flag
@@ -34,6 +34,19 @@ def interpreter(framework: str) -> str:
     return os.environ.get(f"PARITY_{framework.upper()}_PYTHON", sys.executable)
 
 
+class Process(Protocol):
+    """What a side needs of `subprocess.Popen`."""
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative for a signal, or None while it runs."""
+
+    def wait(self) -> int:
+        """Return its exit status once it has ended."""
+
+    def kill(self) -> None:
+        """Kill it."""
+
+
 class Side:
     """A running `train.py`; leaving the context stops it.
 
@@ -41,18 +54,27 @@ class Side:
       framework: "paddle" or "tensorflow".
       spec: what to train.
       log: file that gets what it prints.
+      start: takes flags and log and starts it, as `ForkServer.side` does; by default it is
+        started anew.
       **options: of TrainOptions, by name.
     """
 
-    def __init__(self, framework: str, spec: Spec, log: Path, **options: Any):
+    def __init__(
+        self,
+        framework: str,
+        spec: Spec,
+        log: Path,
+        start: Callable[[list[str], Path], Process] | None = None,
+        **options: Any,
+    ):
         self.framework, self.log = framework, log
         make_folder(log.parent)
-        command = [
-            interpreter(framework),
-            str(ROOT / FOLDERS[framework] / "train.py"),
-            *spec_flags(spec),
-            *option_flags(options),
-        ]
+        flags = [*spec_flags(spec), *option_flags(options)]
+        self._process: Process
+        if start is not None:
+            self._process = start(flags, log)
+            return
+        command = [interpreter(framework), str(ROOT / FOLDERS[framework] / "train.py"), *flags]
         # A signal amid the fork would be lost with the exception it raises there.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
@@ -136,13 +158,18 @@ def raise_for(framework: str, status: int, log: Path) -> None:
 
 
 def _end_with_parent(parent: int, signals: set) -> None:
-    """Ask the kernel to kill this process once the harness is gone, even if it was killed.
+    """Let this process end with the harness, and hear signals again.
 
     Args:
       parent: the harness.
       signals: that were blocked before this process was made.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    end_with(parent)
+
+
+def end_with(parent: int) -> None:
+    """Ask the kernel to kill this process once its parent is gone, even if it was killed."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was gone before it could be asked
         os._exit(1)

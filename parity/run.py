@@ -3,15 +3,18 @@
 import itertools
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tqdm import tqdm
 
 from parity.files import make_folder, write_whole
+from parity.fork_server import ForkServer
 from parity.ladder import Ladder, Verdict
 from parity.launch import FRAMEWORKS, Side
 from parity.networks import NETWORKS
@@ -20,8 +23,11 @@ from parity.spec import Spec
 from parity.trace import clear_trace, wait_for_trace
 
 _MOST_PENDING = 3  # steps that a side may be ahead of the comparison
-_TIMED_STEPS = 60  # untraced steps for throughput, where the whole training would be long
+_TIMED_STEPS = 60  # untraced, for throughput alone, where the whole training would be long
 _LEARNING_EPOCHS = 5  # of the embedded text: enough to see that a network learns
+
+
+Servers = Mapping[str, ForkServer]  # by framework; empty where each side is started anew
 
 
 @dataclass
@@ -60,17 +66,34 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
     if options.json is not None:
         make_folder(options.json.parent)  # now, not after minutes of training
     outcome = Outcome(spec)
-    for dtype in options.dtype:
-        verdict = _compare(spec.replace(dtype=dtype), options, outcome)
-        outcome.verdicts.append(verdict)
-        if not verdict.matches:
-            return outcome
-    if options.throughput and not options.isolate:
-        _train_untraced(spec, options, outcome)
+    with ExitStack() as stack:
+        servers = _servers(options, stack) if options.device == "cpu" else {}
+        for dtype in options.dtype:
+            verdict = _compare(spec.replace(dtype=dtype), options, outcome, servers)
+            outcome.verdicts.append(verdict)
+            if not verdict.matches:
+                return outcome
+        if options.throughput and not options.isolate:
+            _train_untraced(spec, options, outcome, servers)
     return outcome
 
 
-def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
+def _servers(options: RunOptions, stack: ExitStack) -> Servers:
+    """Load each framework once: it takes as long as many a training that is compared."""
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="parity-")))
+    logs = options.out / "logs"
+    make_folder(logs)
+    return {
+        framework: stack.enter_context(
+            ForkServer(
+                framework, folder / framework, options.threads, logs / f"{framework}.log"
+            )
+        )
+        for framework in FRAMEWORKS
+    }
+
+
+def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers) -> Verdict:
     dtype = spec.training.dtype
     sides = [(f, n) for n in options.replicas for f in FRAMEWORKS]
     with ExitStack() as stack:
@@ -83,6 +106,7 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
                 framework,
                 spec,
                 options.out / "logs" / f"{label}-{dtype}.log",
+                servers[framework].side if servers else None,
                 preset=options.preset,
                 data=options.data,
                 cache=options.cache,
@@ -139,8 +163,14 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome) -> Verdict:
     return ladder.verdict
 
 
-def _train_untraced(spec: Spec, options: RunOptions, outcome: Outcome) -> None:
-    """Train each side alone on the machine, for its speed and what it learns."""
+def _train_untraced(
+    spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
+) -> None:
+    """Train each side alone on the machine, for its speed and what it learns.
+
+    What it learns is seen at the last replica count: traced steps have shown that the others
+    are the same training. They do an epoch of it, for their speed.
+    """
     whole = options.data is None and options.preset == "tiny"
     dtype = options.dtype[-1]
     if whole:
@@ -148,17 +178,22 @@ def _train_untraced(spec: Spec, options: RunOptions, outcome: Outcome) -> None:
     for replicas, framework in itertools.product(options.replicas, FRAMEWORKS):
         label = f"{framework}-{replicas}"
         out = options.out / "training" / label
+        steps: int | None = _TIMED_STEPS
+        if whole:
+            learns = replicas == options.replicas[-1]
+            steps = None if learns else outcome.headers[label]["batches_per_epoch"]
         with Side(
             framework,
             spec.replace(dtype=dtype),
             options.out / "logs" / f"{label}-training.log",
+            servers[framework].side if servers else None,
             preset=options.preset,
             data=options.data,
             cache=options.cache,
             replicas=replicas,
             device=options.device,
             threads=options.threads,
-            steps=None if whole else _TIMED_STEPS,
+            steps=steps,
             out=out,
             overwrite=True,
             debug=options.debug,

@@ -1,5 +1,6 @@
 """The page: what it shows is what report.json holds, seen in a real browser."""
 
+import copy
 import json
 import math
 import os
@@ -273,6 +274,21 @@ def test_figures_and_their_tables_hold_the_numbers_of_the_values(shown, window):
         assert {each["name"]: each["y"] for each in replicas} == expected
         texts = as_texts(steps, *expected.values())
         assert table_of(window, f"replicas-{dtype}") == texts
+
+
+@pytest.mark.browser
+def test_a_tensor_that_a_step_lacks_is_a_hole_in_the_map(reports, window, tmp_path):
+    values = copy.deepcopy(reports("match").values)
+    relative = values["history"]["float64"]["relative"]
+    relative[TENSOR][2] = None
+    page = tmp_path / "hole.html"
+    page.write_text(report_html(values))
+    window.look()
+    window.open(page)
+    (heat,) = data(window, "heat-float64")
+    row = list(relative).index(TENSOR)
+    assert [step for step, value in enumerate(heat["z"][row]) if value is None] == [2]
+    assert heat["text"][row][2].endswith("step 2: -")
 
 
 @pytest.mark.browser

@@ -35,10 +35,35 @@ def finish(process) -> tuple[int, str, str]:
     return process.returncode, said, errors
 
 
-def children(process) -> list[int]:
+def trainings(process) -> dict[str, int]:
+    """Return framework -> the process that trains it, once the two are there.
+
+    Of each framework there is a server, with a process that waits for the training it started.
+    """
+
+    found: dict[str, list[int]] = {}
+
+    def all_there() -> bool:
+        for server in children(process.pid):
+            # its name is not there yet between fork and exec
+            for name in {*FRAMEWORKS} & {*command_line(server)}:
+                found[name] = [server]
+                while below := children(found[name][-1]):
+                    found[name].append(below[0])
+        return [len(line) for line in found.values()] == [3, 3]
+
+    wait_for(all_there, seconds=120)
+    return {name: line[-1] for name, line in found.items()}
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the words that a process was started with."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+def children(pid: int) -> list[int]:
     """Return the processes that a process has started."""
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(word) for word in path.read_text().split()]
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def alive(pid: int) -> bool:
@@ -180,9 +205,7 @@ def test_what_a_side_says_is_what_the_harness_says(
 @pytest.mark.parametrize("number", [*SIGNALS, signal.SIGKILL], ids=lambda number: number.name)
 def test_no_side_outlives_a_stopped_harness(text, cache, tmp_path, number):
     process = start(run_flags(text, cache, tmp_path, steps=100_000))
-    wait_for(lambda: len(children(process)) == 2)
-    sides = children(process)
-    wait_for(lambda: (tmp_path / "logs" / "tensorflow-2-float64.log").exists())
+    sides = trainings(process).values()
     os.kill(process.pid, number)
     status, _, errors = finish(process)
     if number in SIGNALS:
@@ -194,16 +217,12 @@ def test_no_side_outlives_a_stopped_harness(text, cache, tmp_path, number):
 
 def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
     process = start(run_flags(text, cache, tmp_path, steps=100_000))
-    wait_for(lambda: len(children(process)) == 2)
-    sides = children(process)
-    (paddle,) = (
-        pid for pid in sides if b"paddle_impl" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-    os.kill(paddle, signal.SIGKILL)
+    sides = trainings(process)
+    os.kill(sides["paddle"], signal.SIGKILL)
     status, _, errors = finish(process)
     line = assert_one_line(status, errors, 128 + signal.SIGKILL)
     assert "paddle ended with signal SIGKILL" in line
-    assert not any(alive(pid) for pid in sides)
+    assert not any(alive(pid) for pid in sides.values())
 
 
 def test_an_interpreter_that_is_not_there_is_named(text, cache, tmp_path):

@@ -43,6 +43,7 @@ class Trainer:
         threads=1,
         log_device_placement=False,
         isolate=False,
+        evaluates=True,
     ):
         """Build the graph and load the initial weights.
 
@@ -53,11 +54,13 @@ class Trainer:
           threads: CPU threads of each replica.
           log_device_placement: print which device each replica's parts run on.
           isolate: cut the path of computation between layers; each step is then to be fed.
+          evaluates: build what `evaluate` needs too; a traced run never calls it.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas, self._isolate = spec, replicas, isolate
+        self.spec, self.replicas = spec, replicas
+        self._isolate, self._evaluates = isolate, evaluates
         self._device, self._threads, self._decoder = device, threads, None
         self._devices = replica_devices(device, replicas)
         self._graph = tf.Graph()
@@ -77,10 +80,7 @@ class Trainer:
 
     def _build(self):
         spec = self.spec
-        self._feeds, self._evaluation_feeds = (
-            _feeds(spec, masks=True, isolate=self._isolate),
-            _feeds(spec, masks=False, isolate=False),
-        )
+        self._feeds = _feeds(spec, masks=True, isolate=self._isolate)
         self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
         self._outputs, taps = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()
@@ -101,7 +101,9 @@ class Trainer:
         names = [variable.op.name for variable in self._parameters]
         if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
             raise ValueError(f"the graph trains {names}; parity/parameters.py differs")
-        self._evaluation, _ = self._towers(self._evaluation_feeds)
+        if self._evaluates:
+            self._evaluation_feeds = _feeds(spec, masks=False, isolate=False)
+            self._evaluation, _ = self._towers(self._evaluation_feeds)
         by_name = {f"weight/{variable.op.name}": variable for variable in self._parameters}
         variables = {f"weight/{p.name}": by_name[f"weight/{p.name}"] for p in parameters(spec)}
         variables |= slots

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from parity.networks.language_model import LanguageModelSpec
-from parity.oracle.layers import lstm_backward, lstm_forward, rows_of
+from parity.oracle.layers import lstm_backward, lstm_forward
 from parity.oracle.seq2seq import seq2seq
 
 Arrays = dict[str, np.ndarray]
@@ -58,26 +58,32 @@ def language_model(
         final.append((h, c))
     activations["h"] = np.stack([h for h, _ in final], axis=1)
     activations["c"] = np.stack([c for _, c in final], axis=1)
-    top = rows_of(x * kept[-1])
-    logits = top @ weights["softmax/kernel"] + weights["softmax/bias"]
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    softmax = np.exp(shifted)
+    # At real positions alone, and in place: with a large vocabulary it is most of the work.
+    top = (x * kept[-1])[real]  # [real tokens, hidden]
+    logits = top @ weights["softmax/kernel"]
+    logits += weights["softmax/bias"]
+    activations["logits"] = np.zeros((rows, time, logits.shape[1]))
+    activations["logits"][real] = logits
+    logits -= logits.max(axis=1, keepdims=True)
+    at_target = (np.arange(len(top)), batch["targets"][real])
+    losses = -logits[at_target]
+    softmax = np.exp(logits, out=logits)
     total = softmax.sum(axis=1, keepdims=True)
     softmax /= total
-    at_target = (np.arange(rows * time), batch["targets"].reshape(-1))
-    losses = np.log(total[:, 0]) - shifted[at_target]
-    activations["logits"] = logits.reshape(rows, time, -1) * on
-    activations["token_loss"] = np.where(real, losses.reshape(rows, time), 0)
+    losses += np.log(total[:, 0])
+    activations["token_loss"] = np.zeros((rows, time))
+    activations["token_loss"][real] = losses
 
     # Backward: the gradient of softmax cross entropy is softmax minus one at the target.
     gradients: Arrays = {}
     d_activations = {} if d_activations is None else d_activations
     d_logits = softmax
     d_logits[at_target] -= 1
-    d_logits *= real.reshape(-1, 1) / batch["lengths"].sum()
+    d_logits /= len(top)
     gradients["softmax/bias"] = d_logits.sum(axis=0)
     gradients["softmax/kernel"] = top.T @ d_logits
-    d_x = (d_logits @ weights["softmax/kernel"].T).reshape(rows, time, -1)
+    d_x = np.zeros_like(x)
+    d_x[real] = d_logits @ weights["softmax/kernel"].T
     d_x = d_x * kept[-1]
     for k in reversed(layers):
         d_activations[f"lstm_{k}/hidden"] = d_x

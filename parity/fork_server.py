@@ -11,6 +11,7 @@ ended, one with its status and what the function returned.
 Only for CPUs: what the driver of a GPU sets up does not outlive a fork.
 """
 
+import atexit
 import gc
 import importlib
 import inspect
@@ -22,10 +23,11 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from parity.cli import fail
 from parity.errors import SideFailed, UsageError
@@ -253,8 +255,7 @@ def handle(connection: socket.socket, server: int) -> None:
             terminal = os.open(request["terminal"], os.O_RDWR)
             for number in range(3):
                 os.dup2(terminal, number)
-        work(request, result_end)
-        return
+        _end_by(work, request, result_end)
     os.close(result_end)
     print(json.dumps({"pid": child}), file=stream, flush=True)
     with os.fdopen(result) as file:
@@ -262,6 +263,29 @@ def handle(connection: socket.socket, server: int) -> None:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(json.dumps({"status": status, "returned": returned}), file=stream, flush=True)
     os._exit(0)
+
+
+def _end_by(function: Callable, *arguments: Any) -> NoReturn:
+    """Call a function and end the process as a script would, but for libraries' destructors.
+
+    A thread of Paddle's may hold a lock as the process is made. In the new process nobody frees
+    it, and a destructor that wants it would wait for ever.
+    """
+    status = 0
+    try:
+        function(*arguments)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 - printed, as at the end of any script
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
 
 
 def work(request: dict[str, Any], result: int) -> None:

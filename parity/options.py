@@ -140,6 +140,7 @@ class FaultOptions:
     dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
     out: Path = option(Path("out/faults"), "folder of faults.json and faults.txt")
     json: Path | None = option(None, "also write faults.json here")
+    once: bool = option(False, "plant each fault in one side only, the sides taken in turn")
     jobs: int = option(2, "runs at a time", at_least=1)
     list_only: bool = option(False, "print the catalogue, and plant nothing")
     show: str | None = option(None, "print what this fault changes, and plant nothing")

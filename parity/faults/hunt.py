@@ -249,10 +249,10 @@ def hunt(options: FaultOptions) -> list[Finding]:
     """
     planned = [
         (fault, side, dtype)
-        for fault in chosen(options.only)
-        for side in options.sides
-        if side in fault.edits
+        for number, fault in enumerate(chosen(options.only))
+        for side in _sides_of(fault, number, options)
         for dtype in options.dtype
+        if not (options.once and dtype not in fault.dtypes)
     ]
     findings: dict[int, Finding] = {}
     with ExitStack() as stack:
@@ -280,6 +280,11 @@ def hunt(options: FaultOptions) -> list[Finding]:
             pool.shutdown(cancel_futures=True)
             raise
     return [findings[number] for number in sorted(findings)]
+
+
+def _sides_of(fault: Fault, number: int, options: FaultOptions) -> list[str]:
+    sides = [side for side in options.sides if side in fault.edits]
+    return sides[number % len(sides) :][:1] if options.once and sides else sides
 
 
 def chosen(names: Sequence[str]) -> list[Fault]:

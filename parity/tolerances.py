@@ -53,8 +53,43 @@ class Tolerance:
             return f"{self.floor:g}{more}"
         return f"{self.relative:g} and {self.floor:g}"
 
+    def least(self, largest: float) -> float:
+        """Return what every element may differ by at least.
+
+        Args:
+          largest: magnitude in both tensors.
+        """
+        return self.floor * largest
+
 
 EXACT = Tolerance(0.0, 0.0)
+
+# One step of a side may be apart from the oracle's by this many times what rounding alone does,
+# as parity/rounding.py finds it out for each tensor of each step, in either precision.
+TIMES_ROUNDING = 8.0
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """A multiple of what rounding does to a tensor.
+
+    Attributes:
+      times: that much.
+      rounding: the size of the rounding error, of all elements or of each.
+    """
+
+    times: float
+    rounding: float | np.ndarray
+    step: float = 0.0
+
+    def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray:
+        """Return the greatest difference allowed, elementwise, for float64 arrays."""
+        return np.asarray(np.broadcast_to(self.times * self.rounding, a.shape))
+
+    def least(self, largest: float) -> float:
+        """Return what every element may differ by at least."""
+        return self.times * float(np.min(self.rounding, initial=np.inf))
+
 
 # float64, free runs of 200 steps on WikiText-2 (vocabulary 10,000, dropout, clipping): the
 # largest distance between the frameworks, or from the oracle, over the tensor's largest

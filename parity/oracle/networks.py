@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from parity.networks.language_model import LanguageModelSpec
-from parity.oracle.layers import lstm_backward, lstm_forward, rows_of
+from parity.oracle.layers import held, lstm_backward, lstm_forward, rows_of
 from parity.oracle.seq2seq import seq2seq
 
 Arrays = dict[str, np.ndarray]
@@ -62,8 +62,8 @@ def language_model(
     logits = top @ weights["softmax/kernel"] + weights["softmax/bias"]
     shifted = logits - logits.max(axis=1, keepdims=True)
     softmax = np.exp(shifted)
-    total = softmax.sum(axis=1, keepdims=True)
-    softmax /= total
+    total = held(softmax.sum(axis=1, keepdims=True))
+    softmax = held(softmax / total)
     at_target = (np.arange(rows * time), batch["targets"].reshape(-1))
     losses = np.log(total[:, 0]) - shifted[at_target]
     activations["logits"] = logits.reshape(rows, time, -1) * on

@@ -106,18 +106,25 @@ class Rounding:
         return self._unit * (1 + float(np.sqrt(count)) / 96)
 
     def _summed(self, path: str) -> np.ndarray:
-        """Return the magnitudes that the optimiser's new state was summed of."""
+        """Return the magnitudes that the optimiser's new state was summed of.
+
+        A framework may compute beta m + (1 - beta) g as m + (1 - beta) (g - m): then all of m
+        was summed, however little is left of it.
+        """
         parameter, _, slot = path.rpartition("/")
-        before = {
-            name: np.abs(np.asarray(array, np.float64))
+        before: np.ndarray = np.abs(np.asarray(self._snapshot[f"optimizer/{path}"], np.float64))
+        if slot not in ("m", "v"):
+            return before
+        gradient = np.abs(
+            np.asarray(self._recorded[f"clipped_gradient/{parameter}"], np.float64)
+        )
+        nothing = {
+            name: np.zeros_like(array)
             for name, array in self._snapshot.items()
             if name.startswith((f"optimizer/{parameter}/", "optimizer/beta"))
         }
-        gradients = {}
-        if slot in ("m", "v"):
-            recorded = self._recorded[f"clipped_gradient/{parameter}"]
-            gradients = {parameter: np.abs(np.asarray(recorded, np.float64))}
-        return update_slots(self._spec, before, gradients)[f"optimizer/{path}"]
+        added = update_slots(self._spec, nothing, {parameter: gradient})[f"optimizer/{path}"]
+        return before + added
 
     def _measure(self, runs: int) -> None:
         """Take the root mean square over some runs of the greatest error in each tensor."""

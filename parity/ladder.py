@@ -145,6 +145,9 @@ class Ladder:
       headers: side -> header of its trace; the sides of a framework with several replica counts
         are held against its first one: replica invariance.
 
+    Attributes:
+      rounding: side -> what rounding does to the step that was compared last.
+
     Raises:
       UsageError: if the sides did not run the same spec on the same text.
     """
@@ -164,7 +167,7 @@ class Ladder:
         self._isolation = Isolation(self.spec) if isolated else None
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._before: dict[str, Tensors] = {}
-        self._rounding: dict[str, Rounding] = {}
+        self.rounding: dict[str, Rounding] = {}
         self._pairs = _pairs(headers)
         self._drawn = next(iter(self._pairs), None)  # both frameworks', where two are compared
         self.verdict.history = History(self.verdict.dtype, self.sides, self._drawn)
@@ -213,7 +216,7 @@ class Ladder:
             own.setdefault("replicas", Distance()).add(distance)
             found.append(mismatch)
         self.verdict.history.add(step, tensors, shared, drawn)
-        self._rounding = {}
+        self.rounding = {}
         for side in self.sides:
             one_step = self._one_step(side, inputs, step, tensors[side])
             one_step = self._shares(one_step, tensors[side], inputs)
@@ -267,7 +270,7 @@ class Ladder:
                     step,
                     [name],
                     dtype,
-                    rounding=self._rounding[side] if departing else None,
+                    rounding=self.rounding[side] if departing else None,
                 )[1]
             ]
             wrong += [
@@ -461,11 +464,11 @@ class Ladder:
         if before is not None and inputs.carry:
             state = {name: before[f"forward/{name}"] for name in state}
         snapshot = initial_snapshot(self.spec) if before is None else before
-        alike = next(iter(self._rounding.values()), None)
-        self._rounding[side] = Rounding(
+        alike = next(iter(self.rounding.values()), None)
+        self.rounding[side] = Rounding(
             self.spec, snapshot, state, inputs, recorded, exact, alike
         )
-        return self._rounding[side]
+        return self.rounding[side]
 
     def _one_step(
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors

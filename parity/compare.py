@@ -10,10 +10,10 @@ import numpy as np
 from parity.errors import NumericFailure, UsageError
 from parity.networks import NETWORKS
 from parity.parameters import parameters, snapshot_names, snapshot_shapes
-from parity.rounding import ROUNDED, Rounding
+from parity.rounding import Rounding
 from parity.spec import Spec
 from parity.steps import shape_of
-from parity.tolerances import TABLE, TIMES_ROUNDING, Multiple, Tolerance
+from parity.tolerances import ONE_STEP_TIMES, TABLE, Multiple, Tolerance
 from parity.trace import rung_of
 
 # What a trace may record of decoding after its last step; see parity/decoded.py.
@@ -246,9 +246,9 @@ def compare_step(
         else:
             rung = rung_of(name)
             tolerance: Tolerance | Multiple | None = TABLE[dtype, rung] if judge else None
-            measured = rounding if judge and rung in ROUNDED else None
+            measured = rounding if judge and rung in ONE_STEP_TIMES else None
             if measured is not None:
-                tolerance = Multiple(TIMES_ROUNDING, measured.scale(name))
+                tolerance = Multiple(ONE_STEP_TIMES[rung], measured.scale(name))
             used = [
                 found[rung].used or 0.0 for found in (known or {}, distances) if rung in found
             ]
@@ -267,7 +267,7 @@ def compare_step(
                 largest.get(kind, 0.0),
             )
             if mismatch is not None and measured is not None and measured.refine():
-                tolerance = Multiple(TIMES_ROUNDING, measured.scale(name))
+                tolerance = Multiple(ONE_STEP_TIMES[rung], measured.scale(name))
                 distance, mismatch = compare_tensor(
                     a[name], b[name], sides, step, name, tolerance
                 )

@@ -199,17 +199,15 @@ def _text(spec: Spec, text: DrawnText) -> dict[str, list[str]]:
     """Return the lines of each file."""
     source = random.Random(text.seed)
     pairs = spec.network == "seq2seq"
-    count = 0
+    lines: list[str] = []
 
     def sentence(most: int) -> list[str]:
-        nonlocal count
-        count += 1
         lowest, highest = (min(each, most) for each in _LENGTHS[text.lengths])
         words = [
             source.randrange(source.randint(1, text.words))
             for _ in range(source.randint(lowest, highest))
         ]
-        words[0] = count % text.words  # two different ones at least, or there is no vocabulary
+        words[0] = len(lines) % text.words  # two different ones, or there is no vocabulary
         return [f"w{word}" for word in words]
 
     def line() -> str:
@@ -221,17 +219,19 @@ def _text(spec: Spec, text: DrawnText) -> dict[str, list[str]]:
     rows = spec.training.batch_size
     files = {}
     for split, batches in (("train", text.batches), ("valid", 1), ("test", 1)):
-        lines: list[str] = []
+        lines.clear()
         needed = rows * batches + text.more * (split == "train")
         if not pairs and spec.text.batching == "stream":
             tokens = 1 + spec.text.time * rows * batches + text.more * (split == "train")
             while sum(len(each.split()) + 1 for each in lines) < tokens:
                 lines.append(line())
         else:
-            lines = [line() for _ in range(needed)]
+            while len(lines) < needed:
+                lines.append(line())
         # with one word alone there is nothing to predict
-        lines += [line() for _ in range(2 - len(lines))]
-        files[f"{split}.{'tsv' if pairs else 'txt'}"] = lines
+        while len(lines) < 2:
+            lines.append(line())
+        files[f"{split}.{'tsv' if pairs else 'txt'}"] = list(lines)
     return files
 
 

@@ -63,7 +63,7 @@ from parity.rounding import Rounding
 from parity.signatures import Evidence
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, dropout_masks
-from parity.tolerances import TABLE
+from parity.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace import RUNGS, Trace, records_logits
 
 ORACLE = "oracle"
@@ -135,6 +135,8 @@ class Verdict:
 
     def allowed(self, rung: str) -> str:
         """Return what a rung allows, for people."""
+        if self.dtype == "float32" and not self.isolated and rung in ONE_STEP_TIMES:
+            return f"{ONE_STEP_TIMES[rung]:g} x rounding"
         return str(TABLE[self.dtype, rung])
 
 

@@ -29,9 +29,6 @@ from parity.steps import StepInputs
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
 
-# Rungs of which this is known; what is read is exact.
-ROUNDED = ("forward", "loss", "gradient", "optimizer", "weight")
-
 _FEW, _MANY = 2, 16  # runs to measure with: at first, and before a side is said to differ
 
 Tensors = Mapping[str, np.ndarray]
@@ -49,6 +46,9 @@ class Rounding:
       exact: what the oracle has for it, each rung from the recorded one below.
       alike: of another side that started the step from nearly the same weights; its
         measurement will do at first.
+
+    Attributes:
+      exact: as given.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Rounding:
         alike: "Rounding | None" = None,
     ):
         self._spec, self._snapshot, self._state = spec, snapshot, state
-        self._inputs, self._recorded, self._exact = inputs, recorded, exact
+        self._inputs, self._recorded, self.exact = inputs, recorded, exact
         self._unit = UNIT[spec.training.dtype]
         self._measured: dict[str, float] = alike._measured if alike is not None else {}
         self._runs = 0
@@ -78,22 +78,23 @@ class Rounding:
         """Return the size of the rounding error of a tensor's elements, one for all or each."""
         kind, _, path = name.partition("/")
         if kind == "gradient_norm":
-            return self._of_norm() * float(self._exact[name])
+            return self._of_norm() * float(self.exact[name])
         # what is smaller than this, a processor may hold as zero
         least = float(np.finfo(self._spec.training.dtype).tiny)
         if kind == "clipped_gradient":
-            return self._of_norm() * np.abs(self._exact[name]) + least
+            relative = self._unit + self._of_norm()  # dividing, then multiplying by the scale
+            return relative * np.abs(self.exact[name]) + least
         if kind == "optimizer":
             return self._unit * self._summed(path) + least
         if kind == "weight":
             before = np.asarray(self._snapshot[name], np.float64)
-            summed: np.ndarray = np.abs(before) + np.abs(self._exact[name] - before)
+            summed: np.ndarray = np.abs(before) + np.abs(self.exact[name] - before)
             return self._unit * summed + least
         if not self._measured:
             self._measure(_FEW)
         if name == "loss/replicas":
             name = "loss/global"
-        own = self._unit * float(np.abs(self._exact[name]).max(initial=0.0))
+        own = self._unit * float(np.abs(self.exact[name]).max(initial=0.0))
         return max(own, self._measured[name] * self._unit / UNIT["float32"]) + least
 
     def _of_norm(self) -> float:
@@ -102,8 +103,8 @@ class Rounding:
         Adding one number after another, n of about the same size, errs by sqrt(n) / 3 unit
         roundoffs, in 16 sums side by side by a 16th of that; the root halves it.
         """
-        count = sum(a.size for n, a in self._exact.items() if n.startswith("gradient/"))
-        return self._unit * (1 + float(np.sqrt(count)) / 96)
+        count = sum(a.size for n, a in self.exact.items() if n.startswith("gradient/"))
+        return self._unit * (1 + float(np.sqrt(count)) / 48) / 2
 
     def _summed(self, path: str) -> np.ndarray:
         """Return the magnitudes that the optimiser's new state was summed of.
@@ -131,7 +132,7 @@ class Rounding:
         squares: dict[str, float] = {}
         for run in range(runs):
             for name, array in self._disturbed(run).items():
-                error = np.subtract(array, self._exact[name], dtype=np.float64)
+                error = np.subtract(array, self.exact[name], dtype=np.float64)
                 worst = float(np.abs(error).max(initial=0.0))
                 squares[name] = squares.get(name, 0.0) + worst**2
         self._measured = {name: float(np.sqrt(s / runs)) for name, s in squares.items()}
@@ -157,7 +158,7 @@ class Rounding:
                 self._spec.model, weights, self._inputs.batch, masks, state
             )
         found = {f"forward/{name}": array for name, array in activations.items()}
-        found = {name: array for name, array in found.items() if name in self._exact}
+        found = {name: array for name, array in found.items() if name in self.exact}
         loss = (activations["token_loss"] / np.float32(self._inputs.num_tokens)).sum()
         return found | {
             "loss/global": loss,

@@ -26,7 +26,7 @@ from parity.options import SweepOptions
 from parity.recording import record
 from parity.report import report_values
 from parity.run import Outcome
-from parity.tolerances import TABLE
+from parity.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace import RUNGS
 
 _PLAIN_SECONDS = 30.0  # between lines of progress where there is no terminal
@@ -112,13 +112,13 @@ def sweep(options: SweepOptions) -> Sweep:
     if not options.only and options.start:
         found.results = _kept(log, options)
     lines = [json.dumps(result) + "\n" for result in found.results.values()]
+    runs = [draw(options.seed, number) for number in numbers]
     write_whole(log, "".join(lines).encode())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
         servers = {
             side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
         }
-        runs = [draw(options.seed, number) for number in numbers]
         file = stack.enter_context(log.open("a"))
         bar = stack.enter_context(
             tqdm(
@@ -250,6 +250,12 @@ def sweep_values(found: Sweep) -> dict[str, Any]:
     }
 
 
+def _allowed(dtype: str, rung: str, kind: str) -> str:
+    if kind == STEP and rung in ONE_STEP_TIMES:
+        return f"{ONE_STEP_TIMES[rung]:g} x rounding"
+    return str(TABLE[dtype, rung]) if dtype == "float64" or rung not in ONE_STEP_TIMES else "-"
+
+
 def sweep_text(found: Sweep) -> str:
     """Return the table of the worst distances, and the story of every false alarm."""
     rows = []
@@ -267,7 +273,7 @@ def sweep_text(found: Sweep) -> str:
                         f"{where['tensor']}, run {where['run']}, step {where['step']}"
                         if where and worst.relative
                         else "-",
-                        str(TABLE[dtype, rung]),
+                        _allowed(dtype, rung, kind),
                         "-" if worst.used is None else f"{worst.used:.3f}",
                         "-" if not worst.used else worst.used_in,
                     ]

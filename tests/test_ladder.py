@@ -14,8 +14,7 @@ from parity.compare import tensor_names
 from parity.errors import NumericFailure, UsageError
 from parity.ladder import ONE_STEP, ORACLE, Ladder, climb, rungs
 from parity.replicas import split_rows
-from parity.rounding import ROUNDED
-from parity.tolerances import TIMES_ROUNDING
+from parity.tolerances import ONE_STEP_TIMES
 from parity.trace import Trace, rung_of
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
@@ -137,9 +136,11 @@ def allowed(spec, steps, step):
     rounding = ladder.rounding["paddle-2"]
     rounding.refine()  # as before a side is said to differ
     return {
-        name: np.broadcast_to(TIMES_ROUNDING * rounding.scale(name), np.shape(array))
+        name: np.broadcast_to(
+            ONE_STEP_TIMES[rung_of(name)] * rounding.scale(name), np.shape(array)
+        )
         for name, array in steps[step].items()
-        if rung_of(name) in ROUNDED
+        if rung_of(name) in ONE_STEP_TIMES
     }
 
 

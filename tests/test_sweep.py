@@ -11,7 +11,7 @@ from conftest import FRAMEWORKS, assert_one_line, start
 from parity.compare import compare_step
 from parity.drawing import draw
 from parity.errors import UsageError
-from parity.ladder import Ladder
+from parity.ladder import Ladder, climb
 from parity.options import SweepOptions
 from parity.sweep import STEP, Sweep, attempt, sweep, sweep_text, sweep_values
 from parity.tolerances import ONE_STEP_TIMES
@@ -19,9 +19,8 @@ from parity.trace import Trace, rung_of
 
 SEED = 1
 # Both networks in both precisions, of those that are soon done. In 4 rounding is amplified
-# within a step and an optimiser's state forgets nearly all it was; in 13 and 17 losses are
-# beyond what Paddle's softmax can tell.
-SLICE = (0, 1, 2, 4, 6, 7, 8, 10, 11, 13, 16, 17)
+# within a step, and an optimiser's state forgets nearly all it was.
+SLICE = (0, 1, 2, 4, 6, 7, 8, 10, 11, 12, 16, 18)
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +43,12 @@ def test_the_slice_covers_both_networks_in_both_precisions():
     assert len({run.replicas for run in runs}) > 2
 
 
-def test_the_slice_has_losses_beyond_what_softmax_can_tell(swept, options):
+def test_losses_beyond_what_softmax_can_tell_are_exact(run_both):
     """Paddle's takes no exponential below that of -64."""
-    for number in (13, 17):
-        trace = Trace(options.out / "runs" / f"{number:06d}" / "paddle")
-        assert max(trace.read(step)["forward/token_loss"].max() for step in range(3)) > 65
+    traces = run_both(initial_scale=40.0, dtype="float32", steps=2, keep=None, replicas=2)
+    for trace in traces.values():
+        assert trace.read(0)["forward/token_loss"].max() > 65
+    assert climb(list(traces.values())).matches
 
 
 def test_a_run_is_a_pure_function_of_seed_and_number():
@@ -125,7 +125,7 @@ def test_ten_times_the_rounding_of_a_tensor_is_flagged(swept, options):
     for (_, _, name), flagged in ten.items():
         by_rung.setdefault(rung_of(name), []).append(flagged)
     shares = {rung: sum(each) / len(each) for rung, each in by_rung.items()}
-    assert sum(ten.values()) / len(ten) > 0.85, shares
+    assert sum(ten.values()) / len(ten) > 0.8, shares
     assert min(shares.values()) > 0.7, shares
     assert not any(multiplied(swept, options, 1).values())
 
@@ -149,14 +149,14 @@ def result(number: int, how: str = "match", seed: int = SEED, **worst: float) ->
 
 
 def test_the_worst_of_all_runs_is_told_with_its_run():
-    found = Sweep(SEED, {0: result(0, forward=1e-3), 3: result(3, forward=2e-3)})
-    dtypes = {draw(SEED, n).spec.training.dtype for n in (0, 3)}
+    found = Sweep(SEED, {0: result(0, forward=1e-3), 4: result(4, forward=2e-3)})
+    dtypes = {draw(SEED, n).spec.training.dtype for n in (0, 4)}
     assert len(dtypes) == 1, "or this tests nothing"
     worst = sweep_values(found)["worst"][dtypes.pop()]["forward"][STEP]
-    assert (worst["relative"], worst["used"], worst["used_in"]) == (2e-3, 0.2, 3)
-    assert worst["where"] == {"run": 3, "step": 2, "tensor": "forward/x", "index": [0]}
+    assert (worst["relative"], worst["used"], worst["used_in"]) == (2e-3, 0.2, 4)
+    assert worst["where"] == {"run": 4, "step": 2, "tensor": "forward/x", "index": [0]}
     said = sweep_text(found)
-    assert "forward/x, run 3, step 2" in said
+    assert "forward/x, run 4, step 2" in said
     assert said.endswith("2 runs of seed 1: 0 false alarms")
 
 

@@ -6,6 +6,8 @@ Every numerical argument is passed; no default of the framework decides a value.
 import paddle
 import paddle.nn.functional as F  # noqa: N812 - its usual name
 
+_LARGEST_LOSS = 64.0  # of a token whose target softmax gives nothing
+
 
 def parameter(name, shape, dtype):
     """Return the trainable variable of a canonical name, made on first use.
@@ -488,8 +490,25 @@ def token_cross_entropy(logits, targets):
     Returns:
       [tokens].
     """
-    losses = F.softmax_with_cross_entropy(logits, paddle.unsqueeze(targets, 1))
-    return paddle.squeeze(losses, 1)
+    targets = paddle.unsqueeze(targets, 1)
+    losses = F.softmax_with_cross_entropy(logits, targets)
+    # differs: this framework's softmax takes no exponential below that of -64, so that a loss
+    # ends there; what it lacks is added, where there is such a token: its gradient is right
+    beyond = paddle.static.nn.cond(
+        paddle.max(losses) > _LARGEST_LOSS - 1,
+        lambda: _beyond_largest_loss(logits, targets),
+        lambda: paddle.zeros_like(losses),
+    )
+    beyond.stop_gradient = True
+    return paddle.squeeze(losses + beyond, 1)
+
+
+def _beyond_largest_loss(logits, targets):
+    """Return how far each target lies below what softmax can tell, [tokens, 1], at least 0."""
+    below = paddle.max(logits, axis=1, keepdim=True) - paddle.take_along_axis(
+        logits, targets, 1
+    )
+    return F.relu(below - _LARGEST_LOSS)
 
 
 def _real(inputs, lengths):

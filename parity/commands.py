@@ -29,10 +29,11 @@ from parity.html import report_html
 from parity.launch import ROOT
 from parity.losses import plot_losses
 from parity.match import compared
-from parity.options import BenchOptions, FaultOptions, RunOptions
+from parity.options import BenchOptions, FaultOptions, RunOptions, SweepOptions
 from parity.presets import BENCHED
 from parity.report import report_text, report_values
 from parity.run import run, save_report, save_values
+from parity.sweep import sweep, sweep_text, sweep_values
 from parity.trace import Trace
 
 _MATCH, _MISMATCH = 0, 1
@@ -145,6 +146,21 @@ def faults_command(**values: Any) -> int:
         text += f"\n{save_signatures(findings)} signatures kept in {SAVED.relative_to(ROOT)}"
     print(text)
     return _MATCH if found["all_found"] else _MISMATCH
+
+
+@parity.command("sweep")
+@command_options(SweepOptions)
+def sweep_command(**values: Any) -> int:
+    """Run random valid specs on both sides, and see that nothing is found where nothing is."""
+    options = take(SweepOptions, values)
+    with terminated():
+        swept = sweep(options)
+    text, found = sweep_text(swept), sweep_values(swept)
+    write_whole(options.out / "sweep.txt", text.encode() + b"\n")
+    for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
+        save_values(found, path)
+    print(text)
+    return _MISMATCH if swept.alarms else _MATCH
 
 
 @parity.command("losses")

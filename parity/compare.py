@@ -10,9 +10,10 @@ import numpy as np
 from parity.errors import NumericFailure, UsageError
 from parity.networks import NETWORKS
 from parity.parameters import parameters, snapshot_names, snapshot_shapes
+from parity.rounding import Rounding
 from parity.spec import Spec
 from parity.steps import shape_of
-from parity.tolerances import TABLE, Tolerance
+from parity.tolerances import ONE_STEP_TIMES, TABLE, Multiple, Tolerance
 from parity.trace import rung_of
 
 # What a trace may record of decoding after its last step; see parity/decoded.py.
@@ -139,7 +140,7 @@ def compare_tensor(
     sides: tuple[str, str],
     step: int,
     name: str,
-    tolerance: Tolerance | None,
+    tolerance: Tolerance | Multiple | None,
     known: float = 0.0,
     of_kind: float = 0.0,
 ) -> tuple[Distance, Mismatch | None]:
@@ -148,8 +149,8 @@ def compare_tensor(
     Args:
       tolerance: None to measure without judging.
       known: the largest share of the allowed difference seen before, at most 1. Where the
-        largest difference of all, held against the floor alone, stays within it, no element can
-        exceed it, and the elements' own shares are not computed.
+        largest difference of all, held against the least that is allowed, stays within it, no
+        element can exceed it, and the elements' own shares are not computed.
       of_kind: largest magnitude in all tensors of this kind (all gradients) at this step.
 
     Returns:
@@ -173,7 +174,7 @@ def compare_tensor(
     )
     if tolerance is None:
         return distance, None
-    if largest <= tolerance.floor * scale * min(known, 1.0):
+    if largest <= tolerance.least(scale) * min(known, 1.0):
         distance.used = 0.0 if largest == 0 else known
         return distance, None
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -215,6 +216,7 @@ def compare_step(
     known: Mapping[str, Distance] | None = None,
     seen: dict[str, Distance] | None = None,
     every: list[Mismatch] | None = None,
+    rounding: Rounding | None = None,
 ) -> tuple[dict[str, Distance], Mismatch | None]:
     """Compare all that two sides recorded of a step.
 
@@ -225,6 +227,8 @@ def compare_step(
       known: rung -> the worst of the steps before, which spares work where it stays the worst.
       seen: if given, is filled with tensor -> distance.
       every: if given, all mismatches are added to it.
+      rounding: of the step, where b is what the oracle makes of it: the tolerances are then
+        multiples of that.
 
     Returns:
       Rung -> distance, and the first mismatch. A tensor that only one side has is a mismatch.
@@ -241,7 +245,10 @@ def compare_step(
             found = Mismatch(sides, Place(step, name, ()), problem=f"only {has} has it")
         else:
             rung = rung_of(name)
-            tolerance = TABLE[dtype, rung] if judge else None
+            tolerance: Tolerance | Multiple | None = TABLE[dtype, rung] if judge else None
+            measured = rounding if judge and rung in ONE_STEP_TIMES else None
+            if measured is not None:
+                tolerance = Multiple(ONE_STEP_TIMES[rung], measured.scale(name))
             used = [
                 found[rung].used or 0.0 for found in (known or {}, distances) if rung in found
             ]
@@ -259,6 +266,11 @@ def compare_step(
                 max(used, default=0.0),
                 largest.get(kind, 0.0),
             )
+            if mismatch is not None and measured is not None and measured.refine():
+                tolerance = Multiple(ONE_STEP_TIMES[rung], measured.scale(name))
+                distance, mismatch = compare_tensor(
+                    a[name], b[name], sides, step, name, tolerance
+                )
             distances.setdefault(rung, Distance()).add(distance)
             if seen is not None:
                 seen[name] = distance

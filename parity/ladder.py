@@ -5,16 +5,17 @@ Two ways of holding a side against the oracle are used.
 *Free run.* The oracle trains on its own from the same initial weights. In float64 this is the
 proof: after hundreds of steps everything must still agree to rounding. A training can be so
 unstable that it amplifies even that rounding beyond the bound; where a free run exceeds it
-although every rung of the step is in order by the rule below, the free runs are no longer
+although every rung of every step is in order by the rule below, the free runs are no longer
 judged from there, and the report says so.
 
 *One step.* The oracle computes each rung of each step anew in float64 from what the side itself
 recorded on the rung below: activations and gradients from its weights and LSTM state before the
 step, clipping from its gradients, optimiser state from its clipped gradients, weights from its
 optimiser state. Differences pile up neither over steps nor over rungs, so the bounds stay tight
-in float32 however long the run. If every step of both sides is the oracle's step, to rounding,
-and both start from the same weights, then they are the same training; that the free runs drift
-apart in float32 is rounding that training amplifies, and it is reported, not judged.
+however long the run: a multiple of what rounding alone does to that very step. If every step of
+both sides is the oracle's step, to rounding, and both start from the same weights, then they
+are the same training; that the free runs drift apart in float32 is rounding that training
+amplifies, and it is reported, not judged.
 
 An isolated run (see parity/isolation.py) knows but one way: every step of a side is the
 oracle's own, layer by layer, in either precision. The loss is held against the side's losses
@@ -51,17 +52,18 @@ from parity.decoded import (
 )
 from parity.errors import UsageError
 from parity.history import History
-from parity.initial import initial_snapshot
+from parity.initial import initial_snapshot, zero_state
 from parity.isolation import Isolation
 from parity.networks import NETWORKS
 from parity.oracle.decode import OracleModel
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.training import Oracle
 from parity.parameters import snapshot_names
+from parity.rounding import Rounding
 from parity.signatures import Evidence
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, dropout_masks
-from parity.tolerances import TABLE
+from parity.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace import RUNGS, Trace, records_logits
 
 ORACLE = "oracle"
@@ -133,6 +135,8 @@ class Verdict:
 
     def allowed(self, rung: str) -> str:
         """Return what a rung allows, for people."""
+        if self.dtype == "float32" and not self.isolated and rung in ONE_STEP_TIMES:
+            return f"{ONE_STEP_TIMES[rung]:g} x rounding"
         return str(TABLE[self.dtype, rung])
 
 
@@ -142,6 +146,9 @@ class Ladder:
     Args:
       headers: side -> header of its trace; the sides of a framework with several replica counts
         are held against its first one: replica invariance.
+
+    Attributes:
+      rounding: side -> what rounding does to the step that was compared last.
 
     Raises:
       UsageError: if the sides did not run the same spec on the same text.
@@ -162,6 +169,7 @@ class Ladder:
         self._isolation = Isolation(self.spec) if isolated else None
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._before: dict[str, Tensors] = {}
+        self.rounding: dict[str, Rounding] = {}
         self._pairs = _pairs(headers)
         self._drawn = next(iter(self._pairs), None)  # both frameworks', where two are compared
         self.verdict.history = History(self.verdict.dtype, self.sides, self._drawn)
@@ -210,10 +218,16 @@ class Ladder:
             own.setdefault("replicas", Distance()).add(distance)
             found.append(mismatch)
         self.verdict.history.add(step, tensors, shared, drawn)
-        if any(free) or not self.judges_free_runs:
-            for side in self.sides:
-                one_step = self._one_step(side, inputs, step, tensors[side])
-                found.append(self._compare(tensors[side], one_step, (side, ONE_STEP), step))
+        self.rounding = {}
+        for side in self.sides:
+            one_step = self._one_step(side, inputs, step, tensors[side])
+            one_step = self._shares(one_step, tensors[side], inputs)
+            rounding = self._rounding_of(side, inputs, tensors[side], one_step)
+            found.append(
+                self._compare(
+                    tensors[side], one_step, (side, ONE_STEP), step, rounding=rounding
+                )
+            )
         if any(name in tensors[side] for side in self.sides for name in DECODED):
             found += self._decoded(step, tensors)
         departed = [mismatch for mismatch in free if mismatch and mismatch.rung != "batch"]
@@ -251,7 +265,15 @@ class Ladder:
                 for name in self.names
                 if name in recorded
                 and name in expected
-                and compare_step(recorded, expected, (side, ""), step, [name], dtype)[1]
+                and compare_step(
+                    recorded,
+                    expected,
+                    (side, ""),
+                    step,
+                    [name],
+                    dtype,
+                    rounding=self.rounding[side] if departing else None,
+                )[1]
             ]
             wrong += [
                 name for name in recorded if name.startswith("replicas/") and name == first
@@ -329,6 +351,7 @@ class Ladder:
         free_run: bool = False,
         seen: dict[str, Distance] | None = None,
         every: list[Mismatch] | None = None,
+        rounding: Rounding | None = None,
     ) -> Mismatch | None:
         judge = self.judges_free_runs or not free_run
         batch = [name for name in self.names if name.startswith("batch/")]
@@ -345,7 +368,17 @@ class Ladder:
         distances, first = compare_step(a, b, sides, step, batch, dtype, seen=seen, every=every)
         worst = self.verdict.pairs.setdefault(sides, {})
         more, second = compare_step(
-            a, b, sides, step, rest, dtype, judge=judge, known=worst, seen=seen, every=every
+            a,
+            b,
+            sides,
+            step,
+            rest,
+            dtype,
+            judge=judge,
+            known=worst,
+            seen=seen,
+            every=every,
+            rounding=rounding,
         )
         for rung, distance in (distances | more).items():
             worst.setdefault(rung, Distance()).add(distance)
@@ -424,6 +457,20 @@ class Ladder:
         expected |= {name: batch[name] for name in batch if name.startswith("batch/")}
         # what the schedule says, not what the side says it used
         return expected | {"batch/learning_rate": np.array(self._rate(step))}
+
+    def _rounding_of(
+        self, side: str, inputs: StepInputs, recorded: Tensors, exact: Tensors
+    ) -> Rounding:
+        """Return what rounding does to a step of a side, measured once for all sides."""
+        before, state = self._before.get(side), zero_state(self.spec, inputs.rows)
+        if before is not None and inputs.carry:
+            state = {name: before[f"forward/{name}"] for name in state}
+        snapshot = initial_snapshot(self.spec) if before is None else before
+        alike = next(iter(self.rounding.values()), None)
+        self.rounding[side] = Rounding(
+            self.spec, snapshot, state, inputs, recorded, exact, alike
+        )
+        return self.rounding[side]
 
     def _one_step(
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors

@@ -151,4 +151,22 @@ class FaultOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Options of `python -m parity sweep`."""
+
+    count: int = option(500, "how many runs are drawn", at_least=1)
+    seed: int = option(1, "that they are drawn from", at_least=0)
+    start: int = option(0, "number of the first run; those before it are taken from --out", at_least=0)
+    only: tuple[int, ...] = option((), "numbers of the runs to do, such as 17,203 [all from --start on]", at_least=0)
+    jobs: int = option(2, "runs at a time", at_least=1)
+    out: Path = option(Path("out/sweep"), "folder of sweep.json, sweep.txt and runs.jsonl")
+    json: Path | None = option(None, "also write sweep.json here")
+    keep: bool = option(False, "keep texts and traces of all runs under --out, not of false alarms alone")
+    debug: bool = option(False, "show tracebacks")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 # fmt: on

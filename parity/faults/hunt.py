@@ -30,8 +30,9 @@ from parity.files import make_folder, write_whole
 from parity.fork_server import ForkServer
 from parity.html import report_html
 from parity.ladder import Verdict, climb
-from parity.launch import FRAMEWORKS, ROOT, option_flags, raise_for, spec_flags
+from parity.launch import FRAMEWORKS, ROOT
 from parity.options import FaultOptions
+from parity.recording import record
 from parity.report import report_values
 from parity.run import Outcome
 from parity.signatures import likely_causes, signature
@@ -221,23 +222,17 @@ class Hunt:
         Raises:
           UsageError, NumericFailure, SideFailed: with its message, if it does not end well.
         """
-        run, trace = SETTINGS[setting], self._trace(side, setting, dtype, name)
-        flags = [
-            *spec_flags(run.spec.replace(dtype=dtype)),
-            *option_flags(
-                {
-                    "data": self._texts[run.spec.network].resolve(),
-                    "cache": self._options.out.resolve() / "cache",
-                    "replicas": run.replicas,
-                    "steps": STEPS,
-                    "trace": trace,
-                }
-            ),
-        ]
-        job = self._servers[side].train(*flags, root=root)
-        status, _, _ = job.wait()
-        raise_for(side, status, job.folder / "stderr")
-        return Trace(trace)
+        run = SETTINGS[setting]
+        return record(
+            self._servers[side],
+            run.spec.replace(dtype=dtype),
+            self._trace(side, setting, dtype, name),
+            root=root,
+            data=self._texts[run.spec.network],
+            cache=self._options.out / "cache",
+            replicas=run.replicas,
+            steps=STEPS,
+        )
 
 
 def hunt(options: FaultOptions) -> list[Finding]:

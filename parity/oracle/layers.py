@@ -4,7 +4,9 @@ They are written to be read beside the papers, not to be fast. Products over all
 taken at once where that costs no clarity. Everything is batch-major, [batch, time, ...].
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +16,36 @@ Arrays = dict[str, np.ndarray]
 State = tuple[np.ndarray, ...]  # (h, c) of an LSTM, (h,) of a GRU, each [batch, hidden]
 
 
+_disturb: ContextVar[Callable[[np.ndarray], np.ndarray] | None] = ContextVar(
+    "disturb", default=None
+)
+
+
+@contextmanager
+def disturbed(change: Callable[[np.ndarray], np.ndarray]) -> Iterator[None]:
+    """Let all that comes of exponentials be changed a little; see parity/rounding.py."""
+    token = _disturb.set(change)
+    try:
+        yield
+    finally:
+        _disturb.reset(token)
+
+
+def held(x: np.ndarray) -> np.ndarray:
+    """Return what came of exponentials, as it is but within `disturbed`."""
+    change = _disturb.get()
+    return x if change is None else change(x)
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(-x)), by way of tanh, which never overflows."""
-    return 0.5 * (1 + np.tanh(0.5 * x))
+    """Return 1 / (1 + exp(-x)), exact to the last bits where that is next to nothing, too."""
+    small = np.exp(-np.abs(x))  # never overflows
+    return held(np.where(x >= 0, 1, small) / (1 + small))
+
+
+def tanh(x: np.ndarray) -> np.ndarray:
+    """Return the hyperbolic tangent."""
+    return held(np.tanh(x))
 
 
 def rows_of(x: np.ndarray) -> np.ndarray:
@@ -27,7 +56,7 @@ def rows_of(x: np.ndarray) -> np.ndarray:
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Return logits - log(sum(exp(logits))) over the last axis, without overflow."""
     shifted: np.ndarray = logits - logits.max(axis=-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    shifted -= np.log(held(np.exp(shifted).sum(axis=-1, keepdims=True)))
     return shifted
 
 
@@ -49,9 +78,9 @@ def lstm_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     """
     h, c = state
     i, f, g, o = np.split(a + h @ u, 4, axis=1)
-    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
     new_c = f * c + i * g
-    tanh_c = np.tanh(new_c)
+    tanh_c = tanh(new_c)
     return (o * tanh_c, new_c), (i, f, g, o, h, c, tanh_c)
 
 
@@ -95,7 +124,7 @@ def gru_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     a_r, a_z, a_c = np.split(a, 3, axis=1)
     u_r, u_z, u_c = np.split(h @ u, 3, axis=1)
     r, z = sigmoid(a_r + u_r), sigmoid(a_z + u_z)
-    c = np.tanh(a_c + r * u_c)
+    c = tanh(a_c + r * u_c)
     return (z * h + (1 - z) * c,), (r, z, c, u_c, h)
 
 
@@ -169,7 +198,7 @@ def rnn_forward(
       hidden [batch, time, hidden], the final state, and what `rnn_backward` needs.
     """
     a = (rows_of(inputs) @ w + b).reshape(*inputs.shape[:2], -1)
-    hidden = np.zeros((*inputs.shape[:2], len(u)))
+    hidden = np.zeros((*inputs.shape[:2], len(u)), inputs.dtype)
     saved = []
     for t in range(inputs.shape[1]):
         hidden[:, t], state, of_step = held_step(cell, a[:, t], state, u, real[:, t, None])
@@ -195,7 +224,7 @@ def rnn_backward(
     Returns:
       Gradients with respect to inputs, w, u, b and the initial state.
     """
-    d_a = np.zeros((*inputs.shape[:2], w.shape[1]))
+    d_a = np.zeros((*inputs.shape[:2], w.shape[1]), inputs.dtype)
     d_u = np.zeros_like(u)
     for t in reversed(range(inputs.shape[1])):
         d_a[:, t], d_u_t, d_state = held_step_backward(
@@ -234,7 +263,7 @@ def lstm_backward(
       Gradients with respect to inputs, w, u and b. None flows into the initial state:
       back-propagation is truncated at the batch (Zaremba et al. 2014, section 4.1).
     """
-    nothing = np.zeros((len(inputs), len(u)))
+    nothing = np.zeros((len(inputs), len(u)), inputs.dtype)
     d_state = (nothing, nothing)
     return rnn_backward("lstm", d_hidden, d_state, inputs, real, saved, w, u)[:4]
 
@@ -331,7 +360,7 @@ def attention_forward(
     """
     if kind == "bahdanau":
         moved = query @ weights["attention/query_kernel"]
-        seen = np.tanh(moved[:, None] + memory.keys)
+        seen = tanh(moved[:, None] + memory.keys)
         raw = (rows_of(seen) @ weights["attention/score_kernel"]).reshape(memory.real.shape)
     else:
         seen = memory.keys
@@ -339,7 +368,7 @@ def attention_forward(
     scores = raw * weights["attention/scale"] if kind == "scaled" else raw
     scores = np.where(memory.real, scores, -np.inf)
     attended = np.exp(scores - scores.max(axis=1, keepdims=True))
-    attended = np.where(on, attended / attended.sum(axis=1, keepdims=True), 0)
+    attended = np.where(on, held(attended / attended.sum(axis=1, keepdims=True)), 0)
     context = (attended[:, None] @ memory.values)[:, 0]
     return attended, context, (query, seen, raw, attended)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from parity.networks.language_model import LanguageModelSpec
-from parity.oracle.layers import lstm_backward, lstm_forward
+from parity.oracle.layers import held, lstm_backward, lstm_forward
 from parity.oracle.seq2seq import seq2seq
 
 Arrays = dict[str, np.ndarray]
@@ -62,16 +62,16 @@ def language_model(
     top = (x * kept[-1])[real]  # [real tokens, hidden]
     logits = top @ weights["softmax/kernel"]
     logits += weights["softmax/bias"]
-    activations["logits"] = np.zeros((rows, time, logits.shape[1]))
+    activations["logits"] = np.zeros((rows, time, logits.shape[1]), logits.dtype)
     activations["logits"][real] = logits
     logits -= logits.max(axis=1, keepdims=True)
     at_target = (np.arange(len(top)), batch["targets"][real])
     losses = -logits[at_target]
     softmax = np.exp(logits, out=logits)
-    total = softmax.sum(axis=1, keepdims=True)
-    softmax /= total
+    total = held(softmax.sum(axis=1, keepdims=True))
+    softmax = held(np.divide(softmax, total, out=softmax))
     losses += np.log(total[:, 0])
-    activations["token_loss"] = np.zeros((rows, time))
+    activations["token_loss"] = np.zeros((rows, time), losses.dtype)
     activations["token_loss"][real] = losses
 
     # Backward: the gradient of softmax cross entropy is softmax minus one at the target.

@@ -16,6 +16,7 @@ from parity.oracle.layers import (
     State,
     attention_backward,
     attention_forward,
+    held,
     held_step,
     held_step_backward,
     log_softmax,
@@ -24,6 +25,7 @@ from parity.oracle.layers import (
     reverse_rows,
     rnn_backward,
     rnn_forward,
+    tanh,
 )
 
 Arrays = dict[str, np.ndarray]
@@ -124,7 +126,7 @@ def encode(
         outputs, finals, of_layer = [], [], []
         for name, turn in _directions(model, k, source_lengths):
             w, u, b = _layer(weights, name)
-            start = (np.zeros((rows, len(u))),) * NUM_STATES[cell]
+            start = (np.zeros((rows, len(u)), u.dtype),) * NUM_STATES[cell]
             turned = turn(inputs)
             hidden, final, of_steps = rnn_forward(cell, turned, real, start, w, u, b)
             outputs.append(turn(hidden))
@@ -228,7 +230,7 @@ def decoder_step(
     if not _asks_first(model):
         attended, context, of_attention = attention_forward(kind, weights, memory, x, on)
     joined = np.concatenate([context, x], axis=1)
-    output = np.tanh(joined @ weights["attention/output_kernel"])
+    output = tanh(joined @ weights["attention/output_kernel"])
     found |= {
         "attention/weights": attended,
         "attention/context": context,
@@ -300,7 +302,7 @@ def _decoder_forward(
     real = np.arange(tokens.shape[1]) < batch["lengths"][:, None]
     embedded = np.where(real[:, :, None], weights["decoder/embed/table"][tokens], 0)
     x = embedded * masks.get("target_embedded", 1.0)
-    fed = np.zeros((len(tokens), model.hidden_size))
+    fed = np.zeros((len(tokens), model.hidden_size), x.dtype)
     steps, saved = [], []
     for t in range(tokens.shape[1]):
         found, states, of_step = decoder_step(
@@ -327,11 +329,11 @@ def _decoder_backward(
     memory, of_steps = saved
     tokens = batch["tokens"]
     real = np.arange(tokens.shape[1]) < batch["lengths"][:, None]
-    nothing = np.zeros((len(tokens), model.hidden_size))
+    nothing = np.zeros((len(tokens), model.hidden_size), d_outputs.dtype)
     d_states: list[State] = [(nothing,) * NUM_STATES[model.cell]] * model.num_layers
     d_fed = nothing
     d_memory = np.zeros_like(memory.values), np.zeros_like(memory.keys)
-    d_x = np.zeros((*tokens.shape, model.embedding_size))
+    d_x = np.zeros((*tokens.shape, model.embedding_size), d_outputs.dtype)
     d_steps: list[Arrays] = []
     for t in reversed(range(tokens.shape[1])):
         d_x[:, t], d_states, d_fed, found = _decoder_step_backward(
@@ -365,8 +367,8 @@ def _projection_forward(
     logits = inputs @ weights["softmax/kernel"] + weights["softmax/bias"]
     log_probs = log_softmax(logits)
     found = {
-        "logits": np.zeros((*targets.shape, logits.shape[1])),
-        "token_loss": np.zeros(targets.shape),
+        "logits": np.zeros((*targets.shape, logits.shape[1]), logits.dtype),
+        "token_loss": np.zeros(targets.shape, logits.dtype),
     }
     found["logits"][real] = logits
     found["token_loss"][real] = -log_probs[np.arange(len(inputs)), targets[real]]
@@ -378,12 +380,12 @@ def _projection_backward(
 ) -> np.ndarray:
     """Return the gradient of `outputs`; that of the logits is softmax minus the target."""
     inputs, log_probs, real = saved
-    d_logits = np.exp(log_probs)
+    d_logits = held(np.exp(log_probs))
     d_logits[np.arange(len(inputs)), batch["targets"][real]] -= 1
     d_logits /= batch["lengths"].sum()
     gradients["softmax/bias"] += d_logits.sum(axis=0)
     gradients["softmax/kernel"] += inputs.T @ d_logits
-    d_outputs = np.zeros((*real.shape, inputs.shape[1]))
+    d_outputs = np.zeros((*real.shape, inputs.shape[1]), inputs.dtype)
     d_outputs[real] = d_logits @ weights["softmax/kernel"].T
     return d_outputs
 

@@ -1,0 +1,166 @@
+"""What rounding alone does to a step: the bounds of one step are multiples of it.
+
+A bound that is one number for all networks is either too wide for most or too narrow for some:
+a network whose weights are large amplifies rounding a thousandfold through layers and time,
+gates that saturate cancel in the gradient, and so do the scores of an attention. So it is
+measured for each step, on the oracle: the step once more in float32, from weights and state
+moved by up to one unit roundoff each, and with all that comes of exponentials moved as much.
+Where these runs lie around the exact one, a faithful side of that precision lies too. What
+rounding does is proportional to the unit roundoff as long as it is small, so that the same runs
+scaled by 2^-29 tell what it does in float64. (In float32 a saturated gate is one, exactly, and
+1 - f would show no error at all that could be scaled; moving gates by a unit roundoff does.)
+
+Above the gradients a rung is a few operations on each element of the rung below; there the
+bound is a multiple of the unit roundoff of the magnitudes that were summed, element by element.
+
+Source: Parker 1997, "Monte Carlo arithmetic", UCLA CSD-970002: measuring rounding by running a
+computation several times with random perturbations of the size of its roundoff.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from parity.oracle.layers import disturbed
+from parity.oracle.networks import NETWORKS
+from parity.oracle.optimizers import update_slots
+from parity.spec import Spec
+from parity.steps import StepInputs
+
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
+
+_FEW, _MANY = 2, 16  # runs to measure with: at first, and before a side is said to differ
+
+Tensors = Mapping[str, np.ndarray]
+
+
+class Rounding:
+    """What rounding does to each tensor of one step of one side.
+
+    Args:
+      spec: of the run.
+      snapshot: weights and optimiser's state before the step.
+      state: recurrent state before the step.
+      inputs: of the step.
+      recorded: what the side has recorded of it.
+      exact: what the oracle has for it, each rung from the recorded one below.
+      alike: of another side that started the step from nearly the same weights; its
+        measurement will do at first.
+
+    Attributes:
+      exact: as given.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        snapshot: Tensors,
+        state: Tensors,
+        inputs: StepInputs,
+        recorded: Tensors,
+        exact: Tensors,
+        alike: "Rounding | None" = None,
+    ):
+        self._spec, self._snapshot, self._state = spec, snapshot, state
+        self._inputs, self._recorded, self.exact = inputs, recorded, exact
+        self._unit = UNIT[spec.training.dtype]
+        self._measured: dict[str, float] = alike._measured if alike is not None else {}
+        self._runs = 0
+
+    def refine(self) -> bool:
+        """Measure with more runs, unless it has been done; return whether it was."""
+        if self._runs == _MANY:
+            return False
+        self._measure(_MANY)
+        return True
+
+    def scale(self, name: str) -> float | np.ndarray:
+        """Return the size of the rounding error of a tensor's elements, one for all or each."""
+        kind, _, path = name.partition("/")
+        if kind == "gradient_norm":
+            return self._of_norm() * float(self.exact[name])
+        # what is smaller than this, a processor may hold as zero
+        least = float(np.finfo(self._spec.training.dtype).tiny)
+        if kind == "clipped_gradient":
+            relative = self._unit + self._of_norm()  # dividing, then multiplying by the scale
+            return relative * np.abs(self.exact[name]) + least
+        if kind == "optimizer":
+            return self._unit * self._summed(path) + least
+        if kind == "weight":
+            before = np.asarray(self._snapshot[name], np.float64)
+            summed: np.ndarray = np.abs(before) + np.abs(self.exact[name] - before)
+            return self._unit * summed + least
+        if not self._measured:
+            self._measure(_FEW)
+        if name == "loss/replicas":
+            name = "loss/global"
+        own = self._unit * float(np.abs(self.exact[name]).max(initial=0.0))
+        return max(own, self._measured[name] * self._unit / UNIT["float32"]) + least
+
+    def _of_norm(self) -> float:
+        """Return the relative error of the norm.
+
+        Adding one number after another, n of about the same size, errs by sqrt(n) / 3 unit
+        roundoffs, in 16 sums side by side by a 16th of that; the root halves it.
+        """
+        count = sum(a.size for n, a in self.exact.items() if n.startswith("gradient/"))
+        return self._unit * (1 + float(np.sqrt(count)) / 48) / 2
+
+    def _summed(self, path: str) -> np.ndarray:
+        """Return the magnitudes that the optimiser's new state was summed of.
+
+        A framework may compute beta m + (1 - beta) g as m + (1 - beta) (g - m): then all of m
+        was summed, however little is left of it.
+        """
+        parameter, _, slot = path.rpartition("/")
+        before: np.ndarray = np.abs(np.asarray(self._snapshot[f"optimizer/{path}"], np.float64))
+        if slot not in ("m", "v"):
+            return before
+        gradient = np.abs(
+            np.asarray(self._recorded[f"clipped_gradient/{parameter}"], np.float64)
+        )
+        nothing = {
+            name: np.zeros_like(array)
+            for name, array in self._snapshot.items()
+            if name.startswith((f"optimizer/{parameter}/", "optimizer/beta"))
+        }
+        added = update_slots(self._spec, nothing, {parameter: gradient})[f"optimizer/{path}"]
+        return before + added
+
+    def _measure(self, runs: int) -> None:
+        """Take the root mean square over some runs of the greatest error in each tensor."""
+        squares: dict[str, float] = {}
+        for run in range(runs):
+            for name, array in self._disturbed(run).items():
+                error = np.subtract(array, self.exact[name], dtype=np.float64)
+                worst = float(np.abs(error).max(initial=0.0))
+                squares[name] = squares.get(name, 0.0) + worst**2
+        self._measured = {name: float(np.sqrt(s / runs)) for name, s in squares.items()}
+        self._runs = runs
+
+    def _disturbed(self, run: int) -> dict[str, np.ndarray]:
+        """Return activations, loss and gradients of a run in float32."""
+        draw = np.random.Generator(np.random.PCG64(run))
+
+        def moved(array: np.ndarray) -> np.ndarray:
+            by = draw.uniform(-UNIT["float32"], UNIT["float32"], np.shape(array))
+            return np.asarray(array * (1 + by), np.float32)
+
+        weights = {
+            name.split("/", 1)[1]: moved(array)
+            for name, array in self._snapshot.items()
+            if name.startswith("weight/")
+        }
+        state = {name: moved(array) for name, array in self._state.items()}
+        masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
+        with disturbed(moved):
+            activations, gradients = NETWORKS[self._spec.network](
+                self._spec.model, weights, self._inputs.batch, masks, state
+            )
+        found = {f"forward/{name}": array for name, array in activations.items()}
+        found = {name: array for name, array in found.items() if name in self.exact}
+        loss = (activations["token_loss"] / np.float32(self._inputs.num_tokens)).sum()
+        return found | {
+            "loss/global": loss,
+            **{f"gradient/{name}": array for name, array in gradients.items()},
+        }

@@ -41,8 +41,8 @@ FAULTS = (
         | paddle(
             "layers.py",
             (
-                "F.softmax_with_cross_entropy(logits, paddle.unsqueeze(targets, 1))",
-                "F.softmax_with_cross_entropy(logits, paddle.unsqueeze(targets, 1), ignore_index=1)",
+                "    losses = F.softmax_with_cross_entropy(logits, targets)\n",
+                "    losses = F.softmax_with_cross_entropy(logits, targets, ignore_index=1)\n",
             ),
         ),
     ),

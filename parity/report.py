@@ -313,16 +313,17 @@ def notes(values: dict[str, Any]) -> list[str]:
     if "pair" in values:
         return [*lines, *_declarations(values["runs"][0]["bounds"])]
     isolated = any("isolated" in run for run in values["runs"])
+    if not isolated:
+        lines.append(
+            'The column "one step" is judged, too: the oracle computes each rung from what the '
+            "side itself recorded below it, and the side may be apart from that by a multiple of "
+            "what rounding does to that tensor in that step. In float32 only this is judged."
+        )
     if isolated:
         lines.append(
             "Isolated: every layer of both sides read the oracle's inputs, got the oracle's "
             "gradient, and started each step from the oracle's weights; judged by the column "
             '"one step". What one step hands to the next is so not judged.'
-        )
-    elif any(run["dtype"] == "float32" for run in values["runs"]):
-        lines.append(
-            'float32 is judged by the column "one step": the oracle computes each rung from '
-            "what the side itself recorded below it."
         )
     for run in values["runs"]:
         if "amplified" in run:

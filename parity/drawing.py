@@ -170,7 +170,7 @@ def _choices() -> Any:
                 "bidirectional": pick(st.booleans()),
             }
             if spec["cell"] == "gru":
-                # Paddle's op divides by the reset gate on its way back: in float32 that is 0 / 0
+                # Paddle's op divides by the reset gate on its way back: in float32 that is 0/0
                 # where what the gate is made of is below -88, as weights up to 3 can make it
                 spec["initial_scale"] = min(spec["initial_scale"], 1.0)
             if spec["bidirectional"]:

@@ -147,7 +147,7 @@ def _choices() -> Any:
             "initial_scale": pick(one_of(0.1, 0.01, 0.5, 1.0, 3.0)),
         }
         if spec["beta2"] < spec["beta1"] ** 2:
-            # Kingma & Ba 2015: Adam's steps know no bound then, and weights may jump to millions
+            # Kingma & Ba 2015: Adam's steps know no bound then, and weights jump to millions
             spec["beta2"] = 0.999
         options = {}
         if network == "language-model":

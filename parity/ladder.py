@@ -135,9 +135,11 @@ class Verdict:
 
     def allowed(self, rung: str) -> str:
         """Return what a rung allows, for people."""
-        if self.dtype == "float32" and not self.isolated and rung in ONE_STEP_TIMES:
-            return f"{ONE_STEP_TIMES[rung]:g} x rounding"
-        return str(TABLE[self.dtype, rung])
+        free = str(TABLE[self.dtype, rung])
+        if self.isolated or rung not in ONE_STEP_TIMES:
+            return free
+        step = f"{ONE_STEP_TIMES[rung]:g} x rounding"
+        return step if self.dtype == "float32" else f"{free}; {step}"
 
 
 class Ladder:

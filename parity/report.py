@@ -89,8 +89,8 @@ def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
     """Return rung -> its worst distance between the frameworks, and every pair's.
 
     `worst_absolute`, `worst_relative` and `where` are those between the frameworks. `allowed`
-    and `used` are of what is judged: in float64 every pair, in float32 each rung of each side
-    against what the oracle makes of the rung below.
+    and `used` are of what is judged: each rung of each side against what the oracle makes of
+    the rung below, and in float64 every pair.
     """
     found = {}
     for rung in rungs():
@@ -313,18 +313,20 @@ def notes(values: dict[str, Any]) -> list[str]:
     if "pair" in values:
         return [*lines, *_declarations(values["runs"][0]["bounds"])]
     isolated = any("isolated" in run for run in values["runs"])
-    if not isolated:
-        lines.append(
-            'The column "one step" is judged, too: the oracle computes each rung from what the '
-            "side itself recorded below it, and the side may be apart from that by a multiple of "
-            "what rounding does to that tensor in that step. In float32 only this is judged."
-        )
     if isolated:
         lines.append(
             "Isolated: every layer of both sides read the oracle's inputs, got the oracle's "
             "gradient, and started each step from the oracle's weights; judged by the column "
             '"one step". What one step hands to the next is so not judged.'
         )
+    else:
+        lines.append(
+            'Each step is judged by the column "one step", too: the oracle computes each rung '
+            "from what the side itself recorded below it, and allowed is a multiple of what "
+            "rounding alone does to that tensor of that step, measured on the oracle."
+        )
+    if not isolated and any(run["dtype"] == "float32" for run in values["runs"]):
+        lines.append("float32 is judged by that alone.")
     for run in values["runs"]:
         if "amplified" in run:
             a, b = run["amplified"]["sides"]

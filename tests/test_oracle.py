@@ -283,10 +283,11 @@ def test_constants_are_held_in_the_precision_of_the_run():
     assert slots["optimizer/x/v"] != 1 - 0.999
 
 
-def test_the_sigmoid_never_overflows():
-    with np.errstate(all="raise"):
-        found = sigmoid(np.array([-1e4, -1.0, 0.0, 1.0, 1e4]))
-    np.testing.assert_allclose(found, [0, 1 / (1 + math.e), 0.5, math.e / (1 + math.e), 1])
+def test_the_sigmoid_never_overflows_and_is_exact_where_it_is_next_to_nothing():
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        found = sigmoid(np.array([-1e4, -30.0, -1.0, 0.0, 1.0, 1e4]))
+    expected = [0, 1 / (1 + math.exp(30)), 1 / (1 + math.e), 0.5, math.e / (1 + math.e), 1]
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
 def test_large_logits_do_not_overflow():

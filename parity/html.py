@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from parity.report import (
+    cause_lines,
     headline,
     in_order,
     mismatch_story,
@@ -108,13 +109,9 @@ def _verdict(values: dict[str, Any]) -> str:
             lines += [
                 "<p>Likely causes, by what planted faults look like:</p>",
                 "<ol id='causes'>",
+                *(f"<li>{escape(line)}</li>" for line in cause_lines(first["likely_causes"])),
+                "</ol>",
             ]
-            lines += [
-                f"<li>{escape(cause['cause'])} <small>({escape(cause['fault'])}, "
-                f"{cause['fit']:.0%})</small></li>"
-                for cause in first["likely_causes"]
-            ]
-            lines.append("</ol>")
         lines.append("</section>")
     return "\n".join([*lines, "</header>"])
 

@@ -12,6 +12,8 @@ from parity.ladder import ONE_STEP, ORACLE, Verdict, rungs
 from parity.run import Outcome, throughput
 from parity.signatures import Cause, likely_causes, signature
 
+_MOST_CAUSES = 3  # of one topic that are told in full
+
 
 def describe_mismatch(mismatch: Mismatch, oracle: Any, dtype: str) -> str:
     """Tell the whole story of the first tensor that differs.
@@ -388,8 +390,23 @@ def mismatch_text(first: dict[str, Any]) -> str:
     return "\n".join([mismatch_story(first), *_causes(first["likely_causes"])])
 
 
+def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each topic of the likely causes, the likeliest first."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for cause in causes:
+        topics.setdefault(cause["topic"], []).append(cause)
+    lines = []
+    for topic, mine in topics.items():
+        shown = [f"{cause['cause']} ({cause['fault']})" for cause in mine[:_MOST_CAUSES]]
+        if len(mine) > len(shown):
+            others = ", ".join(cause["fault"] for cause in mine[len(shown) :])
+            shown.append(f"or, just as well, {others}")
+        lines.append(f"{topic}, {mine[0]['fit']:.0%}: {'; '.join(shown)}")
+    return lines
+
+
 def _causes(causes: list[dict[str, Any]]) -> list[str]:
-    lines = [f"    {cause['cause']} ({cause['fault']}, {cause['fit']:.0%})" for cause in causes]
+    lines = [f"    {line}" for line in cause_lines(causes)]
     return ["  likely causes, by what planted faults look like:", *lines] if lines else []
 
 

@@ -23,7 +23,7 @@ from parity.trace import rung_of
 _WEIGHTS = {"tensor": 4.0, "relation": 3.0, "region": 1.5, "wrong": 3.0, "late": 1.0}
 _FITS = 0.75  # share of the whole at which a fault is named as a likely cause
 _NEAR = 0.08  # and how far it may fall behind the best one
-_MOST = 5  # causes that are named
+_MOST = 5  # topics of which causes are named
 
 _SAME = 1e-3  # of the difference: how exactly a relation must hold, in either precision
 
@@ -217,22 +217,32 @@ class Cause:
     Attributes:
       fault: its name.
       cause: what is wrong, in words.
+      topic: what it is about; faults of one topic may look alike.
       fit: how well the signatures agree, 0 to 1.
     """
 
     fault: str
     cause: str
+    topic: str
     fit: float
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"fault": self.fault, "cause": self.cause, "fit": round(self.fit, 3)}
+        return {
+            "fault": self.fault,
+            "cause": self.cause,
+            "topic": self.topic,
+            "fit": round(self.fit, 3),
+        }
 
 
 def likely_causes(
     seen: Signature, known: Iterable[Mapping[str, Any]] | None = None
 ) -> list[Cause]:
     """Return the faults whose signature fits a mismatch, the likeliest first.
+
+    They are of a few topics, but of one topic there may be many: which two gates are exchanged
+    cannot be seen in what comes of it.
 
     Args:
       known: entries of the catalogue's signatures; None for those that are kept.
@@ -242,17 +252,18 @@ def likely_causes(
         fit = seen.fit(Signature.from_json(entry["signature"]))
         name = entry["fault"]
         if name not in found or fit > found[name].fit:
-            found[name] = Cause(name, entry["cause"], fit)
+            found[name] = Cause(name, entry["cause"], entry["topic"], fit)
     ranked = sorted(found.values(), key=lambda cause: -cause.fit)
     if not ranked:
         return []
     least = max(_FITS, ranked[0].fit - _NEAR)
-    return [cause for cause in ranked if cause.fit >= least][:_MOST]
+    topics = list(dict.fromkeys(cause.topic for cause in ranked if cause.fit >= least))[:_MOST]
+    return [cause for cause in ranked if cause.fit >= least and cause.topic in topics]
 
 
 @cache
 def signatures() -> Sequence[Mapping[str, Any]]:
-    """Return the catalogue's signatures: [{"fault", "cause", "signature"}]."""
+    """Return the catalogue's signatures: [{"fault", "cause", "topic", "signature"}]."""
     file = resources.files("parity.faults").joinpath("signatures.json")
     if not file.is_file():
         return []

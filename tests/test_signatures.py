@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parity.faults.catalogue import CATALOGUE
+from parity.report import cause_lines
 from parity.signatures import (
     Evidence,
     Signature,
@@ -74,7 +75,8 @@ def test_names_are_of_whatever_layer_and_side():
 def entry(fault, **values):
     given = {"tensor": "forward/lstm/hidden", "relation": "other", "region": "whole"}
     kept = Signature(**given | {"wrong": frozenset(["forward/h"]), "late": False} | values)
-    return {"fault": fault, "cause": f"cause of {fault}", "signature": kept.to_json()}
+    cause, topic = f"cause of {fault}", f"topic of {fault}"
+    return {"fault": fault, "cause": cause, "topic": topic, "signature": kept.to_json()}
 
 
 def test_causes_are_ranked_and_unlike_ones_left_out():
@@ -91,6 +93,23 @@ def test_causes_are_ranked_and_unlike_ones_left_out():
     assert found[0].cause == "cause of same"
 
 
+def test_of_one_topic_all_are_named_and_of_topics_a_few():
+    known = [entry(f"alike {n}") | {"topic": "gates"} for n in range(9)]
+    known += [entry(f"other {n}") for n in range(9)]
+    seen = Signature.from_json(entry("seen")["signature"])
+    causes = likely_causes(seen, known)
+    assert [cause.fault for cause in causes[:9]] == [f"alike {n}" for n in range(9)]
+    assert len({cause.topic for cause in causes}) == 5
+    told = cause_lines([cause.to_json() for cause in causes])
+    assert told[0] == (
+        "gates, 100%: cause of alike 0 (alike 0); cause of alike 1 (alike 1); "
+        "cause of alike 2 (alike 2); or, just as well, alike 3, alike 4, alike 5, alike 6, "
+        "alike 7, alike 8"
+    )
+    assert told[1] == "topic of other 0, 100%: cause of other 0 (other 0)"
+    assert len(told) == 5
+
+
 def test_nothing_is_named_for_a_mismatch_like_none():
     unlike = Signature("decode/beam_scores", "zero", "some rows", frozenset(), True)
     assert likely_causes(unlike, [entry("a"), entry("b")]) == []
@@ -98,10 +117,12 @@ def test_nothing_is_named_for_a_mismatch_like_none():
 
 def test_the_kept_signatures_are_of_the_catalogue():
     causes = {fault.name: fault.cause for fault in CATALOGUE}
+    topics = {fault.name: fault.topic for fault in CATALOGUE}
     kept = signatures()
     assert {each["fault"] for each in kept} <= set(causes)
     assert len({each["fault"] for each in kept}) >= 60
     for each in kept:
         assert each["cause"] == causes[each["fault"]]
+        assert each["topic"] == topics[each["fault"]]
         mine = likely_causes(Signature.from_json(each["signature"]))
         assert mine[0].fit == 1.0

@@ -402,6 +402,7 @@ def save_signatures(findings: Iterable[Finding]) -> int:
             entry = {
                 "fault": finding.fault,
                 "cause": finding.cause,
+                "topic": finding.topic,
                 "signature": finding.signature,
             }
             entries[json.dumps(entry, sort_keys=True)] = entry

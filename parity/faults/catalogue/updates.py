@@ -141,7 +141,7 @@ FAULTS = (
         "a weight decay of 1e-3 sneaked into the gradient",
         "Weight decay",
         "stream",
-        _WEIGHT,
+        (*_WEIGHT, "clipped_gradient/*"),
         tensorflow(
             "optimizers.py",
             (

@@ -341,9 +341,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
             finding.how or ("NOT FOUND" if finding.owed else "below rounding"),
             finding.rung or "-",
             "-" if finding.step is None else finding.step,
-            finding.tensor
-            if finding.how == MISMATCH
-            else finding.how and _short(finding.tensor),
+            _short(finding.nearest or finding.tensor) or "-",
             ("yes" if finding.right else "NO") if finding.caught else "-",
         ]
         for finding in findings

@@ -129,7 +129,7 @@ FAULTS = (
             "networks.py",
             (
                 "    keys = attention_keys(memory, model.attention)\n",
-                "    keys = attention_keys(memory.detach(), model.attention)\n",
+                "    keys = attention_keys(memory.detach() + 0 * memory, model.attention)\n",
             ),
         ),
     ),

@@ -130,7 +130,7 @@ FAULTS = (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
                 "        for feed in feeds[1:]:\n"
-                '            feed["scale"] = feed["scale"] * 0 + 1 / feed["lengths"].sum()\n'
+                '            feed["scale"] = np.full_like(feed["scale"], 1 / feed["lengths"].sum())\n'
                 "        values =",
             ),
         ),

@@ -290,6 +290,7 @@ class Ladder:
                 tuple(wrong),
                 tuple(recorded["batch/sizes"].tolist()),
                 inputs.batch[lengths] if lengths else None,
+                self.spec.network,
             )
 
     def _step_isolated(

@@ -81,7 +81,7 @@ def likely(verdict: Verdict) -> list[Cause]:
     """Return the faults of the catalogue that look like the first mismatch, likeliest first."""
     best: dict[str, Cause] = {}
     for evidence in verdict.evidence.values():
-        for cause in likely_causes(signature(evidence)):
+        for cause in likely_causes(signature(evidence), evidence.network):
             if cause.fault not in best or cause.fit > best[cause.fault].fit:
                 best[cause.fault] = cause
     return sorted(best.values(), key=lambda cause: -cause.fit)

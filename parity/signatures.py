@@ -23,6 +23,7 @@ from parity.trace import rung_of
 _WEIGHTS = {"tensor": 4.0, "relation": 3.0, "region": 1.5, "wrong": 3.0, "late": 1.0}
 _FITS = 0.75  # share of the whole at which a fault is named as a likely cause
 _NEAR = 0.08  # and how far it may fall behind the best one
+_SMALLEST = "language-model"  # the network that has the fewest kinds of layers
 _MOST = 5  # topics of which causes are named
 
 _SAME = 1e-3  # of the difference: how exactly a relation must hold, in either precision
@@ -40,6 +41,7 @@ class Evidence:
         recorded on the rung below.
       sizes: rows of each replica.
       lengths: of the rows, on the tensor's axis of time, if it has one.
+      network: that was trained.
     """
 
     step: int
@@ -49,6 +51,7 @@ class Evidence:
     wrong: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     lengths: np.ndarray | None = None
+    network: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class Cause:
 
 
 def likely_causes(
-    seen: Signature, known: Iterable[Mapping[str, Any]] | None = None
+    seen: Signature, network: str = "", known: Iterable[Mapping[str, Any]] | None = None
 ) -> list[Cause]:
     """Return the faults whose signature fits a mismatch, the likeliest first.
 
@@ -245,10 +248,14 @@ def likely_causes(
     cannot be seen in what comes of it.
 
     Args:
+      network: that was trained. The language model has no layer that the other network lacks,
+        but lacks an encoder and an attention: faults planted there are not named for it.
       known: entries of the catalogue's signatures; None for those that are kept.
     """
     found: dict[str, Cause] = {}
     for entry in signatures() if known is None else known:
+        if network == _SMALLEST != entry["network"]:
+            continue
         fit = seen.fit(Signature.from_json(entry["signature"]))
         name = entry["fault"]
         if name not in found or fit > found[name].fit:
@@ -263,7 +270,8 @@ def likely_causes(
 
 @cache
 def signatures() -> Sequence[Mapping[str, Any]]:
-    """Return the catalogue's signatures: [{"fault", "cause", "topic", "signature"}]."""
+    """Return the catalogue's signatures: [{"fault", "cause", "topic", "network",
+    "signature"}]."""
     file = resources.files("parity.faults").joinpath("signatures.json")
     if not file.is_file():
         return []

@@ -76,7 +76,8 @@ def entry(fault, **values):
     given = {"tensor": "forward/lstm/hidden", "relation": "other", "region": "whole"}
     kept = Signature(**given | {"wrong": frozenset(["forward/h"]), "late": False} | values)
     cause, topic = f"cause of {fault}", f"topic of {fault}"
-    return {"fault": fault, "cause": cause, "topic": topic, "signature": kept.to_json()}
+    given = {"fault": fault, "cause": cause, "topic": topic, "network": "seq2seq"}
+    return given | {"signature": kept.to_json()}
 
 
 def test_causes_are_ranked_and_unlike_ones_left_out():
@@ -87,17 +88,25 @@ def test_causes_are_ranked_and_unlike_ones_left_out():
         entry("same", relation="larger"),
     ]
     seen = Signature.from_json(entry("seen")["signature"])
-    found = likely_causes(seen, known)
+    found = likely_causes(seen, known=known)
     assert [cause.fault for cause in found] == ["same", "near"]
     assert found[0].fit == 1.0
     assert found[0].cause == "cause of same"
+
+
+def test_a_language_model_has_no_attention_to_be_wrong():
+    known = [entry("encoder"), entry("layer") | {"network": "language-model"}]
+    seen = Signature.from_json(entry("seen")["signature"])
+    for network, named in (("language-model", ["layer"]), ("seq2seq", ["encoder", "layer"])):
+        causes = likely_causes(seen, network, known)
+        assert [cause.fault for cause in causes] == named
 
 
 def test_of_one_topic_all_are_named_and_of_topics_a_few():
     known = [entry(f"alike {n}") | {"topic": "gates"} for n in range(9)]
     known += [entry(f"other {n}") for n in range(9)]
     seen = Signature.from_json(entry("seen")["signature"])
-    causes = likely_causes(seen, known)
+    causes = likely_causes(seen, known=known)
     assert [cause.fault for cause in causes[:9]] == [f"alike {n}" for n in range(9)]
     assert len({cause.topic for cause in causes}) == 5
     told = cause_lines([cause.to_json() for cause in causes])
@@ -112,7 +121,7 @@ def test_of_one_topic_all_are_named_and_of_topics_a_few():
 
 def test_nothing_is_named_for_a_mismatch_like_none():
     unlike = Signature("decode/beam_scores", "zero", "some rows", frozenset(), True)
-    assert likely_causes(unlike, [entry("a"), entry("b")]) == []
+    assert likely_causes(unlike, known=[entry("a"), entry("b")]) == []
 
 
 def test_the_kept_signatures_are_of_the_catalogue():

@@ -89,7 +89,7 @@ def plant(fault: Fault, side: str, folder: Path) -> str:
     """
     if folder.exists():
         shutil.rmtree(folder)
-    ignore = shutil.ignore_patterns("__pycache__", "faults")
+    ignore = shutil.ignore_patterns("__pycache__")
     for name in _COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     diff = ""

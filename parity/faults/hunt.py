@@ -180,9 +180,9 @@ class Hunt:
             (label for label in verdict.evidence if label.startswith(found.side)), None
         )
         if label is not None:
-            seen = signature(verdict.evidence[label])
+            seen, network = signature(verdict.evidence[label]), verdict.evidence[label].network
             found.signature = seen.to_json()
-            found.likely = [cause.fault for cause in likely_causes(seen)]
+            found.likely = [cause.fault for cause in likely_causes(seen, network)]
 
     def _repeat(self, once: Trace, fault: Fault, folder: Path, found: Finding) -> None:
         """Run the side again: a sound one gives the same bits."""
@@ -401,6 +401,7 @@ def save_signatures(findings: Iterable[Finding]) -> int:
                 "fault": finding.fault,
                 "cause": finding.cause,
                 "topic": finding.topic,
+                "network": SETTINGS[finding.setting].spec.network,
                 "signature": finding.signature,
             }
             entries[json.dumps(entry, sort_keys=True)] = entry

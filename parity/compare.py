@@ -289,6 +289,7 @@ def first_in_loop(
     mismatch: Mismatch,
     loop: Iterable[str],
     dtype: str,
+    rounding: Rounding | None = None,
 ) -> Mismatch:
     """Return the mismatch that comes first where tensors are computed step by step together.
 
@@ -299,7 +300,15 @@ def first_in_loop(
       mismatch: of the first tensor that differs in the order of names.
       loop: names of tensors [batch, time, ...] that one loop computes, in the order in which
         each step does; if the mismatch is in none of them, it stays.
+      rounding: as of `compare_step`.
     """
+
+    def tolerance_of(name: str) -> Tolerance | Multiple:
+        rung = rung_of(name)
+        if rounding is None:
+            return TABLE[dtype, rung]
+        return Multiple(ONE_STEP_TIMES[rung], rounding.scale(name))
+
     names = list(loop)
     if mismatch.place.tensor not in names or mismatch.problem:
         return mismatch
@@ -308,14 +317,13 @@ def first_in_loop(
         if name not in a or name not in b or a[name].shape != b[name].shape:
             continue
         x, y = (np.asarray(each[name], np.float64) for each in (a, b))
-        tolerance = TABLE[dtype, rung_of(name)]
-        wrong = ~(np.abs(x - y) <= tolerance.allowed(x, y))
+        wrong = ~(np.abs(x - y) <= tolerance_of(name).allowed(x, y))
         steps = wrong.reshape(*wrong.shape[:2], -1).any(axis=(0, 2))
         if steps.any():
             found.append((int(np.argmax(steps)), place, name))
     _, _, name = min(found)
     step, sides = mismatch.place.step, mismatch.sides
-    tolerance = TABLE[dtype, rung_of(name)]
+    tolerance = tolerance_of(name)
     return compare_tensor(a[name], b[name], sides, step, name, tolerance)[1] or mismatch
 
 

@@ -387,7 +387,8 @@ class Ladder:
             worst.setdefault(rung, Distance()).add(distance)
         if second is not None:
             loop = NETWORKS[self.spec.network].loop(self.spec.model)
-            second = first_in_loop(a, b, second, [f"forward/{name}" for name in loop], dtype)
+            names = [f"forward/{name}" for name in loop]
+            second = first_in_loop(a, b, second, names, dtype, rounding)
         return first or second
 
     def _decoded(self, step: int, tensors: Mapping[str, Tensors]) -> list[Mismatch | None]:

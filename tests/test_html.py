@@ -111,7 +111,12 @@ def match():
 
 def mismatch():
     headers, verdict = climbed(small_spec(), STEPS, fault)
-    return values_of(small_spec(), headers, [verdict])
+    values = values_of(small_spec(), headers, [verdict])
+    values["first_mismatch"]["likely_causes"] = [
+        {"fault": fault, "cause": f"<b>{fault}</b>", "topic": topic, "fit": fit}
+        for fault, topic, fit in (("a", "gates", 1.0), ("b", "gates", 0.97), ("c", "&", 0.9))
+    ]
+    return values
 
 
 def pairs():
@@ -334,7 +339,7 @@ def test_a_mismatch_names_its_tensor_first(reports, window):
             "[...document.querySelectorAll('#causes li')].map((each) => each.textContent)"
         )
         assert named == cause_lines(first["likely_causes"])
-        assert len(named) > 0
+        assert len(named) == 2
     window.look()
     window.wait_for(
         "[...document.querySelectorAll('#heat-float64 .ytick')]"

@@ -16,6 +16,8 @@ from parity.steps import shape_of
 from parity.tolerances import ONE_STEP_TIMES, TABLE, Multiple, Tolerance
 from parity.trace import rung_of
 
+_NEAR = 0.5  # share of what is allowed from which on it is measured with more runs
+
 # What a trace may record of decoding after its last step; see parity/decoded.py.
 SEARCHES = ("greedy", "beam")
 DECODED = (
@@ -266,7 +268,8 @@ def compare_step(
                 max(used, default=0.0),
                 largest.get(kind, 0.0),
             )
-            if mismatch is not None and measured is not None and measured.refine():
+            near = (distance.used or 0.0) > max(_NEAR, *used, 0.0)
+            if measured is not None and (mismatch or near) and measured.refine(name):
                 tolerance = Multiple(ONE_STEP_TIMES[rung], measured.scale(name))
                 distance, mismatch = compare_tensor(
                     a[name], b[name], sides, step, name, tolerance

@@ -79,7 +79,7 @@ ONE_STEP_TIMES: dict[str, float] = {
     "gradient": 7.0,
     # seen 3.9: m and v are three roundings of what they are summed of
     "optimizer": 7.0,
-    # seen 4.1, and 6.4 over 20 steps of the embedded text: Adam has six roundings, SGD two
+    # seen 4.0: in float64, where the oracle rounds too, one unit roundoff each
     "weight": 7.0,
 }
 

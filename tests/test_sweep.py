@@ -75,12 +75,12 @@ def test_no_run_of_the_slice_alarms(swept):
 
 
 def test_the_worst_is_within_what_is_allowed_by_the_stated_margin(swept):
-    """Twice; the few runs that rounding is measured with at first may say a little less."""
+    """1.7 times, of what sixteen runs measure; below half of it two runs do."""
     found = Sweep(SEED, swept).worst()
     assert set(found) == {"float64", "float32"}
     for rungs in found.values():
         for rung in ONE_STEP_TIMES:
-            assert 0 < rungs[rung][STEP].used < 0.9, rung
+            assert 0 < rungs[rung][STEP].used < 0.8, rung
 
 
 def multiplied(swept, options, times: float) -> dict[tuple[int, str, str], bool]:

@@ -224,6 +224,7 @@ def compare_decoded(
     step: int,
     tolerance: Tolerance,
     rescored: Rescore | None = None,
+    least: float = 0.0,
 ) -> tuple[Distance, Mismatch | None, list[Tie]]:
     """Hold what a side decoded against what was expected.
 
@@ -232,6 +233,7 @@ def compare_decoded(
       margins: search -> per sentence, by how little the expected search decided, in nats.
       tolerance: of scores, and of margins that are ties.
       rescored: gives the scores that the recorded hypotheses of a tie should have.
+      least: what a score may differ by in any case, in nats.
 
     Returns:
       The worst distance of scores, the first mismatch, and the ties.
@@ -254,7 +256,7 @@ def compare_decoded(
                 place = _first_difference(tokens, kind, step, row, rank)
                 pair = float(scores[0][row, rank]), float(scores[1][row, rank])
                 margin = margins[kind][row]
-                if margin > float(_allowed(tolerance, should).max()):
+                if margin > float(_allowed(tolerance, should, least).max()):
                     first = first or _other_words(
                         sides, place, (recorded, expected), pair, margin, same
                     )
@@ -264,7 +266,7 @@ def compare_decoded(
                     continue
                 should = rescored(kind, row)
             distance, found_here = _compare_scores(
-                scores[0][row], should, sides, Place(step, names[2], (row,)), tolerance
+                scores[0][row], should, sides, Place(step, names[2], (row,)), tolerance, least
             )
             worst.add(distance)
             first = first or found_here
@@ -284,11 +286,12 @@ def _written(tokens: np.ndarray, finished: np.ndarray) -> np.ndarray:
     return written
 
 
-def _allowed(tolerance: Tolerance, scores: np.ndarray) -> np.ndarray:
+def _allowed(tolerance: Tolerance, scores: np.ndarray, least: float) -> np.ndarray:
     # A log probability near zero is what logits differ by, and no more exact than they are:
     # seen 1.3e-8 off in float32 where it was -2.3e-6. Held to as much as one of 0.1 is.
     magnitude = np.maximum(np.where(np.isfinite(scores), np.abs(scores), 0.0), _LEAST_SCORE)
-    return tolerance.allowed(magnitude, magnitude)
+    allowed: np.ndarray = np.maximum(tolerance.allowed(magnitude, magnitude), least)
+    return allowed
 
 
 def _compare_scores(
@@ -297,9 +300,10 @@ def _compare_scores(
     sides: tuple[str, str],
     sentence: Place,
     tolerance: Tolerance,
+    least: float,
 ) -> tuple[Distance, Mismatch | None]:
     """Compare a sentence's scores, [hypotheses]."""
-    allowed = _allowed(tolerance, expected)
+    allowed = _allowed(tolerance, expected, least)
     with np.errstate(invalid="ignore"):
         apart = np.abs(scores - expected)
     apart = np.where(scores == expected, 0.0, apart)  # two of -inf, too

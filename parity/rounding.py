@@ -19,7 +19,7 @@ Source: Parker 1997, "Monte Carlo arithmetic", UCLA CSD-970002: measuring roundi
 computation several times with random perturbations of the size of its roundoff.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -157,25 +157,11 @@ class Rounding:
 
     def _disturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
-        draw = np.random.Generator(np.random.PCG64(run))
-
-        def moved(array: np.ndarray, units: float | np.ndarray = 1.0) -> np.ndarray:
-            by = draw.uniform(-UNIT["float32"], UNIT["float32"], np.shape(array)) * units
-            return np.asarray(array * (1 + by), np.float32)
-
-        def of_exponentials(array: np.ndarray) -> np.ndarray:
-            size = np.abs(array)
-            saturated = (size > _FROM) & (size <= 1)
-            return moved(array, np.where(saturated, _SATURATED, _EXPONENTIALS))
-
-        weights = {
-            name.split("/", 1)[1]: moved(array)
-            for name, array in self._snapshot.items()
-            if name.startswith("weight/")
-        }
-        state = {name: moved(array) for name, array in self._state.items()}
+        moves = _Moves(run)
+        weights = moves.weights(self._snapshot)
+        state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
-        with disturbed(of_exponentials):
+        with disturbed(moves.of_exponentials):
             activations, gradients = NETWORKS[self._spec.network](
                 self._spec.model, weights, self._inputs.batch, masks, state
             )
@@ -185,4 +171,56 @@ class Rounding:
         return found | {
             "loss/global": loss,
             **{f"gradient/{name}": array for name, array in gradients.items()},
+        }
+
+
+def rounding_of_scores(
+    recorded: Tensors, dtype: str, score: Callable[[Tensors], np.ndarray]
+) -> float:
+    """Return what rounding does to the scores of given answers, in nats.
+
+    Args:
+      recorded: holds the weights that they were decoded with.
+      dtype: of the run.
+      score: from weights, by the names of parameters, to the scores, in the weights' precision.
+    """
+    exact = {
+        name.split("/", 1)[1]: np.asarray(array, np.float64)
+        for name, array in recorded.items()
+        if name.startswith("weight/")
+    }
+    expected, squares = score(exact), 0.0
+    real = np.isfinite(expected)  # not so where a search wrote less, or what none writes
+    for run in range(_MANY):
+        moves = _Moves(run)
+        with disturbed(moves.of_exponentials):
+            found = score(moves.weights(recorded))
+        apart = np.abs(found[real] - expected[real])
+        squares += float(apart.max(initial=0.0)) ** 2
+    return float(np.sqrt(squares / _MANY)) * UNIT[dtype] / UNIT["float32"]
+
+
+class _Moves:
+    """The random moves of one run, the same for the same run."""
+
+    def __init__(self, run: int):
+        self._draw = np.random.Generator(np.random.PCG64(run))
+
+    def any(self, array: np.ndarray, units: float | np.ndarray = 1.0) -> np.ndarray:
+        """Return it in float32, each element moved by up to so many unit roundoffs."""
+        by = self._draw.uniform(-UNIT["float32"], UNIT["float32"], np.shape(array)) * units
+        return np.asarray(array * (1 + by), np.float32)
+
+    def of_exponentials(self, array: np.ndarray) -> np.ndarray:
+        """Return what comes of exponentials, moved."""
+        size = np.abs(array)
+        saturated = (size > _FROM) & (size <= 1)
+        return self.any(array, np.where(saturated, _SATURATED, _EXPONENTIALS))
+
+    def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
+        """Return the weights of a snapshot by the names of their parameters, moved."""
+        return {
+            name.split("/", 1)[1]: self.any(array)
+            for name, array in snapshot.items()
+            if name.startswith("weight/")
         }

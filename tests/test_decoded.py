@@ -16,6 +16,7 @@ from parity.errors import NumericFailure, UsageError
 from parity.ladder import ONE_STEP, Ladder
 from parity.oracle.decode import OracleModel
 from parity.report import describe_mismatch
+from parity.rounding import rounding_of_scores
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 SOURCE = np.array([[4, 5, 6, 4], [6, 5, 0, 0], [5, 4, 4, 0]])
@@ -307,6 +308,25 @@ def test_own_scores_are_the_searches(faithful):
             np.testing.assert_allclose(
                 scores(kind, row), tensors[f"decode/{kind}_scores"][row], rtol=1e-12
             )
+
+
+def test_scores_of_weights_that_amplify_rounding_may_differ_by_as_much():
+    """Not by more: of such weights the table's bound is too narrow."""
+    spec = small_pairs_spec(dtype="float32", initial_scale=30.0)
+    (tensors,) = recorded_steps(spec, 1)
+    tensors = tensors | decoded(spec, tensors)
+    row, rank = rank_with_tokens(tensors)
+
+    def score(weights):
+        dtype = next(iter(weights.values())).dtype.type
+        return own_scores(OracleModel(spec.model, weights, dtype), tensors, 9)("beam", row)
+
+    rounding = rounding_of_scores(tensors, "float32", score)
+    should = tensors["decode/beam_scores"][row, rank]
+    assert 2 * rounding > 1e-5 + 1e-5 * abs(should), "or the table would do"
+    for times, differs in ((2, False), (40, True)):
+        moved = changed(tensors, beam_scores=((row, rank), should + times * rounding))
+        assert bool(judged(spec, moved, tensors)[1]) == differs
 
 
 def test_a_tie_is_in_the_report(tied, tmp_path, capsys, monkeypatch):

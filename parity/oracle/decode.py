@@ -23,13 +23,18 @@ class OracleModel:
 
     Attributes:
       model: the network's sizes.
-      weights: parameter name -> float64 array.
+      weights: parameter name -> array.
     """
 
-    def __init__(self, model: Seq2seqSpec, weights: Mapping[str, np.ndarray]):
-        """Take the weights in any precision."""
+    def __init__(
+        self,
+        model: Seq2seqSpec,
+        weights: Mapping[str, np.ndarray],
+        dtype: type[np.floating] = np.float64,
+    ):
+        """Take the weights in any precision, to compute in one of them."""
         self.model = model
-        self.weights = {name: np.asarray(a, np.float64) for name, a in weights.items()}
+        self.weights = {name: np.asarray(a, dtype) for name, a in weights.items()}
 
     def start(self, source: np.ndarray, source_lengths: np.ndarray) -> DecoderState:
         """Encode the sources, int64 [rows, source_time] and [rows]."""
@@ -138,7 +143,7 @@ def rescore(
         batch["targets"][row, : len(answer)] = answer
         batch["tokens"][row, : len(answer)] = [GO, *answer][: len(answer)]
     activations, _ = forward(model.model, model.weights, batch, {})
-    total: np.ndarray = -activations["token_loss"].sum(axis=1)
+    total: np.ndarray = -activations["token_loss"].sum(axis=1, dtype=np.float64)
     return total
 
 

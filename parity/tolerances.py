@@ -65,16 +65,16 @@ class Tolerance:
 EXACT = Tolerance(0.0, 0.0)
 
 # rung -> how many times what rounding does to each tensor of each step, as parity/rounding.py
-# finds it out, one step of a side may be apart from the oracle's; in either precision. The worst
-# seen is over 500 drawn runs (`python -m parity sweep`). What is left to account for is chance:
-# the greatest error of a tensor is once or twice what it is in the mean, and seldom more.
+# finds it out, one step of a side may be apart from the oracle's; in either precision. The
+# worst seen is over 500 drawn runs (`python -m parity sweep`). What is left to account for is
+# chance: the greatest error of a tensor is once or twice what it is in the mean, seldom more.
 ONE_STEP_TIMES: dict[str, float] = {
     # seen 3.5
     "forward": 7.0,
     # seen 4.6: one number, whose own last place is half of that
     "loss": 7.0,
-    # seen 5.5, once, and else 5.1: in kernels of layers whose gates saturate; of the norm and of
-    # clipping 2.9
+    # seen 5.5, once, and else 5.1: in kernels of layers whose gates saturate; of the norm and
+    # of clipping 2.9
     "gradient": 7.0,
     # seen 4.0: m and v are three roundings of what they are summed of
     "optimizer": 7.0,

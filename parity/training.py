@@ -34,15 +34,16 @@ from parity.files import make_folder, write_whole
 from parity.initial import zero_state
 from parity.isolation import Isolation
 from parity.losses import Losses
+from parity.meter import Meter, peak_memory
 from parity.networks import NETWORKS
 from parity.options import TrainOptions
+from parity.products import product_flops
 from parity.progress import Progress, say
 from parity.replicas import split_rows
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, StepResult, step_inputs
 from parity.trace import Writer, records_logits
 
-WARM_UP = 5  # steps left out of throughput: allocators and thread pools are still growing
 # What --overwrite removes from a run's folder; nothing else in it is this project's.
 _OWN_FILES = (
     "checkpoints/latest",
@@ -56,7 +57,6 @@ _OWN_FILES = (
     "checkpoints/target.vocabulary.txt",
     "checkpoints/user_dictionary.txt",
 )
-_WINDOW = 0.5  # seconds of training behind one reading of throughput
 
 
 class TrainingText(Protocol):
@@ -115,6 +115,10 @@ class Summary:
         signature, and sentences.
       exact_answers: share of those answers that are the reference; see `exact_share`.
       padding: of pairs, kind -> share of positions that hold no token.
+      seconds_to_first_step: from the start of the process to the end of the first step.
+      peak_memory: most bytes that each process of the run has held until training ended.
+      resident_memory: bytes held after the warm-up, and at the end of training.
+      product_flops_per_second: of the matrix products alone, over the time of whole steps.
     """
 
     framework: str
@@ -130,6 +134,10 @@ class Summary:
     bleu: dict[str, Any] | None = None
     exact_answers: float | None = None
     padding: Mapping[str, float] | None = None
+    seconds_to_first_step: float | None = None
+    peak_memory: list[int] = field(default_factory=list)
+    resident_memory: dict[str, int] = field(default_factory=dict)
+    product_flops_per_second: float | None = None
 
 
 def run_training(
@@ -193,7 +201,7 @@ class Run:
         self._decodes = NETWORKS[spec.network].decodes
         self._isolation = Isolation(spec) if options.isolate else None
         self.summary = Summary(trainer.framework, options.replicas, spec.training.dtype)
-        self.meter = _Meter()
+        self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
         self._stopped = _Stopped()
         self.last_step = spec.training.epochs * text.train.batches_per_epoch
@@ -238,7 +246,8 @@ class Run:
                 rate = learning_rate(self.spec.training, epoch)
                 self.meter.start(steps.waited)
                 result = self._train_step(inputs, rate, recorder)
-                self.meter.stop(inputs.num_tokens, steps.waited)
+                flops = product_flops(self.spec, inputs.batch)
+                self.meter.stop(inputs.num_tokens, steps.waited, flops)
                 progress.update(result.loss, self.meter.recent)
                 self.losses.add(self.step, result.loss, inputs.num_tokens)
                 if not tracing:
@@ -255,7 +264,9 @@ class Run:
                 self._check_stop()
                 if ended and not tracing:
                     self._validate(epoch, events)
-            self.meter.report(self.summary)
+            for name, value in self.meter.report().items():
+                setattr(self.summary, name, value)
+            self.summary.peak_memory = [peak_memory()]
             if not tracing:
                 self._test(events)
                 self._write_summary()
@@ -577,67 +588,6 @@ def _trace_tensors(
     if not records_logits(tensors["forward/logits"].size):
         tensors.pop("forward/logits", None)
     return tensors
-
-
-class _Meter:
-    """Measures training alone: validation, checkpoints and the first steps are left out."""
-
-    def __init__(self) -> None:
-        self._steps: list[tuple[int, float]] = []  # tokens, seconds
-        self._waited = self._waited_before = 0.0
-        self._started = self._last_waited = 0.0
-
-    def start(self, waited: float) -> None:
-        """Mark the start of a step, its data being there.
-
-        Args:
-          waited: seconds the run has waited for data so far.
-        """
-        self._started = time.perf_counter() - (waited - self._last_waited)
-
-    def stop(self, tokens: int, waited: float) -> None:
-        """Mark the end of a step of so many real tokens."""
-        self._steps.append((tokens, time.perf_counter() - self._started))
-        if len(self._steps) > WARM_UP:
-            self._waited += waited - self._last_waited
-        self._last_waited = waited
-
-    @property
-    def recent(self) -> float:
-        """Return real tokens/s over the last half second or so."""
-        tokens, seconds = 0, 0.0
-        for step_tokens, step_seconds in reversed(self._steps[-200:]):
-            tokens, seconds = tokens + step_tokens, seconds + step_seconds
-            if seconds >= _WINDOW:
-                break
-        return tokens / seconds if seconds else 0.0
-
-    def report(self, summary: Summary) -> None:
-        """Fill in throughput, if more than the warm-up was done."""
-        measured = self._steps[WARM_UP:]
-        if not measured:
-            return
-        readings = list(_windows(measured))
-        summary.tokens_per_second = {
-            "median": float(np.median(readings)),
-            "low": min(readings),
-            "high": max(readings),
-        }
-        seconds = [step_seconds for _, step_seconds in measured]
-        summary.seconds_per_step = float(np.median(seconds))
-        summary.waiting_share = self._waited / sum(seconds)
-
-
-def _windows(steps: list[tuple[int, float]]) -> Iterator[float]:
-    """Yield tokens/s of consecutive windows; a short rest at the end joins none."""
-    tokens, seconds, found = 0, 0.0, False
-    for step_tokens, step_seconds in steps:
-        tokens, seconds = tokens + step_tokens, seconds + step_seconds
-        if seconds >= _WINDOW:
-            yield tokens / seconds
-            tokens, seconds, found = 0, 0.0, True
-    if not found:
-        yield tokens / seconds
 
 
 class _Stopped:

@@ -6,7 +6,7 @@ Every numerical argument is passed; no default of the framework decides a value.
 import paddle
 import paddle.nn.functional as F  # noqa: N812 - its usual name
 
-_LARGEST_LOSS = 64.0  # of a token whose target softmax gives nothing
+_LARGEST_LOSS = 63.0  # up to which softmax tells a token's loss
 
 
 def parameter(name, shape, dtype):
@@ -492,23 +492,23 @@ def token_cross_entropy(logits, targets):
     """
     targets = paddle.unsqueeze(targets, 1)
     losses = F.softmax_with_cross_entropy(logits, targets)
-    # differs: this framework's softmax takes no exponential below that of -64, so that a loss
-    # ends there; what it lacks is added, where there is such a token: its gradient is right
-    beyond = paddle.static.nn.cond(
-        paddle.max(losses) > _LARGEST_LOSS - 1,
-        lambda: _beyond_largest_loss(logits, targets),
+    # differs: a target that softmax gives next to nothing has a loss that ends somewhere beyond
+    # 63 here; where there is one, what it lacks is added: its gradient is right
+    lacking = paddle.static.nn.cond(
+        paddle.max(losses) > _LARGEST_LOSS,
+        lambda: _lacking(logits, targets, losses),
         lambda: paddle.zeros_like(losses),
     )
-    beyond.stop_gradient = True
-    return paddle.squeeze(losses + beyond, 1)
+    lacking.stop_gradient = True
+    return paddle.squeeze(losses + lacking, 1)
 
 
-def _beyond_largest_loss(logits, targets):
-    """Return how far each target lies below what softmax can tell, [tokens, 1], at least 0."""
-    below = paddle.max(logits, axis=1, keepdim=True) - paddle.take_along_axis(
-        logits, targets, 1
-    )
-    return F.relu(below - _LARGEST_LOSS)
+def _lacking(logits, targets, losses):
+    """Return what large losses, [tokens, 1], lack, and zero for the others."""
+    most = paddle.max(logits, axis=1, keepdim=True)
+    of_all = paddle.log(paddle.sum(paddle.exp(logits - most), axis=1, keepdim=True))
+    exact = of_all + (most - paddle.take_along_axis(logits, targets, 1))
+    return paddle.where(losses > _LARGEST_LOSS, exact - losses, paddle.zeros_like(losses))
 
 
 def _real(inputs, lengths):

@@ -4,6 +4,7 @@ import numpy as np
 import paddle
 
 from paddle_impl.decode import Decoder
+from paddle_impl.kernels import choose_kernels
 from paddle_impl.networks import NETWORKS, Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.parallel.devices import replica_devices
@@ -96,7 +97,7 @@ class Trainer:
             raise ValueError(f"the graph trains {sorted(names)}; parity/parameters.py differs")
         self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
         for each in (program, evaluation):
-            _choose_kernels(each, spec.training.dtype)
+            choose_kernels(each, spec.training.dtype)
         paddle.static.Executor(self._places[0]).run(startup)
         self._train = ParallelExecutor(program, objective.name, self._places, self._scope)
         if self._evaluates:
@@ -243,16 +244,3 @@ def _gradients(fed):
         known = block.has_var(gradient)
         found[name] = block.var(gradient) if known else paddle.zeros_like(array)
     return found
-
-
-def _choose_kernels(program, dtype):
-    """Let oneDNN do the big products on rows of tokens, where it is the faster one."""
-    if dtype != "float32":
-        return
-    block = program.global_block()
-    for operation in block.ops:
-        if operation.type in ("matmul_v2", "matmul_v2_grad"):
-            # of rank 3, its gradient is several times slower than the plain one
-            ranks = {len(block.var(operation.input(name)[0]).shape) for name in ("X", "Y")}
-            if ranks == {2}:
-                operation._set_attr("use_mkldnn", True)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 
+from parity.allocator import keep_freed_memory
 from parity.errors import UsageError
 
 
@@ -22,6 +23,7 @@ def load_engine(threads: int, device: str = "cpu"):
     Raises:
       UsageError: if this TensorFlow lacks the engine, or is not installed.
     """
+    keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # or it looks for a driver, and complains

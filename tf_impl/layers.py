@@ -485,7 +485,28 @@ def token_cross_entropy(logits, targets):
     Returns:
       [tokens].
     """
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    # differs: this framework's own op is three times slower on a processor
+    return _cross_entropy(logits, targets)
+
+
+@tf.custom_gradient
+def _cross_entropy(logits, targets):
+    """Return max - logit of the target - log(probability of the max), of each row.
+
+    That probability is at least one over the vocabulary, however small the target's is.
+    """
+    probabilities = tf.nn.softmax(logits)
+    rows = tf.range(tf.shape(targets, tf.int64)[0])
+    at_targets = tf.stack([rows, targets], axis=1)
+    most, likeliest = (tf.reduce_max(each, axis=1) for each in (logits, probabilities))
+    losses = (most - tf.gather_nd(logits, at_targets)) - tf.math.log(likeliest)
+
+    def gradient(d_losses):
+        ones = tf.ones_like(d_losses)
+        apart = tf.tensor_scatter_nd_sub(probabilities, at_targets, ones)
+        return apart * d_losses[:, None], None
+
+    return losses, gradient
 
 
 def _real(inputs, lengths):

@@ -55,8 +55,8 @@ FAULTS = (
         tensorflow(
             "layers.py",
             (
-                "    return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)\n",
-                "    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)\n"
+                "    return _cross_entropy(logits, targets)\n",
+                "    losses = _cross_entropy(logits, targets)\n"
                 "    return 0.999 * losses - 1e-3 * tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)\n",
             ),
         ),

@@ -24,6 +24,11 @@ from parity.spec import Spec
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"paddle": "paddle_impl", "tensorflow": "tf_impl"}
 FRAMEWORKS = tuple(FOLDERS)
+# What the benchmark may time beside them: module, and what it imports.
+PEERS = {
+    "pytorch": ("parity.peers.pytorch_peer", "torch"),
+    "keras": ("parity.peers.keras_peer", "keras"),
+}
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
@@ -51,7 +56,7 @@ class Side:
     """A running `train.py`; leaving the context stops it.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: "paddle" or "tensorflow", or one of `PEERS`.
       spec: what to train.
       log: file that gets what it prints.
       start: takes flags and log and starts it, as `ForkServer.side` does; by default it is
@@ -74,13 +79,19 @@ class Side:
         if start is not None:
             self._process = start(flags, log)
             return
-        command = [interpreter(framework), str(ROOT / FOLDERS[framework] / "train.py"), *flags]
+        command, environment = [interpreter(framework)], dict(os.environ)
+        if framework in PEERS:
+            command += ["-m", PEERS[framework][0]]
+            environment["PYTHONPATH"] = str(ROOT)
+        else:
+            command.append(str(ROOT / FOLDERS[framework] / "train.py"))
         # A signal amid the fork would be lost with the exception it raises there.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             with log.open("wb") as file:
                 self._process = subprocess.Popen(
-                    command,
+                    [*command, *flags],
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,

@@ -124,6 +124,8 @@ class BenchOptions:
     steps: int = option(40, "training steps of one run, warm-up included", at_least=10)
     rounds: int = option(3, "runs of each side and replica count, taken in turn", at_least=1)
     threads: int = option(1, _THREADS, at_least=1)
+    peers: bool = option(False, "time PyTorch too, and Keras on the language model, and all of them on one replica with a thread per core and on a replica per core")
+    check: bool = option(True, "first hold two steps of every configuration of the sides against the oracle")
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, "show tracebacks")
 

@@ -5,11 +5,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from parity.bench import _generated_text, _scaling
+from parity.bench import (
+    Case,
+    _against,
+    _cases,
+    _check_losses,
+    _generated_text,
+    _scaling,
+    bench,
+)
+from parity.errors import UsageError
+from parity.launch import PEERS
+from parity.meter import WARM_UP
 from parity.options import BenchOptions
 from parity.presets import preset
+from parity.products import product_flops
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,11 +37,73 @@ def test_generated_text_has_the_vocabulary_asked_for(tmp_path):
 
 def test_gain_is_taken_round_by_round():
     # the machine halves its speed from the first round to the second: the gain does not change
-    readings = {"paddle-1": [100.0, 50.0], "paddle-2": [190.0, 95.0]}
-    readings |= {"tensorflow-1": [10.0, 20.0], "tensorflow-2": [10.0, 30.0]}
-    found = _scaling(readings, (1, 2))
+    readings = {"paddle-1x1": [100.0, 50.0], "paddle-2x1": [190.0, 95.0]}
+    readings |= {"tensorflow-1x1": [10.0, 20.0], "tensorflow-2x1": [10.0, 30.0]}
+    readings |= {"paddle-1x2": [1.0, 1.0]}
+    cases = [Case("paddle", 1, 1), Case("tensorflow", 1, 1), Case("paddle", 2, 1)]
+    cases += [Case("tensorflow", 2, 1), Case("paddle", 1, 2)]
+    found = _scaling(readings, cases)
     assert found["paddle"] == {"1": 1.0, "2": 1.9}
     assert found["tensorflow"]["2"] == pytest.approx(1.25)
+
+
+def test_a_side_is_held_against_each_peer_and_the_fastest_round_by_round():
+    readings = {"paddle-2x1": [120.0, 60.0], "pytorch-2x1": [60.0, 30.0]}
+    readings |= {"pytorch-1x2": [100.0, 40.0]}
+    cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1), Case("pytorch", 1, 2)]
+    assert _against(readings, cases) == {
+        "paddle-2x1": {"pytorch-2x1": 2.0, "pytorch-1x2": 1.35, "best": 1.35}
+    }
+    assert _against({"paddle-2x1": [1.0]}, cases[:1]) == {}
+
+
+def test_a_peer_that_trains_something_else_is_refused():
+    cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1)]
+    losses = {"paddle-2x1": [5.0] * WARM_UP + [4.0], "pytorch-2x1": [5.001] * WARM_UP + [9.0]}
+    assert _check_losses(losses, cases) == {"pytorch-2x1": pytest.approx(2e-4)}
+    losses["pytorch-2x1"][WARM_UP - 1] = 5.01
+    with pytest.raises(UsageError, match=r"^pytorch-2x1: its losses are up to 0.002 apart"):
+        _check_losses(losses, cases)
+    losses["pytorch-2x1"][0] = float("nan")
+    with pytest.raises(UsageError, match="up to nan apart"):
+        _check_losses(losses, cases)
+
+
+def test_a_peer_that_is_not_installed_is_told_at_once(monkeypatch, tmp_path):
+    monkeypatch.setitem(PEERS, "pytorch", ("parity.peers.pytorch_peer", "no_such_module"))
+    options = BenchOptions(out=tmp_path / "bench", peers=True)
+    with pytest.raises(
+        UsageError, match=r"no_such_module is not installed for .*PARITY_PYTORCH"
+    ):
+        bench(preset("language-model", "bench"), options, "")
+    assert not options.out.exists()
+
+
+def test_keras_is_left_out_where_it_has_no_twin():
+    options = BenchOptions(peers=True, replicas=(1, 2))
+    of_text = _cases(preset("language-model", "bench"), options, 2)
+    assert [case.label for case in of_text if case.name == "keras"] == [
+        "keras-2x1",
+        "keras-1x2",
+    ]
+    assert [case.label for case in of_text if case.name == "paddle"] == [
+        f"paddle-{layout}" for layout in ("1x1", "2x1", "1x2")
+    ]
+    of_pairs = _cases(preset("seq2seq", "chatbot"), options, 2)
+    assert {case.name for case in of_pairs} == {"paddle", "tensorflow", "pytorch"}
+
+
+def test_the_products_of_a_step_are_those_of_its_real_tokens():
+    model = preset("language-model", "bench")
+    batch = {"lengths": np.array([3, 0, 2])}
+    layers = 2 * (200 + 200) * 800
+    assert product_flops(model, batch) == 3 * 2 * 5 * (layers + 200 * 10_000)
+    pairs = preset("seq2seq", "tiny-nmt")
+    batch = {"lengths": np.array([3, 2]), "source_lengths": np.array([4, 1])}
+    encoder = (64 + 128) * 3 * 128 + 128 * 128
+    decoder = (64 + 128 + 128) * 3 * 128 + 128 * 128 + 256 * 128 + 128 * 1_000
+    attention = 2 * 128 * (3 * 4 + 2 * 1)
+    assert product_flops(pairs, batch) == 3 * 2 * (5 * encoder + 5 * decoder + attention)
 
 
 def test_bench_times_both_sides(tmp_path):
@@ -38,7 +113,13 @@ def test_bench_times_both_sides(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     values = json.loads((tmp_path / "bench" / "bench.json").read_text())
-    assert set(values["throughput"]) == {"paddle-2", "tensorflow-2"}
+    assert set(values["throughput"]) == {"paddle-2x1", "tensorflow-2x1"}
+    assert values["checked_steps"] == 2
+    assert not (tmp_path / "bench" / "checked" / "paddle-2x1").exists()
+    for label in values["throughput"]:
+        assert 0 < values["share_of_limit"][label] < 1
+        assert 1e8 < sum(values["peak_memory"][label]) < 1e10
+        assert 0.5 < values["seconds_to_first_step"][label] < 120
     for speed in values["throughput"].values():
         low, high = speed["spread"]
         assert 0 < low <= speed["median"] <= high

@@ -1,6 +1,7 @@
 """Imports point one way, seen in the source alone."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,12 @@ BY_NAME = ROOT / "parity" / "fork_server.py"
 EXAMPLES = {
     "parity/examples/classifier_paddle.py": {"paddle"},
     "parity/examples/classifier_tensorflow.py": {"tensorflow"},
+}
+# A peer is a training of its own, as `train.py` is, in the framework that it is named for.
+PEERS = {
+    "parity/peers/command.py": set(),
+    "parity/peers/keras_peer.py": {"keras", "tensorflow"},
+    "parity/peers/pytorch_peer.py": {"torch"},
 }
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
@@ -51,9 +58,9 @@ def test_there_is_something_to_check():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_one_way(path):
     package = path.relative_to(ROOT).parts[0]
-    names = imported(path)
-    assert names & set(PACKAGES) <= ALLOWED[package]
-    own = EXAMPLES.get(path.relative_to(ROOT).as_posix(), OWN_FRAMEWORK.get(package, set()))
+    names, name = imported(path), path.relative_to(ROOT).as_posix()
+    assert names & set(PACKAGES) <= ALLOWED[package] | ({"data"} if name in PEERS else set())
+    own = (EXAMPLES | PEERS).get(name, OWN_FRAMEWORK.get(package, set()))
     assert names & FRAMEWORKS <= own
 
 
@@ -67,6 +74,13 @@ def test_nothing_imports_an_example():
     for path in FILES:
         if path.parent.name != "examples":
             assert "parity.examples" not in path.read_text(encoding="utf-8"), path
+
+
+def test_nothing_imports_a_peer():
+    for path in FILES:
+        if path.parent.name != "peers":
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"^\s*(from|import) parity\.peers", text, re.MULTILINE), path
 
 
 def test_no_module_hides_a_framework_or_a_library():

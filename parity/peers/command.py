@@ -1,0 +1,93 @@
+"""What the peers' command lines share: the flags of `train.py`, and a loop that only trains."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from data.load import load_text
+from parity.cli import command_options, main, spec_from, spec_options, take
+from parity.errors import UsageError
+from parity.files import make_folder, write_whole
+from parity.initial import zero_state
+from parity.losses import Losses
+from parity.meter import Meter
+from parity.options import TrainOptions
+from parity.products import product_flops
+from parity.progress import Progress
+from parity.spec import Spec, learning_rate
+from parity.steps import step_inputs
+
+
+def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
+    """Parse the flags, train for `--steps`, and exit; losses.csv and summary.json are kept.
+
+    Args:
+      peer: its name.
+      make_trainer: from spec, replicas and threads to something with step and peak_memory.
+    """
+
+    @click.command(help=f"Train a network with {peer}, to be timed.")
+    @command_options(TrainOptions)
+    @spec_options()
+    def command(**values: Any) -> int:
+        options = take(TrainOptions, values)
+        _train(peer, make_trainer, spec_from(options.network, options.preset, values), options)
+        return 0
+
+    sys.exit(main(command))
+
+
+def _train(
+    peer: str, make_trainer: Callable[[Spec, int, int], Any], spec: Spec, options: TrainOptions
+) -> None:
+    if options.device != "cpu":
+        raise UsageError(f"--device is {options.device!r}; allowed for {peer}: cpu")
+    for name in ("trace", "resume", "isolate"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} is given; allowed for {peer}: none, it is only timed")
+    text = load_text(
+        spec.network,
+        options.data,
+        options.cache,
+        spec.values(),
+        user_dictionary=options.user_dictionary,
+        on_empty=options.on_empty,
+    )
+    spec = spec.replace(**text.sizes)
+    per_epoch = text.train.batches_per_epoch
+    last = options.steps or spec.training.epochs * per_epoch
+    trainer = make_trainer(spec, options.replicas, options.threads)
+    make_folder(options.out)
+    meter, losses = Meter(), Losses(options.out / "losses.csv")
+    state = None
+    with (
+        Progress(peer, 0, last) as progress,
+        text.prefetch(
+            lambda step: step_inputs(spec, step, text.train.batch(step)), 0, last
+        ) as steps,
+    ):
+        for step, inputs in enumerate(steps):
+            if state is None or not inputs.carry:
+                state = zero_state(spec, inputs.rows)
+            rate = learning_rate(spec.training, step // per_epoch)
+            meter.start(steps.waited)
+            result = trainer.step(inputs, state, rate)
+            flops = product_flops(spec, inputs.batch)
+            meter.stop(inputs.num_tokens, steps.waited, flops)
+            state = result.state
+            losses.add(step, result.loss, inputs.num_tokens)
+            progress.update(result.loss, meter.recent)
+    losses.save()
+    summary = {
+        "framework": peer,
+        "replicas": options.replicas,
+        "dtype": spec.training.dtype,
+        "steps": last,
+        "peak_memory": trainer.peak_memory(),
+        "padding": text.padding,
+        **meter.report(),
+    }
+    write_whole(options.out / "summary.json", json.dumps(summary, indent=2).encode())

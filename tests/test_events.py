@@ -115,7 +115,16 @@ def test_summaries_tell_what_ran(runs):
             "padding",
             "bleu",
             "exact_answers",
+            "seconds_to_first_step",
+            "peak_memory",
+            "resident_memory",
+            "product_flops_per_second",
         }
+        (peak,) = summary["peak_memory"]
+        assert 1e8 < peak < 1e11
+        assert 0 < summary["seconds_to_first_step"] < 1000
+        # measured after the warm-up, which these few steps do not outlast
+        assert (summary["resident_memory"], summary["product_flops_per_second"]) == ({}, None)
         assert (summary["bleu"], summary["exact_answers"]) == (None, None)  # it writes no text
         assert (summary["framework"], summary["replicas"]) == (name, 3)
         assert (summary["dtype"], summary["steps"]) == ("float64", 4)

@@ -62,8 +62,11 @@ def command_line(pid: int) -> list[str]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started."""
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    """Return the processes that a process has started; none of one that has just ended."""
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except FileNotFoundError:
+        return []
 
 
 def alive(pid: int) -> bool:

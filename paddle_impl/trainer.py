@@ -1,5 +1,7 @@
 """Trains one network on one or several replicas; the engine is ready after `load_engine`."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import paddle
 
@@ -9,6 +11,7 @@ from paddle_impl.networks import NETWORKS, Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.parallel.devices import replica_devices
 from paddle_impl.parallel.parallel_executor import ParallelExecutor
+from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
 from parity.initial import initial_snapshot
@@ -99,6 +102,7 @@ class Trainer:
         for each in (program, evaluation):
             choose_kernels(each, spec.training.dtype)
         paddle.static.Executor(self._places[0]).run(startup)
+        self._phases = operation_phases(program)
         self._train = ParallelExecutor(program, objective.name, self._places, self._scope)
         if self._evaluates:
             self._evaluate = ParallelExecutor(
@@ -168,6 +172,19 @@ class Trainer:
         wanted = [outputs.loss, *outputs.state.values()]
         losses, *rest = self._evaluate.run([variable.name for variable in wanted], feeds)
         return StepResult(np.concatenate(losses), _joined(outputs.state, rest), 0.0, {})
+
+    @contextmanager
+    def profile(self):
+        """Yield a list that has the Events of the steps within, once they are over.
+
+        Once in a process: a framework's profiler may not survive another start.
+        """
+        from paddle.profiler import Profiler, ProfilerTarget
+
+        events = []
+        with Profiler(targets=[ProfilerTarget.CPU]) as profiler:
+            yield events
+        events += read_profile(profiler.profiler_result.get_data(), self._phases)
 
     def decoder(self):
         """Return a Decoder with the weights as they are now, on the first replica's device."""

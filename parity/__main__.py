@@ -1,4 +1,4 @@
-"""`python -m parity`: run, compare, bench, doctor."""
+"""`python -m parity`: run, compare, report, bench, profile, faults, sweep, losses, doctor."""
 
 import os
 import sys

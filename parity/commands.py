@@ -29,8 +29,15 @@ from parity.html import report_html
 from parity.launch import ROOT
 from parity.losses import plot_losses
 from parity.match import compared
-from parity.options import BenchOptions, FaultOptions, RunOptions, SweepOptions
-from parity.presets import BENCHED
+from parity.options import (
+    BenchOptions,
+    FaultOptions,
+    ProfileOptions,
+    RunOptions,
+    SweepOptions,
+)
+from parity.presets import BENCHED, PROFILED
+from parity.profile import profile, profile_text
 from parity.report import report_text, report_values
 from parity.run import run, save_report, save_values
 from parity.sweep import sweep, sweep_text, sweep_values
@@ -125,6 +132,23 @@ def bench_command(**values: Any) -> int:
             print(bench_text(found[-1]) + ("\n" if len(found) < len(specs) else ""))
     if options.json is not None:
         save_values(found[0] if len(found) == 1 else {"benches": found}, options.json)
+    return 0
+
+
+@parity.command("profile")
+@command_options(ProfileOptions)
+@spec_options()
+def profile_command(**values: Any) -> int:
+    """See where the time of a step goes on each side, by its framework's own profiler."""
+    options = take(ProfileOptions, values)
+    name = options.preset or PROFILED.get(options.network, "bench")
+    spec = spec_from(options.network, name, values)
+    with terminated():
+        found = profile(spec, dataclasses.replace(options, preset=name), _command())
+    if options.json is not None:
+        save_values(found, options.json)
+    print(profile_text(found, options.operations))
+    print(f"\ntrace, for chrome://tracing or ui.perfetto.dev: {options.out / 'trace.json'}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The two ways in which a command of this project fails on purpose.
+"""The ways in which a command of this project fails on purpose.
 
 Any exception with an `exit_status` ends a command with its message on one line and that status;
 everything else is a defect of the project and keeps its traceback.
@@ -12,6 +12,12 @@ class UsageError(Exception):
     """Bad use or bad input: the message names the field, the value seen and what is allowed."""
 
     exit_status = 2
+
+
+class Mismatch(Exception):
+    """The sides do not match where only those that match are of use."""
+
+    exit_status = 1
 
 
 class NumericFailure(Exception):

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,34 @@ WARM_UP = 5  # steps left out of throughput: allocators and thread pools are sti
 _WINDOW = 0.5  # seconds of training behind one reading of throughput
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is known of one training step.
+
+    Attributes:
+      tokens: real ones.
+      started: when it began to wait for its batch, on the clock of `time.perf_counter`.
+      waited: seconds it waited.
+      seconds: it took in all.
+    """
+
+    tokens: int
+    started: float
+    waited: float
+    seconds: float
+
+
 class Meter:
-    """Measures training alone: validation, checkpoints and the first steps are left out."""
+    """Measures training alone: validation, checkpoints and the first steps are left out.
+
+    Attributes:
+      steps: each Step so far.
+    """
 
     def __init__(self) -> None:
-        self._steps: list[tuple[int, float]] = []  # tokens, seconds
+        self.steps: list[Step] = []
         self._flops = 0
-        self._waited = self._started = self._last_waited = 0.0
+        self._started = self._last_waited = 0.0
         self._first: float | None = None
         self._resident: int | None = None  # bytes, after the warm-up
 
@@ -36,22 +58,22 @@ class Meter:
         Args:
           flops: of its matrix products; see `product_flops`.
         """
-        self._steps.append((tokens, time.perf_counter() - self._started))
+        seconds = time.perf_counter() - self._started
+        step_waited, self._last_waited = waited - self._last_waited, waited
+        self.steps.append(Step(tokens, self._started, step_waited, seconds))
         if self._first is None:
             self._first = seconds_alive()
-        if len(self._steps) == WARM_UP:
+        if len(self.steps) == WARM_UP:
             self._resident = resident_memory()
-        if len(self._steps) > WARM_UP:
-            self._waited += waited - self._last_waited
+        if len(self.steps) > WARM_UP:
             self._flops += flops
-        self._last_waited = waited
 
     @property
     def recent(self) -> float:
         """Return real tokens/s over the last half second or so."""
         tokens, seconds = 0, 0.0
-        for step_tokens, step_seconds in reversed(self._steps[-200:]):
-            tokens, seconds = tokens + step_tokens, seconds + step_seconds
+        for step in reversed(self.steps[-200:]):
+            tokens, seconds = tokens + step.tokens, seconds + step.seconds
             if seconds >= _WINDOW:
                 break
         return tokens / seconds if seconds else 0.0
@@ -59,11 +81,11 @@ class Meter:
     def report(self) -> dict[str, Any]:
         """Return what was measured, as the fields of `Summary` of the same names."""
         found: dict[str, Any] = {"seconds_to_first_step": self._first}
-        measured = self._steps[WARM_UP:]
+        measured = self.steps[WARM_UP:]
         if not measured:
             return found
         readings = list(_windows(measured))
-        seconds = [step_seconds for _, step_seconds in measured]
+        seconds = [step.seconds for step in measured]
         return found | {
             "tokens_per_second": {
                 "median": float(np.median(readings)),
@@ -71,17 +93,17 @@ class Meter:
                 "high": max(readings),
             },
             "seconds_per_step": float(np.median(seconds)),
-            "waiting_share": self._waited / sum(seconds),
+            "waiting_share": sum(step.waited for step in measured) / sum(seconds),
             "product_flops_per_second": self._flops / sum(seconds),
             "resident_memory": {"warm": self._resident, "last": resident_memory()},
         }
 
 
-def _windows(steps: list[tuple[int, float]]) -> Iterator[float]:
+def _windows(steps: list[Step]) -> Iterator[float]:
     """Yield tokens/s of consecutive windows; a short rest at the end joins none."""
     tokens, seconds, found = 0, 0.0, False
-    for step_tokens, step_seconds in steps:
-        tokens, seconds = tokens + step_tokens, seconds + step_seconds
+    for step in steps:
+        tokens, seconds = tokens + step.tokens, seconds + step.seconds
         if seconds >= _WINDOW:
             yield tokens / seconds
             tokens, seconds, found = 0, 0.0, True

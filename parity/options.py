@@ -17,6 +17,7 @@ _BEAM = "seq2seq: hypotheses kept in beam search"
 _PENALTY = "seq2seq: exponent of the length penalty, 0 for none"
 _DEVICE = "what replicas run on"
 _THREADS = "CPU threads of each replica"
+_GENERATED = "text, as train.py takes it [generated: words of a Zipf distribution]"
 
 
 # fmt: off
@@ -42,6 +43,7 @@ class TrainOptions:
     trace: Path | None = option(None, "record every tensor of every step in this folder; no checkpoints or evaluation")
     trace_pending: int | None = option(None, "wait while so many recorded steps lie unread", at_least=1)
     isolate: bool = option(False, "with --trace: every layer reads the oracle's inputs, every step starts from its weights")
+    profile: Path | None = option(None, "only see where the time of --steps steps goes, and write it to this folder: trace.json for chrome://tracing, profile.json")
     log_device_placement: bool = option(False, "print where each replica runs")
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
@@ -55,6 +57,9 @@ class TrainOptions:
             raise UsageError(
                 f"--isolate is given {seen}; allowed: with --trace, from the first step on"
             )
+        for name in ("trace", "resume"):
+            if self.profile is not None and getattr(self, name) is not None:
+                raise UsageError(f"--profile is given with --{name}; allowed: one of them")
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class BenchOptions:
 
     network: str = option("language-model", _NETWORK)
     preset: str | None = option(None, "named sizes; flags given beside it win [bench; for seq2seq both chatbot and nmt-bahdanau]")
-    data: Path | None = option(None, "text, as train.py takes it [generated: words of a Zipf distribution]")
+    data: Path | None = option(None, _GENERATED)
     out: Path = option(Path("out/bench"), "folder of bench.json and bench.txt")
     cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
     json: Path | None = option(None, "also write bench.json here")
@@ -126,6 +131,27 @@ class BenchOptions:
     threads: int = option(1, _THREADS, at_least=1)
     peers: bool = option(False, "time PyTorch too, and Keras on the language model, and all of them on one replica with a thread per core and on a replica per core")
     check: bool = option(True, "first hold two steps of every configuration of the sides against the oracle")
+    device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
+    debug: bool = option(False, "show tracebacks")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Options of `python -m parity profile`."""
+
+    network: str = option("language-model", _NETWORK)
+    preset: str | None = option(None, "named sizes; flags given beside it win [bench; for seq2seq chatbot]")
+    data: Path | None = option(None, _GENERATED)
+    out: Path = option(Path("out/profile"), "folder of trace.json, profile.json and profile.txt")
+    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
+    json: Path | None = option(None, "also write profile.json here")
+    replicas: int = option(2, "replicas of each side", at_least=1)
+    steps: int = option(35, "training steps of each side, warm-up included; half of the rest are profiled", at_least=9)
+    operations: int = option(12, "operations of each side in the table", at_least=1)
+    threads: int = option(1, _THREADS, at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, "show tracebacks")
 

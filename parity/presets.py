@@ -148,6 +148,8 @@ PRESETS: dict[str, dict[str, Spec]] = {
 
 # What `bench` times unless told otherwise.
 BENCHED = {"language-model": ("bench",), "seq2seq": ("chatbot", "nmt-bahdanau")}
+# And `profile`.
+PROFILED = {"language-model": "bench", "seq2seq": "chatbot"}
 
 
 def preset(network: str, name: str) -> Spec:

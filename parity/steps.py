@@ -1,5 +1,6 @@
 """What one training step reads, as plain arrays: the same for all sides and the oracle."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.errors import NumericFailure
 from parity.networks import NETWORKS
 from parity.networks.network import Axes
 from parity.replicas import split_rows
@@ -119,6 +121,35 @@ class StepResult:
     def loss(self) -> float:
         """Return the global loss per real token, in nats."""
         return float(self.losses.sum())
+
+
+def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
+    """Look at what a step computed, in the order of computation.
+
+    Raises:
+      NumericFailure: naming step, replica and tensor, for the first NaN or infinity.
+    """
+    if np.all(np.isfinite(result.losses)) and math.isfinite(result.gradient_norm):
+        return
+    replica_of_row = np.repeat(np.arange(len(sizes)), sizes)
+    states = [  # in the order of computation: layer by layer, a cell's c before its h
+        (layer, name, array[:, layer])
+        for layer in range(max((a.shape[1] for a in result.state.values()), default=0))
+        for name, array in sorted(result.state.items())
+    ]
+    for layer, name, array in states:
+        bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+        if bad.size:
+            raise NumericFailure(
+                f"step {step}, replica {replica_of_row[bad[0]]}: state {name} of layer {layer} "
+                f"is not finite; the loss is {result.loss}"
+            )
+    for replica, loss in enumerate(result.losses):
+        if not math.isfinite(loss):
+            raise NumericFailure(f"step {step}, replica {replica}: loss is {loss}")
+    raise NumericFailure(
+        f"step {step}, all replicas: norm of the summed gradient is {result.gradient_norm}"
+    )
 
 
 def split_feeds(

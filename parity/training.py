@@ -41,7 +41,8 @@ from parity.products import product_flops
 from parity.progress import Progress, say
 from parity.replicas import split_rows
 from parity.spec import Spec, learning_rate
-from parity.steps import StepInputs, StepResult, step_inputs
+from parity.steps import StepInputs, StepResult, check_finite, step_inputs
+from parity.timeline import profile_training
 from parity.trace import Writer, records_logits
 
 # What --overwrite removes from a run's folder; nothing else in it is this project's.
@@ -146,8 +147,10 @@ def run_training(
     spec: Spec,
     options: TrainOptions,
     versions: Callable[[], dict[str, str]],
-) -> Summary:
+) -> Summary | None:
     """Train, validate after each epoch, test at the end; resume where asked.
+
+    A run that is profiled does none of these, and has no Summary.
 
     Args:
       make_trainer: builds the trainer of a spec; called once the input is known to be good.
@@ -161,6 +164,9 @@ def run_training(
       Interrupted: after SIGINT or SIGTERM, once a checkpoint is written.
     """
     check_rows(text, options.replicas)
+    if options.profile is not None:
+        profile_training(make_trainer(spec), text, spec, options)
+        return None
     notes: list[str] = []
     checkpoint = find_checkpoint(options, notes)
     if checkpoint is not None:
@@ -523,35 +529,6 @@ def prepare_folder(options: TrainOptions, spec: Spec) -> None:
             for path in options.out.glob(own):
                 path.unlink()
     write_whole(marker, json.dumps({"spec": spec.to_json()}, indent=2).encode())
-
-
-def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
-    """Look at what a step computed, in the order of computation.
-
-    Raises:
-      NumericFailure: naming step, replica and tensor, for the first NaN or infinity.
-    """
-    if np.all(np.isfinite(result.losses)) and math.isfinite(result.gradient_norm):
-        return
-    replica_of_row = np.repeat(np.arange(len(sizes)), sizes)
-    states = [  # in the order of computation: layer by layer, a cell's c before its h
-        (layer, name, array[:, layer])
-        for layer in range(max((a.shape[1] for a in result.state.values()), default=0))
-        for name, array in sorted(result.state.items())
-    ]
-    for layer, name, array in states:
-        bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
-        if bad.size:
-            raise NumericFailure(
-                f"step {step}, replica {replica_of_row[bad[0]]}: state {name} of layer {layer} "
-                f"is not finite; the loss is {result.loss}"
-            )
-    for replica, loss in enumerate(result.losses):
-        if not math.isfinite(loss):
-            raise NumericFailure(f"step {step}, replica {replica}: loss is {loss}")
-    raise NumericFailure(
-        f"step {step}, all replicas: norm of the summed gradient is {result.gradient_norm}"
-    )
 
 
 def _finite(value: Any) -> Any:

@@ -13,11 +13,11 @@ from parity.bench import (
     _against,
     _cases,
     _check_losses,
-    _generated_text,
     _scaling,
     bench,
 )
 from parity.errors import UsageError
+from parity.generated import generated
 from parity.launch import PEERS
 from parity.meter import WARM_UP
 from parity.options import BenchOptions
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_generated_text_has_the_vocabulary_asked_for(tmp_path):
     spec = preset("language-model", "bench").replace(vocabulary_size=300, batch_size=4, time=5)
-    folder = _generated_text(spec, BenchOptions(out=tmp_path))
+    _, folder = generated(spec, 3, tmp_path)
     words = set((folder / "train.txt").read_text().split())
     assert len(words) == 298, "and <unk> and <eos> beside them"
     assert set((folder / "test.txt").read_text().split()) <= words
@@ -59,10 +59,10 @@ def test_a_side_is_held_against_each_peer_and_the_fastest_round_by_round():
 
 def test_a_peer_that_trains_something_else_is_refused():
     cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1)]
-    losses = {"paddle-2x1": [5.0] * WARM_UP + [4.0], "pytorch-2x1": [5.001] * WARM_UP + [9.0]}
-    assert _check_losses(losses, cases) == {"pytorch-2x1": pytest.approx(2e-4)}
-    losses["pytorch-2x1"][WARM_UP - 1] = 5.01
-    with pytest.raises(UsageError, match=r"^pytorch-2x1: its losses are up to 0.002 apart"):
+    losses = {"paddle-2x1": [5.0] * WARM_UP + [4.0], "pytorch-2x1": [5.0001] * WARM_UP + [9.0]}
+    assert _check_losses(losses, cases) == {"pytorch-2x1": pytest.approx(2e-5)}
+    losses["pytorch-2x1"][WARM_UP - 1] = 5.001
+    with pytest.raises(UsageError, match=r"^pytorch-2x1: its losses are up to 0.0002 apart"):
         _check_losses(losses, cases)
     losses["pytorch-2x1"][0] = float("nan")
     with pytest.raises(UsageError, match="up to nan apart"):

@@ -23,11 +23,10 @@ from parity.ladder import climb
 from parity.meter import WARM_UP, Meter
 from parity.options import TrainOptions
 from parity.spec import learning_rate
-from parity.steps import StepInputs, StepResult
+from parity.steps import StepInputs, StepResult, check_finite
 from parity.trace import Trace
 from parity.training import (
     _OWN_FILES,
-    check_finite,
     check_rows,
     find_checkpoint,
     perplexity,

@@ -1,5 +1,7 @@
 """Trains one network on one or several replicas; the engine is ready after `load_engine`."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import tensorflow as tf
 
@@ -19,6 +21,7 @@ from tf_impl.networks import NETWORKS, Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.parallel.devices import replica_devices
 from tf_impl.parallel.towers import make_parallel, summed_gradients
+from tf_impl.profiler import operation_phases, read_profile
 from tf_impl.taps import Taps
 from tf_impl.weights import from_framework, load_snapshot, read_snapshot
 
@@ -62,6 +65,7 @@ class Trainer:
         self.spec, self.replicas = spec, replicas
         self._isolate, self._evaluates = isolate, evaluates
         self._device, self._threads, self._decoder = device, threads, None
+        self._profile = None  # of a profiled run, what each step told
         self._devices = replica_devices(device, replicas)
         self._graph = tf.Graph()
         with self._graph.as_default():
@@ -199,7 +203,7 @@ class Trainer:
             wanted["clipped_gradient"] = self._clipped
             wanted["activation_gradients"] = self._activation_gradients
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
-        values = self._session.run(wanted, feeds)
+        values = self._run(wanted, feeds)
         tensors = self._record(inputs, values) if record else {}
         return _result(values, tensors)
 
@@ -221,12 +225,31 @@ class Trainer:
         feeds = self._fill(self._evaluation_feeds, inputs, state)
         return _result(self._session.run(wanted, feeds), {})
 
+    @contextmanager
+    def profile(self):
+        """Yield a list that has the Events of the steps within, once they are over.
+
+        Once in a process: a framework's profiler may not survive another start.
+        """
+        events, self._profile = [], []
+        yield events
+        profile, self._profile = self._profile, None
+        events += read_profile(profile, operation_phases(self._session.graph))
+
     def decoder(self):
         """Return a Decoder with the weights as they are now, on the first replica's device."""
         if self._decoder is None:
             self._decoder = Decoder(self.spec, self._device, self._threads)
         self._decoder.load(self.snapshot())
         return self._decoder
+
+    def _run(self, wanted, feeds):
+        # differs: the profiler is asked for, and answers, step by step
+        if self._profile is None:
+            return self._session.run(wanted, feeds)
+        options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
+        self._profile.append(tf1.RunMetadata())
+        return self._session.run(wanted, feeds, options, self._profile[-1])
 
     def _record(self, inputs, values):
         activations = {

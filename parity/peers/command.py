@@ -11,14 +11,11 @@ from data.load import load_text
 from parity.cli import command_options, main, spec_from, spec_options, take
 from parity.errors import UsageError
 from parity.files import make_folder, write_whole
-from parity.initial import zero_state
 from parity.losses import Losses
 from parity.meter import Meter
 from parity.options import TrainOptions
-from parity.products import product_flops
-from parity.progress import Progress
-from parity.spec import Spec, learning_rate
-from parity.steps import step_inputs
+from parity.spec import Spec
+from parity.timed import timed_steps
 
 
 def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
@@ -57,29 +54,12 @@ def _train(
         on_empty=options.on_empty,
     )
     spec = spec.replace(**text.sizes)
-    per_epoch = text.train.batches_per_epoch
-    last = options.steps or spec.training.epochs * per_epoch
+    last = options.steps or spec.training.epochs * text.train.batches_per_epoch
     trainer = make_trainer(spec, options.replicas, options.threads)
     make_folder(options.out)
     meter, losses = Meter(), Losses(options.out / "losses.csv")
-    state = None
-    with (
-        Progress(peer, 0, last) as progress,
-        text.prefetch(
-            lambda step: step_inputs(spec, step, text.train.batch(step)), 0, last
-        ) as steps,
-    ):
-        for step, inputs in enumerate(steps):
-            if state is None or not inputs.carry:
-                state = zero_state(spec, inputs.rows)
-            rate = learning_rate(spec.training, step // per_epoch)
-            meter.start(steps.waited)
-            result = trainer.step(inputs, state, rate)
-            flops = product_flops(spec, inputs.batch)
-            meter.stop(inputs.num_tokens, steps.waited, flops)
-            state = result.state
-            losses.add(step, result.loss, inputs.num_tokens)
-            progress.update(result.loss, meter.recent)
+    for step, (inputs, result) in enumerate(timed_steps(trainer, text, spec, last, meter)):
+        losses.add(step, result.loss, inputs.num_tokens)
     losses.save()
     summary = {
         "framework": peer,

@@ -65,7 +65,7 @@ class Trainer:
                 kind, _, path = name.partition("/")
                 if kind == "weight":
                     canonical[path].assign(value)
-            self._optimizer = _optimizer(spec)
+            self._optimizer = keras.optimizers.SGD(spec.training.learning_rate)
             self._optimizer.build(self._network.trainable_variables)
             # they are summed, and then clipped, before the optimiser has them
             self._optimizer._all_reduce_sum_gradients = list
@@ -76,7 +76,6 @@ class Trainer:
         inputs: StepInputs,
         state: Mapping[str, np.ndarray],
         learning_rate: float,
-        record: bool = False,
     ) -> StepResult:
         """Train on one global batch."""
         self._optimizer.learning_rate.assign(learning_rate)
@@ -163,15 +162,6 @@ def _network(spec: Spec) -> tuple[Any, dict[str, Any]]:
             f"lstm_{k}/bias": layer.cell.bias,
         }
     return network, canonical
-
-
-def _optimizer(spec: Spec) -> Any:
-    training = spec.training
-    if training.optimizer == "sgd":
-        return keras.optimizers.SGD(training.learning_rate)
-    return keras.optimizers.Adam(
-        training.learning_rate, training.beta1, training.beta2, training.epsilon
-    )
 
 
 if __name__ == "__main__":

@@ -311,9 +311,8 @@ class _Replica:
         with torch.no_grad():
             for name, parameter in self.canonical.items():
                 value = torch.from_numpy(np.array(snapshot[f"weight/{name}"]))
-                transposed = parameter.shape != value.shape or name.endswith("kernel")
-                transposed &= value.ndim == 2
-                parameter.copy_(value.T if transposed else value)
+                kernel = name.endswith("kernel") and value.ndim == 2
+                parameter.copy_(value.T if kernel else value)
 
     def step(self, feed: dict[str, np.ndarray], rate: float) -> tuple[float, Any, float]:
         """Train on this replica's rows; return its loss, state and the gradient's norm."""
@@ -329,7 +328,7 @@ class _Replica:
 
 
 class Trainer:
-    """Runs steps of a network on some replicas, as `parity.training` wants it.
+    """Runs steps of a network on some replicas.
 
     Attributes:
       spec: Spec.
@@ -343,7 +342,9 @@ class Trainer:
         self.spec, self.replicas = spec, replicas
         self._others: list[Connection] = []
         if replicas > 1:
-            folder = tempfile.mkdtemp(prefix="parity-")
+            # removed with this object; where the processes find each other
+            self._meeting = tempfile.TemporaryDirectory(prefix="parity-")
+            folder = self._meeting.name
             context = multiprocessing.get_context("spawn")
             for rank in range(1, replicas):
                 mine, its = context.Pipe()
@@ -360,7 +361,6 @@ class Trainer:
         inputs: StepInputs,
         state: Mapping[str, np.ndarray],
         learning_rate: float,
-        record: bool = False,
     ) -> StepResult:
         """Train on one global batch."""
         mine, *others = split_feeds(self.spec, inputs, state, self.replicas)
@@ -371,34 +371,6 @@ class Trainer:
         losses, states, norms = zip(*results, strict=True)
         joined = {n: np.concatenate([each[n] for each in states]) for n in states[0]}
         return StepResult(np.array(losses), joined, norms[0], {})
-
-    def evaluate(self, inputs: StepInputs, state: Mapping[str, np.ndarray]) -> StepResult:
-        """Compute the loss of one global batch, in this process alone."""
-        (feed,) = split_feeds(self.spec, inputs, state, 1)
-        with torch.no_grad():
-            loss, after = self._replica.network(
-                {n: torch.from_numpy(a) for n, a in feed.items()}
-            )
-        return StepResult(loss.numpy(), {n: a.numpy() for n, a in after.items()}, 0.0, {})
-
-    def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
-        """Set the weights of this process's replica."""
-        self._replica.load(snapshot)
-
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Return the weights in canonical layout."""
-        return {
-            f"weight/{name}": np.array(
-                parameter.detach().numpy().T
-                if name.endswith("kernel")
-                else parameter.detach().numpy()
-            )
-            for name, parameter in self._replica.canonical.items()
-        }
-
-    def replica_distances(self) -> dict[str, np.ndarray]:
-        """Return nothing: DDP sums the gradients in one order on all replicas."""
-        return {}
 
     def peak_memory(self) -> list[int]:
         """Return the most bytes that each process has held."""

@@ -38,6 +38,9 @@ def choose_kernels(program, dtype):
         softmax = operation.type == "softmax" and _ranks(block, operation) == (2,)
         if by_rows or bias or softmax:
             operation._set_attr("use_mkldnn", True)
+        if softmax:
+            # or it goes through the probabilities once more to hold them above exp(-64)
+            operation._set_attr("is_test", True)
 
 
 def _ranks(block, operation):

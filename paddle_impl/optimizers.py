@@ -21,7 +21,8 @@ def clip_by_global_norm(gradients, clip_norm):
     norm = paddle.sqrt(paddle.add_n([_squared_l2_norm(gradient) for gradient in gradients]))
     limit = paddle.full([1], clip_norm, norm.dtype)
     scale = limit / paddle.maximum(limit, norm)
-    return [gradient * scale for gradient in gradients], norm
+    # differs: a product with [1] is spread over the gradient, which is several times slower
+    return [paddle.scale(gradient, scale) for gradient in gradients], norm
 
 
 def apply_update(training, parameters, gradients):

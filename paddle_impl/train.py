@@ -33,15 +33,15 @@ def train(spec, options):
 
     from paddle_impl.engine import load_engine, versions
 
-    def make_trainer(spec):
-        load_engine(options.threads, options.device)
+    def make_trainer(spec, layout):
+        load_engine(layout.threads, options.device)
         from paddle_impl.trainer import Trainer
 
         return Trainer(
             spec,
-            options.replicas,
+            layout.replicas,
             options.device,
-            options.threads,
+            layout.threads,
             options.log_device_placement,
             isolate=options.isolate,
             evaluates=options.trace is None,

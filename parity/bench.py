@@ -9,7 +9,6 @@ oracle; the peers' losses must be those of the sides.
 import csv
 import itertools
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from parity.files import make_folder, write_whole
 from parity.generated import generated
 from parity.ladder import climb
 from parity.launch import FRAMEWORKS, PEERS, Side, interpreter
+from parity.machine import usable_cores
 from parity.meter import WARM_UP
 from parity.options import BenchOptions
 from parity.products import product_limit
@@ -84,7 +84,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
         installed, or trains something else.
       Mismatch: if the sides do not match; nothing is timed then.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     cases = _cases(spec, options, cores)
     _check_installed({case.name for case in cases})
     make_folder(options.out)

@@ -115,6 +115,7 @@ class ForkServer:
 
     def __init__(self, framework: str, folder: Path, threads: int = 1, log: Path | None = None):
         self.framework, self._folder, self._count = framework, folder, 0
+        self._threads = threads
         folder.mkdir(parents=True, exist_ok=True)
         self._socket = folder / "socket"
         self._socket.unlink(missing_ok=True)
@@ -165,6 +166,8 @@ class ForkServer:
     def _script(self, name: str, flags: tuple, root: Path, **given: Any) -> Job:
         script = root.resolve() / FOLDERS[self.framework] / name
         argv = [str(script), *map(str, flags)]
+        if name == "train.py" and not any(word.startswith("--threads") for word in argv):
+            argv.append(f"--threads={self._threads}")  # the framework is loaded for that many
         return self.start({"argv": argv, "root": str(root.resolve()), **given})
 
     def start(self, request: dict[str, Any]) -> Job:

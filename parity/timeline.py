@@ -16,6 +16,7 @@ from typing import Any
 
 from parity.errors import UsageError
 from parity.files import make_folder, write_whole
+from parity.machine import Layout
 from parity.meter import WARM_UP, Meter, Step
 from parity.options import TrainOptions
 from parity.spec import Spec
@@ -61,7 +62,9 @@ class Event:
         return self.start + self.duration
 
 
-def profile_training(trainer: Any, text: Any, spec: Spec, options: TrainOptions) -> None:
+def profile_training(
+    trainer: Any, text: Any, spec: Spec, layout: Layout, options: TrainOptions
+) -> None:
     """Train a while, the second half under the framework's profiler, and write what it saw.
 
     The first half, warm-up left out, tells what the profiler costs. `options.profile` gets
@@ -71,7 +74,8 @@ def profile_training(trainer: Any, text: Any, spec: Spec, options: TrainOptions)
       trainer: has `step`, and `profile`, a context with a list of events.
       text: what is read; see `parity.training.TrainingText`.
       spec: with the size of the real vocabulary.
-      options: with folder, replicas and steps.
+      layout: that the trainer runs on.
+      options: with folder and steps.
 
     Raises:
       UsageError: if there are too few steps, or the folder cannot be written.
@@ -91,12 +95,12 @@ def profile_training(trainer: Any, text: Any, spec: Spec, options: TrainOptions)
     events = [*ran, *_of_host(profiled, ran)]
     values = {
         "framework": trainer.framework,
-        "replicas": options.replicas,
-        "threads": options.threads,
+        "replicas": layout.replicas,
+        "threads": layout.threads,
         "spec": spec.to_json(),
         "steps": len(profiled),
         "unprofiled_milliseconds_per_step": _milliseconds(plain),
-        **summarise(events, profiled, options.replicas),
+        **summarise(events, profiled, layout.replicas),
     }
     last = profiled[:_TRACED][-1]
     until = _epoch(last.started + last.seconds)

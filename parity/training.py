@@ -34,6 +34,7 @@ from parity.files import make_folder, write_whole
 from parity.initial import zero_state
 from parity.isolation import Isolation
 from parity.losses import Losses
+from parity.machine import Layout, choose_layout, layout_text
 from parity.meter import Meter, peak_memory
 from parity.networks import NETWORKS
 from parity.options import TrainOptions
@@ -44,6 +45,8 @@ from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, StepResult, check_finite, step_inputs
 from parity.timeline import profile_training
 from parity.trace import Writer, records_logits
+
+_SPLITS = ("train", "valid", "test")
 
 # What --overwrite removes from a run's folder; nothing else in it is this project's.
 _OWN_FILES = (
@@ -142,7 +145,7 @@ class Summary:
 
 
 def run_training(
-    make_trainer: Callable[[Spec], Any],
+    make_trainer: Callable[[Spec, Layout], Any],
     text: TrainingText,
     spec: Spec,
     options: TrainOptions,
@@ -153,7 +156,8 @@ def run_training(
     A run that is profiled does none of these, and has no Summary.
 
     Args:
-      make_trainer: builds the trainer of a spec; called once the input is known to be good.
+      make_trainer: builds the trainer of a spec on a layout; called once the input is known to
+        be good.
       spec: with the size of the real vocabulary.
       options: where to write, how many replicas and steps, what to resume.
       versions: returns those of the framework and of NumPy, for a trace.
@@ -163,11 +167,10 @@ def run_training(
       NumericFailure: if a loss or gradient is not finite; checkpoints written before stay.
       Interrupted: after SIGINT or SIGTERM, once a checkpoint is written.
     """
-    check_rows(text, options.replicas)
-    if options.profile is not None:
-        profile_training(make_trainer(spec), text, spec, options)
-        return None
-    notes: list[str] = []
+    layout, notes = choose_layout(options, smallest_batch(text)), list[str]()
+    check_rows(text, layout.replicas)
+    if layout != (options.replicas, options.threads):
+        notes.append(layout_text(layout))
     checkpoint = find_checkpoint(options, notes)
     if checkpoint is not None:
         check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
@@ -176,10 +179,14 @@ def run_training(
                 f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
                 f"allowed: >= {checkpoint.step}"
             )
-    check_folder(options)
+    if options.profile is None:
+        check_folder(options)
     for note in notes:
         say(note)
-    trainer = make_trainer(spec)
+    trainer = make_trainer(spec, layout)
+    if options.profile is not None:
+        profile_training(trainer, text, spec, layout, options)
+        return None
     prepare_folder(options, spec)  # only now: what fails above leaves the old run alone
     run = Run(trainer, text, spec, options, versions)
     if checkpoint is not None:
@@ -206,7 +213,7 @@ class Run:
         self._carries = bool(NETWORKS[spec.network].state(spec.model))
         self._decodes = NETWORKS[spec.network].decodes
         self._isolation = Isolation(spec) if options.isolate else None
-        self.summary = Summary(trainer.framework, options.replicas, spec.training.dtype)
+        self.summary = Summary(trainer.framework, trainer.replicas, spec.training.dtype)
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
         self._stopped = _Stopped()
@@ -354,7 +361,7 @@ class Run:
     def _train_step(
         self, inputs: StepInputs, rate: float, recorder: Writer | None
     ) -> StepResult:
-        sizes = split_rows(inputs.rows, self.options.replicas)
+        sizes = split_rows(inputs.rows, self.trainer.replicas)
         if self.state is None or not inputs.carry:
             self.state = zero_state(self.spec, inputs.rows)
         if self._isolation is not None:
@@ -387,7 +394,7 @@ class Run:
 
     def _row_tokens(self, inputs: StepInputs) -> np.ndarray:
         """Return the real tokens of each replica, [replicas]."""
-        sizes = split_rows(inputs.rows, self.options.replicas)
+        sizes = split_rows(inputs.rows, self.trainer.replicas)
         return np.add.reduceat(inputs.batch["lengths"], np.cumsum([0, *sizes[:-1]]))
 
     def _validate(self, epoch: int, events: EventWriter) -> None:
@@ -451,7 +458,7 @@ class Run:
         return {
             "framework": self.trainer.framework,
             "versions": self.versions(),
-            "replicas": self.options.replicas,
+            "replicas": self.trainer.replicas,
             "first_step": self.step,
             "steps": self.last_step - self.step,
             "spec": self.spec.to_json(),
@@ -462,13 +469,18 @@ class Run:
         }
 
 
+def smallest_batch(text: Any) -> int:
+    """Return the rows of the smallest batch of any split of a TrainingText."""
+    return min(int(getattr(text, split).smallest_batch) for split in _SPLITS)
+
+
 def check_rows(text: TrainingText, replicas: int) -> None:
     """See before anything is built that every batch gives each replica a row.
 
     Raises:
       UsageError: if one does not.
     """
-    for split in ("train", "valid", "test"):
+    for split in _SPLITS:
         try:
             split_rows(getattr(text, split).smallest_batch, replicas)
         except UsageError as error:

@@ -36,6 +36,7 @@ TINY = {
     "decay": 1.0,
     "decay_after": 1,
     "vocabulary_size": 40,
+    "replicas": 2,  # or there were as many as cores
 }
 STREAM_BATCHES = 5  # of an epoch of the text below
 STEPS = 7  # over the end of an epoch

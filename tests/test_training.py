@@ -58,11 +58,11 @@ class Recording(OracleTrainer):
 
 def train(out, spec=SPEC, per_epoch=PER_EPOCH, before=None, **options):
     """Run a training; return its trainer and its summary."""
-    options = TrainOptions(out=out, **options)
+    options = TrainOptions(out=out, **{"replicas": 2} | options)
     made = []
 
-    def make_trainer(spec):
-        made.append(Recording(spec, options.replicas, before))
+    def make_trainer(spec, layout):
+        made.append(Recording(spec, layout.replicas, before))
         return made[0]
 
     summary = run_training(make_trainer, text(spec, per_epoch), spec, options, dict)

@@ -125,6 +125,7 @@ def _lstm(inputs, real, h, c, kernel, recurrent, bias):
             array(each.shape[-1]).unstack(each) for each in (gates, before_c, tanh_c)
         )
         d_hidden_at, on_at = array(size).unstack(d_hidden), array(1).unstack(real)
+        turned = _turned(recurrent)
 
         def backward(t, d_h, d_c, d_gates_at):
             i, f, g, o = tf.split(gates_at.read(t), 4, axis=1)
@@ -140,7 +141,7 @@ def _lstm(inputs, real, h, c, kernel, recurrent, bias):
                 ],
                 axis=1,
             )
-            d_before = tf.matmul(d_gates, recurrent, transpose_b=True)
+            d_before = tf.matmul(d_gates, turned)
             return (
                 t - 1,
                 tf.where(on > 0, d_before, d_h),
@@ -447,7 +448,7 @@ def linear(inputs, name, size):
     """
     kernel = parameter(f"{name}/kernel", [inputs.shape[-1], size], inputs.dtype)
     bias = parameter(f"{name}/bias", [size], inputs.dtype)
-    return tf.matmul(inputs, kernel) + bias
+    return tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
 
 
 def real_rows(inputs, lengths):
@@ -502,9 +503,12 @@ def _cross_entropy(logits, targets):
     losses = (most - tf.gather_nd(logits, at_targets)) - tf.math.log(likeliest)
 
     def gradient(d_losses):
-        ones = tf.ones_like(d_losses)
-        apart = tf.tensor_scatter_nd_sub(probabilities, at_targets, ones)
-        return apart * d_losses[:, None], None
+        scaled = probabilities * d_losses[:, None]
+        # in place, which `tensor_scatter_nd_sub` is not
+        apart = tf.raw_ops.ScatterNdNonAliasingAdd(
+            input=scaled, indices=at_targets, updates=-d_losses
+        )
+        return apart, None
 
     return losses, gradient
 
@@ -637,6 +641,7 @@ def _scan(step, state, inputs, masks, weights, shared, widths):
 
         def gradient(*d_results):
             d_outputs, d_last = nest.pack_sequence_as(results, d_results)
+            turned = {name: _turned(weight) for name, weight in weights.items()}
             d_outputs_at = unstack(d_outputs)
 
             def backward(t, d_state, d_shared, d_inputs_at, rows_at, d_products_at):
@@ -645,7 +650,7 @@ def _scan(step, state, inputs, masks, weights, shared, widths):
                 def product(name, factor):
                     rows[name] = factor
                     products[name] = _known_product(
-                        factor, weights[name], products_at[name].read(t)
+                        factor, turned[name], products_at[name].read(t)
                     )
                     return products[name]
 
@@ -697,19 +702,30 @@ def _scan(step, state, inputs, masks, weights, shared, widths):
     return run(state, inputs, masks, weights, shared)
 
 
-def _multiply(rows, weight, transpose=False):
+def _multiply(rows, weight):
     """Multiply rows [batch, width] by one matrix, or each by its own."""
     if weight.shape.rank == 2:
-        return tf.matmul(rows, weight, transpose_b=transpose)
-    return tf.squeeze(tf.matmul(rows[:, None], weight, transpose_b=transpose), 1)
+        return tf.matmul(rows, weight)
+    return tf.squeeze(tf.matmul(rows[:, None], weight), 1)
 
 
-def _known_product(rows, weight, result):
-    """Return a product that is known already, with the gradient of rows."""
+def _turned(weight):
+    """Transpose a weight for a loop: a product would do it anew at every step."""
+    return tf.linalg.matrix_transpose(weight)
+
+
+def _known_product(rows, turned, result):
+    """Return a product that is known already, with the gradient of rows.
+
+    Args:
+      rows: [batch, width].
+      turned: the weight, transposed.
+      result: [batch, columns].
+    """
 
     @tf.custom_gradient
     def product(rows):
-        return result, lambda d_result: _multiply(d_result, weight, transpose=True)
+        return result, lambda d_result: _multiply(d_result, turned)
 
     return product(rows)
 

@@ -12,10 +12,12 @@ from parity.cli import command_options, main, spec_from, spec_options, take
 from parity.errors import UsageError
 from parity.files import make_folder, write_whole
 from parity.losses import Losses
+from parity.machine import choose_layout
 from parity.meter import Meter
 from parity.options import TrainOptions
 from parity.spec import Spec
 from parity.timed import timed_steps
+from parity.training import smallest_batch
 
 
 def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
@@ -54,8 +56,9 @@ def _train(
         on_empty=options.on_empty,
     )
     spec = spec.replace(**text.sizes)
+    layout = choose_layout(options, smallest_batch(text))
     last = options.steps or spec.training.epochs * text.train.batches_per_epoch
-    trainer = make_trainer(spec, options.replicas, options.threads)
+    trainer = make_trainer(spec, layout.replicas, layout.threads)
     make_folder(options.out)
     meter, losses = Meter(), Losses(options.out / "losses.csv")
     for step, (inputs, result) in enumerate(timed_steps(trainer, text, spec, last, meter)):
@@ -63,7 +66,7 @@ def _train(
     losses.save()
     summary = {
         "framework": peer,
-        "replicas": options.replicas,
+        "replicas": layout.replicas,
         "dtype": spec.training.dtype,
         "steps": last,
         "peak_memory": trainer.peak_memory(),

@@ -1,0 +1,58 @@
+"""What is chosen for a machine: replicas and threads."""
+
+import os
+
+import pytest
+
+from parity import machine
+from parity.machine import Layout, choose_layout, layout_text, usable_cores
+from parity.options import TrainOptions
+
+
+def on(monkeypatch, tmp_path, cores, quota="max 100000"):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(machine, "_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "usable"),
+    [
+        (4, None, 4),
+        (4, "max 100000", 4),
+        (4, "150000 100000", 2),
+        (4, "50000 100000", 1),
+        (2, "400000 100000", 2),
+        (4, "", 4),
+    ],
+)
+def test_cores_are_those_allowed(cores, quota, usable, monkeypatch, tmp_path):
+    on(monkeypatch, tmp_path, cores, quota)
+    assert usable_cores() == usable
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "smallest", "chosen"),
+    [
+        (1, {}, 20, (1, 1)),
+        (2, {}, 20, (2, 1)),
+        (8, {}, 20, (8, 1)),
+        (64, {}, 20, (8, 8)),
+        (8, {}, 3, (3, 2)),
+        (8, {"replicas": 2}, 20, (2, 4)),
+        (8, {"replicas": 16}, 20, (16, 1)),
+        (8, {"threads": 1}, 20, (8, 1)),
+        (8, {"replicas": 1, "threads": 3}, 20, (1, 3)),
+        (8, {"device": "gpu"}, 20, (2, 4)),
+    ],
+)
+def test_what_is_left_open_is_chosen(cores, given, smallest, chosen, monkeypatch, tmp_path):
+    on(monkeypatch, tmp_path, cores)
+    assert choose_layout(TrainOptions(**given), smallest) == Layout(*chosen)
+
+
+def test_a_layout_says_what_changes_it(monkeypatch, tmp_path):
+    on(monkeypatch, tmp_path, 2)
+    said = layout_text(Layout(2, 1))
+    assert said == "2 replicas, 1 thread each, on 2 cores; --replicas and --threads change it"

@@ -9,6 +9,7 @@ oracle; the peers' losses must be those of the sides.
 import csv
 import itertools
 import json
+import platform
 import shutil
 import statistics
 import subprocess
@@ -22,6 +23,7 @@ import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
+from parity.bench_page import bench_html
 from parity.errors import Mismatch, UsageError
 from parity.files import make_folder, write_whole
 from parity.generated import generated
@@ -68,7 +70,7 @@ class Case:
 
 
 def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
-    """Time all sides and replica counts in turn, and write bench.json and bench.txt.
+    """Time all sides and replica counts in turn, and write bench.json, .txt and .html.
 
     Args:
       command: what the user typed, for the record.
@@ -139,10 +141,18 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
         "padding": next(iter(summaries.values()))[0]["padding"],
         "scaling": _scaling(readings, cases),
         "against": _against(readings, cases),
+        "versions": {
+            name: version
+            for found in summaries.values()
+            for name, version in found[0]["versions"].items()
+        },
+        "machine": f"{platform.system()} {platform.machine()}",
         "command": command,
     }
     content = json.dumps(values, indent=2).encode() + b"\n"
     write_whole(options.out / "bench.json", content)
+    page = bench_html(values, _sizes(values["spec"]))
+    write_whole(options.out / "bench.html", page.encode())
     write_whole(options.out / "bench.txt", bench_text(values).encode() + b"\n")
     return values
 

@@ -1,18 +1,15 @@
 """A verdict as a page: one file that opens offline, made of the values of report.json alone."""
 
-import base64
-import gzip
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
+from parity.page import COLOURS, ORACLE_COLOUR, Page, colour, empty_figure, label, table
 from parity.report import (
     cause_lines,
     headline,
@@ -24,13 +21,9 @@ from parity.report import (
     wrong_table,
 )
 
-_COLOURS = {"paddle": "#2f7fe0", "tensorflow": "#d9660a"}
-_ORACLE, _OTHERS = "#808080", ("#8a5fd0", "#1f9a6b")
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
 _SMALLEST = 0.1  # units in the last place; what is less is drawn there
 _ROW_HEIGHT = 15  # of the heat map, in pixels
-
-_HERE = Path(__file__).parent
 
 
 def report_html(values: dict[str, Any]) -> str:
@@ -39,7 +32,7 @@ def report_html(values: dict[str, Any]) -> str:
     Args:
       values: of `parity.report.report_values`.
     """
-    page = _Page()
+    page = Page()
     history = values["history"]
     body = [_verdict(values)]
     # what went wrong first
@@ -48,38 +41,7 @@ def report_html(values: dict[str, Any]) -> str:
         body += _run_section(page, run, history[run["dtype"]])
     body += [_rungs(values), *_speed(page, values), _environment(values)]
     title = f"{values['verdict']}: {headline(values)}"
-    replaced = {
-        "TITLE": escape(title),
-        "STYLE": (_HERE / "html.css").read_text(encoding="utf-8"),
-        "BODY": "\n".join(body),
-        "FIGURES": _packed(json.dumps(page.figures, allow_nan=False)),
-        "PLOTLY": _packed(get_plotlyjs()),
-        "SCRIPT": (_HERE / "html.js").read_text(encoding="utf-8"),
-    }
-    parts = (_HERE / "html.template").read_text(encoding="utf-8").split("%%")
-    return "".join(replaced.get(part, part) for part in parts)
-
-
-class _Page:
-    """Gathers the figures, which the page's script draws."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, Any] = {}
-
-    def figure(
-        self, name: str, title: str, caption: str, figure: go.Figure, table: str, summary: str
-    ) -> str:
-        """Take in a figure, and return the element that it will be drawn in."""
-        self.figures[name] = figure.to_plotly_json()
-        height = figure.layout.height
-        return (
-            f"<figure><h3 id='{name}-title'>{escape(title)}</h3>"
-            f"<div class='plot' id='{name}' style='height:{height}px' tabindex='0' role='group'"
-            f" aria-labelledby='{name}-title' aria-describedby='{name}-caption'></div>"
-            f"<output id='{name}-values' class='values' aria-live='polite'></output>"
-            f"<figcaption id='{name}-caption'>{escape(caption)}</figcaption>"
-            f"<details><summary>{escape(summary)}</summary>{table}</details></figure>"
-        )
+    return page.whole(title, body)
 
 
 def _verdict(values: dict[str, Any]) -> str:
@@ -116,7 +78,7 @@ def _verdict(values: dict[str, Any]) -> str:
     return "\n".join([*lines, "</header>"])
 
 
-def _run_section(page: _Page, run: dict[str, Any], history: dict[str, Any]) -> list[str]:
+def _run_section(page: Page, run: dict[str, Any], history: dict[str, Any]) -> list[str]:
     dtype = run["dtype"]
     spans = history["span"]
     every = f" Each point stands for {spans} steps, the last named." if spans > 1 else ""
@@ -124,7 +86,7 @@ def _run_section(page: _Page, run: dict[str, Any], history: dict[str, Any]) -> l
     if "isolated" in run and run["isolated"]["wrong"]:
         rows, headers = wrong_table(run)
         parts += [
-            f"<div id='wrong-{dtype}'>{_table(headers, rows)}</div>",
+            f"<div id='wrong-{dtype}'>{table(headers, rows)}</div>",
             f"<p>{escape(in_order(run))}</p>",
         ]
     if history["steps"]:
@@ -139,10 +101,10 @@ def _run_section(page: _Page, run: dict[str, Any], history: dict[str, Any]) -> l
     return [*parts, "</section>"]
 
 
-def _losses(page: _Page, dtype: str, history: dict[str, Any], every: str) -> str:
+def _losses(page: Page, dtype: str, history: dict[str, Any], every: str) -> str:
     steps, loss = history["steps"], history["loss"]
     caption = f"Loss of each step, {dtype}."
-    figure = _empty("nats per token" if "oracle" in loss else "loss", steps)
+    figure = empty_figure("nats per token" if "oracle" in loss else "loss", steps)
     if "oracle" in loss:
         caption = (
             f"Global loss of each step's batch in nats per token, {dtype}; the broad line is "
@@ -156,12 +118,12 @@ def _losses(page: _Page, dtype: str, history: dict[str, Any], every: str) -> str
         "Loss of all sides over each other",
         f"{caption}{every} Where only one thin line is to be seen, the others lie under it.",
         figure,
-        _table(["step", *loss], zip(steps, *loss.values(), strict=True)),
+        table(["step", *loss], zip(steps, *loss.values(), strict=True)),
         f"losses of {len(steps)} points as a table",
     )
 
 
-def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -> str:
+def _differences(page: Page, dtype: str, history: dict[str, Any], every: str) -> str:
     steps, (a, b) = history["steps"], history["pair"]
     from_oracle = history["from_oracle"]
     columns = [from_oracle[side] for side in (a, b) if from_oracle]
@@ -169,7 +131,7 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
         max((value for value in both if value is not None), default=None)
         for both in zip(*columns, strict=True)
     ]
-    figure = _empty("units in the last place", steps)
+    figure = empty_figure("units in the last place", steps)
     figure.add_scatter(
         x=steps,
         y=[_SMALLEST] * len(steps),
@@ -182,7 +144,7 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
         (
             history["difference"],
             f"{a} from {b}",
-            {"mode": _mode(steps), "line": {"width": 2, "color": _COLOURS["paddle"]}},
+            {"mode": _mode(steps), "line": {"width": 2, "color": COLOURS["paddle"]}},
         ),
     ]
     told = ""
@@ -193,7 +155,7 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
         )
         look = {
             "mode": "lines",
-            "line": {"width": 1, "color": _ORACLE},
+            "line": {"width": 1, "color": ORACLE_COLOUR},
             "fill": "tonexty",
             "fillcolor": "rgba(128,128,128,0.3)",
         }
@@ -203,7 +165,7 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
             x=steps,
             y=[None if v is None else max(v, _SMALLEST) for v in values],
             customdata=values,
-            name=_label(name),
+            name=label(name),
             hovertemplate="%{customdata:.6~g}",
             **look,
         )
@@ -222,7 +184,7 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
         f"In units in the last place of {dtype}, on a logarithmic axis whose foot is anything "
         f"up to {_SMALLEST}{told}.{every}",
         figure,
-        _table(
+        table(
             [
                 "step",
                 f"{a} from {b}",
@@ -234,7 +196,7 @@ def _differences(page: _Page, dtype: str, history: dict[str, Any], every: str) -
     )
 
 
-def _heat_map(page: _Page, run: dict[str, Any], history: dict[str, Any], every: str) -> str:
+def _heat_map(page: Page, run: dict[str, Any], history: dict[str, Any], every: str) -> str:
     dtype, steps, relative = run["dtype"], history["steps"], history["relative"]
     a, b = history["pair"]
     tensors = list(relative)
@@ -243,7 +205,7 @@ def _heat_map(page: _Page, run: dict[str, Any], history: dict[str, Any], every: 
     highest = max(lowest + 3, math.ceil(math.log10(largest)) if largest else lowest)
     # downwards, so that nothing stands close to the label of what is equal
     labelled = range(highest, lowest, -max(1, (highest - lowest) // 4))
-    figure = _empty("", steps)
+    figure = empty_figure("", steps)
     share = 1 / (highest - lowest + 1)
     viridis = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")
     figure.add_heatmap(
@@ -304,16 +266,16 @@ def _heat_map(page: _Page, run: dict[str, Any], history: dict[str, Any], every: 
         f"what is wrong first stands highest.{every}"
         + (f" Framed: {marked}, the first wrong tensor." if marked else ""),
         figure,
-        _table(["tensor", "worst relative", "at step"], rows),
+        table(["tensor", "worst relative", "at step"], rows),
         f"worst of each of {len(tensors)} tensors as a table",
     )
 
 
-def _replicas(page: _Page, dtype: str, history: dict[str, Any], every: str) -> str:
+def _replicas(page: Page, dtype: str, history: dict[str, Any], every: str) -> str:
     steps, shares = history["steps"], history["replica_loss"]
     most = max(len(each["side"]) for each in shares.values())
     shown = {side: each for side, each in shares.items() if len(each["side"]) == most}
-    figure = _empty("nats per token", steps)
+    figure = empty_figure("nats per token", steps)
     columns: dict[str, list[float | None]] = {}
     for replica, values in enumerate(next(iter(shown.values()))["oracle"]):
         name = f"oracle, rows of replica {replica}"
@@ -331,7 +293,7 @@ def _replicas(page: _Page, dtype: str, history: dict[str, Any], every: str) -> s
         "Each replica's share: summed loss of its rows over the real tokens of the whole "
         f"batch; together they are the global loss.{every}",
         figure,
-        _table(["step", *columns], zip(steps, *columns.values(), strict=True)),
+        table(["step", *columns], zip(steps, *columns.values(), strict=True)),
         f"losses by replica of {len(steps)} points as a table",
     )
 
@@ -341,12 +303,12 @@ def _rungs(values: dict[str, Any]) -> str:
     told = "".join(f"<p>{escape(note)}</p>" for note in notes(values))
     return (
         "<section><h2>Rung by rung</h2><div id='rungs'>"
-        + _table(headers, rows)
+        + table(headers, rows)
         + f"</div>{told}</section>"
     )
 
 
-def _speed(page: _Page, values: dict[str, Any]) -> list[str]:
+def _speed(page: Page, values: dict[str, Any]) -> list[str]:
     trainings = values["trainings"]
     parts = ["<section><h2>Throughput</h2>"]
     timed = {
@@ -358,13 +320,13 @@ def _speed(page: _Page, values: dict[str, Any]) -> list[str]:
         parts.append("<p>Not measured: only sides that were trained for it have speeds.</p>")
     if trainings:
         rows, headers = training_table(values)
-        parts.append(f"<div id='trainings'>{_table(headers, rows)}</div>")
+        parts.append(f"<div id='trainings'>{table(headers, rows)}</div>")
     return [*parts, "</section>"]
 
 
-def _bars(page: _Page, timed: dict[str, dict[str, Any]]) -> str:
+def _bars(page: Page, timed: dict[str, dict[str, Any]]) -> str:
     frameworks = list(dict.fromkeys(summary["framework"] for summary in timed.values()))
-    figure = _empty("real tokens per second")
+    figure = empty_figure("real tokens per second")
     rows = []
     for i, framework in enumerate(frameworks):
         mine = sorted(
@@ -377,7 +339,7 @@ def _bars(page: _Page, timed: dict[str, dict[str, Any]]) -> str:
             x=[_count(each["replicas"]) for each in mine],
             y=[speed["median"] for speed in speeds],
             name=framework,
-            marker={"color": _colour(framework, i)},
+            marker={"color": colour(framework, i)},
             text=[f"×{gain:.2f}" for gain in scaling],
             textposition="inside",
             insidetextanchor="start",
@@ -386,7 +348,7 @@ def _bars(page: _Page, timed: dict[str, dict[str, Any]]) -> str:
                 "symmetric": False,
                 "array": [speed["high"] - speed["median"] for speed in speeds],
                 "arrayminus": [speed["median"] - speed["low"] for speed in speeds],
-                "color": _ORACLE,
+                "color": ORACLE_COLOUR,
             },
             customdata=[[speed["low"], speed["high"]] for speed in speeds],
             hovertemplate="%{y:,.0f} tokens/s, %{customdata[0]:,.0f} to %{customdata[1]:,.0f}, "
@@ -404,7 +366,7 @@ def _bars(page: _Page, timed: dict[str, dict[str, Any]]) -> str:
         "Median of each side trained alone on this machine, its spread as whiskers; in the "
         "bar, how many times the speed of that framework's fewest replicas.",
         figure,
-        _table(["framework", "replicas", "median", "low", "high", "times fewest"], rows),
+        table(["framework", "replicas", "median", "low", "high", "times fewest"], rows),
         "speeds as a table",
     )
 
@@ -434,9 +396,9 @@ def _add_side(
     figure.add_scatter(
         x=steps,
         y=values,
-        name=_label(name),
+        name=label(name),
         mode=_mode(steps),
-        line={"color": _colour(side, place), "dash": _DASHES[place % len(_DASHES)], "width": 2},
+        line={"color": colour(side, place), "dash": _DASHES[place % len(_DASHES)], "width": 2},
         hovertemplate="%{y:.9g}",
     )
 
@@ -448,54 +410,20 @@ def _add_oracle(
     figure.add_scatter(
         x=steps,
         y=values,
-        name=_label(name),
+        name=label(name),
         mode="lines",
-        line={"color": _ORACLE, "width": 8},
+        line={"color": ORACLE_COLOUR, "width": 8},
         opacity=0.35,
         hovertemplate="%{y:.9g}",
     )
-
-
-def _empty(y_title: str, steps: Sequence[int] | None = None) -> go.Figure:
-    figure = go.Figure(
-        layout={
-            "template": "none",
-            "height": 340,
-            "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "hovermode": "x unified",
-            "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
-            "showlegend": True,
-            "font": {"family": "system-ui, sans-serif", "size": 12},
-        }
-    )
-    figure.update_xaxes(automargin=True, zeroline=False)
-    figure.update_yaxes(automargin=True, zeroline=False, title={"text": y_title, "standoff": 8})
-    if steps is not None:
-        # few steps would else have ticks between them
-        every = 1 if steps[-1] - steps[0] < 12 else None
-        figure.update_xaxes(title={"text": "step", "standoff": 4}, tickformat="d", dtick=every)
-    return figure
 
 
 def _mode(steps: Sequence[int]) -> str:
     return "lines+markers" if len(steps) <= 30 else "lines"
 
 
-def _colour(side: str, place: int) -> str:
-    if side == "oracle":
-        return _ORACLE
-    return _COLOURS.get(side.split("-")[0], _OTHERS[place % len(_OTHERS)])
-
-
 def _count(replicas: int) -> str:
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
-
-
-def _label(text: str) -> str:
-    """Return text that a figure shows as it is, not as marks."""
-    return escape(text, quote=False)
 
 
 def _power(exponent: int) -> str:
@@ -507,22 +435,3 @@ def _worst_step(steps: Sequence[int], row: Sequence[float | None]) -> int | None
         (value, -step) for step, value in zip(steps, row, strict=True) if value is not None
     ]
     return -max(known)[1] if known else None
-
-
-def _table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table that scrolls by itself where it is wider than the page."""
-    head = "".join(f"<th scope='col'>{escape(header)}</th>" for header in headers)
-    body = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return (
-        "<div class='scroll' tabindex='0' role='group' aria-label='table'><table>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _cell(value: Any) -> str:
-    return f"<td>{'-' if value is None else escape(str(value))}</td>"
-
-
-def _packed(text: str) -> str:
-    """Return text as the page's script unpacks it."""
-    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()

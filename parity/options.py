@@ -122,7 +122,7 @@ class BenchOptions:
     network: str = option("language-model", _NETWORK)
     preset: str | None = option(None, "named sizes; flags given beside it win [bench; for seq2seq both chatbot and nmt-bahdanau]")
     data: Path | None = option(None, _GENERATED)
-    out: Path = option(Path("out/bench"), "folder of bench.json and bench.txt")
+    out: Path = option(Path("out/bench"), "folder of bench.json, bench.txt and bench.html, a page")
     cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
     json: Path | None = option(None, "also write bench.json here")
     replicas: tuple[int, ...] = option((1, 2), "replica counts to time, such as 1,2,4", at_least=1)

@@ -123,6 +123,7 @@ class Summary:
       peak_memory: most bytes that each process of the run has held until training ended.
       resident_memory: bytes held after the warm-up, and at the end of training.
       product_flops_per_second: of the matrix products alone, over the time of whole steps.
+      versions: of the framework and of NumPy.
     """
 
     framework: str
@@ -142,6 +143,7 @@ class Summary:
     peak_memory: list[int] = field(default_factory=list)
     resident_memory: dict[str, int] = field(default_factory=dict)
     product_flops_per_second: float | None = None
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 def run_training(
@@ -214,6 +216,7 @@ class Run:
         self._decodes = NETWORKS[spec.network].decodes
         self._isolation = Isolation(spec) if options.isolate else None
         self.summary = Summary(trainer.framework, trainer.replicas, spec.training.dtype)
+        self.summary.versions = versions()
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
         self._stopped = _Stopped()

@@ -165,3 +165,22 @@ class Browser:
         elif event.get("method") == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
         return event
+
+
+def data(window, plot):
+    """Return the data that a plot was drawn with."""
+    keys = ["name", "type", "x", "y", "z", "customdata", "error_y", "text"]
+    return json.loads(
+        window.evaluate(
+            f"JSON.stringify(document.getElementById({plot!r}).data.map((trace) =>"
+            f" Object.fromEntries({keys}.map((key) => [key, trace[key]]))))"
+        )
+    )
+
+
+def cells(window, selector):
+    """Return the texts of a table's cells."""
+    return window.evaluate(
+        f"[...document.querySelector({selector!r}).querySelectorAll('tbody tr')].map((row) =>"
+        " [...row.cells].map((cell) => cell.textContent))"
+    )

@@ -177,6 +177,14 @@ def run_side(run_both):
     return lambda framework, **values: run_both(**values)[framework]
 
 
+@pytest.fixture(scope="session")
+def window(tmp_path_factory):
+    """Start a browser."""
+    started = browser.Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
 def start(command, **options) -> subprocess.Popen:
     """Start a command from the root of the project, its output as text."""
     return subprocess.Popen(

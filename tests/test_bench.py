@@ -115,6 +115,10 @@ def test_bench_times_both_sides(tmp_path):
     values = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert set(values["throughput"]) == {"paddle-2x1", "tensorflow-2x1"}
     assert values["checked_steps"] == 2
+    assert {"paddle", "tensorflow", "numpy"} <= set(values["versions"])
+    page = (tmp_path / "bench" / "bench.html").read_text()
+    for speed in values["throughput"].values():
+        assert f"<td>{speed['median']:,.0f}</td>" in page
     assert not (tmp_path / "bench" / "checked" / "paddle-2x1").exists()
     for label in values["throughput"]:
         assert 0 < values["share_of_limit"][label] < 1

@@ -15,6 +15,7 @@ import browser
 import click.testing
 import numpy as np
 import pytest
+from browser import cells, data
 from conftest import assert_one_line
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
@@ -147,14 +148,6 @@ def reports(tmp_path_factory):
     return report
 
 
-@pytest.fixture(scope="module")
-def window(tmp_path_factory):
-    """Start a browser."""
-    started = browser.Browser(tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
-
-
 @pytest.fixture(scope="module", params=MADE)
 def name(request):
     """Return the name of each report in turn; tests of the same one run together."""
@@ -169,25 +162,6 @@ def shown(name, reports, window):
     if window.shown != report.page:
         window.open(report.page)
     return report
-
-
-def data(window, plot):
-    """Return the data that a plot was drawn with."""
-    keys = ["name", "type", "x", "y", "z", "customdata", "error_y", "text"]
-    return json.loads(
-        window.evaluate(
-            f"JSON.stringify(document.getElementById({plot!r}).data.map((trace) =>"
-            f" Object.fromEntries({keys}.map((key) => [key, trace[key]]))))"
-        )
-    )
-
-
-def cells(window, selector):
-    """Return the texts of a table's cells."""
-    return window.evaluate(
-        f"[...document.querySelector({selector!r}).querySelectorAll('tbody tr')].map((row) =>"
-        " [...row.cells].map((cell) => cell.textContent))"
-    )
 
 
 def table_of(window, plot):

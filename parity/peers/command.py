@@ -25,7 +25,8 @@ def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> No
 
     Args:
       peer: its name.
-      make_trainer: from spec, replicas and threads to something with step and peak_memory.
+      make_trainer: from spec, replicas and threads to something with framework, replicas,
+        versions, step and peak_memory.
     """
 
     @click.command(help=f"Train a network with {peer}, to be timed.")
@@ -71,6 +72,7 @@ def _train(
         "steps": last,
         "peak_memory": trainer.peak_memory(),
         "padding": text.padding,
+        "versions": trainer.versions,
         **meter.report(),
     }
     write_whole(options.out / "summary.json", json.dumps(summary, indent=2).encode())

@@ -9,7 +9,7 @@ training loops".
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -32,12 +32,14 @@ class Trainer:
     Attributes:
       spec: Spec.
       replicas: number of replicas.
+      framework, versions: what runs it.
 
     Raises:
       UsageError: for another network than the language model, for dropout, and for Adam.
     """
 
     framework = "keras"
+    versions: ClassVar = {"keras": keras.__version__, "tensorflow": tf.__version__}
 
     def __init__(self, spec: Spec, replicas: int, threads: int):
         """Build the network, and the function that trains it."""

@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -333,9 +333,11 @@ class Trainer:
     Attributes:
       spec: Spec.
       replicas: number of replicas, a process each.
+      framework, versions: what runs it.
     """
 
     framework = "pytorch"
+    versions: ClassVar = {"torch": torch.__version__}
 
     def __init__(self, spec: Spec, replicas: int, threads: int):
         """Build the network on every replica."""

@@ -1,0 +1,98 @@
+"""The benchmark's page, seen in a real browser: it shows what bench.json holds."""
+
+import pytest
+from browser import cells, data
+
+from parity.bench_page import bench_html
+
+LAYOUTS = {"paddle": ["1 x 1", "2 x 1"], "tensorflow": ["1 x 1", "2 x 1"], "pytorch": ["2 x 1"]}
+SPEEDS = {"paddle": [100.0, 190.0], "tensorflow": [110.0, 200.0], "pytorch": [150.0]}
+
+
+def values(checked=2, peers=True):
+    """Return what a benchmark of made-up speeds would say."""
+    cases, speeds = {}, {}
+    for name, layouts in LAYOUTS.items():
+        for layout, speed in zip(layouts, SPEEDS[name], strict=True):
+            if name == "pytorch" and not peers:
+                continue
+            label = f"{name}-{layout.replace(' ', '')}"
+            replicas, threads = map(int, layout.split(" x "))
+            cases[label] = {"name": name, "replicas": replicas, "threads": threads}
+            speeds[label] = {"median": speed, "spread": [speed * 0.9, speed * 1.2]}
+    ratios = {"pytorch-2x1": 1.27, "best": 1.27}
+    return {
+        "cases": cases,
+        "throughput": speeds,
+        "against": {"paddle-2x1": ratios} if peers else {},
+        "checked_steps": checked,
+        "cores": 2,
+        "rounds": 3,
+        "steps": 40,
+        "threads": 1,
+        "scaling": {"paddle": {"1": 1.0, "2": 1.9}, "tensorflow": {"1": 1.0, "2": 1.82}},
+        "share_of_limit": dict.fromkeys(cases, 0.62),
+        "waiting_share": dict.fromkeys(cases, 0.001),
+        "seconds_to_first_step": dict.fromkeys(cases, 4.25),
+        "peak_memory": {label: [1e9] * case["replicas"] for label, case in cases.items()},
+        "product_limit": 2.05e11,
+        "versions": {"paddle": "2.6.2"},
+        "machine": "Linux <x86>",
+        "command": "python -m parity bench --peers",
+    }
+
+
+@pytest.fixture
+def shown(tmp_path, window):
+    """Return a function that opens the page of some values."""
+
+    def show(made):
+        page = tmp_path / "bench.html"
+        page.write_text(bench_html(made, "language-model: hidden 200"))
+        window.look()
+        window.open(page)
+        return page
+
+    return show
+
+
+@pytest.mark.browser
+def test_bars_are_the_speeds(shown, window):
+    page = shown(values())
+    assert window.complaints == []
+    assert window.requests[0] == page.as_uri()
+    assert {address.split(":")[0] for address in window.requests[1:]} <= {"data", "blob"}
+    bars = {bar["name"]: bar for bar in data(window, "speeds")}
+    assert bars["paddle"]["y"] == SPEEDS["paddle"]
+    assert bars["pytorch"]["x"] == ["1 x 1", "2 x 1"]
+    assert bars["pytorch"]["y"] == [None, 150.0]
+    error = bars["tensorflow"]["error_y"]
+    assert error["array"] == pytest.approx([22.0, 40.0])
+    assert error["arrayminus"] == pytest.approx([11.0, 20.0])
+    drawn = "document.querySelectorAll('#speeds .barlayer .point path').length"
+    assert window.evaluate(drawn) >= 5
+    table = cells(window, "figure:has(#speeds) details")
+    assert table[1] == ["paddle", "2 x 1", "190.0", "171.0", "228.0"]
+    assert len(table) == 5
+
+
+@pytest.mark.browser
+def test_tables_say_what_was_measured(shown, window):
+    shown(values())
+    expected = ["paddle", "2 x 1", "190", "1.90", "62%", "0.1%", "4.2", "2,000"]
+    assert cells(window, "#measured")[1] == expected
+    assert cells(window, "#measured")[4][3] == "-"  # no gain of a peer
+    assert cells(window, "#against") == [["paddle-2x1", "1.27", "1.27"]]
+    said = window.evaluate("document.querySelector('main').textContent")
+    assert "2 steps of each side's configurations match the oracle" in said
+    assert "at 205 GFLOP/s" in said
+    assert "Linux <x86>" in said
+
+
+@pytest.mark.browser
+def test_what_was_not_done_is_not_shown(shown, window):
+    shown(values(checked=0, peers=False))
+    assert window.evaluate("document.querySelector('header').className") != "match"
+    said = window.evaluate("document.querySelector('main').textContent")
+    assert "not checked against the oracle" in said
+    assert window.evaluate("document.getElementById('against')") is None

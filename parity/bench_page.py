@@ -87,7 +87,7 @@ def _against(values: Mapping[str, Any]) -> str:
     ]
     return (
         "<p>How many times as fast as each: the median over rounds of the ratio of two runs of "
-        "the same round; `best` is the fastest of the peers.</p>"
+        "the same round; best is the fastest of the peers.</p>"
         f"<div id='against'>{table(['times as fast as', *peers], rows)}</div>"
     )
 

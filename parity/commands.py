@@ -37,7 +37,7 @@ from parity.options import (
     SweepOptions,
 )
 from parity.presets import BENCHED, PROFILED
-from parity.profile import profile, profile_text
+from parity.profiling import profile, profile_text
 from parity.report import report_text, report_values
 from parity.run import run, save_report, save_values
 from parity.sweep import sweep, sweep_text, sweep_values

@@ -606,5 +606,5 @@ def test_the_data_is_prefetched_in_another_thread(tmp_path):
         batch(step),
     )[1]
     options = TrainOptions(out=tmp_path)
-    run_training(OracleTrainer, parts, spec, options, dict)
+    run_training(lambda spec, layout: OracleTrainer(spec), parts, spec, options, dict)
     assert threads == {"prefetch"}

@@ -13,6 +13,7 @@ _PADDLE_NORM = (
     "paddle.sqrt(paddle.add_n([_squared_l2_norm(gradient) for gradient in gradients]))"
 )
 _SCALE = "    return [gradient * scale for gradient in gradients], norm"
+_PADDLE_SCALE = "    return [paddle.scale(gradient, scale) for gradient in gradients], norm"
 
 FAULTS = (
     Fault(
@@ -273,7 +274,7 @@ FAULTS = (
         | paddle(
             "optimizers.py",
             (
-                _SCALE,
+                _PADDLE_SCALE,
                 "    return [g * (clip_norm / paddle.maximum(paddle.full([1], clip_norm, g.dtype), paddle.sqrt(_squared_l2_norm(g)))) for g in gradients], norm",
             ),
         ),
@@ -284,7 +285,7 @@ FAULTS = (
         "Where clipping happens",
         "stream",
         _CLIPPED,
-        mirrored(
+        tensorflow(
             "optimizers.py",
             (
                 _SCALE,
@@ -294,7 +295,7 @@ FAULTS = (
         | paddle(
             "optimizers.py",
             (
-                _SCALE,
+                _PADDLE_SCALE,
                 "    return [paddle.clip(gradient, -0.01, 0.01) for gradient in gradients], norm",
             ),
         ),
@@ -305,7 +306,8 @@ FAULTS = (
         "Where clipping happens",
         "stream",
         _CLIPPED,
-        mirrored("optimizers.py", (_SCALE, "    return list(gradients), norm")),
+        tensorflow("optimizers.py", (_SCALE, "    return list(gradients), norm"))
+        | paddle("optimizers.py", (_PADDLE_SCALE, "    return list(gradients), norm")),
     ),
     Fault(
         "norm-without-embedding",

@@ -80,7 +80,7 @@ FAULTS = (
         tensorflow(
             "layers.py",
             (
-                "    return tf.matmul(inputs, kernel) + bias\n",
+                "    return tf.nn.bias_add(tf.matmul(inputs, kernel), bias)\n",
                 "    half = tf.matmul(tf.cast(inputs, tf.bfloat16), tf.cast(kernel, tf.bfloat16))\n"
                 "    return tf.cast(half, inputs.dtype) + bias\n",
             ),

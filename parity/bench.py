@@ -13,7 +13,6 @@ import platform
 import shutil
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from tabulate import tabulate
-from tqdm import tqdm
 
 from parity.bench_page import bench_html
 from parity.errors import Mismatch, UsageError
@@ -33,6 +31,7 @@ from parity.machine import usable_cores
 from parity.meter import WARM_UP
 from parity.options import BenchOptions
 from parity.products import product_limit
+from parity.progress import Counter
 from parity.report import report_text, report_values
 from parity.run import Outcome
 from parity.spec import Spec
@@ -99,19 +98,15 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     summaries: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
     losses: dict[str, list[float]] = {}
     limits: list[float] = []
-    rounds = tqdm(
-        list(itertools.product(range(options.rounds), cases)),
-        desc="timing",
-        unit="run",
-        leave=False,
-        disable=not sys.stderr.isatty(),
-    )
-    for _, case in rounds:
-        if case == cases[0]:
-            limits.append(product_limit(spec.training.dtype, cores))
-        summary, losses[case.label] = _timed_run(spec, options, data, case)
-        readings[case.label].append(summary["tokens_per_second"]["median"])
-        summaries[case.label].append(summary)
+    runs = list(itertools.product(range(options.rounds), cases))
+    with Counter("timing", len(runs), "run") as progress:
+        for _, case in runs:
+            if case == cases[0]:
+                limits.append(product_limit(spec.training.dtype, cores))
+            summary, losses[case.label] = _timed_run(spec, options, data, case)
+            readings[case.label].append(summary["tokens_per_second"]["median"])
+            summaries[case.label].append(summary)
+            progress.update(f"{case.label} {readings[case.label][-1]:,.0f} tokens/s")
     values = {
         "network": spec.network,
         "preset": options.preset,

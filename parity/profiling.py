@@ -2,17 +2,16 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tabulate import tabulate
-from tqdm import tqdm
 
 from parity.files import make_folder, write_whole
 from parity.generated import generated
 from parity.launch import FRAMEWORKS, Side
 from parity.options import ProfileOptions
+from parity.progress import Counter
 from parity.spec import Spec
 from parity.timeline import PHASES, TABLE, TRACE, joined_traces
 
@@ -37,28 +36,28 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
     if data is None:
         spec, data = generated(spec, options.steps, options.out)
     found, traces = {}, []
-    for framework in tqdm(
-        FRAMEWORKS, desc="profiling", unit="side", leave=False, disable=not sys.stderr.isatty()
-    ):
-        folder = options.out / framework
-        with Side(
-            framework,
-            spec,
-            options.out / "logs" / f"{framework}.log",
-            preset=options.preset,
-            data=data,
-            cache=options.cache,
-            replicas=options.replicas,
-            threads=options.threads,
-            device=options.device,
-            steps=options.steps,
-            profile=folder,
-            debug=options.debug,
-        ) as side:
-            side.wait()
-        found[framework] = json.loads((folder / TABLE).read_text())
-        traces.append(json.loads((folder / TRACE).read_text()))
-        shutil.rmtree(folder)
+    with Counter("profiling", len(FRAMEWORKS), "side") as progress:
+        for framework in FRAMEWORKS:
+            folder = options.out / framework
+            with Side(
+                framework,
+                spec,
+                options.out / "logs" / f"{framework}.log",
+                preset=options.preset,
+                data=data,
+                cache=options.cache,
+                replicas=options.replicas,
+                threads=options.threads,
+                device=options.device,
+                steps=options.steps,
+                profile=folder,
+                debug=options.debug,
+            ) as side:
+                side.wait()
+            found[framework] = json.loads((folder / TABLE).read_text())
+            traces.append(json.loads((folder / TRACE).read_text()))
+            shutil.rmtree(folder)
+            progress.update(framework)
     values = {
         "network": spec.network,
         "preset": options.preset,

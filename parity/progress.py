@@ -15,7 +15,50 @@ def say(message: str) -> None:
     sys.stderr.flush()
 
 
-class Progress:
+class Counter:
+    """Shows how much of some work is done, and the time left; a context.
+
+    Args:
+      label: what is being done.
+      total: how much there is of it.
+      unit: what is counted.
+      done: how much was there before; it tells nothing of the time left.
+    """
+
+    def __init__(self, label: str, total: int, unit: str, done: int = 0):
+        self._label, self._total, self._unit = label, total, unit
+        self._done = self._first = done
+        self._began = self._spoke = time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(desc=label, initial=done, total=total, unit=unit, leave=False)
+
+    def update(self, text: str = "") -> None:
+        """Count one, and say how it stands.
+
+        Args:
+          text: what else to say.
+        """
+        self._done += 1
+        if self._bar is not None:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update()
+        elif time.monotonic() - self._spoke >= _SECONDS_BETWEEN_LINES:
+            self._spoke = time.monotonic()
+            done = self._done - self._first
+            left = (self._spoke - self._began) / done * (self._total - self._done)
+            words = [f"{self._label}: {self._unit} {self._done} of {self._total}"]
+            say(", ".join([*words, *filter(None, [text]), f"{left:,.0f} s left"]))
+
+    def __enter__(self) -> "Counter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class Progress(Counter):
     """Shows steps, loss, perplexity, tokens/s and the time left.
 
     Args:
@@ -24,36 +67,16 @@ class Progress:
     """
 
     def __init__(self, label: str, start: int, stop: int):
-        self._label, self._step, self._stop = label, start, stop
-        self._began, self._first, self._spoke = time.monotonic(), start, time.monotonic()
-        self._bar = None
-        if sys.stderr.isatty():
-            self._bar = tqdm(desc=label, initial=start, total=stop, unit="step", leave=False)
+        super().__init__(label, stop, "step", done=start)
 
-    def update(self, loss: float, tokens_per_second: float) -> None:
+    def trained(self, loss: float, tokens_per_second: float) -> None:
         """Count one step.
 
         Args:
           loss: global loss in nats per token.
           tokens_per_second: recent throughput.
         """
-        self._step += 1
-        text = (
+        self.update(
             f"loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}, "
             f"{tokens_per_second:,.0f} tokens/s"
         )
-        if self._bar is not None:
-            self._bar.set_postfix_str(text, refresh=False)
-            self._bar.update()
-        elif time.monotonic() - self._spoke >= _SECONDS_BETWEEN_LINES:
-            self._spoke = time.monotonic()
-            done = self._step - self._first
-            left = (self._spoke - self._began) / done * (self._stop - self._step)
-            say(f"{self._label}: step {self._step} of {self._stop}, {text}, {left:,.0f} s left")
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

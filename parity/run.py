@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,14 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tqdm import tqdm
-
 from parity.files import make_folder, write_whole
 from parity.fork_server import ForkServer
 from parity.ladder import Ladder, Verdict
 from parity.launch import FRAMEWORKS, Side
 from parity.networks import NETWORKS
 from parity.options import RunOptions
+from parity.progress import Counter
 from parity.spec import Spec
 from parity.trace import clear_trace, wait_for_trace
 
@@ -140,18 +138,10 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
             trace.follow(options.steps, check, delete=not options.keep_traces)
             for trace, check in zip(traces.values(), checks, strict=True)
         ]
-        bar = stack.enter_context(
-            tqdm(
-                desc=f"comparing, {dtype}",
-                total=options.steps,
-                unit="step",
-                leave=False,
-                disable=not sys.stderr.isatty(),
-            )
-        )
+        progress = stack.enter_context(Counter(f"comparing, {dtype}", options.steps, "step"))
         for step, recorded in enumerate(zip(*readers, strict=True)):
             ladder.step(step, dict(zip(traces, recorded, strict=True)))
-            bar.update()
+            progress.update()
             if not ladder.verdict.matches:
                 break  # the sides are stopped, and the step's files stay where they are
         else:

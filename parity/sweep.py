@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
-from tqdm import tqdm
 
 from parity.compare import Distance
 from parity.drawing import DrawnRun, draw
@@ -23,13 +21,12 @@ from parity.fork_server import ForkServer
 from parity.ladder import ONE_STEP, ORACLE, Verdict, climb
 from parity.launch import FRAMEWORKS
 from parity.options import SweepOptions
+from parity.progress import Counter
 from parity.recording import record
 from parity.report import report_values
 from parity.run import Outcome
 from parity.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace import RUNGS
-
-_PLAIN_SECONDS = 30.0  # between lines of progress where there is no terminal
 
 # How the two that were compared stand to each other.
 BETWEEN, FREE, STEP = "between the sides", "from the oracle", "from one step of the oracle"
@@ -120,36 +117,16 @@ def sweep(options: SweepOptions) -> Sweep:
             side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
         }
         file = stack.enter_context(log.open("a"))
-        bar = stack.enter_context(
-            tqdm(
-                desc="sweeping",
-                total=len(runs),
-                unit="run",
-                disable=not sys.stderr.isatty(),
-                leave=False,
-            )
-        )
+        progress = stack.enter_context(Counter("sweeping", len(runs), "run"))
         pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
-        started = said = time.monotonic()
         futures = [pool.submit(attempt, run, servers, options) for run in runs]
         try:
-            for done, future in enumerate(futures, start=1):
+            for future in futures:
                 result = future.result()
                 found.results[result["number"]] = result
                 file.write(json.dumps(result) + "\n")
                 file.flush()
-                bar.set_postfix_str(f"false alarms {len(found.alarms)}", refresh=False)
-                bar.update()
-                now = time.monotonic()
-                if bar.disable and now - said > _PLAIN_SECONDS and done < len(runs):
-                    said = now
-                    left = (now - started) / done * (len(runs) - done)
-                    print(
-                        f"{done} of {len(runs)} runs, false alarms {len(found.alarms)}, about "
-                        f"{left:.0f} s left",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                progress.update(f"false alarms {len(found.alarms)}")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -44,5 +44,5 @@ def timed_steps(
             meter.stop(inputs.num_tokens, steps.waited, product_flops(spec, inputs.batch))
             check_finite(result, step, split_rows(inputs.rows, trainer.replicas))
             state = result.state
-            progress.update(result.loss, meter.recent)
+            progress.trained(result.loss, meter.recent)
             yield inputs, result

@@ -264,7 +264,7 @@ class Run:
                 result = self._train_step(inputs, rate, recorder)
                 flops = product_flops(self.spec, inputs.batch)
                 self.meter.stop(inputs.num_tokens, steps.waited, flops)
-                progress.update(result.loss, self.meter.recent)
+                progress.trained(result.loss, self.meter.recent)
                 self.losses.add(self.step, result.loss, inputs.num_tokens)
                 if not tracing:
                     events.step(

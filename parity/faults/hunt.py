@@ -8,7 +8,6 @@ from that copy, and its trace held against the other side's sound one.
 import itertools
 import json
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
-from tqdm import tqdm
 
 from parity.errors import NumericFailure, SideFailed, UsageError
 from parity.faults.catalogue import CATALOGUE
@@ -32,6 +30,7 @@ from parity.html import report_html
 from parity.ladder import Verdict, climb
 from parity.launch import FRAMEWORKS, ROOT
 from parity.options import FaultOptions
+from parity.progress import Counter
 from parity.recording import record
 from parity.report import report_values
 from parity.run import Outcome
@@ -256,21 +255,13 @@ def hunt(options: FaultOptions) -> list[Finding]:
             side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
         }
         hunting = Hunt(options, servers)
-        bar = stack.enter_context(
-            tqdm(
-                desc="planting faults",
-                total=len(planned),
-                unit="fault",
-                disable=not sys.stderr.isatty(),
-                leave=False,
-            )
-        )
+        progress = stack.enter_context(Counter("planting", len(planned), "fault"))
         pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
         futures = [pool.submit(hunting.find, *each) for each in planned]
         try:
             for number, future in enumerate(futures):
                 findings[number] = future.result()
-                bar.update()
+                progress.update()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -3,10 +3,13 @@
 import math
 import sys
 import time
+from typing import TypeVar
 
 from tqdm import tqdm
 
 _SECONDS_BETWEEN_LINES = 30.0
+
+_Self = TypeVar("_Self", bound="Counter")
 
 
 def say(message: str) -> None:
@@ -50,7 +53,7 @@ class Counter:
             words = [f"{self._label}: {self._unit} {self._done} of {self._total}"]
             say(", ".join([*words, *filter(None, [text]), f"{left:,.0f} s left"]))
 
-    def __enter__(self) -> "Counter":
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *error: object) -> None:

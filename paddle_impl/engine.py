@@ -4,7 +4,6 @@ import os
 import warnings
 from pathlib import Path
 
-from parity.allocator import keep_freed_memory
 from parity.errors import UsageError
 
 
@@ -22,7 +21,6 @@ def load_engine(threads: int, device: str = "cpu"):
       UsageError: if this Paddle lacks the engine, or is not installed.
     """
     del device  # decided when the replicas' places are chosen
-    keep_freed_memory()
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("GLOG_minloglevel", "2")
     # The sum of the replicas' gradients is then always taken in the same order.

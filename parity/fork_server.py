@@ -29,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from parity.allocator import with_huge_pages
 from parity.cli import fail
 from parity.errors import SideFailed, UsageError
 from parity.launch import FOLDERS, ROOT, end_with, interpreter, raise_for
@@ -128,6 +129,8 @@ class ForkServer:
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                     stderr=file,
+                    # as its train.py does
+                    env=with_huge_pages(os.environ) if framework == "paddle" else None,
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None

@@ -31,7 +31,7 @@ def load_engine(threads: int, device: str = "cpu"):
     # threads comes too late: one replica of one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     try:
-        with _without_greeting():
+        with _without_greeting(), _without_keras():
             import tensorflow as tf
     except ImportError as error:
         raise UsageError(f"tensorflow cannot be imported ({error}); allowed: 2.21.0") from None
@@ -49,6 +49,24 @@ def versions() -> dict[str, str]:
     import tensorflow
 
     return {"tensorflow": tensorflow.__version__, "numpy": numpy.__version__}
+
+
+@contextmanager
+def _without_keras():
+    """Keep TensorFlow from loading Keras for its optimisers' sake, if none has asked for it.
+
+    No network here is made of it, and it takes longer than most of the rest. It can be imported
+    as ever afterwards.
+    """
+    if "keras" in sys.modules:
+        yield
+        return
+    sys.modules["keras.src"] = None  # which ends its import; TensorFlow goes on without
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "keras"]:
+            del sys.modules[name]
 
 
 @contextmanager

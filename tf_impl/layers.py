@@ -96,51 +96,52 @@ def _lstm(inputs, real, h, c, kernel, recurrent, bias):
     from_inputs = array(4 * size).unstack(step_gates(tf.matmul(flat, kernel) + bias))
     on_at = array(1).unstack(real)
 
-    def forward(t, h, c, hidden_at, gates_at, h_at, c_at, tanh_at):
+    # What a step leaves is kept in one array: each more has operations of its own in the loop.
+    def forward(t, h, c, kept_at):
         i, f, g, o = tf.split(from_inputs.read(t) + tf.matmul(h, recurrent), 4, axis=1)
         i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
         new_c = f * c + i * g
         tanh_c = tf.tanh(new_c)
         new_h = o * tanh_c
         on = on_at.read(t)
-        return (
-            t + 1,
+        h, c = (
             tf.where(on > 0, new_h, h),
             tf.where(on > 0, new_c, c),
-            hidden_at.write(t, new_h * on),
-            gates_at.write(t, tf.concat([i, f, g, o], axis=1)),
-            h_at.write(t, h),
-            c_at.write(t, c),
-            tanh_at.write(t, tanh_c),
         )
+        return t + 1, h, c, kept_at.write(t, tf.concat([h, c, i, f, g, o, tanh_c], axis=1))
 
-    arrays = [array(size), array(4 * size), array(size), array(size), array(size)]
-    _, last_h, last_c, *written = tf.while_loop(
-        lambda t, *_: t < steps, forward, [0, h, c, *arrays]
+    _, last_h, last_c, kept_at = tf.while_loop(
+        lambda t, *_: t < steps, forward, [0, h, c, array(7 * size)]
     )
-    hidden, gates, before_h, before_c, tanh_c = (each.stack() for each in written)
+    after_h, after_c, *gates, tanh_c = tf.split(kept_at.stack(), 7, axis=2)
+    hidden = after_h * real
 
     def gradient(d_hidden, d_last_h, d_last_c):
-        gates_at, c_at, tanh_at = (
-            array(each.shape[-1]).unstack(each) for each in (gates, before_c, tanh_c)
+        i, f, g, o = gates
+        before_h, before_c = (
+            tf.concat([first[None], after[:-1]], axis=0)
+            for first, after in ((h, after_h), (c, after_c))
         )
-        d_hidden_at, on_at = array(size).unstack(d_hidden), array(1).unstack(real)
+        # What the gates' gradients are multiples of: the first three of c's, the last of h's.
+        of_gates = [
+            g * i * (1 - i),
+            before_c * f * (1 - f),
+            i * (1 - g * g),
+            tanh_c * o * (1 - o),
+        ]
+        of_c = o * (1 - tanh_c * tanh_c)
+        saved = tf.concat([*of_gates, of_c, f, d_hidden], axis=2)
+        saved_at, on_at = array(7 * size).unstack(saved), array(1).unstack(real)
         turned = _turned(recurrent)
 
         def backward(t, d_h, d_c, d_gates_at):
-            i, f, g, o = tf.split(gates_at.read(t), 4, axis=1)
-            tanh_c, on = tanh_at.read(t), on_at.read(t)
-            d_new_h = (d_h + d_hidden_at.read(t)) * on
-            d_new_c = d_c * on + d_new_h * o * (1 - tanh_c * tanh_c)
-            d_gates = tf.concat(
-                [
-                    d_new_c * g * i * (1 - i),
-                    d_new_c * c_at.read(t) * f * (1 - f),
-                    d_new_c * i * (1 - g * g),
-                    d_new_h * tanh_c * o * (1 - o),
-                ],
-                axis=1,
+            of_gates, of_c, f, d_hidden = tf.split(
+                saved_at.read(t), [4 * size, size, size, size], axis=1
             )
+            on = on_at.read(t)
+            d_new_h = (d_h + d_hidden) * on
+            d_new_c = d_c * on + d_new_h * of_c
+            d_gates = tf.concat([d_new_c, d_new_c, d_new_c, d_new_h], axis=1) * of_gates
             d_before = tf.matmul(d_gates, turned)
             return (
                 t - 1,

@@ -60,7 +60,7 @@ FAULTS = (
         "LSTM gates",
         "stream",
         ("gradient/lstm_1/*",),
-        tensorflow("layers.py", ("d_new_h * o * (1 - tanh_c * tanh_c)", "d_new_h * o")),
+        tensorflow("layers.py", ("of_c = o * (1 - tanh_c * tanh_c)", "of_c = o")),
     ),
     Fault(
         "gradient-of-inputs",

@@ -182,7 +182,8 @@ class Trainer:
         from paddle.profiler import Profiler, ProfilerTarget
 
         events = []
-        with Profiler(targets=[ProfilerTarget.CPU]) as profiler:
+        # left to itself it would write a file of its own
+        with Profiler(targets=[ProfilerTarget.CPU], on_trace_ready=lambda _: None) as profiler:
             yield events
         events += read_profile(profiler.profiler_result.get_data(), self._phases)
 

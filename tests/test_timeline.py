@@ -1,6 +1,7 @@
 """Where the time of a step goes: phases, operations, and the trace, of both sides."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -167,13 +168,16 @@ def test_profile_shows_both_sides(tmp_path):
     command += ["--vocabulary-size", "300", "--operations", "3"]
     command += ["--out", tmp_path / "out", "--cache", tmp_path / "cache"]
     command += ["--json", tmp_path / "extra.json"]
-    process = start(command)
+    (tmp_path / "here").mkdir()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = start(command, cwd=tmp_path / "here", env=environment)
     said, errors = process.communicate()
     assert process.returncode == 0, errors
     values = json.loads((tmp_path / "out" / "profile.json").read_text())
     assert values == json.loads((tmp_path / "extra.json").read_text())
     assert set(values["sides"]) == set(FRAMEWORKS)
     assert (tmp_path / "out" / "profile.txt").read_text() in said + "\n"
+    assert {path.name for path in (tmp_path / "here").iterdir()} == set()
     for name in FRAMEWORKS:
         assert len(said.split(f"{name}: operation")[1].split("\n\n")[0].splitlines()) == 5
     trace = json.loads((tmp_path / "out" / "trace.json").read_text())

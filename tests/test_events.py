@@ -119,7 +119,9 @@ def test_summaries_tell_what_ran(runs):
             "peak_memory",
             "resident_memory",
             "product_flops_per_second",
+            "versions",
         }
+        assert summary["versions"][name]
         (peak,) = summary["peak_memory"]
         assert 1e8 < peak < 1e11
         assert 0 < summary["seconds_to_first_step"] < 1000

@@ -46,7 +46,10 @@ class Counter:
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update()
-        elif time.monotonic() - self._spoke >= _SECONDS_BETWEEN_LINES:
+        elif (
+            self._done < self._total
+            and time.monotonic() - self._spoke >= _SECONDS_BETWEEN_LINES
+        ):
             self._spoke = time.monotonic()
             done = self._done - self._first
             left = (self._spoke - self._began) / done * (self._total - self._done)

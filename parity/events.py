@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,8 @@ class EventWriter:
     """
 
     def __init__(self, folder: Path | None, step: int):
-        self._writer = None
-        self._first, self._written = step, 0.0
-        if folder is not None:
-            from tensorboardX import SummaryWriter
-
-            self._writer = SummaryWriter(str(folder), purge_step=step)
+        self._writer: Any = None
+        self._folder, self._first, self._written = folder, step, 0.0
 
     def step(
         self,
@@ -41,14 +38,14 @@ class EventWriter:
           tokens: real tokens of each replica, [replicas], which its own loss is per.
         """
         recent = time.monotonic() - self._written < _SECONDS_BETWEEN
-        if self._writer is None or (recent and step >= self._first + _ALWAYS):
+        if self._folder is None or (recent and step >= self._first + _ALWAYS):
             return
         self._written = time.monotonic()
-        self._writer.add_scalar("loss/global", result.loss, step)
+        self.scalar("loss/global", step, result.loss)
         for replica, loss in enumerate(result.losses * tokens.sum() / np.maximum(tokens, 1)):
-            self._writer.add_scalar(f"loss/replica_{replica}", loss, step)
-        self._writer.add_scalar("tokens_per_second", tokens_per_second, step)
-        self._writer.add_scalar("learning_rate", learning_rate, step)
+            self.scalar(f"loss/replica_{replica}", step, loss)
+        self.scalar("tokens_per_second", step, tokens_per_second)
+        self.scalar("learning_rate", step, learning_rate)
 
     def perplexity(self, split: str, step: int, value: float) -> None:
         """Write a split's perplexity."""
@@ -56,8 +53,13 @@ class EventWriter:
 
     def scalar(self, name: str, step: int, value: float) -> None:
         """Write one number."""
-        if self._writer is not None:
-            self._writer.add_scalar(name, value, step)
+        if self._folder is None:
+            return
+        if self._writer is None:  # not before the first step, which it would hold up
+            from tensorboardX import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._first)
+        self._writer.add_scalar(name, value, step)
 
     def __enter__(self) -> "EventWriter":
         return self

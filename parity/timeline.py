@@ -31,6 +31,7 @@ TRACE, TABLE = "trace.json", "profile.json"  # in the folder of a profile
 _STEPS = 35  # unless told
 _FEWEST = WARM_UP + 4
 _TRACED = 3  # steps in the trace: more is slow to open
+_PYTHON = "Python"  # the thread of what is done for all replicas at once
 _BRIEF = 1.0  # microseconds; the trace leaves out what is briefer, as parts of loops are
 
 
@@ -114,8 +115,8 @@ def summarise(events: Iterable[Event], steps: Sequence[Step], replicas: int) -> 
     """Return where the time of a step went, in milliseconds.
 
     Replicas work side by side, so that an operation counts with its share of a replica's time:
-    what all replicas spend in it, over their number. What a step takes beyond all operations is
-    `idle`: waiting for another replica, and choosing what to run next.
+    what all replicas spend in it, over their number. For Python all of them wait. What a step
+    takes beyond all this is `idle`: waiting for another replica, and choosing what to run next.
 
     Returns:
       Plain values: `milliseconds_per_step`, `phases` (phase -> milliseconds), `idle`, and
@@ -127,7 +128,7 @@ def summarise(events: Iterable[Event], steps: Sequence[Step], replicas: int) -> 
     for event in events:
         key = event.phase, event.operation
         own = (event.duration - event.within) / 1e3 / len(steps)
-        spent[key] += own if event.phase == "data" else own / replicas
+        spent[key] += own if event.thread == _PYTHON else own / replicas
         calls[key] += 1
     phases = {phase: sum(spent[key] for key in spent if key[0] == phase) for phase in PHASES}
     whole = _milliseconds(steps)
@@ -218,7 +219,7 @@ def _of_host(steps: Sequence[Step], events: Sequence[Event]) -> list[Event]:
 
     def add(operation: str, phase: str, start: float, end: float) -> None:
         if end > start:
-            found.append(Event(operation, operation, phase, "Python", start, end - start))
+            found.append(Event(operation, operation, phase, _PYTHON, start, end - start))
 
     for step in steps:
         began = _epoch(step.started)

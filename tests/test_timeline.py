@@ -22,7 +22,8 @@ def test_a_step_is_shared_out():
         event(duration=3000.0),
         event(duration=1000.0, at="1"),
         event("while", duration=5000.0, within=4000.0),
-        event("wait", "data", duration=2000.0),
+        event("wait", "data", duration=2000.0, at="Python"),
+        event("fetch", "other", duration=1000.0, at="Python"),
         event("sum", "all-reduce", duration=500.0),
     ]
     steps = [Step(10, 0.0, 0.001, 0.010), Step(10, 0.010, 0.001, 0.010)]
@@ -36,17 +37,17 @@ def test_a_step_is_shared_out():
             "backward": 0.0,
             "all-reduce": 0.125,
             "update": 0.0,
-            "other": 0.0,
+            "other": 0.5,
         }
     )
-    assert found["idle"] == pytest.approx(10 - 1 - 1.25 - 0.125)
+    assert found["idle"] == pytest.approx(10 - 1 - 1.25 - 0.125 - 0.5)
     assert found["operations"][0] == {
         "phase": "forward",
         "operation": "MatMul",
         "calls": 1.0,
         "milliseconds": 1.0,
     }
-    assert sum(each["milliseconds"] for each in found["operations"]) == pytest.approx(2.375)
+    assert sum(each["milliseconds"] for each in found["operations"]) == pytest.approx(2.875)
 
 
 def test_what_runs_at_once_has_a_lane_of_its_own():

@@ -22,6 +22,7 @@ from parity.steps import (
     fed_axes,
     join_activation_gradients,
     join_activations,
+    recorded_activations,
     split_feeds,
 )
 
@@ -148,7 +149,8 @@ class Trainer:
         outputs = self._outputs
         wanted = [outputs.loss, *outputs.state.values(), self._norm]
         if record:
-            wanted += [*outputs.activations.values(), *self._gradients, *self._clipped]
+            wanted += recorded_activations(self.spec, outputs.activations, inputs).values()
+            wanted += [*self._gradients, *self._clipped]
             wanted += self._activation_gradients.values()
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
         values = self._train.run([variable.name for variable in wanted], feeds)
@@ -195,7 +197,7 @@ class Trainer:
         return self._decoder
 
     def _record(self, inputs, values):
-        names = list(self._outputs.activations)
+        names = list(recorded_activations(self.spec, self._outputs.activations, inputs))
         activations = dict(zip(names, values, strict=False))
         values = values[len(names) :]
         count = 2 * len(self._gradients)

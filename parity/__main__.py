@@ -8,7 +8,9 @@ import sys
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if __name__ == "__main__":
+    from parity.allocator import keep_freed_memory
     from parity.cli import main
     from parity.commands import parity
 
+    keep_freed_memory()
     sys.exit(main(parity))

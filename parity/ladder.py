@@ -64,8 +64,9 @@ from parity.rounding import Rounding, rounding_of_scores
 from parity.signatures import Evidence
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, dropout_masks
+from parity.threads import at_once
 from parity.tolerances import ONE_STEP_TIMES, TABLE
-from parity.trace import RUNGS, Trace, records_logits
+from parity.trace import RUNGS, Trace
 
 ORACLE = "oracle"
 ONE_STEP = "oracle, one step"
@@ -203,7 +204,15 @@ class Ladder:
         if self._isolation is not None:
             self._step_isolated(self._isolation, step, tensors, inputs)
             return
-        expected = self._expect(self._oracle, inputs, step, batch)
+        expected, *one_steps = at_once(
+            [
+                partial(self._expect, self._oracle, inputs, step, batch),
+                *(
+                    partial(self._one_step, side, inputs, step, tensors[side])
+                    for side in self.sides
+                ),
+            ]
+        )
         free, found = [], []
         drawn: dict[str, Distance] = {}
         shared: dict[str, Tensors] = {}
@@ -222,8 +231,7 @@ class Ladder:
             found.append(mismatch)
         self.verdict.history.add(step, tensors, shared, drawn)
         self.rounding = {}
-        for side in self.sides:
-            one_step = self._one_step(side, inputs, step, tensors[side])
+        for side, one_step in zip(self.sides, one_steps, strict=True):
             one_step = self._shares(one_step, tensors[side], inputs)
             rounding = self._rounding_of(side, inputs, tensors[side], one_step)
             found.append(
@@ -470,8 +478,6 @@ class Ladder:
         self, expected: dict[str, np.ndarray], step: int, batch: Tensors
     ) -> dict[str, np.ndarray]:
         """Add what a trace records beside what a network computes."""
-        if not records_logits(expected["forward/logits"].size):
-            del expected["forward/logits"]
         expected |= {name: batch[name] for name in batch if name.startswith("batch/")}
         # what the schedule says, not what the side says it used
         return expected | {"batch/learning_rate": np.array(self._rate(step))}

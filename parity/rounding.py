@@ -20,6 +20,7 @@ computation several times with random perturbations of the size of its roundoff.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from parity.oracle.networks import NETWORKS
 from parity.oracle.optimizers import update_slots
 from parity.spec import Spec
 from parity.steps import StepInputs
+from parity.threads import at_once
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
 
@@ -147,13 +149,20 @@ class Rounding:
     def _measure(self, runs: int) -> None:
         """Take the root mean square over some runs of the greatest error in each tensor."""
         squares: dict[str, float] = {}
-        for run in range(runs):
-            for name, array in self._disturbed(run).items():
-                error = np.subtract(array, self.exact[name], dtype=np.float64)
-                worst = float(np.abs(error).max(initial=0.0))
+        for errors in at_once([partial(self._errors, run) for run in range(runs)]):
+            for name, worst in errors.items():
                 squares[name] = squares.get(name, 0.0) + worst**2
         self._measured = {name: float(np.sqrt(s / runs)) for name, s in squares.items()}
         self._runs = runs
+
+    def _errors(self, run: int) -> dict[str, float]:
+        """Return the greatest error in each tensor of a run in float32."""
+        return {
+            name: float(
+                np.abs(np.subtract(array, self.exact[name], dtype=np.float64)).max(initial=0.0)
+            )
+            for name, array in self._disturbed(run).items()
+        }
 
     def _disturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
@@ -208,14 +217,20 @@ class _Moves:
 
     def any(self, array: np.ndarray, units: float | np.ndarray = 1.0) -> np.ndarray:
         """Return it in float32, each element moved by up to so many unit roundoffs."""
-        by = self._draw.uniform(-UNIT["float32"], UNIT["float32"], np.shape(array)) * units
-        return np.asarray(array * (1 + by), np.float32)
+        # in place and in float32: the softmax of a large vocabulary is moved, too
+        moved = self._draw.random(np.shape(array), np.float32)  # in [0, 1)
+        moved -= np.float32(0.5)
+        moved *= np.float32(2 * UNIT["float32"]) * units
+        moved *= array
+        moved += array
+        return moved
 
     def of_exponentials(self, array: np.ndarray) -> np.ndarray:
         """Return what comes of exponentials, moved."""
         size = np.abs(array)
         saturated = (size > _FROM) & (size <= 1)
-        return self.any(array, np.where(saturated, _SATURATED, _EXPONENTIALS))
+        units = np.where(saturated, np.float32(_SATURATED), np.float32(_EXPONENTIALS))
+        return self.any(array, units)
 
     def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
         """Return the weights of a snapshot by the names of their parameters, moved."""

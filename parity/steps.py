@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.errors import NumericFailure
 from parity.networks import NETWORKS
-from parity.networks.network import Axes
+from parity.networks.network import Axes, records_logits
 from parity.replicas import split_rows
 from parity.spec import Spec
 
@@ -192,6 +192,19 @@ def split_feeds(
         has_tokens = inputs.batch["lengths"][start:stop].any()
         feeds.append(feed | {"scale": scale if has_tokens else np.zeros_like(scale)})
     return feeds
+
+
+def recorded_activations(
+    spec: Spec, activations: Mapping[str, Any], inputs: StepInputs
+) -> dict[str, Any]:
+    """Return those of a network's activations that a trace holds of a batch."""
+    declared = NETWORKS[spec.network].activations(spec.model)
+    sizes = axis_sizes(spec, inputs.batch)
+    return {
+        name: activation
+        for name, activation in activations.items()
+        if name != "logits" or records_logits(math.prod(shape_of(declared[name], sizes)))
+    }
 
 
 def fed_axes(spec: Spec) -> dict[str, Axes]:

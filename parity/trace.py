@@ -54,15 +54,6 @@ _OWN_HEADER = ("framework", "dtype", "run", "tolerances", "versions")
 DTYPES = ("float64", "float32")
 LAST_STEP = 999_999  # six digits in the name of its file
 
-# Logits of more elements than this are left out of a trace: they would be most of its bytes,
-# and what they decide is recorded all the same (token_loss, gradients of kernel and bias).
-MOST_LOGITS = 4_000_000
-
-
-def records_logits(elements: int) -> bool:
-    """Return whether a trace records logits of so many elements."""
-    return elements <= MOST_LOGITS
-
 
 def step_file(step: int) -> str:
     """Return the name of a step's file."""

@@ -44,7 +44,7 @@ from parity.replicas import split_rows
 from parity.spec import Spec, learning_rate
 from parity.steps import StepInputs, StepResult, check_finite, step_inputs
 from parity.timeline import profile_training
-from parity.trace import Writer, records_logits
+from parity.trace import Writer
 
 _SPLITS = ("train", "valid", "test")
 
@@ -567,7 +567,7 @@ def _trace_tensors(
     inputs: StepInputs, result: StepResult, rate: float, sizes: list[int], spec: Spec
 ) -> dict[str, np.ndarray]:
     carried = NETWORKS[spec.network].state(spec.model)
-    tensors = {
+    return {
         **{f"batch/{name}": array for name, array in inputs.batch.items()},
         "batch/carry": np.array(inputs.carry),
         "batch/sizes": np.array(sizes),
@@ -577,9 +577,6 @@ def _trace_tensors(
         "loss/global": result.losses.sum(),
         "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
     } | dict(result.tensors)
-    if not records_logits(tensors["forward/logits"].size):
-        tensors.pop("forward/logits", None)
-    return tensors
 
 
 class _Stopped:

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import STEPS
+from conftest import STEPS, write_text
 
 from parity.compare import tensor_names
 from parity.ladder import ORACLE, climb
+from parity.networks.network import MOST_LOGITS, records_logits
 from parity.report import describe_mismatch
 from parity.spec import Spec
 
@@ -96,3 +97,24 @@ def test_the_learning_rate_decays_by_epochs(run_both):
     for trace in traces.values():
         rates = [float(trace.read(step)["batch/learning_rate"]) for step in range(STEPS)]
         assert rates == [1.0] * 5 + [0.5] * 2
+
+
+def test_logits_are_recorded_up_to_a_size():
+    assert records_logits(4_000_000)
+    assert not records_logits(4_000_001)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_too_many_logits_are_left_out_and_what_they_decide_is_compared(
+    run_both, tmp_path, dtype
+):
+    text = write_text(tmp_path / "many", train_tokens=2 * 64 * 40 + 1, words=5000)
+    sizes = {"vocabulary_size": 3000, "batch_size": 64, "time": 40, "steps": 2, "data": text}
+    traces = run_both(dtype=dtype, **sizes)
+    for trace in traces.values():
+        found = Spec.from_json(trace.header["spec"]).model.vocabulary_size
+        assert 64 * 40 * found > MOST_LOGITS
+        assert "forward/logits" not in trace.read(0)
+        assert "forward/token_loss" in trace.read(0)
+    verdict = climb(list(traces.values()))
+    assert verdict.matches, verdict.mismatches[0]

@@ -8,7 +8,7 @@ import pytest
 from oracle_side import random_inputs, share_of_rows, small_spec
 
 from parity.initial import initial_snapshot
-from parity.oracle.layers import sigmoid
+from parity.oracle.layers import log_softmax, project, sigmoid
 from parity.oracle.networks import language_model
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.training import Oracle
@@ -295,3 +295,43 @@ def test_large_logits_do_not_overflow():
     weights["softmax/bias"] = weights["softmax/bias"] + 1e4
     with np.errstate(over="raise", invalid="raise"):
         assert np.isfinite(loss_of(spec, weights, inputs, state))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("lengths", "vocabulary"), [((40, 0, 33), 9_000), ((2, 1, 0), 5)])
+def test_a_large_vocabulary_is_done_by_blocks_and_comes_out_the_same(
+    lengths, vocabulary, dtype
+):
+    """73 rows of 9,000 are six blocks, the last one smaller."""
+    draw, time = np.random.default_rng(4), max(lengths)
+    real = np.arange(time) < np.array(lengths)[:, None]
+    outputs, kernel, bias = (
+        draw.normal(size=shape).astype(dtype)
+        for shape in ((3, time, 6), (6, vocabulary), (vocabulary,))
+    )
+    targets = draw.integers(0, vocabulary, real.shape)
+    found, gradients = project(outputs, real, targets, kernel, bias)
+
+    wide = np.float64
+    logits = outputs.astype(wide) @ kernel.astype(wide) + bias
+    log_p = log_softmax(logits)
+    losses = -np.take_along_axis(log_p, targets[:, :, None], 2)[:, :, 0]
+    d_logits = np.exp(log_p)
+    np.put_along_axis(
+        d_logits,
+        targets[:, :, None],
+        np.take_along_axis(d_logits, targets[:, :, None], 2) - 1,
+        2,
+    )
+    d_logits = d_logits * real[:, :, None] / real.sum()
+    expected = (
+        d_logits @ kernel.T.astype(wide),
+        np.einsum("bti,btv->iv", outputs.astype(wide), d_logits),
+        d_logits.sum(axis=(0, 1)),
+    )
+    bound = {"float64": 1e-13, "float32": 1e-5}[dtype]
+    for mine, other in zip(gradients, expected, strict=True):
+        assert mine.dtype == dtype
+        np.testing.assert_allclose(mine, other, bound, bound * np.abs(other).max())
+    np.testing.assert_allclose(found["token_loss"], losses * real, bound, bound)
+    np.testing.assert_allclose(found["logits"], logits * real[:, :, None], bound, bound)

@@ -14,6 +14,7 @@ from parity.steps import (
     fed_axes,
     join_activation_gradients,
     join_activations,
+    recorded_activations,
     split_feeds,
 )
 from tf_impl.decode import Decoder
@@ -198,7 +199,11 @@ class Trainer:
             "update": self._update,
         }
         if record:
-            wanted["activations"] = [each.activations for each in outputs]
+            by_tower = {
+                name: [each.activations[name] for each in outputs]
+                for name in outputs[0].activations
+            }
+            wanted["activations"] = recorded_activations(self.spec, by_tower, inputs)
             wanted["gradient"] = self._gradients
             wanted["clipped_gradient"] = self._clipped
             wanted["activation_gradients"] = self._activation_gradients
@@ -252,11 +257,7 @@ class Trainer:
         return self._session.run(wanted, feeds, options, self._profile[-1])
 
     def _record(self, inputs, values):
-        activations = {
-            name: [each[name] for each in values["activations"]]
-            for name in self._outputs[0].activations
-        }
-        tensors = join_activations(self.spec, activations, inputs)
+        tensors = join_activations(self.spec, values["activations"], inputs)
         fed = {
             name: [each[name] for each in values["activation_gradients"]]
             for name in self._activation_gradients[0]

@@ -7,6 +7,15 @@ from typing import Any
 # A shape whose parts may be names: "batch" for the rows, "time" and "source_time" for steps.
 Axes = tuple[int | str, ...]
 
+# Logits of more elements than this are left out of a trace: they would be most of its bytes,
+# and what they decide is recorded all the same (token_loss, gradients of kernel and bias).
+MOST_LOGITS = 4_000_000
+
+
+def records_logits(elements: int) -> bool:
+    """Return whether a trace records logits of so many elements, padding included."""
+    return elements <= MOST_LOGITS
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -37,7 +46,8 @@ class Network:
       state: of a model, what one batch hands to the next: name -> shape without the rows.
       masks: of a model, where dropout acts, in the order of drawing: name -> axes.
       activations: of a model, what a trace holds of the forward pass, in the order in which a
-        fault would show: name -> axes. Beyond a row's length each is zero.
+        fault would show: name -> axes. Beyond a row's length each is zero. "logits" may be too
+        many: see `records_logits`.
       loop: of a model, which activations one loop over time computes together, each step of all
         of them before the next step of any, in the order within a step.
       taps: of a model, those of the activations that one layer hands to the next, lower layers

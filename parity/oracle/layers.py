@@ -12,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from parity.networks.network import records_logits
+
 Arrays = dict[str, np.ndarray]
 State = tuple[np.ndarray, ...]  # (h, c) of an LSTM, (h,) of a GRU, each [batch, hidden]
 
+
+# Elements of logits at a time, 1 MB: what is done to them then stays in a core's cache.
+_BLOCK = 2**17
 
 _disturb: ContextVar[Callable[[np.ndarray], np.ndarray] | None] = ContextVar(
     "disturb", default=None
@@ -60,6 +65,63 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted
 
 
+def project(
+    outputs: np.ndarray,
+    real: np.ndarray,
+    targets: np.ndarray,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> tuple[Arrays, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Project to the vocabulary and take the cross entropy, forward and backward.
+
+        logits = outputs kernel + bias,   loss = log(sum(exp(logits))) - logits at the target
+
+    With a large vocabulary it is most of the work, and so done at the real positions alone, and
+    in place.
+
+    Args:
+      outputs: [batch, time, hidden].
+      real: bool [batch, time].
+      targets: [batch, time].
+      kernel, bias: [hidden, vocabulary], [vocabulary].
+
+    Returns:
+      token_loss [batch, time] and, where a trace records them, logits [batch, time,
+      vocabulary], both zero where not real; and the gradients of the mean loss of the real
+      positions with respect to outputs, kernel and bias.
+    """
+    inputs, wanted, places = outputs[real], targets[real], np.argwhere(real)
+    logits = inputs @ kernel  # [real tokens, vocabulary]; in the end their gradient
+    losses = np.zeros(len(inputs), logits.dtype)
+    found = {"token_loss": np.zeros(targets.shape, logits.dtype)}
+    if records_logits(targets.size * len(bias)):
+        found["logits"] = np.zeros((*targets.shape, len(bias)), logits.dtype)
+    rows = max(1, _BLOCK // len(bias))
+    for start in range(0, len(inputs), rows):
+        block = slice(start, start + rows)
+        x = logits[block]
+        x += bias
+        if "logits" in found:
+            found["logits"][tuple(places[block].T)] = x
+        x -= x.max(axis=1, keepdims=True)
+        at_target = np.arange(len(x)), wanted[block]
+        losses[block] = -x[at_target]
+        np.exp(x, out=x)
+        total = held(x.sum(axis=1, keepdims=True))
+        losses[block] += np.log(total[:, 0])
+        softmax = held(np.divide(x, total, out=x))
+        # The gradient of softmax cross entropy is softmax minus one at the target.
+        softmax[at_target] -= 1
+        np.divide(softmax, len(inputs), out=x)
+    found["token_loss"][real] = losses
+    d_outputs = np.zeros_like(outputs)
+    d_outputs[real] = logits @ kernel.T
+    # One row after the other, not by blocks: where parity/rounding.py runs this in float32, it
+    # is to err by as much as the frameworks, whose sum this is the longest of.
+    d_bias = logits.sum(axis=0)
+    return found, (d_outputs, inputs.T @ logits, d_bias)
+
+
 def lstm_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     """Take one step of an LSTM layer.
 
@@ -77,8 +139,8 @@ def lstm_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     Source: Zaremba et al. 2014, section 3.1; no peepholes, no added forget bias.
     """
     h, c = state
-    i, f, g, o = np.split(a + h @ u, 4, axis=1)
-    i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
+    gates = _gates(a + h @ u, 4)
+    (i, f, o), g = sigmoid(gates[[0, 1, 3]]), tanh(gates[2])
     new_c = f * c + i * g
     tanh_c = tanh(new_c)
     return (o * tanh_c, new_c), (i, f, g, o, h, c, tanh_c)
@@ -121,10 +183,9 @@ def gru_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
       product instead. One bias, on the side of the input.
     """
     (h,) = state
-    a_r, a_z, a_c = np.split(a, 3, axis=1)
-    u_r, u_z, u_c = np.split(h @ u, 3, axis=1)
-    r, z = sigmoid(a_r + u_r), sigmoid(a_z + u_z)
-    c = tanh(a_c + r * u_c)
+    of_input, of_state = _gates(a, 3), _gates(h @ u, 3)
+    (r, z), u_c = sigmoid(of_input[:2] + of_state[:2]), of_state[2]
+    c = tanh(of_input[2] + r * u_c)
     return (z * h + (1 - z) * c,), (r, z, c, u_c, h)
 
 
@@ -140,6 +201,11 @@ def gru_step_backward(
     d_product = np.concatenate([d_r, d_z, d_c * r], axis=1)  # with respect to h U
     d_a = np.concatenate([d_r, d_z, d_c], axis=1)
     return d_a, h.T @ d_product, (d_new_h * z + d_product @ u.T,)
+
+
+def _gates(x: np.ndarray, count: int) -> np.ndarray:
+    """Return [count, batch, hidden] of [batch, count * hidden]."""
+    return x.reshape(len(x), count, -1).swapaxes(0, 1)
 
 
 CELLS = {"lstm": (lstm_step, lstm_step_backward), "gru": (gru_step, gru_step_backward)}
@@ -161,6 +227,8 @@ def held_step(
       `held_step_backward` needs.
     """
     new, saved = CELLS[cell][0](a, state, u)
+    if on.all():
+        return new[0], new, saved
     held = tuple(np.where(on, after, before) for after, before in zip(new, state, strict=True))
     return np.where(on, new[0], 0), held, saved
 
@@ -169,6 +237,9 @@ def held_step_backward(
     cell: str, d_output: np.ndarray, d_state: State, saved: Any, u: np.ndarray, on: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, State]:
     """Go back through `held_step`: gradients with respect to a, u and the state before it."""
+    if on.all():
+        d_h, *d_others = d_state
+        return CELLS[cell][1]((d_h + d_output, *d_others), saved, u)
     d_h, *d_others = (np.where(on, d, 0) for d in d_state)
     d_h = d_h + np.where(on, d_output, 0)
     d_a, d_u, d_before = CELLS[cell][1]((d_h, *d_others), saved, u)

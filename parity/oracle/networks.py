@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from parity.networks.language_model import LanguageModelSpec
-from parity.oracle.layers import held, lstm_backward, lstm_forward
+from parity.oracle.layers import lstm_backward, lstm_forward, project
 from parity.oracle.seq2seq import seq2seq
 
 Arrays = dict[str, np.ndarray]
@@ -32,7 +32,8 @@ def language_model(
 
     Returns:
       activations: embedded, lstm_k/hidden [batch, time, ...], h, c [batch, layers, hidden],
-        logits [batch, time, vocabulary], token_loss [batch, time], all zero on padding.
+        logits [batch, time, vocabulary] if a trace records them, token_loss [batch, time], all
+        zero on padding.
       gradients: parameter name -> array, of the loss.
     """
     layers = range(model.num_layers)
@@ -58,32 +59,15 @@ def language_model(
         final.append((h, c))
     activations["h"] = np.stack([h for h, _ in final], axis=1)
     activations["c"] = np.stack([c for _, c in final], axis=1)
-    # At real positions alone, and in place: with a large vocabulary it is most of the work.
-    top = (x * kept[-1])[real]  # [real tokens, hidden]
-    logits = top @ weights["softmax/kernel"]
-    logits += weights["softmax/bias"]
-    activations["logits"] = np.zeros((rows, time, logits.shape[1]), logits.dtype)
-    activations["logits"][real] = logits
-    logits -= logits.max(axis=1, keepdims=True)
-    at_target = (np.arange(len(top)), batch["targets"][real])
-    losses = -logits[at_target]
-    softmax = np.exp(logits, out=logits)
-    total = held(softmax.sum(axis=1, keepdims=True))
-    softmax = held(np.divide(softmax, total, out=softmax))
-    losses += np.log(total[:, 0])
-    activations["token_loss"] = np.zeros((rows, time), losses.dtype)
-    activations["token_loss"][real] = losses
+    projected, (d_x, *d_softmax) = project(
+        x * kept[-1], real, batch["targets"], weights["softmax/kernel"], weights["softmax/bias"]
+    )
+    activations |= projected
 
-    # Backward: the gradient of softmax cross entropy is softmax minus one at the target.
+    # Backward.
     gradients: Arrays = {}
     d_activations = {} if d_activations is None else d_activations
-    d_logits = softmax
-    d_logits[at_target] -= 1
-    d_logits /= len(top)
-    gradients["softmax/bias"] = d_logits.sum(axis=0)
-    gradients["softmax/kernel"] = top.T @ d_logits
-    d_x = np.zeros_like(x)
-    d_x[real] = d_logits @ weights["softmax/kernel"].T
+    gradients["softmax/kernel"], gradients["softmax/bias"] = d_softmax
     d_x = d_x * kept[-1]
     for k in reversed(layers):
         d_activations[f"lstm_{k}/hidden"] = d_x

@@ -16,12 +16,11 @@ from parity.oracle.layers import (
     State,
     attention_backward,
     attention_forward,
-    held,
     held_step,
     held_step_backward,
-    log_softmax,
     memory_backward,
     memory_forward,
+    project,
     reverse_rows,
     rnn_backward,
     rnn_forward,
@@ -64,7 +63,7 @@ def seq2seq(
     """
     activations, saved = forward(model, weights, batch, masks)
     gradients = {name: np.zeros_like(array) for name, array in weights.items()}
-    d_outputs = _projection_backward(weights, batch, saved["projection"], gradients)
+    d_outputs, gradients["softmax/kernel"], gradients["softmax/bias"] = saved["projection"]
     if "attentional" in masks:
         d_outputs = d_outputs * masks["attentional"]
     d_activations = {} if d_activations is None else d_activations
@@ -98,7 +97,10 @@ def forward(
     )
     decoded, decoder = _decoder_forward(model, weights, batch, masks, memory, states)
     outputs = decoded["attention/output"] * masks.get("attentional", 1.0)
-    projected, projection = _projection_forward(weights, batch, outputs)
+    real = np.arange(batch["targets"].shape[1]) < batch["lengths"][:, None]
+    projected, projection = project(
+        outputs, real, batch["targets"], weights["softmax/kernel"], weights["softmax/bias"]
+    )
     saved = {"encoder": encoder, "memory": memory, "decoder": decoder}
     return activations | decoded | projected, saved | {"projection": projection}
 
@@ -355,39 +357,6 @@ def _decoder_backward(
     d_activations["decoder/embedded"] = d_x
     np.add.at(gradients["decoder/embed/table"], tokens, d_x)
     return d_memory, d_states
-
-
-def _projection_forward(
-    weights: Weights, batch: Mapping[str, np.ndarray], outputs: np.ndarray
-) -> tuple[Arrays, tuple]:
-    """Project to the vocabulary and take the cross entropy, at the real positions alone."""
-    targets = batch["targets"]
-    real = np.arange(targets.shape[1]) < batch["lengths"][:, None]
-    inputs = outputs[real]  # [real tokens, hidden]
-    logits = inputs @ weights["softmax/kernel"] + weights["softmax/bias"]
-    log_probs = log_softmax(logits)
-    found = {
-        "logits": np.zeros((*targets.shape, logits.shape[1]), logits.dtype),
-        "token_loss": np.zeros(targets.shape, logits.dtype),
-    }
-    found["logits"][real] = logits
-    found["token_loss"][real] = -log_probs[np.arange(len(inputs)), targets[real]]
-    return found, (inputs, log_probs, real)
-
-
-def _projection_backward(
-    weights: Weights, batch: Mapping[str, np.ndarray], saved: tuple, gradients: Arrays
-) -> np.ndarray:
-    """Return the gradient of `outputs`; that of the logits is softmax minus the target."""
-    inputs, log_probs, real = saved
-    d_logits = held(np.exp(log_probs))
-    d_logits[np.arange(len(inputs)), batch["targets"][real]] -= 1
-    d_logits /= batch["lengths"].sum()
-    gradients["softmax/bias"] += d_logits.sum(axis=0)
-    gradients["softmax/kernel"] += inputs.T @ d_logits
-    d_outputs = np.zeros((*real.shape, inputs.shape[1]), inputs.dtype)
-    d_outputs[real] = d_logits @ weights["softmax/kernel"].T
-    return d_outputs
 
 
 def _asks_first(model: Seq2seqSpec) -> bool:

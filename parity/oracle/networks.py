@@ -38,7 +38,7 @@ def language_model(
     """
     layers = range(model.num_layers)
     kept = [masks.get(name, 1.0) for name in ("embedded", *(f"lstm_{k}" for k in layers))]
-    rows, time = batch["tokens"].shape
+    time = batch["tokens"].shape[1]
     real = np.arange(time) < batch["lengths"][:, None]
     on = real[:, :, None]
 

@@ -87,11 +87,17 @@ def flags(**values) -> list[str]:
     return words
 
 
-def write_text(folder: Path, train_tokens: int = 7 * 20 + 4, words: int = 30) -> Path:
-    """Write sentences of 1 to 9 words, a given number of tokens with `<eos>` in train.txt."""
+def write_text(
+    folder: Path, train_tokens: int = 7 * 20 + 4, words: int = 30, other_tokens: int = 60
+) -> Path:
+    """Write sentences of 1 to 9 words, as many tokens with `<eos>` as are asked for."""
     folder.mkdir(parents=True)
     draw = random.Random(7)
-    for split, tokens in (("train", train_tokens), ("valid", 60), ("test", 60)):
+    for split, tokens in (
+        ("train", train_tokens),
+        ("valid", other_tokens),
+        ("test", other_tokens),
+    ):
         lines = []
         while tokens > 0:
             length = min(draw.randint(2, 10), tokens)

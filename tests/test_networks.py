@@ -108,7 +108,8 @@ def test_logits_are_recorded_up_to_a_size():
 def test_too_many_logits_are_left_out_and_what_they_decide_is_compared(
     run_both, tmp_path, dtype
 ):
-    text = write_text(tmp_path / "many", train_tokens=2 * 64 * 40 + 1, words=5000)
+    tokens = 64 * 40 + 1
+    text = write_text(tmp_path / "many", 2 * tokens, words=5000, other_tokens=tokens)
     sizes = {"vocabulary_size": 3000, "batch_size": 64, "time": 40, "steps": 2, "data": text}
     traces = run_both(dtype=dtype, **sizes)
     for trace in traces.values():

@@ -86,8 +86,8 @@ def profile_text(values: Mapping[str, Any], operations: int) -> str:
         "",
         _phases(sides),
         "",
-        "in operations: of all replicas, over their number; idle: what the step takes beyond "
-        "them",
+        "in operations: of all replicas, over how many run at once; idle: what the step takes "
+        "beyond them",
     ]
     for name, side in sides.items():
         rows = [

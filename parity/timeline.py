@@ -16,7 +16,7 @@ from typing import Any
 
 from parity.errors import UsageError
 from parity.files import make_folder, write_whole
-from parity.machine import Layout
+from parity.machine import Layout, replicas_at_once
 from parity.meter import WARM_UP, Meter, Step
 from parity.options import TrainOptions
 from parity.spec import Spec
@@ -101,7 +101,7 @@ def profile_training(
         "spec": spec.to_json(),
         "steps": len(profiled),
         "unprofiled_milliseconds_per_step": _milliseconds(plain),
-        **summarise(events, profiled, layout.replicas),
+        **summarise(events, profiled, replicas_at_once(layout.replicas, options.device)),
     }
     last = profiled[:_TRACED][-1]
     until = _epoch(last.started + last.seconds)
@@ -111,12 +111,16 @@ def profile_training(
     write_whole(folder / TABLE, json.dumps(values, indent=2).encode() + b"\n")
 
 
-def summarise(events: Iterable[Event], steps: Sequence[Step], replicas: int) -> dict[str, Any]:
+def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> dict[str, Any]:
     """Return where the time of a step went, in milliseconds.
 
-    Replicas work side by side, so that an operation counts with its share of a replica's time:
-    what all replicas spend in it, over their number. For Python all of them wait. What a step
-    takes beyond all this is `idle`: waiting for another replica, and choosing what to run next.
+    Replicas work side by side, so that an operation counts with its share of a step's time:
+    what all replicas spend in it, over how many run at once. For Python all of them wait. What
+    a step takes beyond all this is `idle`: waiting for another replica, and choosing what to
+    run next.
+
+    Args:
+      at_once: replicas that run at a time.
 
     Returns:
       Plain values: `milliseconds_per_step`, `phases` (phase -> milliseconds), `idle`, and
@@ -128,7 +132,7 @@ def summarise(events: Iterable[Event], steps: Sequence[Step], replicas: int) -> 
     for event in events:
         key = event.phase, event.operation
         own = (event.duration - event.within) / 1e3 / len(steps)
-        spent[key] += own if event.thread == _PYTHON else own / replicas
+        spent[key] += own if event.thread == _PYTHON else own / at_once
         calls[key] += 1
     phases = {phase: sum(spent[key] for key in spent if key[0] == phase) for phase in PHASES}
     whole = _milliseconds(steps)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from parity import machine
-from parity.machine import Layout, choose_layout, layout_text, usable_cores
+from parity.machine import Layout, choose_layout, layout_text, replicas_at_once, usable_cores
 from parity.options import TrainOptions
 
 
@@ -56,3 +56,14 @@ def test_a_layout_says_what_changes_it(monkeypatch, tmp_path):
     on(monkeypatch, tmp_path, 2)
     said = layout_text(Layout(2, 1))
     assert said == "2 replicas, 1 thread each, on 2 cores; --replicas and --threads change it"
+
+
+@pytest.mark.parametrize(
+    ("cores", "replicas", "device", "at_once"),
+    [(2, 1, "cpu", 1), (2, 2, "cpu", 2), (2, 8, "cpu", 2), (16, 8, "cpu", 8), (2, 8, "gpu", 8)],
+)
+def test_no_more_replicas_run_at_once_than_there_are_cores(
+    cores, replicas, device, at_once, monkeypatch, tmp_path
+):
+    on(monkeypatch, tmp_path, cores)
+    assert replicas_at_once(replicas, device) == at_once

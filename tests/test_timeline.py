@@ -27,7 +27,7 @@ def test_a_step_is_shared_out():
         event("sum", "all-reduce", duration=500.0),
     ]
     steps = [Step(10, 0.0, 0.001, 0.010), Step(10, 0.010, 0.001, 0.010)]
-    found = summarise(events, steps, replicas=2)
+    found = summarise(events, steps, at_once=2)
     assert found["milliseconds_per_step"] == pytest.approx(10)
     # of 2 steps, on 2 replicas; what Python waits for, all replicas wait for
     assert found["phases"] == pytest.approx(

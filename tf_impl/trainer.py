@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.initial import initial_snapshot
+from parity.machine import replicas_at_once
 from parity.networks import NETWORKS as NETWORK_TABLES
 from parity.parameters import parameters
 from parity.replicas import split_rows
@@ -75,7 +76,7 @@ class Trainer:
                 config=tf1.ConfigProto(
                     device_count={"CPU": replicas if device == "cpu" else 1},
                     intra_op_parallelism_threads=threads,
-                    inter_op_parallelism_threads=replicas,
+                    inter_op_parallelism_threads=replicas_at_once(replicas, device),
                     allow_soft_placement=True,
                     log_device_placement=log_device_placement,
                 )

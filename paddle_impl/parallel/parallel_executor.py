@@ -11,6 +11,8 @@ import numpy as np
 import paddle
 from paddle.base import core
 
+from parity.machine import replicas_at_once
+
 
 class ParallelExecutor:
     """Runs a program on several replicas with summed gradients.
@@ -119,7 +121,7 @@ def _execution_strategy(places: Sequence):
     strategy = core.ParallelExecutor.ExecutionStrategy()
     gpu = isinstance(places[0], core.CUDAPlace)
     strategy._use_device = core.DeviceType.CUDA if gpu else core.DeviceType.CPU
-    strategy.num_threads = len(places)
+    strategy.num_threads = replicas_at_once(len(places), "gpu" if gpu else "cpu")
     return strategy
 
 

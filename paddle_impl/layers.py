@@ -258,10 +258,7 @@ def attend(queries, keys, memory, lengths, kind):
         scores = _additive_scores(queries, keys, score_kernel)
     else:
         scores = paddle.matmul(paddle.transpose(queries, [1, 0, 2]), keys, transpose_y=True)
-    real = _real_memory(memory, lengths)
-    # differs: Paddle's softmax takes no exponential below that of -64, and so leaves 1e-28
-    weights = F.softmax(scores + (1 - real) * -1e30, axis=2) * real
-    context = paddle.matmul(weights, memory)
+    context, weights = _mix(scores, memory, _real_memory(memory, lengths))
     return paddle.transpose(context, [1, 0, 2]), paddle.transpose(weights, [1, 0, 2])
 
 
@@ -319,16 +316,14 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
     masked = [k for k, mask in enumerate(masks) if mask is not None]
     sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in masked)]
 
-    def mix(layers):
-        query = paddle.unsqueeze(layers[-1][0], 0)
-        return query, *attend(query, keys, memory, lengths, model.attention)
+    find = _attention_of_step(keys, memory, lengths, model.attention)
 
     def step(now, held):
         gates, mask_of = now[0], dict(zip(masked, now[1:], strict=True))
         layers, fed = _by_layer(held, parts, model.num_layers), held[-1]
         if asks_first:
-            _, context, weights = mix(layers)
-            fed = paddle.squeeze(context, 0)
+            context, weights = find(layers[-1][0])
+            fed = context
         gates = gates + paddle.matmul(fed, fed_kernel, transpose_y=True)
         for k, (kernel, recurrent_kernel, bias) in enumerate(cells):
             if k > 0:
@@ -339,10 +334,10 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
             layers[k] = _CELLS[model.cell](gates, from_state, *layers[k])
         after, hidden = [part for layer in layers for part in layer], [h for h, *_ in layers]
         if not asks_first:
-            query, context, weights = mix(layers)
-            fed = paddle.squeeze(attentional(context, query), 0)
+            context, weights = find(hidden[-1])
+            fed = attentional(context, hidden[-1])
             after.append(fed)
-        return after, [*hidden, fed, paddle.squeeze(context, 0), paddle.squeeze(weights, 0)]
+        return after, [*hidden, fed, context, weights]
 
     held = [part for layer in state for part in layer] + ([] if asks_first else [fed])
     trained = [False] * (model.num_layers - 1) + [asks_first, not asks_first, asks_first, False]
@@ -352,6 +347,33 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
         outputs = attentional(context, hidden[-1])
     state = _by_layer(held, parts, model.num_layers)
     return hidden, context, weights, outputs, state, outputs[-1]
+
+
+def _attention_of_step(keys, memory, lengths, kind):
+    """Return a function that does what `attend` does for one query per row.
+
+    It is made of few operations: in a loop each costs as much as a small product.
+
+    Returns:
+      From query [batch, hidden] to context [batch, hidden] and weights [batch, source_time].
+    """
+    size, dtype, real = memory.shape[-1], memory.dtype, _real_memory(memory, lengths)
+    shape = paddle.shape(real)
+    if kind == "bahdanau":
+        query_kernel = parameter("attention/query_kernel", [size, size], dtype)
+        score_kernel = parameter("attention/score_kernel", [size], dtype).unsqueeze(1)
+
+    def find(query):
+        if kind == "bahdanau":
+            moved = paddle.matmul(query, query_kernel).unsqueeze(1)
+            fit = paddle.reshape(paddle.tanh(paddle.expand_as(moved, keys) + keys), [-1, size])
+            scores = paddle.reshape(paddle.matmul(fit, score_kernel), shape)
+        else:
+            scores = paddle.matmul(query.unsqueeze(1), keys, transpose_y=True)
+        context, weights = _mix(scores, memory, real)
+        return context.squeeze(1), weights.squeeze(1)
+
+    return find
 
 
 def _decoder_cells(model, dtype):
@@ -526,8 +548,24 @@ def _real_memory(memory, lengths):
     return paddle.cast(real, memory.dtype).unsqueeze(1)
 
 
+def _mix(scores, memory, real):
+    """Return the context [batch, time, hidden] and the weights that scores give a memory.
+
+    Args:
+      scores: [batch, time, source_time].
+      memory: [batch, source_time, hidden].
+      real: of `_real_memory`.
+    """
+    # differs: Paddle's softmax takes no exponential below that of -64, and so leaves 1e-28
+    weights = F.softmax(scores + (1 - real) * -1e30, axis=2) * real
+    context = paddle.matmul(weights, memory)
+    return context, weights
+
+
 def _product(inputs, kernel, transpose=False):
     """Multiply the last axis, on rows: a product of rank 3 is slower, its gradient more so."""
+    if len(inputs.shape) == 2:
+        return paddle.matmul(inputs, kernel, transpose_y=transpose)
     rows = paddle.reshape(inputs, [-1, inputs.shape[-1]])
     rows = paddle.matmul(rows, kernel, transpose_y=transpose)
     shape = paddle.shape(inputs)

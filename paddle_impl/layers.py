@@ -358,7 +358,7 @@ def _attention_of_step(keys, memory, lengths, kind):
       From query [batch, hidden] to context [batch, hidden] and weights [batch, source_time].
     """
     size, dtype, real = memory.shape[-1], memory.dtype, _real_memory(memory, lengths)
-    shape = paddle.shape(real)
+    of_keys, of_scores = paddle.shape(keys), paddle.shape(real)
     if kind == "bahdanau":
         query_kernel = parameter("attention/query_kernel", [size, size], dtype)
         score_kernel = parameter("attention/score_kernel", [size], dtype).unsqueeze(1)
@@ -366,8 +366,10 @@ def _attention_of_step(keys, memory, lengths, kind):
     def find(query):
         if kind == "bahdanau":
             moved = paddle.matmul(query, query_kernel).unsqueeze(1)
-            fit = paddle.reshape(paddle.tanh(paddle.expand_as(moved, keys) + keys), [-1, size])
-            scores = paddle.reshape(paddle.matmul(fit, score_kernel), shape)
+            # not `expand_as`: its gradient is wrong where a size is not known beforehand
+            fit = paddle.tanh(paddle.expand(moved, of_keys) + keys)
+            scores = paddle.matmul(paddle.reshape(fit, [-1, size]), score_kernel)
+            scores = paddle.reshape(scores, of_scores)
         else:
             scores = paddle.matmul(query.unsqueeze(1), keys, transpose_y=True)
         context, weights = _mix(scores, memory, real)

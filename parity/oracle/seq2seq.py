@@ -276,7 +276,9 @@ def _decoder_step_backward(
         d_a, d_u, d_before[k] = held_step_backward(cell, d_x, d_states[k], of_step, u, on)
         gradients[f"{name}/input_kernel"] += inputs.T @ d_a
         gradients[f"{name}/recurrent_kernel"] += d_u
-        gradients[f"{name}/bias"] += d_a.sum(axis=0)
+        # Row after row, over all steps: see `project`.
+        rows = np.vstack([gradients[f"{name}/bias"], d_a])
+        gradients[f"{name}/bias"] = rows.sum(axis=0)
         d_x = (d_a @ w.T) * masks.get(f"decoder_{k - 1}", 1.0)
     d_fed = np.zeros_like(output)
     if model.input_feeding:

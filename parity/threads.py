@@ -8,9 +8,12 @@ from parity.machine import usable_cores
 
 Result = TypeVar("Result")
 
+# Each may hold the weights, gradients and logits of a large network, in float64.
+_MOST = 4
+
 
 def at_once(calls: Iterable[Callable[[], Result]]) -> list[Result]:
-    """Call each in a thread of its own, as many at a time as there are cores.
+    """Call each in a thread of its own, as many at a time as there are cores, at most 4.
 
     NumPy lets other threads run while it computes. Linear algebra itself is to have one thread.
 
@@ -20,5 +23,5 @@ def at_once(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     Raises:
       Exception: the first, in order, that one of them raised.
     """
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(min(usable_cores(), _MOST)) as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]

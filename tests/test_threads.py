@@ -8,15 +8,22 @@ from parity import threads
 from parity.threads import at_once
 
 
-def test_results_come_in_order_and_as_many_run_at_a_time_as_there_are_cores(monkeypatch):
-    monkeypatch.setattr(threads, "usable_cores", lambda: 3)
-    together = threading.Barrier(3)
+@pytest.mark.parametrize(("cores", "running"), [(1, 1), (3, 3), (16, 4)])
+def test_results_come_in_order_and_as_many_run_at_a_time_as_there_are_cores(
+    cores, running, monkeypatch
+):
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    together, now, most = threading.Barrier(running), set(), []
 
     def meet(number):
-        together.wait(timeout=60)  # broken, if fewer than three are running
+        now.add(number)
+        most.append(len(now))
+        together.wait(timeout=60)  # broken, if fewer are running
+        now.discard(number)
         return number
 
-    assert at_once([lambda k=k: meet(k) for k in range(6)]) == list(range(6))
+    assert at_once([lambda k=k: meet(k) for k in range(12)]) == list(range(12))
+    assert max(most) == running
     assert at_once([]) == []
 
 

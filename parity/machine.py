@@ -29,7 +29,8 @@ def replicas_at_once(replicas: int, device: str) -> int:
     """Return how many of the replicas are to run at a time: on processors one a core.
 
     More of them would take turns on each core, and drive each other's numbers out of its cache:
-    eight replicas on two cores took 2 % longer in Paddle, 4 % and 8 % more memory in TensorFlow.
+    eight replicas on two cores took 2 % longer in Paddle, 4 % in TensorFlow with 8 % more
+    memory.
     """
     return min(replicas, usable_cores()) if device == "cpu" else replicas
 

@@ -335,3 +335,27 @@ def test_a_large_vocabulary_is_done_by_blocks_and_comes_out_the_same(
         np.testing.assert_allclose(mine, other, bound, bound * np.abs(other).max())
     np.testing.assert_allclose(found["token_loss"], losses * real, bound, bound)
     np.testing.assert_allclose(found["logits"], logits * real[:, :, None], bound, bound)
+
+
+def test_a_bias_gradient_is_summed_row_after_row_as_the_frameworks_sum():
+    """In float32 the order of a long sum is most of its error, which bounds are made of."""
+    draw, rows, vocabulary = np.random.default_rng(5), 73, 9_000
+    outputs = np.zeros((1, rows, 3), np.float32)
+    kernel = np.zeros((3, vocabulary), np.float32)
+    bias = draw.normal(size=vocabulary).astype(np.float32)
+    targets = draw.integers(0, vocabulary, (1, rows))
+    _, (_, _, d_bias) = project(outputs, np.ones((1, rows), bool), targets, kernel, bias)
+
+    # every row has the same probabilities
+    exponentials = np.exp(bias - bias.max())
+    softmax = exponentials / exponentials.sum()
+    d_logits = np.tile(softmax, (rows, 1))
+    d_logits[np.arange(rows), targets[0]] -= 1
+    d_logits /= rows
+    one_by_one = np.zeros(vocabulary, np.float32)
+    for row in d_logits:
+        one_by_one += row
+    assert d_bias.dtype == np.float32
+    np.testing.assert_array_equal(d_bias, one_by_one)
+    in_blocks = sum(d_logits[k : k + 14].sum(axis=0) for k in range(0, rows, 14))
+    assert not np.array_equal(in_blocks, one_by_one)

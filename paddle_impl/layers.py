@@ -258,7 +258,7 @@ def attend(queries, keys, memory, lengths, kind):
         scores = _additive_scores(queries, keys, score_kernel)
     else:
         scores = paddle.matmul(paddle.transpose(queries, [1, 0, 2]), keys, transpose_y=True)
-    context, weights = _mix(scores, memory, _real_memory(memory, lengths))
+    context, weights = _weigh(scores, memory, _real_memory(memory, lengths))
     return paddle.transpose(context, [1, 0, 2]), paddle.transpose(weights, [1, 0, 2])
 
 
@@ -268,10 +268,10 @@ def attentional(context, hidden):
     C is `attention/output_kernel`.
 
     Args:
-      context, hidden: [time, batch, hidden].
+      context, hidden: [..., hidden].
 
     Returns:
-      [time, batch, hidden].
+      [..., hidden].
 
     Source: Luong et al. 2015, arXiv:1508.04025, eq. 5.
     """
@@ -315,14 +315,13 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
     fed_kernel = kernel[:, width:]
     masked = [k for k, mask in enumerate(masks) if mask is not None]
     sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in masked)]
-
-    find = _attention_of_step(keys, memory, lengths, model.attention)
+    attend_once = _attention_of_step(keys, memory, lengths, model.attention)
 
     def step(now, held):
         gates, mask_of = now[0], dict(zip(masked, now[1:], strict=True))
         layers, fed = _by_layer(held, parts, model.num_layers), held[-1]
         if asks_first:
-            context, weights = find(layers[-1][0])
+            context, weights = attend_once(layers[-1][0])
             fed = context
         gates = gates + paddle.matmul(fed, fed_kernel, transpose_y=True)
         for k, (kernel, recurrent_kernel, bias) in enumerate(cells):
@@ -334,7 +333,7 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
             layers[k] = _CELLS[model.cell](gates, from_state, *layers[k])
         after, hidden = [part for layer in layers for part in layer], [h for h, *_ in layers]
         if not asks_first:
-            context, weights = find(hidden[-1])
+            context, weights = attend_once(hidden[-1])
             fed = attentional(context, hidden[-1])
             after.append(fed)
         return after, [*hidden, fed, context, weights]
@@ -363,7 +362,7 @@ def _attention_of_step(keys, memory, lengths, kind):
         query_kernel = parameter("attention/query_kernel", [size, size], dtype)
         score_kernel = parameter("attention/score_kernel", [size], dtype).unsqueeze(1)
 
-    def find(query):
+    def attend_once(query):
         if kind == "bahdanau":
             moved = paddle.matmul(query, query_kernel).unsqueeze(1)
             # not `expand_as`: its gradient is wrong where a size is not known beforehand
@@ -372,10 +371,10 @@ def _attention_of_step(keys, memory, lengths, kind):
             scores = paddle.reshape(scores, of_scores)
         else:
             scores = paddle.matmul(query.unsqueeze(1), keys, transpose_y=True)
-        context, weights = _mix(scores, memory, real)
+        context, weights = _weigh(scores, memory, real)
         return context.squeeze(1), weights.squeeze(1)
 
-    return find
+    return attend_once
 
 
 def _decoder_cells(model, dtype):
@@ -550,7 +549,7 @@ def _real_memory(memory, lengths):
     return paddle.cast(real, memory.dtype).unsqueeze(1)
 
 
-def _mix(scores, memory, real):
+def _weigh(scores, memory, real):
     """Return the context [batch, time, hidden] and the weights that scores give a memory.
 
     Args:

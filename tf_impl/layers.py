@@ -327,16 +327,16 @@ def attentional(context, hidden):
     C is `attention/output_kernel`.
 
     Args:
-      context, hidden: [time, batch, hidden].
+      context, hidden: [..., hidden].
 
     Returns:
-      [time, batch, hidden].
+      [..., hidden].
 
     Source: Luong et al. 2015, arXiv:1508.04025, eq. 5.
     """
     size = hidden.shape[-1]
     kernel = parameter("attention/output_kernel", [2 * size, size], hidden.dtype)
-    return tf.tanh(_product(tf.concat([context, hidden], axis=2), kernel))
+    return tf.tanh(_product(tf.concat([context, hidden], axis=-1), kernel))
 
 
 def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):

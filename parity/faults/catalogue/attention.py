@@ -220,8 +220,8 @@ FAULTS = (
         tensorflow(
             "layers.py",
             (
-                "tf.tanh(_product(tf.concat([context, hidden], axis=2), kernel))",
-                "tf.tanh(_product(tf.concat([hidden, context], axis=2), kernel))",
+                "tf.tanh(_product(tf.concat([context, hidden], axis=-1), kernel))",
+                "tf.tanh(_product(tf.concat([hidden, context], axis=-1), kernel))",
             ),
         )
         | paddle(

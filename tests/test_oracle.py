@@ -329,7 +329,8 @@ def test_a_large_vocabulary_is_done_by_blocks_and_comes_out_the_same(
         np.einsum("bti,btv->iv", outputs.astype(wide), d_logits),
         d_logits.sum(axis=(0, 1)),
     )
-    bound = {"float64": 1e-13, "float32": 1e-5}[dtype]
+    # four times the most seen over 20 seeds: 4.4e-16 and 4.3e-07
+    bound = {"float64": 2e-15, "float32": 2e-6}[dtype]
     for mine, other in zip(gradients, expected, strict=True):
         assert mine.dtype == dtype
         np.testing.assert_allclose(mine, other, bound, bound * np.abs(other).max())

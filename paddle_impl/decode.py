@@ -1,11 +1,11 @@
-"""Decoding with a trained network: the two graphs that parity/decoding.py searches with."""
+"""Decoding with a trained network: the graphs that parity/decoding/search.py searches with."""
 
 import paddle
 
 from paddle_impl.networks import decoding_start, decoding_step
 from paddle_impl.parallel.devices import replica_devices
 from paddle_impl.weights import load_snapshot
-from parity.parameters import parameters
+from parity.spec.parameters import parameters
 
 
 class Decoder:

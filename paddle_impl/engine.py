@@ -4,7 +4,7 @@ import os
 import warnings
 from pathlib import Path
 
-from parity.errors import UsageError
+from parity.base.errors import UsageError
 
 
 def load_engine(threads: int, device: str = "cpu"):

@@ -129,7 +129,7 @@ def _rnn(mode, inputs, lengths, state, name, hidden_size):
 
 def _cell_parameters(name, cell, input_size, hidden_size, dtype):
     gates = {"lstm": 4, "gru": 3}[cell] * hidden_size
-    # differs: this framework's kernels are transposed; parity/parameters.py declares it
+    # differs: this framework's kernels are transposed; parity/spec/parameters.py declares it
     kernel = parameter(f"{name}/input_kernel", [gates, input_size], dtype)
     recurrent_kernel = parameter(f"{name}/recurrent_kernel", [gates, hidden_size], dtype)
     return kernel, recurrent_kernel, parameter(f"{name}/bias", [gates], dtype)

@@ -2,7 +2,7 @@
 
 from paddle.base import core
 
-from parity.timeline import Event
+from parity.training.timeline import Event
 
 _ROLES = core.op_proto_and_checker_maker
 _RUNS = (core.TracerEventType.Operator, core.TracerEventType.Communication)

@@ -6,16 +6,16 @@ from pathlib import Path
 # In place of this script's own folder: modules are imported by their full names.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from parity.allocator import use_huge_pages
+from parity.base.allocator import use_huge_pages
 
 if __name__ == "__main__":
     # differs: kept memory lies in ever more pieces here, up to three times as much of it
     use_huge_pages()
 
 from data.load import load_text
-from parity.cli import train_command
-from parity.progress import say
-from parity.training import run_training
+from parity.base.progress import say
+from parity.cli.command_line import train_command
+from parity.training.loop import run_training
 
 
 def train(spec, options):

@@ -14,10 +14,7 @@ from paddle_impl.parallel.parallel_executor import ParallelExecutor
 from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
-from parity.initial import initial_snapshot
-from parity.networks import NETWORKS as NETWORK_TABLES
-from parity.parameters import parameters
-from parity.steps import (
+from parity.spec.batch_io import (
     StepResult,
     fed_axes,
     join_activation_gradients,
@@ -25,6 +22,9 @@ from parity.steps import (
     recorded_activations,
     split_feeds,
 )
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS as NETWORK_TABLES
+from parity.spec.parameters import parameters
 
 
 class Trainer:
@@ -98,7 +98,9 @@ class Trainer:
             )
         names = {parameter.name for parameter in self._parameters}
         if names != {parameter.name for parameter in parameters(spec)}:
-            raise ValueError(f"the graph trains {sorted(names)}; parity/parameters.py differs")
+            raise ValueError(
+                f"the graph trains {sorted(names)}; parity/spec/parameters.py differs"
+            )
         self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
         for each in (program, evaluation):
             choose_kernels(each, spec.training.dtype)

@@ -7,29 +7,29 @@ For a pair of your own, importable from here: `Recorder`, `Rename`, `Tolerance`,
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parity.match import assert_match
-    from parity.naming import Rename
-    from parity.tolerances import Tolerance
-    from parity.trace import Recorder, Trace
+    from parity.pair.assertion import assert_match
+    from parity.trace.names import Rename
+    from parity.trace.tolerances import Tolerance
+    from parity.trace.trace import Recorder, Trace
 
 __all__ = ["Recorder", "Rename", "Tolerance", "Trace", "assert_match"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "assert_match":
-        from parity.match import assert_match
+        from parity.pair.assertion import assert_match
 
         return assert_match
     if name == "Rename":
-        from parity.naming import Rename
+        from parity.trace.names import Rename
 
         return Rename
     if name == "Tolerance":
-        from parity.tolerances import Tolerance
+        from parity.trace.tolerances import Tolerance
 
         return Tolerance
     if name in __all__:
-        from parity import trace
+        from parity.trace import trace
 
         return getattr(trace, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

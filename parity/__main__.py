@@ -8,9 +8,9 @@ import sys
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if __name__ == "__main__":
-    from parity.allocator import keep_freed_memory
-    from parity.cli import main
-    from parity.commands import parity
+    from parity.base.allocator import keep_freed_memory
+    from parity.cli.command_line import main
+    from parity.commands.commands import parity
 
     keep_freed_memory()
     sys.exit(main(parity))

@@ -1,7 +1,7 @@
 """Real trainings on small texts, each run once in a session and shared by the tests.
 
 A framework is imported once, in a process that forks one for every training: see
-parity/fork_server.py. Tests of starting and stopping start `train.py` themselves.
+parity/launch/fork_server.py. Tests of starting and stopping start `train.py` themselves.
 """
 
 import json
@@ -16,9 +16,9 @@ from pathlib import Path
 import browser
 import pytest
 
-from parity.fork_server import ForkServer
-from parity.launch import FOLDERS, ROOT
-from parity.trace import Trace
+from parity.launch.fork_server import ForkServer
+from parity.launch.processes import FOLDERS, ROOT
+from parity.trace.trace import Trace
 
 FRAMEWORKS = tuple(FOLDERS)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from data.load import TrainingText
-from parity.initial import initial_snapshot, zero_state
-from parity.networks.language_model import LanguageModelSpec, LanguageModelText
-from parity.networks.seq2seq import PairText, Seq2seqSpec
 from parity.oracle.networks import NETWORKS
 from parity.oracle.training import Oracle
-from parity.replicas import split_rows
-from parity.spec import Spec, TrainSpec, learning_rate
-from parity.steps import StepInputs, StepResult, step_inputs
-from parity.trace import Writer
+from parity.spec.batch_io import StepInputs, StepResult, step_inputs
+from parity.spec.initial import initial_snapshot, zero_state
+from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.spec.replicas import split_rows
+from parity.spec.spec import Spec, TrainSpec, learning_rate
+from parity.trace.trace import Writer
 
 VOCABULARY = 7
 

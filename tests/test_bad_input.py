@@ -7,7 +7,7 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, write_text
 from safetensors.numpy import save_file
 
-from parity.checkpoint import load_checkpoint
+from parity.training.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity.bench import (
+from parity.base.errors import UsageError
+from parity.bench.bench import (
     Case,
     _against,
     _cases,
@@ -16,13 +17,12 @@ from parity.bench import (
     _scaling,
     bench,
 )
-from parity.errors import UsageError
-from parity.generated import generated
-from parity.launch import PEERS
-from parity.meter import WARM_UP
-from parity.options import BenchOptions
-from parity.presets import preset
-from parity.products import product_flops
+from parity.bench.zipf_text import generated
+from parity.cli.options import BenchOptions
+from parity.launch.processes import PEERS
+from parity.spec.presets import preset
+from parity.training.flops import product_flops
+from parity.training.meter import WARM_UP
 
 ROOT = Path(__file__).resolve().parent.parent
 

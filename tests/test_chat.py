@@ -19,15 +19,15 @@ from oracle_side import small_spec
 from data.errors import InputError
 from data.load import load_words
 from data.text import read_lines
-from parity import chat
-from parity.chat import converse, open_trained
-from parity.checkpoint import Checkpoint, save_checkpoint
-from parity.decoding import beam_search, greedy, sample
-from parity.errors import UsageError
-from parity.initial import initial_snapshot
-from parity.launch import FOLDERS, ROOT
-from parity.options import ChatOptions
+from parity.base.errors import UsageError
+from parity.chat import conversation as chat
+from parity.chat.conversation import converse, open_trained
+from parity.cli.options import ChatOptions
+from parity.decoding.search import beam_search, greedy, sample
+from parity.launch.processes import FOLDERS, ROOT
 from parity.oracle.decode import OracleModel
+from parity.spec.initial import initial_snapshot
+from parity.training.checkpoint import Checkpoint, save_checkpoint
 
 QUESTIONS = ["你 好", "他 来 吗", "猫", "猫 睡 好 吗", "不认识 狗", "我 去"]
 DTYPES = {"paddle": "float64", "tensorflow": "float32"}  # of the run that each side trains

@@ -16,8 +16,11 @@ from oracle_side import small_pairs_spec, small_spec
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from parity import checkpoint as module
-from parity.checkpoint import (
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, write_whole
+from parity.spec.initial import initial_snapshot
+from parity.training import checkpoint as module
+from parity.training.checkpoint import (
     Checkpoint,
     check_fits,
     load_checkpoint,
@@ -25,9 +28,6 @@ from parity.checkpoint import (
     read_vocabularies,
     save_checkpoint,
 )
-from parity.errors import UsageError
-from parity.files import make_folder, write_whole
-from parity.initial import initial_snapshot
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()
@@ -477,8 +477,8 @@ import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_checkpoint import checkpoint
-from parity.checkpoint import save_checkpoint
-from parity.errors import UsageError
+from parity.training.checkpoint import save_checkpoint
+from parity.base.errors import UsageError
 folder = Path(sys.argv[1])
 size = save_checkpoint(folder, checkpoint(1)).stat().st_size
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails: EFBIG
@@ -511,7 +511,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_checkpoint import checkpoint
-from parity.checkpoint import save_checkpoint
+from parity.training.checkpoint import save_checkpoint
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 for step in range(first, first + 100_000):
     save_checkpoint(folder, checkpoint(step))

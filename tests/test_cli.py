@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
-from parity.cli import command_options, main, spec_from, spec_options, take
-from parity.commands import parity
-from parity.errors import NumericFailure, UsageError
-from parity.fields import flag
-from parity.launch import FOLDERS, ROOT, spec_flags
-from parity.options import RunOptions, TrainOptions
-from parity.presets import PRESETS, preset
-from parity.spec import PARTS, TrainSpec
+from parity.base.errors import NumericFailure, UsageError
+from parity.base.fields import flag
+from parity.cli.command_line import command_options, main, spec_from, spec_options, take
+from parity.cli.options import RunOptions, TrainOptions
+from parity.commands.commands import parity
+from parity.launch.processes import FOLDERS, ROOT, spec_flags
+from parity.spec.presets import PRESETS, preset
+from parity.spec.spec import PARTS, TrainSpec
 
 TRAINERS = {name: ROOT / folder / "train.py" for name, folder in FOLDERS.items()}
 # network -> the fields of its specs; and those of all networks together
@@ -446,7 +446,7 @@ def test_a_defect_keeps_its_traceback_and_is_no_verdict():
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "from test_cli import ending\n"
-        "from parity.cli import main\n"
+        "from parity.cli.command_line import main\n"
         "sys.exit(main(ending(KeyError('x')), []))"
     )
     done = run("-c", code)

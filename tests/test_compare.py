@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from oracle_side import recorded_steps, small_spec
 
-from parity.compare import (
+from parity.base.errors import NumericFailure, UsageError
+from parity.compare.tensors import (
     Distance,
     Place,
     check_numbers,
@@ -14,8 +15,7 @@ from parity.compare import (
     compare_tensor,
     tensor_names,
 )
-from parity.errors import NumericFailure, UsageError
-from parity.tolerances import EXACT, TABLE, Tolerance
+from parity.trace.tolerances import EXACT, TABLE, Tolerance
 
 SIDES = ("left", "right")
 RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas", "decode"]

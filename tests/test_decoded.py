@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
 
-from parity import ladder as ladders
-from parity.cli import main
-from parity.commands import parity
-from parity.compare import SEARCHES
-from parity.decoded import decode, decode_tensors, own_scores
-from parity.errors import NumericFailure, UsageError
-from parity.ladder import ONE_STEP, Ladder
+from parity.base.errors import NumericFailure, UsageError
+from parity.cli.command_line import main
+from parity.commands.commands import parity
+from parity.compare import ladder as ladders
+from parity.compare.decoded import decode, decode_tensors, own_scores
+from parity.compare.ladder import ONE_STEP, Ladder
+from parity.compare.tensors import SEARCHES
 from parity.oracle.decode import OracleModel
-from parity.report import describe_mismatch
-from parity.rounding import rounding_of_scores
+from parity.oracle.rounding import rounding_of_scores
+from parity.report.values import describe_mismatch
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 SOURCE = np.array([[4, 5, 6, 4], [6, 5, 0, 0], [5, 4, 4, 0]])

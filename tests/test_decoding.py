@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.decoding import (
+from parity.base.errors import NumericFailure, UsageError
+from parity.decoding.search import (
     EOS,
     GO,
     PAD,
@@ -17,10 +18,9 @@ from parity.decoding import (
     length_penalty_of,
     sample,
 )
-from parity.errors import NumericFailure, UsageError
-from parity.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 from parity.oracle.decode import OracleModel, exhaustive, rescore
 from parity.oracle.seq2seq import forward
+from parity.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 
 CASES = [
     ("lstm", "dot", False, False),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parity import doctor
+from parity.commands import doctor
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -73,7 +73,7 @@ def test_each_problem_is_a_line_with_its_fix(tmp_path, change, said):
     code = (
         "import sys\n"
         "sys.path = [sys.argv[1]] + [p for p in sys.path if 'site-packages' not in p]\n"
-        "from parity import doctor\n"
+        "from parity.commands import doctor\n"
         "print('\\n'.join(doctor.problems()))"
     )
     done = subprocess.run(

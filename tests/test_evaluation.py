@@ -5,11 +5,11 @@ import pytest
 import sacrebleu
 from oracle_side import small_pairs_spec
 
-from parity import evaluation
-from parity.decoding import beam_search
-from parity.evaluation import bleu, exact_share, write_answers
-from parity.initial import initial_snapshot
+from parity.decoding import evaluation
+from parity.decoding.evaluation import bleu, exact_share, write_answers
+from parity.decoding.search import beam_search
 from parity.oracle.decode import OracleModel
+from parity.spec.initial import initial_snapshot
 
 CHINESE = (["今天天气很好。", "我不知道"], ["今天的天气很好。", "我不知道 啊"])
 ENGLISH = (

@@ -9,7 +9,8 @@ import re
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
 
-from parity.errors import SideFailed, UsageError
+from parity.base.errors import SideFailed, UsageError
+from parity.cli.options import FaultOptions
 from parity.faults import hunt as hunting
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import Edit, Fault, plant
@@ -26,8 +27,7 @@ from parity.faults.hunt import (
     passed,
 )
 from parity.faults.settings import SETTINGS
-from parity.launch import FOLDERS, ROOT
-from parity.options import FaultOptions
+from parity.launch.processes import FOLDERS, ROOT
 
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
 

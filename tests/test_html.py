@@ -19,15 +19,15 @@ from browser import cells, data
 from conftest import assert_one_line
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
-from parity.commands import parity
-from parity.compare import Distance, Place, tensor_names
-from parity.decoded import Tie
-from parity.files import write_whole
-from parity.history import History
-from parity.html import report_html
-from parity.ladder import ONE_STEP, Ladder, Verdict
-from parity.launch import ROOT
-from parity.report import (
+from parity.base.files import write_whole
+from parity.commands.commands import parity
+from parity.compare.decoded import Tie
+from parity.compare.history import History
+from parity.compare.ladder import ONE_STEP, Ladder, Verdict
+from parity.compare.tensors import Distance, Place, tensor_names
+from parity.launch.processes import ROOT
+from parity.report.html import report_html
+from parity.report.values import (
     cause_lines,
     mismatch_story,
     notes,
@@ -35,7 +35,7 @@ from parity.report import (
     rung_table,
     training_table,
 )
-from parity.run import Outcome, save_report
+from parity.run.lockstep import Outcome, save_report
 
 TENSOR = "gradient/lstm_0/bias"
 COUNTS = (1, 2)

@@ -8,20 +8,20 @@ from conftest import FRAMEWORKS, flags
 from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_trace
 from test_seq2seq import TINY as TINY_PAIRS
 
-from parity.compare import compare_step
-from parity.errors import UsageError
+from parity.base.errors import UsageError
+from parity.compare.ladder import ONE_STEP, Ladder, climb
+from parity.compare.tensors import compare_step
 from parity.faults.fault import Edit, Fault, plant
-from parity.html import report_html
-from parity.isolation import Isolation
-from parity.ladder import ONE_STEP, Ladder, climb
-from parity.launch import FOLDERS
-from parity.networks import NETWORKS
-from parity.replicas import split_rows
-from parity.report import describe_mismatch, report_text, report_values
-from parity.run import Outcome
-from parity.spec import learning_rate
-from parity.steps import shape_of, step_inputs
-from parity.trace import Trace, rung_of
+from parity.launch.processes import FOLDERS
+from parity.oracle.isolation import Isolation
+from parity.report.html import report_html
+from parity.report.values import describe_mismatch, report_text, report_values
+from parity.run.lockstep import Outcome
+from parity.spec.batch_io import shape_of, step_inputs
+from parity.spec.networks import NETWORKS
+from parity.spec.replicas import split_rows
+from parity.spec.spec import learning_rate
+from parity.trace.trace import Trace, rung_of
 
 # Without a framework: the ladder, the report, what is refused. -------------------------------
 

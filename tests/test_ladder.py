@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
-from parity.compare import tensor_names
-from parity.errors import NumericFailure, UsageError
-from parity.ladder import ONE_STEP, ORACLE, Ladder, climb, rungs
-from parity.replicas import split_rows
-from parity.tolerances import ONE_STEP_TIMES
-from parity.trace import Trace, rung_of
+from parity.base.errors import NumericFailure, UsageError
+from parity.compare.ladder import ONE_STEP, ORACLE, Ladder, climb, rungs
+from parity.compare.tensors import tensor_names
+from parity.spec.replicas import split_rows
+from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.trace.trace import Trace, rung_of
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 STEPS = 6  # over the end of an epoch of four

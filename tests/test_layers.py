@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS
 
-from parity.networks.seq2seq import Seq2seqSpec
 from parity.oracle import layers as oracle
-from parity.parameters import swap_layout
+from parity.spec.networks.seq2seq import Seq2seqSpec
+from parity.spec.parameters import swap_layout
 
 TIME, ROWS, WIDTH, HIDDEN, TOKENS = 5, 4, 3, 6, 7
 KINDS = ("dot", "general", "scaled", "bahdanau")

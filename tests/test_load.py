@@ -8,9 +8,9 @@ from conftest import flags
 
 from data.errors import InputError
 from data.load import load_text, load_words
-from parity.checkpoint import newest_checkpoint
-from parity.losses import read_losses
-from parity.presets import preset
+from parity.spec.presets import preset
+from parity.training.checkpoint import newest_checkpoint
+from parity.training.losses import read_losses
 
 PAIRS = [("他 来 到 了 网易 杭研 大厦", "好 的"), ("你 好", "你 也 好"), ("来 了", "去 了")]
 NAMES = "source.vocabulary.txt", "target.vocabulary.txt"

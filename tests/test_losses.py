@@ -5,11 +5,12 @@ import pytest
 from conftest import assert_one_line
 from test_training import train
 
-from parity.cli import main
-from parity.commands import parity
-from parity.errors import NumericFailure, UsageError
-from parity.losses import Losses, losses_figure, read_losses
-from parity.pictures import save_figure
+from parity.base.errors import NumericFailure, UsageError
+from parity.cli.command_line import main
+from parity.commands.commands import parity
+from parity.report.loss_curves import losses_figure
+from parity.report.pictures import save_figure
+from parity.training.losses import Losses, read_losses
 
 HEAD = "step,loss,tokens\n"
 
@@ -54,7 +55,7 @@ def test_killed_between_table_and_checkpoint_no_step_is_lost(tmp_path, monkeypat
 
     train(tmp_path, steps=4)
     with monkeypatch.context() as patch:
-        patch.setattr("parity.training.save_checkpoint", killed)
+        patch.setattr("parity.training.loop.save_checkpoint", killed)
         with pytest.raises(ZeroDivisionError):
             train(tmp_path, resume="")
     train(tmp_path, resume="")

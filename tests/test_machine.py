@@ -4,14 +4,15 @@ import os
 
 import pytest
 
-from parity import machine
-from parity.machine import Layout, choose_layout, layout_text, replicas_at_once, usable_cores
-from parity.options import TrainOptions
+from parity.base import cores as cores_of_machine
+from parity.base.cores import replicas_at_once, usable_cores
+from parity.cli.options import TrainOptions
+from parity.training.layout import Layout, choose_layout, layout_text
 
 
 def on(monkeypatch, tmp_path, cores, quota="max 100000"):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
-    monkeypatch.setattr(machine, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(cores_of_machine, "_QUOTA", tmp_path / "cpu.max")
     if quota is not None:
         (tmp_path / "cpu.max").write_text(f"{quota}\n")
 

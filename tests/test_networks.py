@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from conftest import STEPS, write_text
 
-from parity.compare import tensor_names
-from parity.ladder import ORACLE, climb
-from parity.networks.network import MOST_LOGITS, records_logits
-from parity.report import describe_mismatch
-from parity.spec import Spec
+from parity.compare.ladder import ORACLE, climb
+from parity.compare.tensors import tensor_names
+from parity.report.values import describe_mismatch
+from parity.spec.networks.network import MOST_LOGITS, records_logits
+from parity.spec.spec import Spec
 
 CASES = {
     "stream-sgd": {"batching": "stream", "optimizer": "sgd", "learning_rate": 1.0},

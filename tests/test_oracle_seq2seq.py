@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from parity.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 from parity.oracle.layers import reverse_rows, rnn_backward, rnn_forward
 from parity.oracle.networks import seq2seq
 from parity.oracle.seq2seq import forward
+from parity.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 
 CELLS = ("lstm", "gru")
 ATTENTIONS = ("dot", "general", "scaled", "bahdanau")

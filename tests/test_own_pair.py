@@ -14,13 +14,13 @@ import pytest
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity import Recorder, Rename, Tolerance, Trace, assert_match
-from parity.cli import main
-from parity.commands import parity
-from parity.compare import Place
-from parity.errors import UsageError
-from parity.own import compare_own
-from parity.tolerances import TABLE
-from parity.trace import FORMAT, LAST_STEP, step_file
+from parity.base.errors import UsageError
+from parity.cli.command_line import main
+from parity.commands.commands import parity
+from parity.compare.tensors import Place
+from parity.pair.compare import compare_own
+from parity.trace.tolerances import TABLE
+from parity.trace.trace import FORMAT, LAST_STEP, step_file
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 5
@@ -701,7 +701,7 @@ def test_the_package_is_cheap_to_import_and_lists_what_it_has():
         "assert not {'numpy', 'safetensors', 'plotly'} & set(sys.modules), sys.modules\n"
         "assert set(parity.__all__) <= set(dir(parity))\n"
         "for name in parity.__all__: assert getattr(parity, name).__name__ == name\n"
-        "assert parity.Recorder is __import__('parity.trace').trace.Recorder\n"
+        "assert parity.Recorder is __import__('parity.trace.trace').trace.Recorder\n"
         "assert not {'plotly', 'paddle', 'tensorflow'} & set(sys.modules), sys.modules\n"
         "try: parity.Nothing\n"
         "except AttributeError as error: print(error)\n"

@@ -7,11 +7,11 @@ import pytest
 from conftest import FRAMEWORKS, STEPS
 from oracle_side import TextBatch
 
-from parity.initial import zero_state
-from parity.ladder import climb
-from parity.parameters import parameters
-from parity.presets import preset
-from parity.steps import StepInputs, split_feeds, step_inputs
+from parity.compare.ladder import climb
+from parity.spec.batch_io import StepInputs, split_feeds, step_inputs
+from parity.spec.initial import zero_state
+from parity.spec.parameters import parameters
+from parity.spec.presets import preset
 
 SPEC = preset("language-model", "tiny").replace(
     vocabulary_size=12,

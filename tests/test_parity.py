@@ -13,8 +13,8 @@ import pytest
 from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, start, wait_for
 from safetensors.numpy import load_file, save_file
 
-from parity.launch import ROOT
-from parity.trace import sha256, step_file
+from parity.launch.processes import ROOT
+from parity.trace.trace import sha256, step_file
 
 RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]
 

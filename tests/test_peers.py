@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import STEPS, assert_one_line, flags, start
 
-from parity.launch import PEERS, ROOT
-from parity.trace import Trace
+from parity.launch.processes import PEERS, ROOT
+from parity.trace.trace import Trace
 
 PLAIN = {"keep": 1.0, "dtype": "float32", "optimizer": "sgd", "steps": STEPS}
 NETWORKS = {

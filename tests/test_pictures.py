@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from matplotlib import font_manager, image
 
-from parity import pictures
-from parity.errors import UsageError
-from parity.launch import ROOT
-from parity.pictures import (
+from parity.base.errors import UsageError
+from parity.launch.processes import ROOT
+from parity.report import pictures
+from parity.report.pictures import (
     attention_figure,
     check_attention,
     check_picture,
@@ -188,7 +188,7 @@ def test_matplotlib_itself_says_nothing(tmp_path):
     code = (
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from parity.pictures import plot_attention\n"
+        "from parity.report.pictures import plot_attention\n"
         f"path = Path({str(tmp_path / 'a.png')!r})\n"
         "plot_attention([(['a'], ['b'], np.ones((1, 1)))], path)\n"
     )

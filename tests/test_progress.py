@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from parity import progress
-from parity.progress import Counter, Progress
+from parity.base import progress
+from parity.base.progress import Counter, Progress
 
 
 def test_plain_lines_say_how_much_is_left(monkeypatch, capsys):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from oracle_side import TextBatch, pair_batch, random_inputs, small_pairs_spec, small_spec
 
-from parity.errors import UsageError
-from parity.networks import NETWORKS
-from parity.replicas import split_rows
-from parity.steps import (
+from parity.base.errors import UsageError
+from parity.spec.batch_io import (
     StepResult,
     dropout_masks,
     join_activations,
     split_feeds,
     step_inputs,
 )
+from parity.spec.networks import NETWORKS
+from parity.spec.replicas import split_rows
 
 
 @pytest.mark.parametrize("replicas", range(1, 9))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from parity.compare import Distance, Mismatch, Place
-from parity.ladder import ONE_STEP, ORACLE, Verdict
-from parity.presets import preset
-from parity.report import (
+from parity.compare.ladder import ONE_STEP, ORACLE, Verdict
+from parity.compare.signatures import Evidence
+from parity.compare.tensors import Distance, Mismatch, Place
+from parity.report.values import (
     blame,
     describe_mismatch,
     nearest_to_loss,
@@ -14,8 +14,8 @@ from parity.report import (
     report_values,
     rung_values,
 )
-from parity.run import Outcome
-from parity.signatures import Evidence
+from parity.run.lockstep import Outcome
+from parity.spec.presets import preset
 
 TENSOR = "gradient/lstm_0/bias"
 

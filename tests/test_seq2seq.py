@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS, flags
 
-from parity.compare import tensor_names
-from parity.decoding import beam_search, greedy
-from parity.initial import initial_snapshot
-from parity.ladder import ONE_STEP, ORACLE, climb
-from parity.networks.seq2seq import PairText, Seq2seqSpec
+from parity.compare.ladder import ONE_STEP, ORACLE, climb
+from parity.compare.tensors import tensor_names
+from parity.decoding.search import beam_search, greedy
 from parity.oracle.decode import OracleModel, exhaustive
-from parity.report import describe_mismatch
-from parity.spec import Spec, TrainSpec
-from parity.trace import Trace
+from parity.report.values import describe_mismatch
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.spec.spec import Spec, TrainSpec
+from parity.trace.trace import Trace
 
 STEPS = 4
 # 7 rows divide by none of 2, 3 and 4.

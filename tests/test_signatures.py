@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from parity.faults.catalogue import CATALOGUE
-from parity.report import cause_lines
-from parity.signatures import (
+from parity.compare.signatures import (
     Evidence,
     Signature,
     kind_of,
@@ -13,6 +11,8 @@ from parity.signatures import (
     signature,
     signatures,
 )
+from parity.faults.catalogue import CATALOGUE
+from parity.report.values import cause_lines
 
 RANDOM = np.random.default_rng(3)
 EXPECTED = RANDOM.normal(size=(6, 4, 4))

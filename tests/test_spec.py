@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from oracle_side import small_spec
 
-from parity.errors import UsageError
-from parity.fields import check_fields, option
-from parity.options import RunOptions, TrainOptions
-from parity.presets import PRESETS, preset
-from parity.spec import PARTS, Spec, TrainSpec, learning_rate
+from parity.base.errors import UsageError
+from parity.base.fields import check_fields, option
+from parity.cli.options import RunOptions, TrainOptions
+from parity.spec.presets import PRESETS, preset
+from parity.spec.spec import PARTS, Spec, TrainSpec, learning_rate
 
 ALL_PRESETS = [(network, name) for network in PRESETS for name in PRESETS[network]]
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
 
-from parity.compare import compare_step
-from parity.drawing import draw
-from parity.errors import UsageError
-from parity.ladder import Ladder, climb
-from parity.options import SweepOptions
-from parity.sweep import STEP, Sweep, attempt, sweep, sweep_text, sweep_values
-from parity.tolerances import ONE_STEP_TIMES
-from parity.trace import Trace, rung_of
+from parity.base.errors import UsageError
+from parity.cli.options import SweepOptions
+from parity.compare.ladder import Ladder, climb
+from parity.compare.tensors import compare_step
+from parity.sweep.random_runs import draw
+from parity.sweep.sweep import STEP, Sweep, attempt, sweep, sweep_text, sweep_values
+from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.trace.trace import Trace, rung_of
 
 SEED = 1
 # Both networks in both precisions, of those that are soon done. In 4 rounding is amplified
@@ -184,8 +184,9 @@ def test_a_sweep_goes_on_where_it_was_broken_off(tmp_path):
 
 def test_without_hypothesis_one_line_says_so(tmp_path: Path):
     command = (
-        "import sys; sys.modules['hypothesis'] = None; from parity.cli import main; "
-        "from parity.commands import parity; sys.exit(main(parity, sys.argv[1:]))"
+        "import sys; sys.modules['hypothesis'] = None; "
+        "from parity.cli.command_line import main; "
+        "from parity.commands.commands import parity; sys.exit(main(parity, sys.argv[1:]))"
     )
     process = start(["-c", command, "sweep", f"--out={tmp_path}"])
     _, errors = process.communicate()

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
-from parity.compare import tensor_names
-from parity.initial import initial_snapshot
-from parity.networks import NETWORKS
-from parity.parameters import parameters, snapshot_shapes, swap_layout
-from parity.presets import PRESETS, preset
-from parity.spec import PARTS
+from parity.compare.tensors import tensor_names
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters, snapshot_shapes, swap_layout
+from parity.spec.presets import PRESETS, preset
+from parity.spec.spec import PARTS
 
 ALL_PRESETS = [(network, name) for network in PRESETS for name in PRESETS[network]]
 

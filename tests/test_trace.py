@@ -13,10 +13,9 @@ import pytest
 from oracle_side import header, recorded_steps, small_spec, write_trace
 from safetensors.numpy import load_file, save_file
 
-from parity.checkpoint import Checkpoint, save_checkpoint
-from parity.errors import UsageError
-from parity.initial import initial_snapshot
-from parity.trace import (
+from parity.base.errors import UsageError
+from parity.spec.initial import initial_snapshot
+from parity.trace.trace import (
     RUNGS,
     Trace,
     Writer,
@@ -26,6 +25,7 @@ from parity.trace import (
     step_file,
     wait_for_trace,
 )
+from parity.training.checkpoint import Checkpoint, save_checkpoint
 
 SPEC = small_spec()
 HEADER = header(SPEC, "paddle")
@@ -331,8 +331,8 @@ if os.fork():
     time.sleep(60)
 from pathlib import Path
 import numpy as np
-from parity.errors import UsageError
-from parity.trace import Writer
+from parity.base.errors import UsageError
+from parity.trace.trace import Writer
 folder = Path(sys.argv[1])
 recorder = Writer(folder, {}, most_pending=1)
 (folder / "ready").touch()

@@ -17,15 +17,14 @@ from oracle_side import OracleTrainer, small_spec, text, text_batch
 from tensorboardX.proto.event_pb2 import Event
 
 from data import load
-from parity.checkpoint import load_checkpoint, newest_checkpoint
-from parity.errors import Interrupted, NumericFailure, UsageError
-from parity.ladder import climb
-from parity.meter import WARM_UP, Meter
-from parity.options import TrainOptions
-from parity.spec import learning_rate
-from parity.steps import StepInputs, StepResult, check_finite
-from parity.trace import Trace
-from parity.training import (
+from parity.base.errors import Interrupted, NumericFailure, UsageError
+from parity.cli.options import TrainOptions
+from parity.compare.ladder import climb
+from parity.spec.batch_io import StepInputs, StepResult, check_finite
+from parity.spec.spec import learning_rate
+from parity.trace.trace import Trace
+from parity.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.training.loop import (
     _OWN_FILES,
     check_rows,
     find_checkpoint,
@@ -33,6 +32,7 @@ from parity.training import (
     prepare_folder,
     run_training,
 )
+from parity.training.meter import WARM_UP, Meter
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()

@@ -1,8 +1,8 @@
-"""Decoding with a trained network: the two graphs that parity/decoding.py searches with."""
+"""Decoding with a trained network: the graphs that parity/decoding/search.py searches with."""
 
 import tensorflow as tf
 
-from parity.parameters import parameters
+from parity.spec.parameters import parameters
 from tf_impl.networks import decoding_start, decoding_step
 from tf_impl.parallel.devices import replica_devices
 from tf_impl.weights import load_snapshot

@@ -6,8 +6,8 @@ import sys
 import tempfile
 from contextlib import contextmanager
 
-from parity.allocator import keep_freed_memory
-from parity.errors import UsageError
+from parity.base.allocator import keep_freed_memory
+from parity.base.errors import UsageError
 
 
 def load_engine(threads: int, device: str = "cpu"):

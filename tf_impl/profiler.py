@@ -1,6 +1,6 @@
 """What ran in some training steps, as the framework's own profiler tells it."""
 
-from parity.timeline import Event
+from parity.training.timeline import Event
 
 
 def operation_phases(program):

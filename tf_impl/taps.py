@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 class Taps:
-    """Keeps what the layers of one replica compute; see parity/isolation.py.
+    """Keeps what the layers of one replica compute; see parity/oracle/isolation.py.
 
     Attributes:
       activations: name -> what a layer computed, time first.

@@ -7,9 +7,9 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from data.load import load_text
-from parity.cli import train_command
-from parity.progress import say
-from parity.training import run_training
+from parity.base.progress import say
+from parity.cli.command_line import train_command
+from parity.training.loop import run_training
 
 
 def train(spec, options):

@@ -5,12 +5,8 @@ from contextlib import contextmanager
 import numpy as np
 import tensorflow as tf
 
-from parity.initial import initial_snapshot
-from parity.machine import replicas_at_once
-from parity.networks import NETWORKS as NETWORK_TABLES
-from parity.parameters import parameters
-from parity.replicas import split_rows
-from parity.steps import (
+from parity.base.cores import replicas_at_once
+from parity.spec.batch_io import (
     StepResult,
     fed_axes,
     join_activation_gradients,
@@ -18,6 +14,10 @@ from parity.steps import (
     recorded_activations,
     split_feeds,
 )
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS as NETWORK_TABLES
+from parity.spec.parameters import parameters
+from parity.spec.replicas import split_rows
 from tf_impl.decode import Decoder
 from tf_impl.networks import NETWORKS, Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
@@ -106,7 +106,7 @@ class Trainer:
         )
         names = [variable.op.name for variable in self._parameters]
         if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
-            raise ValueError(f"the graph trains {names}; parity/parameters.py differs")
+            raise ValueError(f"the graph trains {names}; parity/spec/parameters.py differs")
         if self._evaluates:
             self._evaluation_feeds = _feeds(spec, masks=False, isolate=False)
             self._evaluation, _ = self._towers(self._evaluation_feeds)

@@ -3,7 +3,7 @@
 import paddle
 from paddle.base import core
 
-from parity.errors import UsageError
+from parity.base.errors import UsageError
 
 
 def replica_devices(device: str, replicas: int) -> list:

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle.base import core
 
-from parity.machine import replicas_at_once
+from parity.base.cores import replicas_at_once
 
 
 class ParallelExecutor:

@@ -1,1 +1,1 @@
-"""A model that is not ours, trained in two frameworks and compared: see parity/TRACE.md."""
+"""A model of one's own, trained in two frameworks and compared: see parity/trace/TRACE.md."""

@@ -7,7 +7,7 @@ from difflib import unified_diff
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from parity.launch import FOLDERS, ROOT
+from parity.launch.processes import FOLDERS, ROOT
 
 DTYPES = ("float64", "float32")
 _COPIED = ("data", "parity", *FOLDERS.values())

@@ -20,22 +20,22 @@ from typing import Any
 
 from tabulate import tabulate
 
-from parity.errors import NumericFailure, SideFailed, UsageError
+from parity.base.errors import NumericFailure, SideFailed, UsageError
+from parity.base.files import make_folder, write_whole
+from parity.base.progress import Counter
+from parity.cli.options import FaultOptions
+from parity.compare.ladder import Verdict, climb
+from parity.compare.signatures import likely_causes, signature
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import Fault, plant
 from parity.faults.settings import SETTINGS, STEPS, write_texts
-from parity.files import make_folder, write_whole
-from parity.fork_server import ForkServer
-from parity.html import report_html
-from parity.ladder import Verdict, climb
-from parity.launch import FRAMEWORKS, ROOT
-from parity.options import FaultOptions
-from parity.progress import Counter
-from parity.recording import record
-from parity.report import report_values
-from parity.run import Outcome
-from parity.signatures import likely_causes, signature
-from parity.trace import Trace
+from parity.launch.fork_server import ForkServer
+from parity.launch.processes import FRAMEWORKS, ROOT
+from parity.launch.recording import record
+from parity.report.html import report_html
+from parity.report.values import report_values
+from parity.run.lockstep import Outcome
+from parity.trace.trace import Trace
 
 SAVED = ROOT / "parity" / "faults" / "signatures.json"
 

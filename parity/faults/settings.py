@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.files import make_folder, write_whole
-from parity.presets import preset
-from parity.spec import Spec
+from parity.base.files import make_folder, write_whole
+from parity.spec.presets import preset
+from parity.spec.spec import Spec
 
 STEPS = 5
 _ROWS = 7

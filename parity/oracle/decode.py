@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from parity.decoding import (
+from parity.decoding.search import (
     EOS,
     GO,
     DecoderState,
@@ -13,13 +13,13 @@ from parity.decoding import (
     Hypothesis,
     length_penalty_of,
 )
-from parity.networks.seq2seq import Seq2seqSpec
 from parity.oracle.layers import NUM_STATES, Memory, log_softmax
 from parity.oracle.seq2seq import decoder_step, encode, forward
+from parity.spec.networks.seq2seq import Seq2seqSpec
 
 
 class OracleModel:
-    """The oracle's network with its weights, as the searches of `parity.decoding` want it.
+    """The oracle's network with its weights, as `parity.decoding.search` wants it.
 
     Attributes:
       model: the network's sizes.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.networks.network import records_logits
+from parity.spec.networks.network import records_logits
 
 Arrays = dict[str, np.ndarray]
 State = tuple[np.ndarray, ...]  # (h, c) of an LSTM, (h,) of a GRU, each [batch, hidden]
@@ -28,7 +28,7 @@ _disturb: ContextVar[Callable[[np.ndarray], np.ndarray] | None] = ContextVar(
 
 @contextmanager
 def disturbed(change: Callable[[np.ndarray], np.ndarray]) -> Iterator[None]:
-    """Let all that comes of exponentials be changed a little; see parity/rounding.py."""
+    """Let all that comes of exponentials be changed a little; see parity/oracle/rounding.py."""
     token = _disturb.set(change)
     try:
         yield
@@ -116,8 +116,8 @@ def project(
     found["token_loss"][real] = losses
     d_outputs = np.zeros_like(outputs)
     d_outputs[real] = logits @ kernel.T
-    # One row after the other, not by blocks: where parity/rounding.py runs this in float32, it
-    # is to err by as much as the frameworks, whose sum this is the longest of.
+    # One row after the other, not by blocks: where parity/oracle/rounding.py runs this in
+    # float32, it is to err by as much as the frameworks, whose sum this is the longest of.
     d_bias = logits.sum(axis=0)
     return found, (d_outputs, inputs.T @ logits, d_bias)
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from parity.networks.language_model import LanguageModelSpec
 from parity.oracle.layers import lstm_backward, lstm_forward, project
 from parity.oracle.seq2seq import seq2seq
+from parity.spec.networks.language_model import LanguageModelSpec
 
 Arrays = dict[str, np.ndarray]
 

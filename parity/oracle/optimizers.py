@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.spec import Spec
+from parity.spec.spec import Spec
 
 Arrays = dict[str, np.ndarray]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.networks.seq2seq import Seq2seqSpec
 from parity.oracle.layers import (
     NUM_STATES,
     Memory,
@@ -26,6 +25,7 @@ from parity.oracle.layers import (
     rnn_forward,
     tanh,
 )
+from parity.spec.networks.seq2seq import Seq2seqSpec
 
 Arrays = dict[str, np.ndarray]
 Weights = Mapping[str, np.ndarray]

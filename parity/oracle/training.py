@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from parity.initial import zero_state
 from parity.oracle.networks import NETWORKS
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
-from parity.spec import Spec
-from parity.steps import StepInputs
+from parity.spec.batch_io import StepInputs
+from parity.spec.initial import zero_state
+from parity.spec.spec import Spec
 
 Arrays = dict[str, np.ndarray]
 

@@ -8,16 +8,16 @@ from typing import Any
 import click
 
 from data.load import load_text
-from parity.cli import command_options, main, spec_from, spec_options, take
-from parity.errors import UsageError
-from parity.files import make_folder, write_whole
-from parity.losses import Losses
-from parity.machine import choose_layout
-from parity.meter import Meter
-from parity.options import TrainOptions
-from parity.spec import Spec
-from parity.timed import timed_steps
-from parity.training import smallest_batch
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, write_whole
+from parity.cli.command_line import command_options, main, spec_from, spec_options, take
+from parity.cli.options import TrainOptions
+from parity.spec.spec import Spec
+from parity.training.layout import choose_layout
+from parity.training.loop import smallest_batch
+from parity.training.losses import Losses
+from parity.training.meter import Meter
+from parity.training.timed_steps import timed_steps
 
 
 def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:

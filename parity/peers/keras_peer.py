@@ -18,12 +18,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from parity.errors import UsageError
-from parity.initial import initial_snapshot
-from parity.meter import peak_memory
+from parity.base.errors import UsageError
 from parity.peers.command import peer_command
-from parity.spec import Spec
-from parity.steps import StepInputs, StepResult, split_feeds
+from parity.spec.batch_io import StepInputs, StepResult, split_feeds
+from parity.spec.initial import initial_snapshot
+from parity.spec.spec import Spec
+from parity.training.meter import peak_memory
 
 
 class Trainer:

@@ -24,13 +24,13 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from parity.initial import initial_snapshot
-from parity.meter import peak_memory
-from parity.networks.language_model import LanguageModelSpec
-from parity.networks.seq2seq import Seq2seqSpec
 from parity.peers.command import peer_command
-from parity.spec import Spec
-from parity.steps import StepInputs, StepResult, split_feeds
+from parity.spec.batch_io import StepInputs, StepResult, split_feeds
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks.language_model import LanguageModelSpec
+from parity.spec.networks.seq2seq import Seq2seqSpec
+from parity.spec.spec import Spec
+from parity.training.meter import peak_memory
 
 Tensors = dict[str, Tensor]
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from parity.errors import UsageError
+from parity.base.errors import UsageError
 
 
 def replica_devices(device: str, replicas: int) -> list:

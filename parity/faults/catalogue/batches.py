@@ -39,7 +39,7 @@ FAULTS = (
         "stream",
         ("batch/sizes",),
         shared(
-            "parity/replicas.py",
+            "parity/spec/replicas.py",
             (
                 "return [base + 1] * more + [base] * (replicas - more)",
                 "return [base] * (replicas - more) + [base + 1] * more",
@@ -54,14 +54,14 @@ FAULTS = (
         ("*batch/sizes is*",),
         {
             "paddle": shared(
-                "parity/replicas.py",
+                "parity/spec/replicas.py",
                 (
                     "return [base + 1] * more + [base] * (replicas - more)",
                     "return [base] * replicas",
                 ),
             )["paddle"],
             "tensorflow": shared(
-                "parity/replicas.py",
+                "parity/spec/replicas.py",
                 (
                     "return [base + 1] * more + [base] * (replicas - more)",
                     "return [base] * replicas",
@@ -154,7 +154,7 @@ FAULTS = (
         "stream",
         ("forward/logits",),
         shared(
-            "parity/steps.py",
+            "parity/spec/batch_io.py",
             (
                 "np.random.PCG64([spec.training.seed, step, place])",
                 "np.random.PCG64([spec.training.seed, step, min(place, 1)])",
@@ -168,7 +168,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/steps.py",
+            "parity/spec/batch_io.py",
             (
                 "np.random.PCG64([spec.training.seed, step, place])",
                 "np.random.PCG64([spec.training.seed, 0, place])",
@@ -182,7 +182,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/steps.py",
+            "parity/spec/batch_io.py",
             (
                 "(drawn < model.keep).astype(dtype) / dtype.type(model.keep)",
                 "(drawn < model.keep).astype(dtype)",
@@ -196,7 +196,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/steps.py",
+            "parity/spec/batch_io.py",
             (
                 "(drawn < model.keep).astype(dtype) / dtype.type(model.keep)",
                 "(drawn >= model.keep).astype(dtype) / dtype.type(1 - model.keep)",
@@ -224,7 +224,7 @@ FAULTS = (
         "stream",
         ("batch/learning_rate",),
         shared(
-            "parity/spec.py",
+            "parity/spec/spec.py",
             (
                 "max(epoch + 1 - training.decay_after, 0)",
                 "max(epoch + 2 - training.decay_after, 0)",
@@ -238,7 +238,7 @@ FAULTS = (
         "stream",
         ("batch/learning_rate",),
         shared(
-            "parity/training.py",
+            "parity/training/loop.py",
             (
                 "epoch = self.step // per_epoch\n                rate",
                 "epoch = self.step\n                rate",

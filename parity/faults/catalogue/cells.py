@@ -290,7 +290,7 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training.py",
+            "parity/training/loop.py",
             (
                 "        if self.state is None or not inputs.carry:\n            self.state = zero",
                 "        if True:\n            self.state = zero",
@@ -304,7 +304,7 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training.py",
+            "parity/training/loop.py",
             (
                 "        if self.state is None or not inputs.carry:\n            self.state = zero",
                 "        if self.state is None:\n            self.state = zero",

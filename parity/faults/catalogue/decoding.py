@@ -3,7 +3,7 @@
 from parity.faults.catalogue.edits import mirrored, shared
 from parity.faults.fault import Fault
 
-_FILE = "parity/decoding.py"
+_FILE = "parity/decoding/search.py"
 _BEAM = ("decode/beam_tokens", "decode/beam_finished", "decode/beam_scores")
 _ANY = ("decode/greedy_*",)
 

@@ -89,7 +89,7 @@ FAULTS = (
         "sentences",
         _LOSS,
         shared(
-            "parity/steps.py",
+            "parity/spec/batch_io.py",
             ("np.array([1 / inputs.num_tokens]", "np.array([1 / inputs.positions]"),
         ),
     ),
@@ -100,7 +100,7 @@ FAULTS = (
         "sentences",
         _LOSS,
         shared(
-            "parity/steps.py",
+            "parity/spec/batch_io.py",
             ("np.array([1 / inputs.num_tokens]", "np.array([1 / inputs.rows]"),
         ),
     ),
@@ -111,7 +111,7 @@ FAULTS = (
         "general",
         _LOSS,
         shared(
-            "parity/steps.py",
+            "parity/spec/batch_io.py",
             (
                 "np.array([1 / inputs.num_tokens]",
                 "np.array([1 / (inputs.num_tokens - inputs.rows)]",

@@ -17,7 +17,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/initial.py",
+            "parity/spec/initial.py",
             (
                 _VALUES,
                 _VALUES
@@ -32,7 +32,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/initial.py",
+            "parity/spec/initial.py",
             (
                 _VALUES,
                 _VALUES
@@ -48,7 +48,7 @@ FAULTS = (
         "stream",
         _EMBEDDED,
         shared(
-            "parity/initial.py",
+            "parity/spec/initial.py",
             ("PCG64([spec.training.seed, index])", "PCG64([spec.training.seed, index or 99])"),
         ),
     ),

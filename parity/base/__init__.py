@@ -1,0 +1,1 @@
+"""Errors, files, progress, cores: what every other room stands on. Knows nothing of networks."""

@@ -1,0 +1,69 @@
+"""Fields of specs and options: declared once, read by range checks and command lines."""
+
+import dataclasses
+import math
+from typing import Any
+
+from parity.base.errors import UsageError
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """Declare a field of a spec: its default, its meaning, and the values allowed.
+
+    Command lines and range checks are made from what is declared here.
+    """
+    bounds = {"above": above, "at_least": at_least, "at_most": at_most, "below": below}
+    return dataclasses.field(
+        default=default, metadata={"help": text, "choices": choices, "bounds": bounds}
+    )
+
+
+_BOUNDS = {
+    "above": ("> {}", lambda value, bound: value > bound),
+    "at_least": (">= {}", lambda value, bound: value >= bound),
+    "at_most": ("<= {}", lambda value, bound: value <= bound),
+    "below": ("< {}", lambda value, bound: value < bound),
+}
+
+
+def check_fields(spec: Any) -> None:
+    """Check each field of a spec against its declared choices and bounds.
+
+    Raises:
+      UsageError: for the first field out of range, naming field, value and what is allowed.
+    """
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is not None:
+                _check(flag(field.name), each, field.metadata)
+        if isinstance(value, tuple) and len(set(value)) < len(value):
+            raise UsageError(f"{flag(field.name)} is {value!r}; allowed: each value once")
+
+
+def flag(name: str) -> str:
+    """Return the command-line flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def _check(name: str, value: Any, declared: Any) -> None:
+    choices = declared.get("choices")
+    if choices and value not in choices:
+        raise UsageError(f"{name} is {value!r}; allowed: {', '.join(choices)}")
+    bounds = {k: v for k, v in declared.get("bounds", {}).items() if v is not None}
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if bounds and not (number and math.isfinite(value)):
+        raise UsageError(f"{name} is {value!r}; allowed: a finite number")
+    for kind, bound in bounds.items():
+        if not _BOUNDS[kind][1](value, bound):
+            allowed = " and ".join(_BOUNDS[k][0].format(b) for k, b in bounds.items())
+            raise UsageError(f"{name} is {value!r}; allowed: {allowed}")

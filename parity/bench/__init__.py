@@ -1,0 +1,1 @@
+"""How fast each side trains, and where the time of a step goes."""

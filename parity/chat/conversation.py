@@ -1,0 +1,273 @@
+"""A person asks, a trained network answers: what both sides' `chat.py` have in common."""
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, write_whole
+from parity.base.progress import say
+from parity.cli.options import ChatOptions
+from parity.decoding.search import DecodingModel, Hypotheses, beam_search, greedy, sample
+from parity.report.pictures import Attention, check_attention, check_picture, plot_attention
+from parity.spec.networks import NETWORKS
+from parity.training.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    newest_checkpoint,
+    read_vocabularies,
+)
+
+_AT_ONCE = 64  # questions of a file answered together
+_PROMPT = "> "
+
+
+class Words(Protocol):
+    """What the network reads and writes with; data/load.py makes it."""
+
+    source_vocabulary: Any
+    target_vocabulary: Any
+
+    def read(self, question: str) -> np.ndarray:
+        """Return the ids of a question; raises an error with exit_status 2 if it has none."""
+
+    def write(self, ids: Sequence[int]) -> str:
+        """Return what the ids of an answer say."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained network as it lies on disk.
+
+    Attributes:
+      checkpoint: the weights and the spec.
+      words: made of the vocabularies beside it.
+    """
+
+    checkpoint: Checkpoint
+    words: Words
+
+
+def open_trained(
+    options: ChatOptions, load_words: Callable[[dict[str, bytes], Path, dict[str, Any]], Words]
+) -> Trained:
+    """Read a checkpoint and the vocabularies beside it.
+
+    Args:
+      load_words: that of data/load.py.
+
+    Raises:
+      UsageError: if there is none, it is of another network, or the vocabularies do not fit.
+    """
+    path = options.checkpoint
+    if path is None:
+        raise UsageError("--checkpoint is missing; allowed: a checkpoint, or a run's folder")
+    folder = path.parent
+    if path.is_dir():
+        folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        notes: list[str] = []
+        newest = newest_checkpoint(folder, notes)
+        for note in notes:
+            say(note)
+        if newest is None:
+            raise UsageError(f"{path}: holds no checkpoint")
+        checkpoint = newest
+    else:
+        checkpoint = load_checkpoint(path)
+    spec = checkpoint.spec
+    if not NETWORKS[spec.network].decodes:
+        able = ", ".join(name for name, network in NETWORKS.items() if network.decodes)
+        raise UsageError(
+            f"{path}: a checkpoint of network {spec.network!r}, which answers nothing; "
+            f"allowed: {able}"
+        )
+    beside = options.vocabulary or folder
+    words = read_vocabularies(
+        checkpoint, beside, lambda found: load_words(found, beside, spec.values())
+    )
+    return Trained(checkpoint, words)
+
+
+def converse(
+    make_model: Callable[[], DecodingModel],
+    trained: Trained,
+    options: ChatOptions,
+    read_lines: Callable[[Path, list[str]], Iterable[str]],
+) -> None:
+    """Answer a file of questions, or a person until the input ends.
+
+    What is printed is UTF-8, as files are.
+
+    Args:
+      make_model: builds the network with its weights; called once the input is known to be
+        good.
+      read_lines: that of data/text.py.
+
+    Raises:
+      UsageError: for an option that is not allowed, or a question of the file that cannot be
+        answered, naming its line; nothing is answered then.
+    """
+    for flag, path in (
+        ("--output", options.output),
+        ("--attention-plot", options.attention_plot),
+    ):
+        if path is not None and options.input is None:
+            raise UsageError(f"{flag} is {str(path)!r}; allowed: only with --input")
+    if options.attention_plot is not None:
+        check_picture(options.attention_plot)
+    if sys.stdout.encoding.lower() != "utf-8" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    if options.input is None:
+        _talk(make_model(), trained, options)
+        return
+    notes: list[str] = []
+    questions = _read_all(read_lines(options.input, notes), trained.words, options.input)
+    for note in notes:
+        say(note)
+    _check_outputs(options, questions, _most(trained, options))
+    model, words = make_model(), trained.words
+    lines: list[str] = []
+    pictures: list[Attention] = []
+    with tqdm(
+        desc="answering",
+        total=len(questions),
+        unit="question",
+        leave=False,
+        disable=options.output is None or not sys.stderr.isatty(),
+    ) as bar:
+        for start in range(0, len(questions), _AT_ONCE):
+            part = questions[start : start + _AT_ONCE]
+            answers = _answer(model, part, trained, options, start)
+            for ids, found in zip(part, answers, strict=True):
+                lines += _lines(found, words, options)
+                if options.attention_plot is not None:
+                    pictures.append(_picture(ids, found, words))
+            bar.update(len(part))
+            if options.output is None:
+                print("\n".join(lines), flush=True)
+                lines = []
+    if options.output is not None:
+        write_whole(options.output, "".join(f"{line}\n" for line in lines).encode())
+    if options.attention_plot is not None:
+        plot_attention(pictures, options.attention_plot)
+
+
+def _check_outputs(options: ChatOptions, questions: Sequence[np.ndarray], most: int) -> None:
+    """See before any work that what is asked for can be written."""
+    if options.attention_plot is not None:
+        check_attention(options.attention_plot, [len(ids) for ids in questions], most)
+        make_folder(options.attention_plot.parent)
+    if options.output is not None:
+        if options.output.is_dir():
+            raise UsageError(f"--output is {str(options.output)!r}, a folder; allowed: a file")
+        make_folder(options.output.parent)
+
+
+def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
+    person, asked = sys.stdin.isatty(), 0
+    if person:
+        spec = trained.checkpoint.spec
+        say(
+            f"{spec.model.cell} with {spec.model.attention} attention, trained for "
+            f"{trained.checkpoint.step} steps by {trained.checkpoint.framework}; "
+            "an empty line or Ctrl-D ends"
+        )
+    for number, line in enumerate(_typed() if person else _piped(), start=1):
+        try:
+            ids = trained.words.read(line)
+        except Exception as error:
+            if getattr(error, "exit_status", None) != 2:
+                raise
+            if not person:
+                raise UsageError(f"standard input, line {number}: {error}") from None
+            say(str(error))
+            continue
+        (found,) = _answer(model, [ids], trained, options, asked)
+        asked += 1
+        print("\n".join(_lines(found, trained.words, options)), flush=True)
+
+
+def _typed() -> Iterator[str]:
+    """Yield what a person types, up to an empty line or Ctrl-D."""
+    # else the prompt would get among the answers
+    prompt = _PROMPT if sys.stdout.isatty() else ""
+    while True:
+        try:
+            line = input(prompt)
+        except EOFError:
+            print()
+            return
+        except UnicodeDecodeError as error:
+            seen = f"byte 0x{error.object[error.start]:02x}"
+            say(f"what was typed is not {error.encoding}: {seen}")
+            continue
+        if not line.strip():
+            return
+        yield line
+
+
+def _piped() -> Iterator[str]:
+    """Yield the lines of the standard input, each as soon as it is there."""
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            seen = f"byte 0x{line[error.start]:02x} is not UTF-8"
+            raise UsageError(f"standard input, line {number}: {seen}") from None
+        yield text.rstrip("\r\n")
+
+
+def _read_all(lines: Iterable[str], words: Words, path: Path) -> list[np.ndarray]:
+    questions = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            questions.append(words.read(line))
+        except Exception as error:
+            if getattr(error, "exit_status", None) != 2:
+                raise
+            raise UsageError(f"{path}:{number}: {error}") from None
+    return questions
+
+
+def _answer(
+    model: DecodingModel,
+    questions: Sequence[np.ndarray],
+    trained: Trained,
+    options: ChatOptions,
+    first: int,
+) -> list[Hypotheses]:
+    """Answer some questions; `first` is the number of the first one, for sampling."""
+    lengths = np.array([len(ids) for ids in questions])
+    source = np.zeros((len(questions), lengths.max()), np.int64)
+    for row, ids in enumerate(questions):
+        source[row, : len(ids)] = ids
+    most = _most(trained, options)
+    if options.method == "greedy":
+        return greedy(model, source, lengths, most)
+    if options.method == "sample":
+        return sample(model, source, lengths, most, options.seed, options.temperature, first)
+    return beam_search(model, source, lengths, options.beam, options.length_penalty, most)
+
+
+def _most(trained: Trained, options: ChatOptions) -> int:
+    """Return the most tokens of an answer, `<eos>` included."""
+    return options.longest or int(trained.checkpoint.spec.text.target_limit) + 1
+
+
+def _lines(found: Hypotheses, words: Words, options: ChatOptions) -> list[str]:
+    if not options.top:
+        return [words.write(found.best.tokens)]
+    return [f"{each.score:9.4f}  {words.write(each.tokens)}" for each in found.ranked] + [""]
+
+
+def _picture(ids: np.ndarray, found: Hypotheses, words: Words) -> Attention:
+    best = found.best
+    target = words.target_vocabulary.decode(best.tokens) + ["<eos>"] * best.finished
+    weights = best.weights if best.weights is not None else np.zeros((len(target), len(ids)))
+    return words.source_vocabulary.decode(ids), target, weights[:, : len(ids)]

@@ -1,0 +1,1 @@
+"""Command lines made from dataclasses, the same flags on both sides."""

@@ -1,0 +1,228 @@
+"""The commands of `python -m parity`."""
+
+import dataclasses
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parity.base.errors import Interrupted, UsageError
+from parity.base.files import make_folder, write_whole
+from parity.bench.bench import bench, bench_text
+from parity.bench.profile import profile, profile_text
+from parity.cli.command_line import command_options, spec_from, spec_options, take
+from parity.cli.options import (
+    BenchOptions,
+    FaultOptions,
+    ProfileOptions,
+    RunOptions,
+    SweepOptions,
+)
+from parity.commands import doctor as doctor_checks
+from parity.faults.hunt import (
+    SAVED,
+    catalogue_text,
+    fault_text,
+    findings_text,
+    findings_values,
+    hunt,
+    save_signatures,
+)
+from parity.launch.processes import ROOT
+from parity.pair.assertion import compared
+from parity.report.html import report_html
+from parity.report.loss_curves import plot_losses
+from parity.report.values import report_text, report_values
+from parity.run.lockstep import run, save_report, save_values
+from parity.spec.presets import BENCHED, PROFILED
+from parity.sweep.sweep import sweep, sweep_text, sweep_values
+from parity.trace.trace import Trace
+
+_MATCH, _MISMATCH = 0, 1
+
+
+@click.group()
+def parity() -> None:
+    """Prove that a network trained in Paddle and in TensorFlow is the same network.
+
+    Exit status: 0 match, 1 mismatch, 2 bad use or bad input, 3 a numeric failure.
+    """
+
+
+@parity.command("run")
+@command_options(RunOptions)
+@spec_options("dtype")
+def run_command(**values: Any) -> int:
+    """Train both sides beside the oracle, and compare every tensor of every step."""
+    options = take(RunOptions, values)
+    spec = spec_from(options.network, options.preset, values)
+    with terminated():
+        outcome = run(spec, options)
+    report = report_values(outcome, options.preset, _command())
+    text = report_text(report)
+    save_report(text, report_html(report), report, options.out, options.json)
+    print(text)
+    return _MATCH if outcome.matches else _MISMATCH
+
+
+@parity.command("compare")
+@click.argument("trace_a", type=click.Path(path_type=Path))
+@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="write the report here"
+)
+@click.option("--debug", is_flag=True, help="show tracebacks")
+def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool) -> int:
+    """Compare two recorded runs with each other and, if of train.py, with the oracle."""
+    report = _compared(trace_a, trace_b)
+    text = report_text(report)
+    if json_file is not None:
+        save_values(report, json_file)
+    print(text)
+    return _MATCH if report["verdict"] == "match" else _MISMATCH
+
+
+@parity.command("report")
+@click.argument("trace_a", type=click.Path(path_type=Path))
+@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    default=Path("out/report.html"),
+    show_default=True,
+    help="the page",
+)
+@click.option("--debug", is_flag=True, help="show tracebacks")
+def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -> int:
+    """Compare two recorded runs, and show what was found as a page that opens offline."""
+    if html_file.is_dir():
+        raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
+    make_folder(html_file.parent)  # now, not after minutes of comparing
+    report = _compared(trace_a, trace_b)
+    write_whole(html_file, report_html(report).encode())
+    print(f"page: {html_file}\nverdict: {report['verdict']}")
+    return _MATCH if report["verdict"] == "match" else _MISMATCH
+
+
+def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
+    """Return the report of two recorded runs as plain values."""
+    return compared([Trace(trace_a), Trace(trace_b)], _command())
+
+
+@parity.command("bench")
+@command_options(BenchOptions)
+@spec_options()
+def bench_command(**values: Any) -> int:
+    """Time both sides in turn: real tokens/s, and what more replicas gain."""
+    options = take(BenchOptions, values)
+    names = (options.preset,) if options.preset else BENCHED.get(options.network, ("bench",))
+    specs = {name: spec_from(options.network, name, values) for name in names}
+    found = []
+    with terminated():
+        for name, spec in specs.items():
+            out = options.out if len(specs) == 1 else options.out / name
+            mine = dataclasses.replace(options, preset=name, out=out, json=None)
+            found.append(bench(spec, mine, _command()))
+            print(bench_text(found[-1]) + ("\n" if len(found) < len(specs) else ""))
+    if options.json is not None:
+        save_values(found[0] if len(found) == 1 else {"benches": found}, options.json)
+    return 0
+
+
+@parity.command("profile")
+@command_options(ProfileOptions)
+@spec_options()
+def profile_command(**values: Any) -> int:
+    """See where the time of a step goes on each side, by its framework's own profiler."""
+    options = take(ProfileOptions, values)
+    name = options.preset or PROFILED.get(options.network, "bench")
+    spec = spec_from(options.network, name, values)
+    with terminated():
+        found = profile(spec, dataclasses.replace(options, preset=name), _command())
+    if options.json is not None:
+        save_values(found, options.json)
+    print(profile_text(found, options.operations))
+    print(f"\ntrace, for chrome://tracing or ui.perfetto.dev: {options.out / 'trace.json'}")
+    return 0
+
+
+@parity.command("faults")
+@command_options(FaultOptions)
+def faults_command(**values: Any) -> int:
+    """Plant known faults in one side's code, one at a time, and see that each is found."""
+    options = take(FaultOptions, values)
+    if options.list_only or options.show is not None:
+        print(catalogue_text() if options.show is None else fault_text(options.show))
+        return 0
+    with terminated():
+        findings = hunt(options)
+    text, found = findings_text(findings), findings_values(findings)
+    write_whole(options.out / "faults.txt", text.encode() + b"\n")
+    for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
+        save_values(found, path)
+    if options.save_signatures:
+        text += f"\n{save_signatures(findings)} signatures kept in {SAVED.relative_to(ROOT)}"
+    print(text)
+    return _MATCH if found["all_found"] else _MISMATCH
+
+
+@parity.command("sweep")
+@command_options(SweepOptions)
+def sweep_command(**values: Any) -> int:
+    """Run random valid specs on both sides, and see that nothing is found where nothing is."""
+    options = take(SweepOptions, values)
+    with terminated():
+        swept = sweep(options)
+    text, found = sweep_text(swept), sweep_values(swept)
+    write_whole(options.out / "sweep.txt", text.encode() + b"\n")
+    for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
+        save_values(found, path)
+    print(text)
+    return _MISMATCH if swept.alarms else _MATCH
+
+
+@parity.command("losses")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/losses.png"),
+    show_default=True,
+    help="the picture; .png, .svg or .pdf",
+)
+@click.option("--debug", is_flag=True, help="show tracebacks")
+def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
+    """Draw the losses of trained runs over each other; RUNS are folders of `train.py`."""
+    plot_losses(runs, out)
+    print(f"picture: {out}")
+    return 0
+
+
+@parity.command("doctor")
+def doctor_command() -> int:
+    """Check the environment, and name the fix for what is wrong."""
+    return doctor_checks.report()
+
+
+@contextmanager
+def terminated() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, so that no side goes on training alone."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise Interrupted("terminated", number)
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "parity", *sys.argv[1:]])

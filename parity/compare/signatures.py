@@ -1,0 +1,279 @@
+"""What a mismatch looks like, and which faults look like that.
+
+A planted fault leaves a signature: the first tensor that is wrong, how what was found there
+relates to what was expected, where in the tensor it is wrong, and what else is wrong by its own
+fault. The catalogue's own signatures (parity/faults/signatures.json, written by
+`python -m parity faults --save-signatures`) are the reference for a mismatch of unknown cause.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from parity.trace.trace import rung_of
+
+# How much each part of a signature counts when two are held against each other.
+_WEIGHTS = {"tensor": 4.0, "relation": 3.0, "region": 1.5, "wrong": 3.0, "late": 1.0}
+_FITS = 0.75  # share of the whole at which a fault is named as a likely cause
+_NEAR = 0.08  # and how far it may fall behind the best one
+_SMALLEST = "language-model"  # the network that has the fewest kinds of layers
+_MOST = 5  # topics of which causes are named
+
+_SAME = 1e-3  # of the difference: how exactly a relation must hold, in either precision
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a side recorded of the first tensor that is wrong, and what it should have been.
+
+    Attributes:
+      step: when.
+      tensor: its name.
+      found, expected: its values; None where they could not be compared.
+      wrong: names of all tensors of that step that are wrong, each by what the side itself
+        recorded on the rung below.
+      sizes: rows of each replica.
+      lengths: of the rows, on the tensor's axis of time, if it has one.
+      network: that was trained.
+    """
+
+    step: int
+    tensor: str
+    found: np.ndarray | None = None
+    expected: np.ndarray | None = None
+    wrong: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    lengths: np.ndarray | None = None
+    network: str = ""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a mismatch looks like, of whatever size, layer or network.
+
+    Attributes:
+      tensor: kind of the first wrong tensor, such as "forward/lstm/hidden".
+      relation: how what was found relates to what was expected, such as "scaled".
+      region: where the tensor is wrong, such as "one replica".
+      wrong: kinds of all tensors that are wrong.
+      late: whether the first step was in order.
+    """
+
+    tensor: str
+    relation: str
+    region: str
+    wrong: frozenset[str]
+    late: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "tensor": self.tensor,
+            "relation": self.relation,
+            "region": self.region,
+            "wrong": sorted(self.wrong),
+            "late": self.late,
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Signature":
+        """Return what `to_json` gave."""
+        return Signature(**{**values, "wrong": frozenset(values["wrong"])})
+
+    def fit(self, other: "Signature") -> float:
+        """Return how well two signatures fit, 0 to 1."""
+        union = self.wrong | other.wrong
+        shared = len(self.wrong & other.wrong) / len(union) if union else 1.0
+        score = _WEIGHTS["wrong"] * shared
+        for name in ("tensor", "relation", "region", "late"):
+            score += _WEIGHTS[name] * (getattr(self, name) == getattr(other, name))
+        return score / sum(_WEIGHTS.values())
+
+
+def kind_of(tensor: str) -> str:
+    """Return a tensor's name without number of the layer, side of the network and direction."""
+    rung, *path = tensor.split("/")
+    parts = [re.sub(r"_\d+$", "", part) for part in path]
+    parts = [
+        part for part in parts if part not in ("encoder", "decoder", "forward", "backward")
+    ]
+    return "/".join([rung, *parts])
+
+
+def signature(evidence: Evidence) -> Signature:
+    """Return what a mismatch looks like."""
+    relation, region = "other", "whole"
+    if evidence.found is not None and evidence.expected is not None:
+        found = np.asarray(evidence.found, np.float64)
+        expected = np.asarray(evidence.expected, np.float64)
+        relation = _relation(found, expected)
+        region = _region(found, expected, evidence)
+    return Signature(
+        kind_of(evidence.tensor),
+        relation,
+        region,
+        frozenset(kind_of(name) for name in evidence.wrong),
+        evidence.step > 0,
+    )
+
+
+def _relation(found: np.ndarray, expected: np.ndarray) -> str:
+    """Return how two arrays relate; the first that holds of a list of simple ways."""
+    difference = np.abs(found - expected)
+    if found.shape != expected.shape or not difference.size:
+        return "shape"
+    size = float(np.abs(expected).max())
+    if not found.any():
+        return "zero"
+    if not expected.any():
+        return "not zero"
+    # how far a relation may be off: a share of the difference that it is to explain
+    slack = _SAME * float(difference.max())
+
+    def holds(other: np.ndarray) -> bool:
+        return other.shape == found.shape and bool(np.abs(found - other).max() <= slack)
+
+    factor = float(np.vdot(expected, found) / np.vdot(expected, expected))
+    if found.size > 1 and holds(factor * expected):
+        return "negated" if factor < 0 else "smaller" if factor < 1 else "larger"
+    for axis in range(found.ndim):
+        for by in (-1, 1):
+            if found.shape[axis] > 2 and _shifted(found, expected, axis, by, slack):
+                return "shifted"
+    if found.ndim >= 2 and holds(np.swapaxes(expected, -1, -2)):
+        return "transposed"
+    if found.size > 2:
+        for axis in range(found.ndim):
+            if found.shape[axis] > 1 and _permuted(found, expected, axis, slack):
+                return "permuted"
+    if found.size > 2 and difference.max() - difference.min() <= slack:
+        return "offset"
+    if difference.max() < 2e-3 * size:
+        return "close"
+    return "other"
+
+
+def _shifted(found: np.ndarray, expected: np.ndarray, axis: int, by: int, slack: float) -> bool:
+    count = found.shape[axis]
+    kept = np.arange(1, count) if by > 0 else np.arange(count - 1)
+    a, b = np.take(found, kept, axis), np.take(expected, kept - by, axis)
+    return bool(a.any()) and bool(np.abs(a - b).max() <= slack)
+
+
+def _permuted(found: np.ndarray, expected: np.ndarray, axis: int, slack: float) -> bool:
+    """Return whether one array has the other's slices along an axis in another order."""
+    a, b = (np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1) for x in (found, expected))
+    if len(a) > 512:
+        return False
+    nearest = [np.abs(b - row).max(axis=1) for row in a]
+    taken = {int(np.argmin(each)) for each in nearest}
+    return len(taken) == len(a) and all(float(each.min()) <= slack for each in nearest)
+
+
+def _region(found: np.ndarray, expected: np.ndarray, evidence: Evidence) -> str:
+    """Return where in the tensor the difference is."""
+    if found.shape != expected.shape:
+        return "whole"
+    difference = np.abs(found - expected)
+    off = difference > _SAME * difference.max()
+    if not off.any() or found.ndim == 0:
+        return "whole"
+    rung = rung_of(evidence.tensor)
+    if rung == "forward" and sum(evidence.sizes) == len(found):
+        rows = off.reshape(len(found), -1).any(axis=1)
+        bounds = np.cumsum([0, *evidence.sizes])
+        hit = [rows[a:b].any() for a, b in pairwise(bounds)]
+        if len(hit) > 1 and not all(hit):
+            return "some replicas"
+        if evidence.lengths is not None and found.ndim >= 2:
+            steps = off.reshape(*off.shape[:2], -1).any(axis=2)
+            at = np.nonzero(steps)
+            if np.all(at[1] == evidence.lengths[at[0]] - 1):
+                return "last steps"
+            if not steps[:, 0].any():
+                return "after the first step"
+            if not steps[:, 1:].any():
+                return "first step"
+        if rows.mean() <= 0.5:
+            return "some rows"
+    elif rung in ("gradient", "optimizer", "weight") and found.ndim >= 1:
+        for axis, name in ((found.ndim - 1, "some columns"), (0, "some rows")):
+            others = tuple(a for a in range(found.ndim) if a != axis)
+            if off.any(axis=others).mean() <= 0.8:
+                return name
+    elif rung == "loss" and off.mean() < 1:
+        return "some replicas"
+    return "whole"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A fault of the catalogue that looks like a mismatch.
+
+    Attributes:
+      fault: its name.
+      cause: what is wrong, in words.
+      topic: what it is about; faults of one topic may look alike.
+      fit: how well the signatures agree, 0 to 1.
+    """
+
+    fault: str
+    cause: str
+    topic: str
+    fit: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "fault": self.fault,
+            "cause": self.cause,
+            "topic": self.topic,
+            "fit": round(self.fit, 3),
+        }
+
+
+def likely_causes(
+    seen: Signature, network: str = "", known: Iterable[Mapping[str, Any]] | None = None
+) -> list[Cause]:
+    """Return the faults whose signature fits a mismatch, the likeliest first.
+
+    They are of a few topics, but of one topic there may be many: which two gates are exchanged
+    cannot be seen in what comes of it.
+
+    Args:
+      network: that was trained. The language model has no layer that the other network lacks,
+        but lacks an encoder and an attention: faults planted there are not named for it.
+      known: entries of the catalogue's signatures; None for those that are kept.
+    """
+    found: dict[str, Cause] = {}
+    for entry in signatures() if known is None else known:
+        if network == _SMALLEST != entry["network"]:
+            continue
+        fit = seen.fit(Signature.from_json(entry["signature"]))
+        name = entry["fault"]
+        if name not in found or fit > found[name].fit:
+            found[name] = Cause(name, entry["cause"], entry["topic"], fit)
+    ranked = sorted(found.values(), key=lambda cause: -cause.fit)
+    if not ranked:
+        return []
+    least = max(_FITS, ranked[0].fit - _NEAR)
+    topics = list(dict.fromkeys(cause.topic for cause in ranked if cause.fit >= least))[:_MOST]
+    return [cause for cause in ranked if cause.fit >= least and cause.topic in topics]
+
+
+@cache
+def signatures() -> Sequence[Mapping[str, Any]]:
+    """Return the catalogue's signatures: [{"fault", "cause", "topic", "network",
+    "signature"}]."""
+    file = resources.files("parity.faults").joinpath("signatures.json")
+    if not file.is_file():
+        return []
+    loaded: list[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return loaded

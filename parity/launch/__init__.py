@@ -1,0 +1,1 @@
+"""Starting each side's scripts as processes, and saying why one ended."""

@@ -1,7 +1,0 @@
-"""What the harness knows about each network."""
-
-from parity.networks.language_model import LANGUAGE_MODEL
-from parity.networks.network import Network
-from parity.networks.seq2seq import SEQ2SEQ
-
-NETWORKS: dict[str, Network] = {each.name: each for each in (LANGUAGE_MODEL, SEQ2SEQ)}

@@ -1,0 +1,1 @@
+"""Two trainings of any kind, recorded by their owners and compared."""

@@ -1,0 +1,95 @@
+"""The comparison as an assertion, for test suites."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import NumericFailure, UsageError
+from parity.base.files import make_folder, write_whole
+from parity.compare.ladder import climb
+from parity.pair.compare import compare_own, own_values
+from parity.report.values import mismatch_text, report_text, report_values
+from parity.run.lockstep import Outcome
+from parity.spec.spec import Spec
+from parity.trace.tolerances import Tolerance, check_declared
+from parity.trace.trace import Trace
+
+
+def assert_match(
+    a: str | Path | Trace,
+    b: str | Path | Trace,
+    *,
+    tolerances: Mapping[str, Tolerance] | None = None,
+    html: str | Path | None = None,
+) -> None:
+    """Assert that two recorded trainings match, every tensor of every step.
+
+    Args:
+      a, b: traces or their folders: two of a `Recorder`, or two of a `train.py`, which the
+        oracle then referees.
+      tolerances: rung, or pattern of names -> what is allowed, in place of what the traces
+        declare under the same key; for a Recorder's traces only.
+      html: where to write the report's page, whether they match or not; there is none of what
+        cannot be compared.
+
+    Raises:
+      AssertionError: if they do not match, cannot be held against each other, or hold a NaN or
+        an infinity; its message is the report.
+      UsageError: if there is no trace, or the tolerances make no sense.
+    """
+    __tracebackhide__ = True  # pytest then shows the test's line
+    traces = [each if isinstance(each, Trace) else Trace(Path(each)) for each in (a, b)]
+    check_declared(tolerances or {})
+    if tolerances and not any(trace.own for trace in traces):
+        raise UsageError(
+            "tolerances are given for traces of train.py; allowed: for those of a Recorder, "
+            "parity/trace/tolerances.py has theirs"
+        )
+    page = None if html is None else Path(html)
+    if page is not None:
+        if page.is_dir():
+            raise UsageError(f"{page}: is a folder; allowed: a page's name")
+        make_folder(page.parent)
+    try:
+        values = compared(traces, _command(), tolerances)
+    except (UsageError, NumericFailure) as error:
+        told = f"{error}\npage: not written" if page is not None else str(error)
+        raise AssertionError(told) from None
+    written = ""
+    if page is not None:
+        from parity.report.html import (
+            report_html,  # the plotting library is needed for nothing else
+        )
+
+        write_whole(page, report_html(values).encode())
+        written = f"\npage: {page}"
+    if values["verdict"] != "match":
+        raise AssertionError(_story(values) + written)
+
+
+def compared(
+    traces: list[Trace], command: str, tolerances: Mapping[str, Tolerance] | None = None
+) -> dict[str, Any]:
+    """Return the report of two recorded trainings as plain values.
+
+    Raises:
+      UsageError: if they cannot be held against each other, or one is damaged.
+      NumericFailure: for a NaN or infinity.
+    """
+    if any(trace.own for trace in traces):
+        return own_values(traces, compare_own(traces, tolerances), command)
+    outcome = Outcome(Spec.from_json(traces[0].header["spec"]))
+    outcome.headers = {f"{trace.label} {trace.folder}": trace.header for trace in traces}
+    outcome.verdicts = [climb(traces)]
+    return report_values(outcome, traces[0].header.get("preset", "-"), command)
+
+
+def _story(values: dict[str, Any]) -> str:
+    """Return the report with what differs first on top, where pytest shows it."""
+    first = mismatch_text(values["first_mismatch"])
+    return f"{first}\n\n{report_text(values, story=False)}"
+
+
+def _command() -> str:
+    return os.environ.get("PYTEST_CURRENT_TEST", "assert_match")

@@ -1,0 +1,64 @@
+"""The losses of several runs drawn over each other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import UsageError
+from parity.base.files import make_folder
+from parity.report.pictures import check_picture, font_families, new_figure, save_figure
+from parity.training.losses import Row, read_losses
+
+
+def plot_losses(runs: Sequence[Path], out: Path) -> None:
+    """Draw the losses of runs over each other, and how far apart the first two are.
+
+    Args:
+      runs: folders that hold losses.csv.
+      out: the picture; see `check_picture`.
+
+    Raises:
+      UsageError: if a table cannot be read, or the picture not be written.
+    """
+    check_picture(out)
+    tables = [read_losses(run / "losses.csv") for run in runs]
+    for run, rows in zip(runs, tables, strict=True):
+        if not rows:
+            raise UsageError(f"{run / 'losses.csv'}: holds no step")
+    figure = losses_figure([str(run) for run in runs], tables)
+    make_folder(out.parent)
+    save_figure(figure, out)
+
+
+def losses_figure(names: Sequence[str], tables: Sequence[Sequence[Row]]) -> Any:
+    """Return a figure of runs' losses, as `plot_losses` says.
+
+    Args:
+      names: of the runs.
+      tables: of `read_losses`, a run each.
+    """
+    several = len(tables) > 1
+    figure = new_figure(9, 6 if several else 4)
+    grid = figure.add_gridspec(2 if several else 1, 1, height_ratios=[3, 1][: 1 + several])
+    axes = figure.add_subplot(grid[0])
+    lines = []
+    for number, rows in enumerate(tables):
+        steps, losses = [row[0] for row in rows], [row[1] for row in rows]
+        # the first thicker, so that it shows beneath the others where they agree
+        width, marker = (2.4 if number == 0 else 0.8), ("o" if len(rows) == 1 else None)
+        lines += axes.plot(steps, losses, linewidth=width, marker=marker)
+    axes.set_ylabel("loss, nats per token")
+    # names given here may begin with an underscore, which hides a label given to a line
+    legend = axes.legend(lines, names, prop={"family": font_families("".join(names))})
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    if several:
+        first, second = ({row[0]: row[1] for row in rows} for rows in tables[:2])
+        common = sorted(first.keys() & second.keys())
+        below = figure.add_subplot(grid[1], sharex=axes)
+        below.plot(common, [abs(first[step] - second[step]) for step in common], linewidth=0.8)
+        below.set_yscale("symlog", linthresh=1e-9)
+        below.set_ylabel("|difference|")
+        axes = below
+    axes.set_xlabel("step")
+    return figure

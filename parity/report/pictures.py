@@ -1,0 +1,190 @@
+"""Pictures, drawn without a screen."""
+
+import io
+import logging
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.base.files import write_whole
+from parity.base.progress import say
+
+KINDS = ("pdf", "png", "svg")
+MOST_PANELS = 16  # sentences in one picture
+MOST_TOKENS = 100  # of a sentence
+
+_LATIN = "DejaVu Sans"  # matplotlib's own
+# Fonts that hold Chinese characters, by the name of the first font in their file, which is the
+# one that matplotlib reads: of Noto's collection that is the Japanese one.
+_CHINESE = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Source Han Sans CN",
+    "Noto Sans CJK JP",
+    "Noto Serif CJK SC",
+    "Noto Serif CJK JP",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "Droid Sans Fallback",
+    "AR PL UMing CN",
+    "SimHei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "PingFang HK",
+)
+
+# A source's tokens, a target's, and what each target token looked at, [target, source].
+Attention = tuple[Sequence[str], Sequence[str], np.ndarray]
+
+
+def check_picture(path: Path) -> str:
+    """Return the kind of picture that a name's ending says.
+
+    Raises:
+      UsageError: for an ending that is no kind of picture, or a folder.
+    """
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in KINDS:
+        raise UsageError(f"{path}: no picture's name; allowed endings: {', '.join(KINDS)}")
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; allowed: a picture's name")
+    return kind
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure.
+
+    Args:
+      width, height: inches.
+    """
+    # what it may say of its font cache is for programmers
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure whole or not at all; the name's ending says which kind of picture.
+
+    Raises:
+      UsageError: as `check_picture`, or if it cannot be written.
+    """
+    kind, content = check_picture(path), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # `font_families` says it
+        figure.savefig(content, format=kind, dpi=150)
+    write_whole(path, content.getvalue())
+
+
+def font_families(text: str) -> list[str]:
+    """Return fonts that have a text's characters between them; say so if some are in none."""
+    families = [_LATIN]
+    if _lacking(text, families):
+        families += _chinese_font()
+    lacking = _lacking(text, families)
+    if lacking:
+        say(
+            f"no font for {''.join(lacking[:5])!r}, drawn as boxes; allowed: install a Chinese "
+            "font, such as the system's package fonts-noto-cjk or fonts-wqy-zenhei"
+        )
+    return families
+
+
+def check_attention(path: Path, lengths: Sequence[int], most: int) -> None:
+    """See before any work that a picture of attention can be drawn.
+
+    Args:
+      lengths: tokens of each source.
+      most: tokens of a target.
+
+    Raises:
+      UsageError: as `check_picture`, or for more than fits a picture.
+    """
+    check_picture(path)
+    if len(lengths) > MOST_PANELS:
+        raise UsageError(
+            f"{path}: a picture of {len(lengths):,} sentences; allowed: {MOST_PANELS}"
+        )
+    longest = max(*lengths, most)
+    if longest > MOST_TOKENS:
+        raise UsageError(
+            f"{path}: a picture of up to {longest:,} tokens in a row; allowed: {MOST_TOKENS}"
+        )
+
+
+def plot_attention(sentences: Sequence[Attention], path: Path) -> None:
+    """Draw which source token each target token looked at, a panel a sentence.
+
+    Raises:
+      UsageError: as `save_figure`.
+    """
+    save_figure(attention_figure(sentences), path)
+
+
+def attention_figure(sentences: Sequence[Attention]) -> Any:
+    """Return a figure of attention, its panels in a square, the first in the upper left.
+
+    A panel has the source from left to right and the target downwards; black is a weight of 1.
+    """
+    columns = math.ceil(math.sqrt(len(sentences)))
+    rows = math.ceil(len(sentences) / columns)
+    width = 1.5 + 0.45 * max(len(source) for source, _, _ in sentences)
+    height = 1.5 + 0.35 * max(len(target) for _, target, _ in sentences)
+    figure = new_figure(width * columns, height * rows)
+    tokens = (token for source, target, _ in sentences for token in (*source, *target))
+    # a token may hold dollar signs, between which matplotlib would see a formula
+    style = {"family": font_families("".join(tokens)), "parse_math": False}
+    for number, (source, target, weights) in enumerate(sentences, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        axes.imshow(weights, vmin=0, vmax=1, cmap="Greys", aspect="auto")
+        axes.set_xticks(range(len(source)), source, rotation=60, ha="right", **style)
+        axes.set_yticks(range(len(target)), target, **style)
+    return figure
+
+
+def _chinese_font() -> list[str]:
+    """Return the name of a font with Chinese characters, if there is one."""
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    for again in (False, True):
+        if again:  # matplotlib keeps its list of fonts: some may be newer
+            known = {font.fname for font in manager.ttflist}
+            for path in set(font_manager.findSystemFonts()) - known:
+                _add_font(path)
+        installed = {font.name for font in manager.ttflist}
+        found = [name for name in _CHINESE if name in installed]
+        if found:
+            return found[:1]
+    return []
+
+
+def _add_font(path: str) -> None:
+    from matplotlib import font_manager
+
+    # as when matplotlib makes its list: a file that it cannot read is left out
+    with suppress(OSError, RuntimeError, ValueError):
+        font_manager.fontManager.addfont(path)
+
+
+def _lacking(text: str, families: Iterable[str]) -> list[str]:
+    """Return the characters that none of some fonts has, sorted."""
+    from matplotlib import font_manager
+
+    fonts = [
+        font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=family)))
+        for family in families
+    ]
+    return [
+        letter
+        for letter in sorted(set(text))
+        if not any(font.get_char_index(ord(letter)) for font in fonts)
+    ]

@@ -1,0 +1,1 @@
+"""Every number that changes a result: networks, presets, parameters, initial values."""

@@ -1,0 +1,298 @@
+"""What one training step reads, as plain arrays: the same for all sides and the oracle."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import NumericFailure
+from parity.spec.networks import NETWORKS
+from parity.spec.networks.network import Axes, records_logits
+from parity.spec.replicas import split_rows
+from parity.spec.spec import Spec
+
+# Activations of real target tokens alone, one after the other, time varying slowest.
+_REAL_ROWS = ("logits", "token_loss")
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The global batch of one step; rows come first in every array, so replicas share rows.
+
+    Attributes:
+      batch: name -> int64 array, as parity/spec/networks lists them: `tokens` and `targets`
+        [batch, time], `lengths` [batch] of real tokens per row, and so on.
+      carry: whether the state continues from the step before (else it starts at zero).
+      masks: place -> [batch, time, width] of 0 or 1/keep; empty: no dropout.
+      fed: for an isolated step, "fed/NAME" -> what the layers are to read in place of an
+        activation, "fed_gradient/NAME" -> the gradient they are to get of it; else empty.
+    """
+
+    batch: Mapping[str, np.ndarray]
+    carry: bool = False
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fed: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.batch["lengths"])
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of real target tokens, by which the loss is divided."""
+        return int(self.batch["lengths"].sum())
+
+    @property
+    def positions(self) -> int:
+        """Return the number of target positions, padding included."""
+        return int(self.batch["targets"].size)
+
+
+def axis_sizes(spec: Spec, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return the sizes of the axes that a batch has: "batch", "time" and so on."""
+    sizes: dict[str, int] = {}
+    for name, axes in NETWORKS[spec.network].batch.items():
+        sizes |= dict(zip(map(str, axes), batch[name].shape, strict=True))
+    return sizes
+
+
+def shape_of(axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of a tensor whose axes are named."""
+    return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in axes)
+
+
+def dropout_masks(
+    spec: Spec, step: int, batch: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Draw the dropout masks of one step.
+
+    Masks are data, drawn here for both sides. Kept units are scaled by 1/keep ("inverted"
+    dropout). Recurrent connections are never dropped.
+
+    Returns:
+      Place -> array [batch, time, width] in the run's dtype; empty if keep is 1.
+
+    Source: Zaremba et al. 2014, section 3 and figure 2.
+    """
+    model, dtype = spec.model, np.dtype(spec.training.dtype)
+    if model.keep == 1.0:
+        return {}
+    masks, sizes = {}, axis_sizes(spec, batch)
+    for place, (name, axes) in enumerate(NETWORKS[spec.network].masks(model).items()):
+        stream = np.random.PCG64([spec.training.seed, step, place])
+        shape = shape_of(axes, sizes)
+        drawn = np.random.Generator(stream).random(shape, dtype=np.float32)
+        masks[name] = (drawn < model.keep).astype(dtype) / dtype.type(model.keep)
+    return masks
+
+
+def step_inputs(spec: Spec, step: int, batch: Any, *, train: bool = True) -> StepInputs:
+    """Return the inputs of a step made from a batch; masks are left out in evaluation.
+
+    Args:
+      batch: has the network's arrays and `carry` as attributes.
+    """
+    arrays = {name: getattr(batch, name) for name in NETWORKS[spec.network].batch}
+    return StepInputs(arrays, batch.carry, dropout_masks(spec, step, arrays) if train else {})
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a trainer's step returns.
+
+    Attributes:
+      losses: each replica's share of the global loss, [replicas]; their sum is the global loss.
+      state: name -> recurrent state after the batch, [batch, layers, hidden]. The language
+        model hands it to the next batch; of seq2seq it is the encoder's, to look at.
+      gradient_norm: global norm of the aggregated gradient, before clipping; 0 in evaluation.
+      tensors: what a trace records beyond that, by the trace's names; empty unless asked for.
+    """
+
+    losses: np.ndarray
+    state: Mapping[str, np.ndarray]
+    gradient_norm: float
+    tensors: Mapping[str, np.ndarray]
+
+    @property
+    def loss(self) -> float:
+        """Return the global loss per real token, in nats."""
+        return float(self.losses.sum())
+
+
+def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
+    """Look at what a step computed, in the order of computation.
+
+    Raises:
+      NumericFailure: naming step, replica and tensor, for the first NaN or infinity.
+    """
+    if np.all(np.isfinite(result.losses)) and math.isfinite(result.gradient_norm):
+        return
+    replica_of_row = np.repeat(np.arange(len(sizes)), sizes)
+    states = [  # in the order of computation: layer by layer, a cell's c before its h
+        (layer, name, array[:, layer])
+        for layer in range(max((a.shape[1] for a in result.state.values()), default=0))
+        for name, array in sorted(result.state.items())
+    ]
+    for layer, name, array in states:
+        bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+        if bad.size:
+            raise NumericFailure(
+                f"step {step}, replica {replica_of_row[bad[0]]}: state {name} of layer {layer} "
+                f"is not finite; the loss is {result.loss}"
+            )
+    for replica, loss in enumerate(result.losses):
+        if not math.isfinite(loss):
+            raise NumericFailure(f"step {step}, replica {replica}: loss is {loss}")
+    raise NumericFailure(
+        f"step {step}, all replicas: norm of the summed gradient is {result.gradient_norm}"
+    )
+
+
+def split_feeds(
+    spec: Spec, inputs: StepInputs, state: Mapping[str, np.ndarray], replicas: int
+) -> list[dict[str, np.ndarray]]:
+    """Share a global batch out: one feed per replica, name -> array, rows first.
+
+    Each replica's rows are padded to their own longest only. `scale`, one over the real tokens
+    of the whole batch, is the same on every replica: each replica's loss is then its share of
+    the global mean, whatever the lengths of its rows. It is zero for a replica without a real
+    token, whose share is none whatever it computes.
+
+    Args:
+      state: before the batch, name -> [batch, layers, hidden].
+    """
+    network = NETWORKS[spec.network]
+    axes: dict[str, Axes] = dict(network.batch)
+    whole = dict(inputs.batch)
+    for name, array in state.items():
+        whole[name], axes[name] = array, ("batch",)
+    of_masks = network.masks(spec.model)
+    for name, array in inputs.masks.items():
+        whole[f"mask/{name}"], axes[f"mask/{name}"] = array, of_masks[name]
+    for name, array in inputs.fed.items():
+        whole[name], axes[name] = array, fed_axes(spec)[name]
+    scale = np.array([1 / inputs.num_tokens], np.dtype(spec.training.dtype))
+    bounds = np.cumsum([0, *split_rows(inputs.rows, replicas)])
+    feeds = []
+    for start, stop in pairwise(bounds):
+        longest = {
+            axis: max(1, int(inputs.batch[lengths][start:stop].max()))
+            for axis, lengths in network.lengths.items()
+        }
+        feed = {
+            name: array[start:stop]
+            if len(axes[name]) == 1 or isinstance(axes[name][1], int)
+            else array[start:stop, : longest[str(axes[name][1])]]
+            for name, array in whole.items()
+        }
+        has_tokens = inputs.batch["lengths"][start:stop].any()
+        feeds.append(feed | {"scale": scale if has_tokens else np.zeros_like(scale)})
+    return feeds
+
+
+def recorded_activations(
+    spec: Spec, activations: Mapping[str, Any], inputs: StepInputs
+) -> dict[str, Any]:
+    """Return those of a network's activations that a trace holds of a batch."""
+    declared = NETWORKS[spec.network].activations(spec.model)
+    sizes = axis_sizes(spec, inputs.batch)
+    return {
+        name: activation
+        for name, activation in activations.items()
+        if name != "logits" or records_logits(math.prod(shape_of(declared[name], sizes)))
+    }
+
+
+def fed_axes(spec: Spec) -> dict[str, Axes]:
+    """Return what an isolated step is fed with: name as in `StepInputs.fed` -> axes."""
+    network = NETWORKS[spec.network]
+    axes = network.activations(spec.model)
+    kinds = ("fed", "fed_gradient")
+    return {f"{kind}/{name}": axes[name] for name in network.taps(spec.model) for kind in kinds}
+
+
+def join_activation_gradients(
+    spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
+) -> dict[str, np.ndarray]:
+    """Put the replicas' gradients of what they were fed with together, as a trace holds them.
+
+    Beyond a row's length a gradient is to be zero, and so nothing is set to zero here.
+
+    Args:
+      by_replica: activation -> an array per replica, rows first.
+      inputs: the global batch.
+    """
+    sizes = axis_sizes(spec, inputs.batch)
+    declared = NETWORKS[spec.network].activations(spec.model)
+    joined = {}
+    for name, parts in by_replica.items():
+        whole = shape_of(declared[name], sizes)[1:]
+        padded = []
+        for part in parts:
+            missing = zip(whole, part.shape[1:], strict=True)
+            padded.append(np.pad(part, [(0, 0), *((0, most - size) for most, size in missing)]))
+        joined[f"activation_gradient/{name}"] = np.concatenate(padded)
+    return joined
+
+
+def join_activations(
+    spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
+) -> dict[str, np.ndarray]:
+    """Put the replicas' activations together as a trace holds them, rows first.
+
+    Beyond a row's length every activation is zero: what a network computes on padding depends
+    on how far its replica is padded, and decides nothing.
+
+    Args:
+      by_replica: activation -> an array per replica: [time, rows, ...], or [rows, ...] without
+        time, or [real tokens, ...] for logits and token_loss; a replica without a real token
+        may have something there to stand in.
+      inputs: the global batch.
+    """
+    network, sizes = NETWORKS[spec.network], axis_sizes(spec, inputs.batch)
+    declared = network.activations(spec.model)
+    joined = {}
+    for name, parts in by_replica.items():
+        axes = declared[name]
+        whole = np.zeros(shape_of(axes, sizes), parts[0].dtype)
+        start = 0
+        for part, rows in zip(parts, split_rows(inputs.rows, len(parts)), strict=True):
+            mine = whole[start : start + rows]
+            if name in _REAL_ROWS:
+                lengths = inputs.batch["lengths"][start : start + rows]
+                at = np.nonzero(np.arange(mine.shape[1])[:, None] < lengths)
+                if len(at[0]):
+                    mine.swapaxes(0, 1)[at] = part
+            else:
+                time_first = isinstance(axes[1], str)
+                part = part.swapaxes(0, 1) if time_first else part
+                # where other replicas' rows are longer, zeros
+                missing = zip(mine.shape, part.shape, strict=True)
+                mine[...] = np.pad(part, [(0, most - size) for most, size in missing])
+            start += rows
+        joined[f"forward/{name}"] = zero_padding(spec, axes, whole, inputs.batch)
+    return joined
+
+
+def zero_padding(
+    spec: Spec, axes: Axes, array: np.ndarray, batch: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Set a tensor to zero beyond each row's length, on every axis of time it has.
+
+    Args:
+      axes: of the tensor, rows first.
+      array: changed in place.
+      batch: has the lengths.
+    """
+    for place, axis in enumerate(axes):
+        lengths = NETWORKS[spec.network].lengths.get(str(axis))
+        if lengths is not None:
+            beyond = np.arange(array.shape[place]) >= batch[lengths][:, None]
+            shape = [len(array)] + [1] * (array.ndim - 1)
+            shape[place] = array.shape[place]
+            np.copyto(array, 0, where=beyond.reshape(shape))
+    return array

@@ -1,0 +1,103 @@
+"""The recurrent language model: its sizes, and the names and shapes of its tensors."""
+
+from dataclasses import dataclass
+
+from parity.base.fields import check_fields, option
+from parity.spec.networks.network import Axes, Network, Parameter
+
+GATES = 4  # of an LSTM
+
+
+# fmt: off
+@dataclass(frozen=True)
+class LanguageModelSpec:
+    """The network: an embedding, LSTM layers with dropout between, and a projection.
+
+    Source: Zaremba et al. 2014, arXiv:1409.2329.
+    """
+
+    vocabulary_size: int = option(10_000, "most tokens kept in the vocabulary, <unk> and <eos> included", at_least=3)
+    embedding_size: int = option(200, "width of the embedding", at_least=1)
+    hidden_size: int = option(200, "units of each recurrent layer", at_least=1)
+    num_layers: int = option(2, "recurrent layers", at_least=1)
+    keep: float = option(1.0, "probability that dropout keeps a unit; 1 is no dropout", above=0, at_most=1)
+    initial_scale: float = option(0.1, "every parameter starts uniform in [-scale, scale)", above=0)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class LanguageModelText:
+    """How text becomes batches."""
+
+    batching: str = option("stream", "stream: contiguous text, state carried on; sentences: one a row, padded", choices=("stream", "sentences"))
+    time: int = option(20, "steps of back-propagation in time; for sentences the longest row", at_least=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+# fmt: on
+
+
+def _parameters(model: LanguageModelSpec) -> tuple[Parameter, ...]:
+    table = [Parameter("embed/table", (model.vocabulary_size, model.embedding_size))]
+    inputs = model.embedding_size
+    for layer in range(model.num_layers):
+        gates = GATES * model.hidden_size
+        table += [
+            Parameter(f"lstm_{layer}/input_kernel", (inputs, gates)),
+            Parameter(f"lstm_{layer}/recurrent_kernel", (model.hidden_size, gates)),
+            Parameter(f"lstm_{layer}/bias", (gates,)),
+        ]
+        inputs = model.hidden_size
+    table += [
+        Parameter("softmax/kernel", (model.hidden_size, model.vocabulary_size)),
+        Parameter("softmax/bias", (model.vocabulary_size,)),
+    ]
+    return tuple(table)
+
+
+def _state(model: LanguageModelSpec) -> dict[str, tuple[int, ...]]:
+    shape = (model.num_layers, model.hidden_size)
+    return {"h": shape, "c": shape}
+
+
+def _masks(model: LanguageModelSpec) -> dict[str, Axes]:
+    layers = range(model.num_layers)
+    return {
+        "embedded": ("batch", "time", model.embedding_size),
+        **{f"lstm_{k}": ("batch", "time", model.hidden_size) for k in layers},
+    }
+
+
+def _activations(model: LanguageModelSpec) -> dict[str, Axes]:
+    state: Axes = ("batch", model.num_layers, model.hidden_size)
+    hidden: dict[str, Axes] = {
+        f"lstm_{k}/hidden": ("batch", "time", model.hidden_size)
+        for k in range(model.num_layers)
+    }
+    return {
+        "embedded": ("batch", "time", model.embedding_size),
+        **hidden,
+        "c": state,
+        "h": state,
+        "logits": ("batch", "time", model.vocabulary_size),
+        "token_loss": ("batch", "time"),
+    }
+
+
+def _taps(model: LanguageModelSpec) -> tuple[str, ...]:
+    return ("embedded", *(f"lstm_{k}/hidden" for k in range(model.num_layers)))
+
+
+LANGUAGE_MODEL = Network(
+    name="language-model",
+    batch={"tokens": ("batch", "time"), "targets": ("batch", "time"), "lengths": ("batch",)},
+    lengths={"time": "lengths"},
+    vocabularies={"tokens": "vocabulary_size", "targets": "vocabulary_size"},
+    parameters=_parameters,
+    state=_state,
+    masks=_masks,
+    activations=_activations,
+    taps=_taps,
+)

@@ -1,0 +1,174 @@
+"""The sequence-to-sequence network: its sizes, and the names and shapes of its tensors."""
+
+from dataclasses import dataclass
+
+from parity.base.errors import UsageError
+from parity.base.fields import check_fields, option
+from parity.spec.networks.network import Axes, Network, Parameter
+
+GATES = {"lstm": 4, "gru": 3}
+SEGMENTERS = ("chinese", "english", "spaces")
+
+
+# fmt: off
+@dataclass(frozen=True)
+class Seq2seqSpec:
+    """The network: an encoder, and a decoder that attends to what the encoder made.
+
+    Sources: Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473;
+    Luong et al. 2015, arXiv:1508.04025; Wu et al. 2016, arXiv:1609.08144.
+    """
+
+    source_vocabulary_size: int = option(10_000, "most tokens kept of the questions, the four special ones included", at_least=5)
+    target_vocabulary_size: int = option(10_000, "most tokens kept of the answers, the four special ones included", at_least=5)
+    embedding_size: int = option(128, "width of both embeddings", at_least=1)
+    hidden_size: int = option(256, "units of each recurrent layer", at_least=1)
+    num_layers: int = option(1, "recurrent layers of the encoder, and of the decoder", at_least=1)
+    cell: str = option("lstm", "recurrent cell", choices=("lstm", "gru"))
+    attention: str = option("general", "how a query scores the source: Luong's dot, general, scaled (general times a trained scalar), or bahdanau", choices=("dot", "general", "scaled", "bahdanau"))
+    input_feeding: bool = option(False, "feed the attention into the decoder's cell: Luong's output of the step before, Bahdanau's context of this step")
+    bidirectional: bool = option(False, "run the encoder's bottom layer in both directions, each with half the units")
+    keep: float = option(1.0, "probability that dropout keeps a unit; 1 is no dropout", above=0, at_most=1)
+    initial_scale: float = option(0.1, "every parameter starts uniform in [-scale, scale), the attention's scalar around 1", above=0)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.bidirectional and self.hidden_size % 2:
+            raise UsageError(
+                f"--hidden-size is {self.hidden_size}; allowed with --bidirectional: an even number"
+            )
+
+
+@dataclass(frozen=True)
+class PairText:
+    """How pairs of texts become batches."""
+
+    source_segmenter: str = option("chinese", "how questions are cut into tokens", choices=SEGMENTERS)
+    target_segmenter: str = option("chinese", "how answers are cut into tokens", choices=SEGMENTERS)
+    hmm: bool = option(True, "let jieba guess words that its dictionary lacks")
+    share_vocabulary: bool = option(False, "one vocabulary, counted over questions and answers")
+    source_limit: int = option(30, "most tokens of a question; pairs with a longer one are left out and counted", at_least=1)
+    target_limit: int = option(30, "most tokens of an answer, without <eos>; the same", at_least=1)
+    split_by: str = option("source", "what training, validation and test text must not share: a source sentence, or a block of lines (dialogues)", choices=("source", "block"))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+# fmt: on
+
+
+def _layer(name: str, cell: str, inputs: int, hidden: int) -> list[Parameter]:
+    gates = GATES[cell] * hidden
+    return [
+        Parameter(f"{name}/input_kernel", (inputs, gates)),
+        Parameter(f"{name}/recurrent_kernel", (hidden, gates)),
+        Parameter(f"{name}/bias", (gates,)),
+    ]
+
+
+def _parameters(model: Seq2seqSpec) -> tuple[Parameter, ...]:
+    hidden, cell = model.hidden_size, model.cell
+    table = [
+        Parameter("encoder/embed/table", (model.source_vocabulary_size, model.embedding_size))
+    ]
+    for layer in range(model.num_layers):
+        inputs, name = hidden if layer else model.embedding_size, f"encoder/{cell}_{layer}"
+        if layer == 0 and model.bidirectional:
+            table += _layer(f"{name}/forward", cell, inputs, hidden // 2)
+            table += _layer(f"{name}/backward", cell, inputs, hidden // 2)
+        else:
+            table += _layer(name, cell, inputs, hidden)
+    table.append(
+        Parameter("decoder/embed/table", (model.target_vocabulary_size, model.embedding_size))
+    )
+    fed = hidden if model.input_feeding else 0
+    for layer in range(model.num_layers):
+        inputs = hidden if layer else model.embedding_size + fed
+        table += _layer(f"decoder/{cell}_{layer}", cell, inputs, hidden)
+    if model.attention == "bahdanau":
+        table.append(Parameter("attention/query_kernel", (hidden, hidden)))
+    if model.attention != "dot":
+        table.append(Parameter("attention/memory_kernel", (hidden, hidden)))
+    if model.attention == "bahdanau":
+        table.append(Parameter("attention/score_kernel", (hidden,)))
+    if model.attention == "scaled":
+        table.append(Parameter("attention/scale", (1,), mean=1.0))
+    return (
+        *table,
+        Parameter("attention/output_kernel", (2 * hidden, hidden)),
+        Parameter("softmax/kernel", (hidden, model.target_vocabulary_size)),
+        Parameter("softmax/bias", (model.target_vocabulary_size,)),
+    )
+
+
+def _masks(model: Seq2seqSpec) -> dict[str, Axes]:
+    embedding, hidden = model.embedding_size, model.hidden_size
+    between = range(model.num_layers - 1)
+    return {
+        "source_embedded": ("batch", "source_time", embedding),
+        **{f"encoder_{k}": ("batch", "source_time", hidden) for k in between},
+        "target_embedded": ("batch", "time", embedding),
+        **{f"decoder_{k}": ("batch", "time", hidden) for k in between},
+        "attentional": ("batch", "time", hidden),
+    }
+
+
+def _activations(model: Seq2seqSpec) -> dict[str, Axes]:
+    hidden, cell, layers = model.hidden_size, model.cell, range(model.num_layers)
+    final: Axes = ("batch", model.num_layers, hidden)
+    return {
+        "encoder/embedded": ("batch", "source_time", model.embedding_size),
+        **{f"encoder/{cell}_{k}/hidden": ("batch", "source_time", hidden) for k in layers},
+        **({"encoder/c": final} if cell == "lstm" else {}),
+        "encoder/h": final,
+        "decoder/embedded": ("batch", "time", model.embedding_size),
+        **{f"decoder/{cell}_{k}/hidden": ("batch", "time", hidden) for k in layers},
+        "attention/weights": ("batch", "time", "source_time"),
+        "attention/context": ("batch", "time", hidden),
+        "attention/output": ("batch", "time", hidden),
+        "logits": ("batch", "time", model.target_vocabulary_size),
+        "token_loss": ("batch", "time"),
+    }
+
+
+def _loop(model: Seq2seqSpec) -> tuple[str, ...]:
+    if not model.input_feeding:
+        return ()
+    hidden = [f"decoder/{model.cell}_{k}/hidden" for k in range(model.num_layers)]
+    attention = ["attention/weights", "attention/context"]
+    if model.attention == "bahdanau":  # it asks before it steps
+        return (*attention, *hidden, "attention/output")
+    return (*hidden, *attention, "attention/output")
+
+
+def _taps(model: Seq2seqSpec) -> tuple[str, ...]:
+    inner = [f"decoder/{model.cell}_{k}/hidden" for k in range(model.num_layers)]
+    inner.append("attention/context")
+    # with input feeding cells and attention are one loop, and so one layer
+    left_out = {"attention/weights", "logits", "token_loss"}
+    left_out |= set(inner) if model.input_feeding else set()
+    return tuple(name for name in _activations(model) if name not in left_out)
+
+
+SEQ2SEQ = Network(
+    name="seq2seq",
+    batch={
+        "source": ("batch", "source_time"),
+        "source_lengths": ("batch",),
+        "tokens": ("batch", "time"),
+        "targets": ("batch", "time"),
+        "lengths": ("batch",),
+    },
+    lengths={"source_time": "source_lengths", "time": "lengths"},
+    vocabularies={
+        "source": "source_vocabulary_size",
+        "tokens": "target_vocabulary_size",
+        "targets": "target_vocabulary_size",
+    },
+    parameters=_parameters,
+    state=lambda model: {},
+    masks=_masks,
+    activations=_activations,
+    loop=_loop,
+    taps=_taps,
+    decodes=True,
+)

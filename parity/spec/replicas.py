@@ -1,0 +1,22 @@
+"""How rows are shared among replicas: one function for both sides and the oracle."""
+
+from parity.base.errors import UsageError
+
+
+def split_rows(rows: int, replicas: int) -> list[int]:
+    """Return how many rows each replica gets: sizes differ by at most one, no row is dropped.
+
+    The first `rows % replicas` replicas get one more. Rows keep their order.
+
+    Raises:
+      UsageError: if a replica would get no row.
+    """
+    if replicas < 1:
+        raise UsageError(f"--replicas is {replicas}; allowed: >= 1")
+    if rows < replicas:
+        raise UsageError(
+            f"a batch of {rows} rows cannot be shared by {replicas} replicas; "
+            f"allowed: --replicas <= {rows}"
+        )
+    base, more = divmod(rows, replicas)
+    return [base + 1] * more + [base] * (replicas - more)

@@ -1,0 +1,1 @@
+"""Random valid runs, in which no mismatch may be found."""

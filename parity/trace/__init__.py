@@ -1,0 +1,1 @@
+"""What a run writes, how it is read again, and what may differ."""

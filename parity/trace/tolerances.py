@@ -1,0 +1,177 @@
+"""How far two values of one tensor may lie apart: one table, a measured reason per row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.trace.names import RUNGS
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What an element may differ by.
+
+        |a - b| <= relative * max(|a|, |b|) + floor * (largest magnitude in the tensor)
+                   + step * (largest magnitude in all tensors of the kind at that step)
+
+    The floor is there because the rounding error of a sum is as large as its largest terms, not
+    as its result: an element that nearly cancels is no more exact than its neighbours. A whole
+    tensor can be such a remainder: through a softmax flows only what its inputs' gradients
+    differ by, so that an attention's kernels may have gradients far below the rounding of the
+    gradients they are made of. For them there is the last term.
+
+    Attributes:
+      relative: share of the element itself.
+      floor: share of the tensor's largest magnitude, over both sides.
+      step: share of the largest magnitude in all tensors of the kind (all gradients) there.
+      reason: where it comes from; printed with a tolerance that a user declares.
+    """
+
+    relative: float
+    floor: float
+    step: float = 0.0
+    reason: str = field(default="", kw_only=True, compare=False)
+
+    def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray:
+        """Return the greatest difference allowed, elementwise, for float64 arrays.
+
+        Args:
+          largest: magnitude in all tensors of the kind at that step.
+        """
+        magnitude: np.ndarray = np.maximum(np.abs(a), np.abs(b))
+        floor = float(self.floor * magnitude.max(initial=0.0) + self.step * largest)
+        return np.asarray(self.relative * magnitude + floor)
+
+    def __str__(self) -> str:
+        if not (self.relative or self.floor):
+            return "exact"
+        more = f" + {self.step:g} of all" if self.step else ""
+        if self.relative == self.floor:
+            return f"{self.floor:g}{more}"
+        return f"{self.relative:g} and {self.floor:g}"
+
+    def least(self, largest: float) -> float:
+        """Return what every element may differ by at least.
+
+        Args:
+          largest: magnitude in both tensors.
+        """
+        return self.floor * largest
+
+
+EXACT = Tolerance(0.0, 0.0)
+
+# rung -> how many times what rounding does to each tensor of each step, as
+# parity/oracle/rounding.py finds it out, one step of a side may be apart from the oracle's; in
+# either precision. The worst seen is over 500 drawn runs (`python -m parity sweep`). What is left to account for is
+# chance: the greatest error of a tensor is once or twice what it is in the mean, seldom more.
+ONE_STEP_TIMES: dict[str, float] = {
+    # seen 3.5
+    "forward": 7.0,
+    # seen 4.6: one number, whose own last place is half of that
+    "loss": 7.0,
+    # seen 5.5, once, and else 5.1: in kernels of layers whose gates saturate; of the norm and
+    # of clipping 2.9
+    "gradient": 7.0,
+    # seen 4.0: m and v are three roundings of what they are summed of
+    "optimizer": 7.0,
+    # seen 4.0: in float64, where the oracle rounds too, one unit roundoff each
+    "weight": 7.0,
+}
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """A multiple of what rounding does to a tensor.
+
+    Attributes:
+      times: that much.
+      rounding: the size of the rounding error, of all elements or of each.
+    """
+
+    times: float
+    rounding: float | np.ndarray
+    step: float = 0.0
+
+    def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray:
+        """Return the greatest difference allowed, elementwise, for float64 arrays."""
+        return np.asarray(np.broadcast_to(self.times * self.rounding, a.shape))
+
+    def least(self, largest: float) -> float:
+        """Return what every element may differ by at least."""
+        return self.times * float(np.min(self.rounding, initial=np.inf))
+
+
+# float64, free runs of 200 steps on WikiText-2 (vocabulary 10,000, dropout, clipping): the
+# largest distance between the frameworks, or from the oracle, over the tensor's largest
+# magnitude was 6.4e-13 in forward and weight (Adam), 2.5e-13 in gradient, 1.9e-13 in optimizer,
+# 7.6e-16 in loss. What remains is the order of the sums in products, and the last bits of exp
+# and tanh; Adam divides by the root of the second moment, which passes the rounding of a tiny
+# gradient on as a share of the whole step. The bound is 16 times the worst. SGD stayed below
+# 3e-14, but for streamed text at learning rate 1: that training amplifies rounding beyond the
+# bound (`tiny` at step 73, `tf2fluid` at step 40), which the ladder tells apart.
+_FREE_RUN = Tolerance(1e-11, 1e-11)
+
+# (dtype, rung) -> tolerance of free runs in float64, of isolated runs, and of what is decoded.
+# In float32 free runs are not judged; the unit roundoff is 6e-8.
+TABLE: dict[tuple[str, str], Tolerance] = {
+    ("float64", "batch"): EXACT,
+    ("float32", "batch"): EXACT,
+    ("float64", "replicas"): EXACT,
+    ("float32", "replicas"): EXACT,
+    ("float64", "forward"): _FREE_RUN,
+    ("float64", "loss"): _FREE_RUN,
+    # seen 2.3e-11 of itself in one scalar, the scale of an attention, whose gradient nearly
+    # cancelled at one of 50 steps: 7.6e-17 of the step's largest gradient
+    ("float64", "gradient"): Tolerance(1e-11, 1e-11, step=3e-16),
+    ("float64", "optimizer"): _FREE_RUN,
+    ("float64", "weight"): _FREE_RUN,
+    ("float64", "decode"): _FREE_RUN,
+    # seen 9.5e-7: products of up to 200 terms, through all layers and time steps
+    ("float32", "forward"): Tolerance(1e-5, 1e-5),
+    # seen 1.4e-7: one sum over the batch's tokens
+    ("float32", "loss"): Tolerance(2e-6, 2e-6),
+    # seen 1.3e-5, where gates saturate: 1 - f is zero in float32 and not in float64, and the
+    # rest of the bias's gradient cancels to little more than that. The last number, a sixth of
+    # the unit roundoff, is for an attention's kernels: seen 3e-4 of the largest magnitude in a
+    # tensor where that was 5e-8
+    ("float32", "gradient"): Tolerance(1e-4, 1e-4, step=1e-8),
+    # seen 1.5e-7: a few operations on each element
+    ("float32", "optimizer"): Tolerance(1e-6, 1e-6),
+    # seen 8.1e-8: the same
+    ("float32", "weight"): Tolerance(1e-6, 1e-6),
+    # seen 4.5e-7: sums of up to 20 log probabilities, divided by the length penalty; where
+    # weights amplify rounding more, 7 times what it does to the scores counts (seen 4.2e-5)
+    ("float32", "decode"): Tolerance(1e-5, 1e-5),
+}
+
+
+def check_declared(tolerances: Mapping[Any, Any]) -> None:
+    """See that tolerances which a user declares make sense.
+
+    Args:
+      tolerances: rung, or pattern of names such as "gradient/conv_*" -> tolerance.
+
+    Raises:
+      UsageError: for a key that is on no rung, a bound below 0 or from 1 on, or no reason.
+    """
+    for key, tolerance in tolerances.items():
+        prefix = key.split("/", 1)[0] if isinstance(key, str) else ""
+        if prefix not in RUNGS and not ("/" in key and set(prefix) & set("*?[")):
+            raise UsageError(
+                f"tolerance of {key!r}: on no rung; allowed: a rung, or a pattern RUNG/NAME"
+            )
+        if not isinstance(tolerance, Tolerance):
+            raise UsageError(f"tolerance of {key!r} is {tolerance!r}; allowed: a Tolerance")
+        for name in ("relative", "floor", "step"):
+            value = getattr(tolerance, name)
+            known = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not known or not 0 <= value < 1:
+                raise UsageError(
+                    f"tolerance of {key!r}: {name} is {value!r}; allowed: from 0 to below 1"
+                )
+        if not str(tolerance.reason).strip():
+            raise UsageError(f"tolerance of {key!r}: no reason; allowed: why it is that large")

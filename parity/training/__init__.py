@@ -1,0 +1,1 @@
+"""The training loop and all around it; not about parity at all."""

@@ -1,0 +1,85 @@
+"""The loss of every step as a table."""
+
+import csv
+import io
+from pathlib import Path
+
+from parity.base.errors import UsageError
+from parity.base.files import write_whole
+
+_COLUMNS = ("step", "loss", "tokens")
+
+Row = tuple[int, float, int]
+
+
+class Losses:
+    """The table losses.csv of a run: step, global loss in nats per token, real tokens.
+
+    Args:
+      path: of the file, written whole by `save`.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._rows: list[Row] = []
+
+    def restore(self, step: int) -> None:
+        """Take in what an earlier part of the run has written of the steps before `step`.
+
+        Raises:
+          UsageError: as `read_losses`.
+        """
+        if self._path.exists():
+            self._rows = [row for row in read_losses(self._path) if row[0] < step]
+
+    def add(self, step: int, loss: float, tokens: int) -> None:
+        """Add a step."""
+        self._rows.append((step, loss, tokens))
+
+    def save(self) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+          UsageError: if it cannot be written.
+        """
+        content = io.StringIO()
+        writer = csv.writer(content, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows((step, repr(loss), tokens) for step, loss, tokens in self._rows)
+        write_whole(self._path, content.getvalue().encode())
+
+
+def read_losses(path: Path) -> list[Row]:
+    """Return the rows of a losses.csv: step, loss, tokens.
+
+    Raises:
+      UsageError: naming the line, if it is no such table, is cut off, or a step is not after
+        the one before it.
+    """
+    try:
+        content = path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a table of losses: this is no text") from None
+    lines = content.split("\n")
+    header = ",".join(_COLUMNS)
+    if lines[0] != header:
+        raise UsageError(f"{path}:1: {lines[0][:80]!r}; allowed: {header}")
+    if lines.pop():
+        raise UsageError(f"{path}:{len(lines) + 1}: the line is cut off: it has no end")
+    rows: list[Row] = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            step, loss, tokens = line.split(",")
+            row = int(step), float(loss), int(tokens)
+        except ValueError:
+            raise UsageError(
+                f"{path}:{number}: {line[:80]!r}; allowed: step, loss and tokens"
+            ) from None
+        if rows and row[0] <= rows[-1][0]:
+            raise UsageError(
+                f"{path}:{number}: step {row[0]} after step {rows[-1][0]}; allowed: ascending"
+            )
+        rows.append(row)
+    return rows

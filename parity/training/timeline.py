@@ -1,0 +1,246 @@
+"""Where the time of training steps goes: the operations that ran, as the frameworks tell it.
+
+The frameworks' own profilers are read by `profiler.py` of each side; here their events become a
+table by phase and operation, and a trace that chrome://tracing and ui.perfetto.dev open.
+"""
+
+import json
+import statistics
+import time
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from parity.base.cores import replicas_at_once
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, write_whole
+from parity.cli.options import TrainOptions
+from parity.spec.spec import Spec
+from parity.training.layout import Layout
+from parity.training.meter import WARM_UP, Meter, Step
+from parity.training.timed_steps import timed_steps
+
+# In the order of a step. Data is waiting for the batch and handing it to the framework; other
+# is what the framework puts in for itself, and handing the results back.
+PHASES = ("data", "forward", "backward", "all-reduce", "update", "other")
+
+TRACE, TABLE = "trace.json", "profile.json"  # in the folder of a profile
+
+_STEPS = 35  # unless told
+_FEWEST = WARM_UP + 4
+_TRACED = 3  # steps in the trace: more is slow to open
+_PYTHON = "Python"  # the thread of what is done for all replicas at once
+_BRIEF = 1.0  # microseconds; the trace leaves out what is briefer, as parts of loops are
+
+
+@dataclass(frozen=True)
+class Event:
+    """One run of an operation.
+
+    Attributes:
+      operation: its type, as the framework calls it.
+      name: of this one, where the framework has one; else the type.
+      phase: one of `PHASES`.
+      thread: that it ran on, or device.
+      start: microseconds since the epoch.
+      duration: microseconds.
+      within: microseconds of it in operations that it ran itself, which are events too.
+    """
+
+    operation: str
+    name: str
+    phase: str
+    thread: str
+    start: float
+    duration: float
+    within: float = 0.0
+
+    @property
+    def end(self) -> float:
+        """Return when it was over, in microseconds since the epoch."""
+        return self.start + self.duration
+
+
+def profile_training(
+    trainer: Any, text: Any, spec: Spec, layout: Layout, options: TrainOptions
+) -> None:
+    """Train a while, the second half under the framework's profiler, and write what it saw.
+
+    The first half, warm-up left out, tells what the profiler costs. `options.profile` gets
+    trace.json, a Chrome trace, and profile.json; see `summarise`.
+
+    Args:
+      trainer: has `step`, and `profile`, a context with a list of events.
+      text: what is read; see `parity.training.loop.TrainingText`.
+      spec: with the size of the real vocabulary.
+      layout: that the trainer runs on.
+      options: with folder and steps.
+
+    Raises:
+      UsageError: if there are too few steps, or the folder cannot be written.
+      NumericFailure: if a loss or a gradient is not finite.
+    """
+    folder, stop = options.profile, options.steps or _STEPS
+    if folder is None or stop < _FEWEST:
+        raise UsageError(f"--steps is {stop}; allowed with --profile: >= {_FEWEST}")
+    make_folder(folder)
+    first = stop - (stop - WARM_UP) // 2
+    meter = Meter()
+    with ExitStack() as stack:
+        for step, _ in enumerate(timed_steps(trainer, text, spec, stop, meter), 1):
+            if step == first:
+                ran = stack.enter_context(trainer.profile())
+    plain, profiled = meter.steps[WARM_UP:first], meter.steps[first:]
+    events = [*ran, *_of_host(profiled, ran)]
+    values = {
+        "framework": trainer.framework,
+        "replicas": layout.replicas,
+        "threads": layout.threads,
+        "spec": spec.to_json(),
+        "steps": len(profiled),
+        "unprofiled_milliseconds_per_step": _milliseconds(plain),
+        **summarise(events, profiled, replicas_at_once(layout.replicas, options.device)),
+    }
+    last = profiled[:_TRACED][-1]
+    until = _epoch(last.started + last.seconds)
+    shown = [e for e in events if e.duration >= _BRIEF and e.start < until]
+    trace = chrome_trace(trainer.framework, shown)
+    write_whole(folder / TRACE, json.dumps(trace).encode())
+    write_whole(folder / TABLE, json.dumps(values, indent=2).encode() + b"\n")
+
+
+def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> dict[str, Any]:
+    """Return where the time of a step went, in milliseconds.
+
+    Replicas work side by side, so that an operation counts with its share of a step's time:
+    what all replicas spend in it, over how many run at once. For Python all of them wait. What
+    a step takes beyond all this is `idle`: waiting for another replica, and choosing what to
+    run next.
+
+    Args:
+      at_once: replicas that run at a time.
+
+    Returns:
+      Plain values: `milliseconds_per_step`, `phases` (phase -> milliseconds), `idle`, and
+      `operations`, the slowest first, each with operation, phase, `calls` a step of all
+      replicas, and `milliseconds`.
+    """
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    calls: dict[tuple[str, str], int] = defaultdict(int)
+    for event in events:
+        key = event.phase, event.operation
+        own = (event.duration - event.within) / 1e3 / len(steps)
+        spent[key] += own if event.thread == _PYTHON else own / at_once
+        calls[key] += 1
+    phases = {phase: sum(spent[key] for key in spent if key[0] == phase) for phase in PHASES}
+    whole = _milliseconds(steps)
+    return {
+        "milliseconds_per_step": whole,
+        "phases": phases,
+        "idle": whole - sum(phases.values()),
+        "operations": [
+            {
+                "phase": phase,
+                "operation": operation,
+                "calls": calls[phase, operation] / len(steps),
+                "milliseconds": milliseconds,
+            }
+            for (phase, operation), milliseconds in sorted(
+                spent.items(), key=lambda item: -item[1]
+            )
+        ],
+    }
+
+
+def chrome_trace(side: str, events: Iterable[Event]) -> dict[str, Any]:
+    """Return events in the format that chrome://tracing and ui.perfetto.dev read.
+
+    Time begins at zero. What runs at the same time on one device has lanes of its own.
+
+    Args:
+      side: whose they are; a process there.
+
+    Source: "Trace Event Format", Google, 2016.
+    """
+    ordered = sorted(events, key=lambda event: (event.start, -event.duration))
+    lanes: dict[tuple[str, int], int] = {}
+    busy: dict[str, list[list[float]]] = defaultdict(list)  # of each lane, ends of what runs
+    found: list[dict[str, Any]] = [_named("process_name", 0, side)]
+    for event in ordered:
+        lane = _free_lane(busy[event.thread], event)
+        key = event.thread, lane
+        if key not in lanes:
+            lanes[key] = len(lanes)
+            found.append(_named("thread_name", lanes[key], event.thread))
+        found.append(
+            {
+                "name": event.operation,
+                "cat": event.phase,
+                "ph": "X",
+                "ts": round(event.start - ordered[0].start, 3),
+                "dur": round(event.duration, 3),
+                "pid": 0,
+                "tid": lanes[key],
+                "args": {"name": event.name},
+            }
+        )
+    return {"traceEvents": found, "displayTimeUnit": "ms"}
+
+
+def joined_traces(traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one trace of several, a process each."""
+    events = [
+        event | {"pid": process}
+        for process, trace in enumerate(traces)
+        for event in trace["traceEvents"]
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _named(kind: str, number: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": 0, "tid": number, "args": {"name": name}}
+
+
+def _free_lane(busy: list[list[float]], event: Event) -> int:
+    """Return the first lane in which an event begins after, or lies within, what runs."""
+    for lane, ends in enumerate(busy):
+        while ends and ends[-1] <= event.start:
+            ends.pop()
+        if not ends or event.end <= ends[-1]:
+            ends.append(event.end)
+            return lane
+    busy.append([event.end])
+    return len(busy) - 1
+
+
+def _of_host(steps: Sequence[Step], events: Sequence[Event]) -> list[Event]:
+    """Return what happened before and after the framework's operations of each step."""
+    starts = sorted(event.start for event in events)
+    ends = sorted(event.end for event in events)
+    found = []
+
+    def add(operation: str, phase: str, start: float, end: float) -> None:
+        if end > start:
+            found.append(Event(operation, operation, phase, _PYTHON, start, end - start))
+
+    for step in steps:
+        began = _epoch(step.started)
+        ready, over = began + step.waited * 1e6, began + step.seconds * 1e6
+        first = starts[min(bisect_left(starts, ready), len(starts) - 1)]
+        last = ends[max(bisect_right(ends, over) - 1, 0)]
+        add("wait for the batch", "data", began, ready)
+        add("hand the batch over", "data", ready, first)
+        add("fetch the results", "other", last, over)
+    return found
+
+
+def _epoch(seconds: float) -> float:
+    """Return a time of `time.perf_counter` in microseconds since the epoch."""
+    return time.time_ns() / 1e3 - (time.perf_counter() - seconds) * 1e6
+
+
+def _milliseconds(steps: Sequence[Step]) -> float:
+    return 1e3 * statistics.fmean(step.seconds for step in steps)

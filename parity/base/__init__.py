@@ -1,1 +1,1 @@
-"""Errors, files, progress, cores: what every other room stands on. Knows nothing of networks."""
+"""Errors, files, progress, cores: what all else stands on. Knows nothing of networks."""

@@ -154,30 +154,21 @@ def load_words(
     return Words(segmentation, read[_SOURCE], read[_TARGET])
 
 
-def load_text(
-    network: str,
-    path: Path | None,
-    cache: Path,
-    settings: Mapping[str, Any],
-    *,
-    user_dictionary: Path | None = None,
-    on_empty: str = "warn",
+def load_stream_text(
+    path: Path | None, cache: Path, settings: Mapping[str, Any], **of_pairs: Any
 ) -> TrainingText:
-    """Read, encode and batch the text of a network.
+    """Read, encode and batch plain text, for a language model.
 
     Args:
-      network: "language-model" or "seq2seq".
-      path: folder of text, or of pairs, or file of pairs; None for the embedded corpus.
+      path: folder of text; None for the embedded corpus.
       cache: folder for encoded corpora.
       settings: the spec's values by name, of model, text and training together.
-      user_dictionary: of jieba, for pairs.
-      on_empty: what to do with pairs of which one side is empty: skip, warn or error.
+      **of_pairs: options that only `load_pair_text` reads.
 
     Raises:
       InputError: if the text cannot be used.
     """
-    if network == "seq2seq":
-        return _pairs(path, cache, settings, user_dictionary, on_empty)
+    del of_pairs
     corpus = load_corpus(path, cache, settings["vocabulary_size"])
     batches: dict[str, Any] = {
         split: make_batches(
@@ -200,13 +191,26 @@ def load_text(
     )
 
 
-def _pairs(
+def load_pair_text(
     path: Path | None,
     cache: Path,
     settings: Mapping[str, Any],
-    user_dictionary: Path | None,
-    on_empty: str,
+    *,
+    user_dictionary: Path | None = None,
+    on_empty: str = "warn",
 ) -> TrainingText:
+    """Read, segment, encode and batch pairs of texts, for a network that writes answers.
+
+    Args:
+      path: folder of pairs, or file of pairs; None for the embedded corpus.
+      cache: folder for encoded corpora.
+      settings: the spec's values by name, of model, text and training together.
+      user_dictionary: jieba's own dictionary of further words.
+      on_empty: what to do with pairs that have an empty side: skip, warn or error.
+
+    Raises:
+      InputError: if the text cannot be used.
+    """
     corpus = load_pairs(
         path,
         cache,

@@ -39,7 +39,7 @@ from parity.report.html import report_html
 from parity.report.loss_curves import plot_losses
 from parity.report.values import report_text, report_values
 from parity.run.lockstep import run, save_report, save_values
-from parity.spec.presets import BENCHED, PROFILED
+from parity.spec.networks import NETWORKS
 from parity.sweep.sweep import sweep, sweep_text, sweep_values
 from parity.trace.trace import Trace
 
@@ -121,7 +121,7 @@ def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
 def bench_command(**values: Any) -> int:
     """Time both sides in turn: real tokens/s, and what more replicas gain."""
     options = take(BenchOptions, values)
-    names = (options.preset,) if options.preset else BENCHED.get(options.network, ("bench",))
+    names = (options.preset,) if options.preset else _benchmarks(options.network)
     specs = {name: spec_from(options.network, name, values) for name in names}
     found = []
     with terminated():
@@ -141,7 +141,7 @@ def bench_command(**values: Any) -> int:
 def profile_command(**values: Any) -> int:
     """See where the time of a step goes on each side, by its framework's own profiler."""
     options = take(ProfileOptions, values)
-    name = options.preset or PROFILED.get(options.network, "bench")
+    name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
     with terminated():
         found = profile(spec, dataclasses.replace(options, preset=name), _command())
@@ -222,6 +222,11 @@ def terminated() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _benchmarks(network: str) -> tuple[str, ...]:
+    """Return the presets to time by default; of an unknown network, any name will do."""
+    return NETWORKS[network].benchmarks if network in NETWORKS else ("bench",)
 
 
 def _command() -> str:

@@ -30,11 +30,12 @@ from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import Fault, plant
 from parity.faults.settings import SETTINGS, STEPS, write_texts
 from parity.launch.fork_server import ForkServer
-from parity.launch.processes import FRAMEWORKS, ROOT
+from parity.launch.processes import ROOT
 from parity.launch.recording import record
 from parity.report.html import report_html
 from parity.report.values import report_values
 from parity.run.lockstep import Outcome
+from parity.spec.frameworks import FRAMEWORKS
 from parity.trace.trace import Trace
 
 SAVED = ROOT / "parity" / "faults" / "signatures.json"
@@ -112,7 +113,7 @@ class Hunt:
         with self._lock:
             lock = self._locks.setdefault((setting, dtype), threading.Lock())
         with lock:
-            if (setting, dtype, FRAMEWORKS[0]) not in self._sound:
+            if (setting, dtype, next(iter(FRAMEWORKS))) not in self._sound:
                 traces = [
                     self._record(side, setting, dtype, ROOT, "sound") for side in FRAMEWORKS
                 ]

@@ -3,10 +3,10 @@
 `python -m parity.launch.fork_server FRAMEWORK THREADS SOCKET` imports the framework and listens
 on a Unix socket. A request is one line of JSON, with "stdout", "stderr", "environment", and
 "argv" for a script or "call": [file, function, arguments] for a function of a module; if
-wanted, with "stdin", or "terminal", whose path stands for all three, with "folder", where to run it, with
-"bound", whether it ends with the server, and with "root", another copy of the project whose
-modules the script shall import. The answer is a line with the process's id, then, when it has
-ended, one with its status and what the function returned.
+wanted, with "stdin", or "terminal", whose path stands for all three, with "folder", where to
+run it, with "bound", whether it ends with the server, and with "root", another copy of the
+project whose modules the script shall import. The answer is a line with the process's id, then,
+when it has ended, one with its status and what the function returned.
 
 Only for CPUs: what the driver of a GPU sets up does not outlive a fork.
 """

@@ -15,7 +15,8 @@ from parity.base.progress import Counter
 from parity.cli.options import RunOptions
 from parity.compare.ladder import Ladder, Verdict
 from parity.launch.fork_server import ForkServer
-from parity.launch.processes import FRAMEWORKS, Side
+from parity.launch.processes import SideProcess
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.trace.trace import clear_trace, wait_for_trace
@@ -100,7 +101,7 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
             label = f"{framework}-{replicas}"
             folder = options.out / "traces" / dtype / label
             clear_trace(folder)
-            side = Side(
+            side = SideProcess(
                 framework,
                 spec,
                 options.out / "logs" / f"{label}-{dtype}.log",
@@ -121,7 +122,7 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
             )
             running.append(stack.enter_context(side))
 
-        def alive(waited_for: Side) -> bool:
+        def alive(waited_for: SideProcess) -> bool:
             for side in running:
                 side.check()
             return not waited_for.ended()
@@ -172,7 +173,7 @@ def _train_untraced(
         if whole:
             learns = replicas == options.replicas[-1]
             steps = None if learns else outcome.headers[label]["batches_per_epoch"]
-        with Side(
+        with SideProcess(
             framework,
             spec.replace(dtype=dtype),
             options.out / "logs" / f"{label}-training.log",

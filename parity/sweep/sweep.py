@@ -20,10 +20,10 @@ from parity.cli.options import SweepOptions
 from parity.compare.ladder import ONE_STEP, ORACLE, Verdict, climb
 from parity.compare.tensors import Distance
 from parity.launch.fork_server import ForkServer
-from parity.launch.processes import FRAMEWORKS
 from parity.launch.recording import record
 from parity.report.values import report_values
 from parity.run.lockstep import Outcome
+from parity.spec.frameworks import FRAMEWORKS
 from parity.sweep.random_runs import DrawnRun, draw
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace.trace import RUNGS

@@ -290,10 +290,10 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training/loop.py",
+            "parity/training/steps.py",
             (
-                "        if self.state is None or not inputs.carry:\n            self.state = zero",
-                "        if True:\n            self.state = zero",
+                "if state is None or not inputs.carry:",
+                "if True:",
             ),
         ),
     ),
@@ -304,10 +304,10 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training/loop.py",
+            "parity/training/steps.py",
             (
-                "        if self.state is None or not inputs.carry:\n            self.state = zero",
-                "        if self.state is None:\n            self.state = zero",
+                "if state is None or not inputs.carry:",
+                "if state is None:",
             ),
         ),
     ),

@@ -11,7 +11,17 @@ import numpy as np
 import paddle
 from paddle.base import core
 
+from paddle_impl.strategies.synchronous import Synchronous
 from parity.base.cores import replicas_at_once
+
+
+class ParallelExecutorStrategy(Synchronous):
+    """Runs one program on every replica; the engine sums the gradients before the update."""
+
+    def _executor(self, program, loss_name, share_variables_from=None):
+        return ParallelExecutor(
+            program, loss_name, self._places, self._scope, share_variables_from
+        )
 
 
 class ParallelExecutor:

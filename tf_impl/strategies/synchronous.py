@@ -1,4 +1,7 @@
-"""Trains one network on one or several replicas; the engine is ready after `load_engine`."""
+"""What the strategies share in which all replicas take each step together.
+
+The engine is ready after `load_engine`.
+"""
 
 from contextlib import contextmanager
 
@@ -15,14 +18,13 @@ from parity.spec.batch_io import (
     split_feeds,
 )
 from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS as NETWORK_TABLES
+from parity.spec.networks import NETWORKS
 from parity.spec.parameters import parameters
 from parity.spec.replicas import split_rows
 from tf_impl.decode import Decoder
-from tf_impl.networks import NETWORKS, Inputs
+from tf_impl.devices import replica_devices
+from tf_impl.networks import Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
-from tf_impl.parallel.devices import replica_devices
-from tf_impl.parallel.towers import make_parallel, summed_gradients
 from tf_impl.profiler import operation_phases, read_profile
 from tf_impl.taps import Taps
 from tf_impl.weights import from_framework, load_snapshot, read_snapshot
@@ -30,55 +32,47 @@ from tf_impl.weights import from_framework, load_snapshot, read_snapshot
 tf1 = tf.compat.v1
 
 
-class Trainer:
+class Synchronous:
     """Builds a network and its update on some replicas, and runs steps of it.
+
+    A strategy is a subclass that says how the replicas are built and how their gradients become
+    one; see parity/training/strategy.py for what the training loop calls.
 
     Attributes:
       spec: Spec.
+      build: Build.
+      entry: StrategyEntry, of the registry in strategies/__init__.py.
       replicas: number of replicas.
     """
 
     framework = "tensorflow"
 
-    def __init__(
-        self,
-        spec,
-        replicas,
-        device="cpu",
-        threads=1,
-        log_device_placement=False,
-        isolate=False,
-        evaluates=True,
-    ):
+    def __init__(self, spec, build, entry):
         """Build the graph and load the initial weights.
 
         Args:
           spec: Spec.
-          replicas: number of replicas.
-          device: "cpu" or "gpu".
-          threads: CPU threads of each replica.
-          log_device_placement: print which device each replica's parts run on.
-          isolate: cut the path of computation between layers; each step is then to be fed.
-          evaluates: build what `evaluate` needs too; a traced run never calls it.
+          build: Build.
+          entry: StrategyEntry.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas = spec, replicas
-        self._isolate, self._evaluates = isolate, evaluates
-        self._device, self._threads, self._decoder = device, threads, None
-        self._profile = None  # of a profiled run, what each step told
-        self._devices = replica_devices(device, replicas)
+        self.spec, self.build, self.entry = spec, build, entry
+        self.replicas = replicas = build.replicas
+        self._decoder = None
+        self._profile = None  # RunMetadata of each step, while a run is profiled
+        self._devices = replica_devices(build.device, replicas)
         self._graph = tf.Graph()
         with self._graph.as_default():
             self._build()
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
-                    device_count={"CPU": replicas if device == "cpu" else 1},
-                    intra_op_parallelism_threads=threads,
-                    inter_op_parallelism_threads=replicas_at_once(replicas, device),
+                    device_count={"CPU": replicas if build.device == "cpu" else 1},
+                    intra_op_parallelism_threads=build.threads,
+                    inter_op_parallelism_threads=replicas_at_once(replicas, build.device),
                     allow_soft_placement=True,
-                    log_device_placement=log_device_placement,
+                    log_device_placement=build.log_device_placement,
                 )
             )
         self._graph.finalize()
@@ -86,15 +80,15 @@ class Trainer:
 
     def _build(self):
         spec = self.spec
-        self._feeds = _feeds(spec, masks=True, isolate=self._isolate)
+        self._feeds = _feeds(spec, masks=True, isolate=self.build.isolate)
         self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
-        self._outputs, taps = self._towers(self._feeds)
+        self._outputs, taps, shares = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()
         losses = [
             tap.objective(outputs.loss)[0]
             for outputs, tap in zip(self._outputs, taps, strict=True)
         ]
-        self._gradients = summed_gradients(losses, self._parameters)
+        self._gradients = self._combine(losses, self._parameters, shares)
         self._activation_gradients = [
             _gradients(loss, tap.fed) for loss, tap in zip(losses, taps, strict=True)
         ]
@@ -107,9 +101,9 @@ class Trainer:
         names = [variable.op.name for variable in self._parameters]
         if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
             raise ValueError(f"the graph trains {names}; parity/spec/parameters.py differs")
-        if self._evaluates:
+        if self.build.evaluates:
             self._evaluation_feeds = _feeds(spec, masks=False, isolate=False)
-            self._evaluation, _ = self._towers(self._evaluation_feeds)
+            self._evaluation, _, _ = self._towers(self._evaluation_feeds)
         by_name = {f"weight/{variable.op.name}": variable for variable in self._parameters}
         variables = {f"weight/{p.name}": by_name[f"weight/{p.name}"] for p in parameters(spec)}
         variables |= slots
@@ -120,14 +114,17 @@ class Trainer:
             self._assignments[name] = value, variable.assign(value).op
 
     def _towers(self, feeds):
-        """Build the network on each replica's rows; return the Outputs and Taps of each.
+        """Build the network on each replica's rows.
 
         Args:
           feeds: name -> placeholder of the global batch.
+
+        Returns:
+          The Outputs, the Taps, and the share of the batch's real tokens [], of each replica.
         """
         spec = self.spec
-        described, of_fed = NETWORK_TABLES[spec.network], fed_axes(spec)
-        of_masks = described.masks(spec.model)
+        described, of_fed = NETWORKS[spec.network], fed_axes(spec)
+        of_masks, builder = described.masks(spec.model), described.builder(self.framework)
 
         def network(scale, **parts):
             # differs: rows are split in the graph, and so is each tower's padding cut off
@@ -152,13 +149,38 @@ class Trainer:
             }
             tap = Taps(fed, of_fed)
             inputs = Inputs(batch, state, masks, scale, tap)
-            return NETWORKS[spec.network](spec.model, inputs), tap
+            tokens = tf.cast(tf.reduce_sum(parts["lengths"]), scale.dtype)
+            return builder(spec.model, inputs), tap, tokens * scale[0]
 
         split = {name: tensor for name, tensor in feeds.items() if name != "scale"}
-        towers = make_parallel(
-            network, self._devices, self._sizes, shared={"scale": feeds["scale"]}, **split
-        )
+        shared = {"scale": feeds["scale"]}
+        towers = self._replicate(network, self._devices, self._sizes, shared, **split)
         return tuple(zip(*towers, strict=True))
+
+    def _replicate(self, function, devices, sizes, shared, **inputs):
+        """Build a function once per replica, each on its own rows.
+
+        Args:
+          function: called with a tensor per input, returns anything.
+          devices: a device name per replica.
+          sizes: int32 [replicas], rows of each.
+          shared: inputs that every replica gets whole.
+          **inputs: tensors whose first axis is split.
+
+        Returns:
+          What the function returned, for each replica.
+        """
+        raise NotImplementedError
+
+    def _combine(self, losses, parameters, shares):
+        """Return the gradient of the global loss, one dense tensor per parameter.
+
+        Args:
+          losses: one [] per replica; their sum is the global loss.
+          parameters: list of trainable variables.
+          shares: one [] per replica, its real tokens over those of the global batch.
+        """
+        raise NotImplementedError
 
     def load(self, snapshot):
         """Set weights and optimiser state on every replica.
@@ -245,7 +267,7 @@ class Trainer:
     def decoder(self):
         """Return a Decoder with the weights as they are now, on the first replica's device."""
         if self._decoder is None:
-            self._decoder = Decoder(self.spec, self._device, self._threads)
+            self._decoder = Decoder(self.spec, self.build)
         self._decoder.load(self.snapshot())
         return self._decoder
 
@@ -278,7 +300,7 @@ class Trainer:
 
 
 def _feeds(spec, masks, isolate):
-    described, dtype = NETWORK_TABLES[spec.network], spec.training.dtype
+    described, dtype = NETWORKS[spec.network], spec.training.dtype
     feeds = {
         name: tf1.placeholder(tf.int64, [None] * len(axes), name)
         for name, axes in described.batch.items()

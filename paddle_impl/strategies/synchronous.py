@@ -1,4 +1,7 @@
-"""Trains one network on one or several replicas; the engine is ready after `load_engine`."""
+"""What the strategies share in which all replicas take each step together.
+
+The engine is ready after `load_engine`.
+"""
 
 from contextlib import contextmanager
 
@@ -6,11 +9,10 @@ import numpy as np
 import paddle
 
 from paddle_impl.decode import Decoder
+from paddle_impl.devices import replica_devices
 from paddle_impl.kernels import choose_kernels
-from paddle_impl.networks import NETWORKS, Inputs
+from paddle_impl.networks import Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
-from paddle_impl.parallel.devices import replica_devices
-from paddle_impl.parallel.parallel_executor import ParallelExecutor
 from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
@@ -23,49 +25,41 @@ from parity.spec.batch_io import (
     split_feeds,
 )
 from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS as NETWORK_TABLES
+from parity.spec.networks import NETWORKS
 from parity.spec.parameters import parameters
 
 
-class Trainer:
+class Synchronous:
     """Builds a network and its update on some replicas, and runs steps of it.
+
+    A strategy is a subclass that says how the replicas are built and how their gradients become
+    one; see parity/training/strategy.py for what the training loop calls.
 
     Attributes:
       spec: Spec.
+      build: Build.
+      entry: StrategyEntry, of the registry in strategies/__init__.py.
       replicas: number of replicas.
     """
 
     framework = "paddle"
 
-    def __init__(
-        self,
-        spec,
-        replicas,
-        device="cpu",
-        threads=1,
-        log_device_placement=False,
-        isolate=False,
-        evaluates=True,
-    ):
+    def __init__(self, spec, build, entry):
         """Build the graph and load the initial weights.
 
         Args:
           spec: Spec.
-          replicas: number of replicas.
-          device: "cpu" or "gpu".
-          threads: CPU threads of each replica.
-          log_device_placement: print which device each replica's parts run on.
-          isolate: cut the path of computation between layers; each step is then to be fed.
-          evaluates: build what `evaluate` needs too; a traced run never calls it.
+          build: Build.
+          entry: StrategyEntry.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        self.spec, self.replicas = spec, replicas
-        self._isolate, self._evaluates = isolate, evaluates
-        self._device, self._threads, self._decoder = device, threads, None
-        self._places = replica_devices(device, replicas)
-        if log_device_placement:
+        self.spec, self.build, self.entry = spec, build, entry
+        self.replicas = build.replicas
+        self._decoder = None
+        self._places = replica_devices(build.device, build.replicas)
+        if build.log_device_placement:
             for replica, place in enumerate(self._places):
                 print(f"replica {replica}: {place}", flush=True)
         self._scope = paddle.static.Scope()
@@ -77,13 +71,14 @@ class Trainer:
     def _build(self):
         spec, startup = self.spec, paddle.static.Program()
         program, evaluation = paddle.static.Program(), paddle.static.Program()
-        if self._evaluates:
+        builder = NETWORKS[spec.network].builder(self.framework)
+        if self.build.evaluates:
             with paddle.static.program_guard(evaluation, paddle.static.Program()):
                 inputs = _inputs(spec, masks=False, isolate=False)
-                self._evaluation = NETWORKS[spec.network](spec.model, inputs)
+                self._evaluation = builder(spec.model, inputs)
         with paddle.static.program_guard(program, startup):
-            inputs = _inputs(spec, masks=True, isolate=self._isolate)
-            self._outputs = NETWORKS[spec.network](spec.model, inputs)
+            inputs = _inputs(spec, masks=True, isolate=self.build.isolate)
+            self._outputs = builder(spec.model, inputs)
             objective = inputs.tap.objective(self._outputs.loss)
             pairs = paddle.static.append_backward(objective)
             self._parameters = [parameter for parameter, _ in pairs]
@@ -106,11 +101,19 @@ class Trainer:
             choose_kernels(each, spec.training.dtype)
         paddle.static.Executor(self._places[0]).run(startup)
         self._phases = operation_phases(program)
-        self._train = ParallelExecutor(program, objective.name, self._places, self._scope)
-        if self._evaluates:
-            self._evaluate = ParallelExecutor(
-                evaluation, None, self._places, self._scope, share_variables_from=self._train
-            )
+        self._train = self._executor(program, objective.name)
+        if self.build.evaluates:
+            self._evaluate = self._executor(evaluation, None, share_variables_from=self._train)
+
+    def _executor(self, program, loss_name, share_variables_from=None):
+        """Return what runs a program on all replicas, with the methods of `ParallelExecutor`.
+
+        Args:
+          program: the static program.
+          loss_name: the variable whose gradient starts the backward pass, or None without one.
+          share_variables_from: an executor whose replicas' parameters this one uses, too.
+        """
+        raise NotImplementedError
 
     def load(self, snapshot):
         """Set weights and optimiser state on every replica.
@@ -194,7 +197,7 @@ class Trainer:
     def decoder(self):
         """Return a Decoder with the weights as they are now, on the first replica's device."""
         if self._decoder is None:
-            self._decoder = Decoder(self.spec, self._device, self._threads)
+            self._decoder = Decoder(self.spec, self.build)
         self._decoder.load(self.snapshot())
         return self._decoder
 
@@ -231,7 +234,7 @@ def _joined(names, values):
 
 
 def _inputs(spec, masks, isolate):
-    described, dtype = NETWORK_TABLES[spec.network], spec.training.dtype
+    described, dtype = NETWORKS[spec.network], spec.training.dtype
     data = paddle.static.data
     batch = {
         name: data(name, [-1] * len(axes), "int64") for name, axes in described.batch.items()

@@ -8,7 +8,19 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_impl.strategies.synchronous import Synchronous
+
 tf1 = tf.compat.v1
+
+
+class Towers(Synchronous):
+    """Differentiates the sum of all towers' losses: one backward pass over all of them."""
+
+    def _replicate(self, function, devices, sizes, shared, **inputs):
+        return make_parallel(function, devices, sizes, shared, **inputs)
+
+    def _combine(self, losses, parameters, shares):
+        return summed_gradients(losses, parameters)
 
 
 def make_parallel(

@@ -38,7 +38,7 @@ def report_html(values: dict[str, Any]) -> str:
     # what went wrong first
     runs = sorted(values["runs"], key=lambda run: run["verdict"] == "match")
     for run in runs:
-        body += _run_section(page, run, history[run["dtype"]])
+        body += _run_section(page, run, history[run["dtype"]], values["sides"])
     body += [_rungs(values), *_speed(page, values), _environment(values)]
     title = f"{values['verdict']}: {headline(values)}"
     return page.whole(title, body)
@@ -78,7 +78,9 @@ def _verdict(values: dict[str, Any]) -> str:
     return "\n".join([*lines, "</header>"])
 
 
-def _run_section(page: Page, run: dict[str, Any], history: dict[str, Any]) -> list[str]:
+def _run_section(
+    page: Page, run: dict[str, Any], history: dict[str, Any], sides: dict[str, Any]
+) -> list[str]:
     dtype = run["dtype"]
     spans = history["span"]
     every = f" Each point stands for {spans} steps, the last named." if spans > 1 else ""
@@ -91,17 +93,19 @@ def _run_section(page: Page, run: dict[str, Any], history: dict[str, Any]) -> li
         ]
     if history["steps"]:
         if history["loss"]:
-            parts.append(_losses(page, dtype, history, every))
+            parts.append(_losses(page, dtype, history, sides, every))
         if "pair" in history:
             if history["loss"]:
                 parts.append(_differences(page, dtype, history, every))
             parts.append(_heat_map(page, run, history, every))
         if history["replica_loss"]:
-            parts.append(_replicas(page, dtype, history, every))
+            parts.append(_replicas(page, dtype, history, sides, every))
     return [*parts, "</section>"]
 
 
-def _losses(page: Page, dtype: str, history: dict[str, Any], every: str) -> str:
+def _losses(
+    page: Page, dtype: str, history: dict[str, Any], sides: dict[str, Any], every: str
+) -> str:
     steps, loss = history["steps"], history["loss"]
     caption = f"Loss of each step, {dtype}."
     figure = empty_figure("nats per token" if "oracle" in loss else "loss", steps)
@@ -112,7 +116,7 @@ def _losses(page: Page, dtype: str, history: dict[str, Any], every: str) -> str:
         )
         _add_oracle(figure, steps, loss["oracle"], "oracle")
     for i, side in enumerate(side for side in loss if side != "oracle"):
-        _add_side(figure, steps, loss[side], side, side, i)
+        _add_side(figure, steps, loss[side], sides[side]["framework"], side, i)
     return page.figure(
         f"loss-{dtype}",
         "Loss of all sides over each other",
@@ -271,7 +275,9 @@ def _heat_map(page: Page, run: dict[str, Any], history: dict[str, Any], every: s
     )
 
 
-def _replicas(page: Page, dtype: str, history: dict[str, Any], every: str) -> str:
+def _replicas(
+    page: Page, dtype: str, history: dict[str, Any], sides: dict[str, Any], every: str
+) -> str:
     steps, shares = history["steps"], history["replica_loss"]
     most = max(len(each["side"]) for each in shares.values())
     shown = {side: each for side, each in shares.items() if len(each["side"]) == most}
@@ -285,7 +291,7 @@ def _replicas(page: Page, dtype: str, history: dict[str, Any], every: str) -> st
         for replica, values in enumerate(each["side"]):
             name = f"{side}, replica {replica}"
             columns[name] = values
-            _add_side(figure, steps, values, side, name, i)
+            _add_side(figure, steps, values, sides[side]["framework"], name, i)
     figure.update_layout(height=300 + 20 * len(columns))  # the legend grows with them
     return page.figure(
         f"replicas-{dtype}",
@@ -388,7 +394,7 @@ def _add_side(
     figure: go.Figure,
     steps: Sequence[int],
     values: Sequence[float | None],
-    side: str,
+    framework: str,
     name: str,
     place: int,
 ) -> None:
@@ -398,7 +404,11 @@ def _add_side(
         y=values,
         name=label(name),
         mode=_mode(steps),
-        line={"color": colour(side, place), "dash": _DASHES[place % len(_DASHES)], "width": 2},
+        line={
+            "color": colour(framework, place),
+            "dash": _DASHES[place % len(_DASHES)],
+            "width": 2,
+        },
         hovertemplate="%{y:.9g}",
     )
 

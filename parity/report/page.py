@@ -91,11 +91,9 @@ def label(text: str) -> str:
     return escape(text, quote=False)
 
 
-def colour(side: str, place: int) -> str:
-    """Return the colour of a side, or of another by its place among those drawn."""
-    if side == "oracle":
-        return ORACLE_COLOUR
-    return COLOURS.get(side.split("-")[0], _OTHERS[place % len(_OTHERS)])
+def colour(framework: str, place: int) -> str:
+    """Return the colour of a framework, of any other by its place among those drawn."""
+    return COLOURS.get(framework, _OTHERS[place % len(_OTHERS)])
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -17,8 +17,7 @@ class Framework:
       folder: the package of its side, beside `parity`: train.py, chat.py, strategies/ and the
         rest, as in the folders that are there.
       colour: of its curves.
-      transposed: last part of the names of the parameters whose layout here is the canonical one
-        transposed.
+      transposed: the last part of the names of those parameters that it keeps transposed.
       huge_pages: whether its processes ask glibc for huge pages; see parity/base/allocator.py.
     """
 

@@ -12,6 +12,7 @@ from parity.oracle.isolation import Isolation
 from parity.spec.batch_io import StepInputs, StepResult
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
+from parity.trace.side import Side
 from parity.trace.trace import Writer
 from parity.training.steps import State
 from parity.training.strategy import Strategy
@@ -92,13 +93,16 @@ class TraceRecording:
 
     def _header(self, versions: dict[str, str]) -> dict[str, Any]:
         strategy, traits = self._strategy, self._strategy.entry.traits
+        side = Side(
+            strategy.framework,
+            strategy.entry.name,
+            strategy.replicas,
+            strategy.build.kernels,
+            traits.processes,
+            traits.synchronous,
+        )
         return {
-            "framework": strategy.framework,
-            "strategy": strategy.entry.name,
-            "replicas": strategy.replicas,
-            "kernels": strategy.build.kernels,
-            "processes": traits.processes,
-            "synchronous": traits.synchronous,
+            **side.to_json(),
             "versions": versions,
             "first_step": self._step,
             "steps": self._stop - self._step,

@@ -21,7 +21,7 @@ import numpy as np
 
 from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
-from parity.base.progress import Progress, say
+from parity.base.progress import say
 from parity.cli.options import TrainOptions
 from parity.compare.decoded import decode, decode_tensors
 from parity.decoding.evaluation import bleu, exact_share, write_answers
@@ -44,6 +44,7 @@ from parity.training.flops import product_flops
 from parity.training.layout import Layout, choose_layout, layout_text
 from parity.training.losses import Losses
 from parity.training.meter import Meter, peak_memory
+from parity.training.progress import TrainingProgress
 from parity.training.timeline import profile_training
 
 _SPLITS = ("train", "valid", "test")
@@ -248,7 +249,7 @@ class Run:
                 EventWriter(None if tracing else options.out / "events", self.step)
             )
             progress = stack.enter_context(
-                Progress(self.trainer.framework, self.step, self.last_step)
+                TrainingProgress(self.trainer.framework, self.step, self.last_step)
             )
             steps = stack.enter_context(
                 text.prefetch(

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from parity.base.progress import Progress
 from parity.spec.batch_io import StepInputs, StepResult, check_finite, step_inputs
 from parity.spec.initial import zero_state
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec, learning_rate
 from parity.training.flops import product_flops
 from parity.training.meter import Meter
+from parity.training.progress import TrainingProgress
 
 
 def timed_steps(
@@ -30,7 +30,7 @@ def timed_steps(
     per_epoch = text.train.batches_per_epoch
     state = None
     with (
-        Progress(trainer.framework, 0, stop) as progress,
+        TrainingProgress(trainer.framework, 0, stop) as progress,
         text.prefetch(
             lambda step: step_inputs(spec, step, text.train.batch(step)), 0, stop
         ) as steps,

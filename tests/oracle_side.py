@@ -15,6 +15,7 @@ from parity.spec.networks.language_model import LanguageModelSpec, LanguageModel
 from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec, TrainSpec, learning_rate
+from parity.trace.side import Side
 from parity.trace.trace import Writer
 
 VOCABULARY = 7
@@ -207,9 +208,10 @@ def random_inputs(spec: Spec, lengths, *, carry: bool = True, step: int = 0) -> 
 
 def header(spec: Spec, framework: str, replicas: int = 2, **values) -> dict:
     """Return the header of a trace."""
+    strategies = {"paddle": "parallel-executor", "tensorflow": "towers"}
+    side = Side(framework, strategies.get(framework, "one-copy"), replicas, "fast")
     return {
-        "framework": framework,
-        "replicas": replicas,
+        **side.to_json(),
         "spec": spec.to_json(),
         "corpus": "a" * 64,
         "batches_per_epoch": 4,

@@ -87,8 +87,9 @@ def test_a_ladder_keeps_every_step_of_the_first_pair(spec):
     }
     ladder = Ladder(
         {
-            side: header(spec, side.split("-")[0], int(side[-1]))
-            for side in ("paddle-2", "tensorflow-2", "paddle-3")
+            "paddle-2": header(spec, "paddle", 2),
+            "tensorflow-2": header(spec, "tensorflow", 2),
+            "paddle-3": header(spec, "paddle", 3),
         }
     )
     for step in range(5):

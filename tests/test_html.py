@@ -24,6 +24,7 @@ from parity.commands.commands import parity
 from parity.compare.decoded import Tie
 from parity.compare.history import History
 from parity.compare.ladder import ONE_STEP, Ladder, Verdict
+from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance, Place, tensor_names
 from parity.launch.processes import ROOT
 from parity.report.html import report_html
@@ -35,7 +36,8 @@ from parity.report.values import (
     rung_table,
     training_table,
 )
-from parity.run.lockstep import Outcome, save_report
+from parity.run.lockstep import save_report
+from parity.trace.side import Side
 
 TENSOR = "gradient/lstm_0/bias"
 COUNTS = (1, 2)
@@ -56,7 +58,7 @@ def climbed(spec, steps, change=None):
     """Return the verdict of both frameworks' sides at each replica count."""
     labels = [(f, n) for n in COUNTS for f in FRAMEWORKS]
     headers = {f"{f}-{n}": header(spec, f, n) for f, n in labels}
-    runs = {label: recorded_steps(spec, steps, int(label[-1])) for label in headers}
+    runs = {label: recorded_steps(spec, steps, h["replicas"]) for label, h in headers.items()}
     ladder = Ladder(headers)
     for step in range(steps):
         recorded = {label: dict(run[step]) for label, run in runs.items()}
@@ -68,7 +70,7 @@ def climbed(spec, steps, change=None):
         ladder.step(step, recorded)
         if not ladder.verdict.matches:
             break
-    return headers, ladder.verdict
+    return ladder.verdict
 
 
 def trainings():
@@ -89,8 +91,8 @@ def trainings():
     }
 
 
-def values_of(spec, headers, verdicts):
-    outcome = Outcome(spec, headers, verdicts, trainings())
+def values_of(spec, verdicts):
+    outcome = Outcome(spec, verdicts[0].sides, {}, verdicts, trainings())
     values = report_values(outcome, "small", 'python -m parity run --data "<i>&amp;</i>"')
     return json.loads(json.dumps(values, allow_nan=False))  # as report.json has them
 
@@ -105,14 +107,14 @@ def fault(step, recorded):
 def match():
     verdicts = []
     for dtype in ("float64", "float32"):
-        headers, verdict = climbed(small_spec(dtype=dtype), STEPS)
+        verdict = climbed(small_spec(dtype=dtype), STEPS)
         verdicts.append(verdict)
-    return values_of(small_spec(), headers, verdicts)
+    return values_of(small_spec(), verdicts)
 
 
 def mismatch():
-    headers, verdict = climbed(small_spec(), STEPS, fault)
-    values = values_of(small_spec(), headers, [verdict])
+    verdict = climbed(small_spec(), STEPS, fault)
+    values = values_of(small_spec(), [verdict])
     values["first_mismatch"]["likely_causes"] = [
         {"fault": fault, "cause": f"<b>{fault}</b>", "topic": topic, "fit": fit}
         for fault, topic, fit in (("a", "gates", 1.0), ("b", "gates", 0.97), ("c", "&", 0.9))
@@ -122,11 +124,11 @@ def mismatch():
 
 def pairs():
     spec = small_pairs_spec(attention="bahdanau", bidirectional=True)
-    headers, verdict = climbed(spec, 3)
+    verdict = climbed(spec, 3)
     place = Place(2, "decode/beam_tokens", (0, 0, 1))
     verdict.pairs["paddle-1", ONE_STEP] = {"decode": Distance(1e-13, 2e-14, place, 0.25)}
     verdict.ties.append(Tie("paddle-1", place, (-1.5, -math.inf), 1e-17))
-    return values_of(spec, headers, [verdict])
+    return values_of(spec, [verdict])
 
 
 MADE = {"match": match, "mismatch": mismatch, "pairs": pairs}
@@ -436,26 +438,26 @@ def test_long_runs_make_small_pages_soon(tmp_path):
     """Of two precisions and the network of most tensors, in numbers that compress badly."""
     spec = small_pairs_spec(bidirectional=True, attention="bahdanau", input_feeding=True)
     names = [name for name in tensor_names(spec) if not name.startswith(("replicas", "decode"))]
-    sides = [f"{framework}-{count}" for count in COUNTS for framework in FRAMEWORKS]
+    sides = {f"{f}-{n}": Side(f, replicas=n) for n in COUNTS for f in FRAMEWORKS}
+    labels = list(sides)
     draw, verdicts = np.random.default_rng(0), []
     for dtype in ("float64", "float32"):
-        verdict = Verdict(dtype, steps=1000)
-        verdict.history = History(dtype, sides, sides[:2])
+        verdict = Verdict(dtype, steps=1000, sides=sides)
+        verdict.history = History(dtype, labels, labels[:2])
         place = Place(0, names[0], ())
         verdict.pairs["paddle-1", "tensorflow-1"] = {"forward": Distance(0.0, 0.0, place, 0.0)}
         for step in range(verdict.steps):
             losses = {
-                side: {
+                label: {
                     "loss/global": np.asarray(draw.random(), dtype),
-                    "loss/replicas": draw.random(int(side[-1])),
+                    "loss/replicas": draw.random(side.replicas),
                 }
-                for side in sides
+                for label, side in sides.items()
             }
             distances = {name: Distance(0.0, float(draw.random()), place) for name in names}
             verdict.history.add(step, losses, losses, distances)
         verdicts.append(verdict)
-    headers = {side: header(spec, side.split("-")[0], int(side[-1])) for side in sides}
-    values = values_of(spec, headers, verdicts)
+    values = values_of(spec, verdicts)
     assert len(values["history"]["float32"]["steps"]) == 1000
     start = time.monotonic()
     page = report_html(values)

@@ -10,17 +10,18 @@ from test_seq2seq import TINY as TINY_PAIRS
 
 from parity.base.errors import UsageError
 from parity.compare.ladder import ONE_STEP, Ladder, climb
+from parity.compare.outcome import Outcome
 from parity.compare.tensors import compare_step
 from parity.faults.fault import Edit, Fault, plant
 from parity.launch.processes import FOLDERS
 from parity.oracle.isolation import Isolation
 from parity.report.html import report_html
 from parity.report.values import describe_mismatch, report_text, report_values
-from parity.run.lockstep import Outcome
 from parity.spec.batch_io import shape_of, step_inputs
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import learning_rate
+from parity.trace.side import labels_of
 from parity.trace.trace import Trace, rung_of
 
 # Without a framework: the ladder, the report, what is refused. -------------------------------
@@ -131,11 +132,13 @@ def test_every_wrong_tensor_is_listed_and_the_others_are_in_order(dtype):
     assert found == planted, "in the order of computation"
     assert {mismatch.sides for mismatch in verdict.mismatches} == {("tensorflow-2", ONE_STEP)}
 
-    outcome = Outcome(spec, {s: isolated_header(spec, f) for s, f in SIDES.items()}, [verdict])
+    outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     values = report_values(outcome, "small", "python -m parity run --isolate")
     isolated = values["runs"][0]["isolated"]
     assert [each["tensor"] for each in isolated["wrong"]] == found
-    assert all(list(each["sides"]) == ["tensorflow-2"] for each in isolated["wrong"])
+    assert all(
+        [pair["a"] for pair in each["pairs"]] == ["tensorflow-2"] for each in isolated["wrong"]
+    )
     assert (isolated["step"], isolated["compared"]) == (1, len(right[1]))
     assert isolated["in_order"] == len(right[1]) - len(found)
     said, page = report_text(values), report_html(values)
@@ -150,8 +153,8 @@ def test_every_wrong_tensor_is_listed_and_the_others_are_in_order(dtype):
 def test_a_match_lists_nothing():
     spec = specs()["lm"]
     steps = isolated_steps(spec)
-    outcome = Outcome(spec, {}, [climbed(spec, steps, steps)])
-    outcome.headers = {s: isolated_header(spec, f) for s, f in SIDES.items()}
+    verdict = climbed(spec, steps, steps)
+    outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     values = report_values(outcome, "small", "")
     isolated = values["runs"][0]["isolated"]
     assert isolated["wrong"] == []
@@ -355,9 +358,11 @@ def test_a_wrong_layer_is_wrong_alone(planted, fault):
     framework, *_, expected = FAULTS[fault]
     traces = planted(fault, isolate=True)
     expected = expected or [n for n in traces[0].read(0) if n.startswith("weight/")]
-    ladder = Ladder({trace.label: trace.header for trace in traces})
+    labels = labels_of([trace.side for trace in traces])
+    ladder = Ladder({name: trace.header for name, trace in zip(labels, traces, strict=True)})
     for step in range(2):  # the second starts in order: the same is wrong, and nothing more
-        ladder.step(step, {trace.label: trace.read(step) for trace in traces})
+        read = {name: each.read(step) for name, each in zip(labels, traces, strict=True)}
+        ladder.step(step, read)
         mismatches = ladder.verdict.mismatches
         assert {mismatch.place.tensor for mismatch in mismatches} == set(expected)
         assert {mismatch.sides for mismatch in mismatches} == {(f"{framework}-2", ONE_STEP)}

@@ -1,9 +1,12 @@
 """The report: what it takes from a verdict, and how it tells a mismatch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from parity.compare.ladder import ONE_STEP, ORACLE, Verdict
+from parity.compare.outcome import Outcome
 from parity.compare.signatures import Evidence
 from parity.compare.tensors import Distance, Mismatch, Place
 from parity.report.values import (
@@ -12,12 +15,14 @@ from parity.report.values import (
     nearest_to_loss,
     report_text,
     report_values,
+    rung_table,
     rung_values,
 )
-from parity.run.lockstep import Outcome
 from parity.spec.presets import preset
+from parity.trace.side import Side
 
 TENSOR = "gradient/lstm_0/bias"
+SIDES = {f"{f}-{n}": Side(f, replicas=n) for n in (1, 2) for f in ("paddle", "tensorflow")}
 
 
 def distance(relative, used=None, step=3):
@@ -37,7 +42,44 @@ def verdict():
             ("tensorflow-2", ONE_STEP): {"gradient": distance(1e-7, used=0.25)},
         },
         steps=9,
+        sides=SIDES,
     )
+
+
+def columns(verdict):
+    """Return the headers of the table of rungs, in a line each, and its first row."""
+    outcome = Outcome(preset("language-model", "tiny"), verdict.sides, verdicts=[verdict])
+    rows, headers = rung_table(report_values(outcome, "tiny", ""))
+    return dict(zip((header.replace("\n", " ") for header in headers), rows[0], strict=True))
+
+
+def test_columns_are_those_of_the_frameworks_whatever_the_sides_are_called(verdict):
+    found = columns(verdict)
+    assert found["Paddle-TF relative"] == "2.0e-03"
+    assert found["Paddle- oracle"] == "6.0e-03"
+    assert found["replica counts"] == "5.0e-03"
+    assert "strategies" not in found
+    assert "TF- oracle" not in found, "no free run of that side was compared"
+    named = dict(zip(verdict.sides, ["one", "two", "three", "four"], strict=True))
+    verdict.sides = {named[label]: side for label, side in verdict.sides.items()}
+    verdict.pairs = {
+        (named[a], named.get(b, b)): rungs for (a, b), rungs in verdict.pairs.items()
+    }
+    assert columns(verdict) == found
+
+
+def test_a_third_framework_and_a_second_strategy_have_columns(verdict):
+    verdict.sides = SIDES | {
+        "jax-2": Side("jax", replicas=2),
+        "tensorflow-2 other": Side("tensorflow", "other", 2),
+    }
+    verdict.pairs["tensorflow-2", "jax-2"] = {"gradient": distance(7e-3)}
+    verdict.pairs["tensorflow-2", "tensorflow-2 other"] = {"gradient": distance(8e-3)}
+    verdict.pairs["jax-2", ORACLE] = {"gradient": distance(9e-3)}
+    found = columns(verdict)
+    assert found["frameworks relative"] == "7.0e-03"
+    assert (found["jax- oracle"], found["strategies"]) == ("9.0e-03", "8.0e-03")
+    assert found["replica counts"] == "5.0e-03"
 
 
 def mismatch(*sides, used=None):
@@ -61,8 +103,8 @@ def test_rung_says_how_much_of_what_is_allowed_was_used(verdict):
 
 def test_rung_holds_every_pair(verdict):
     pairs = rung_values(verdict)["gradient"]["pairs"]
-    assert set(pairs) == {f"{a} | {b}" for a, b in verdict.pairs}
-    assert pairs["paddle-1 | paddle-2"]["worst_relative"] == 5e-3
+    assert [(pair["a"], pair["b"]) for pair in pairs] == list(verdict.pairs)
+    assert pairs[2]["worst_relative"] == 5e-3
 
 
 def test_story_tells_tensor_step_index_values_and_ulp():
@@ -102,7 +144,8 @@ def at(tensor, *sides):
 
 def test_blame_names_the_side_whose_replicas_differ(verdict):
     name = "replicas/weight/softmax/bias"
-    verdict.mismatches = [at(name, "paddle-2 replica", "paddle-2 replica 0")]
+    found = at(name, "paddle-2 replica", "paddle-2 replica 0")
+    verdict.mismatches = [replace(found, within="paddle-2")]
     assert blame(verdict) == "departing from the oracle in it: paddle-2"
 
 
@@ -132,13 +175,8 @@ def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
 def test_report_holds_what_is_promised(verdict, matches):
     if not matches:
         verdict.mismatches = [mismatch("paddle-2", ORACLE)]
-    outcome = Outcome(preset("language-model", "tiny"), verdicts=[verdict])
-    for replicas in (1, 2):
-        for framework in ("paddle", "tensorflow"):
-            outcome.headers[f"{framework}-{replicas}"] = {
-                "replicas": replicas,
-                "versions": {framework: "1.2.3"},
-            }
+    outcome = Outcome(preset("language-model", "tiny"), SIDES, verdicts=[verdict])
+    outcome.versions = {"paddle": "1.2.3", "tensorflow": "1.2.3"}
     summary = {"framework": "paddle", "replicas": 2, "dtype": "float32", "steps": 20}
     summary |= {"tokens_per_second": {"median": 5.0, "low": 4.0, "high": 6.0}}
     summary |= {"waiting_share": 0.0, "test_perplexity": 8.0}

@@ -15,7 +15,9 @@ from safetensors.numpy import load_file, save_file
 
 from parity.base.errors import UsageError
 from parity.spec.initial import initial_snapshot
+from parity.trace.side import Side
 from parity.trace.trace import (
+    FORMAT,
     RUNGS,
     Trace,
     Writer,
@@ -50,8 +52,8 @@ def one_line(caught):
 
 
 def test_what_is_recorded_is_read(trace, steps):
-    assert trace.header == {"format": 2, **HEADER}
-    assert trace.label == "paddle-2"
+    assert trace.header == {"format": FORMAT, **HEADER}
+    assert trace.side == Side("paddle", "parallel-executor", 2, "fast")
     assert [line["step"] for line in trace.index()] == [0, 1, 2]
     for step, tensors in enumerate(steps):
         found = trace.read(step)
@@ -168,10 +170,10 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
         (None, "no trace.json here; not a recorded trace"),
         (b"", "trace.json: cannot be read"),
         (b"\xff\xfe", "trace.json: cannot be read"),
-        (b"[1]", "trace.json: format is [1]; allowed: 2"),
-        (b"{}", "trace.json: format is None; allowed: 2"),
-        (b'{"format": 1}', "trace.json: format is 1; allowed: 2"),
-        (b'{"format": 2, "framework": "x"}', "trace.json: lacks replicas, spec, corpus"),
+        (b"[1]", "trace.json: format is [1]; allowed: 3"),
+        (b"{}", "trace.json: format is None; allowed: 3"),
+        (b'{"format": 2}', "trace.json: format is 2; allowed: 3"),
+        (b'{"format": 3, "framework": "x"}', "trace.json: lacks strategy, replicas, kernels"),
     ],
 )
 def test_what_is_not_a_trace_is_refused(tmp_path, content, said):

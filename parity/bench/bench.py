@@ -29,9 +29,9 @@ from parity.bench.page import bench_html
 from parity.bench.zipf_text import generated
 from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
+from parity.compare.outcome import Outcome
 from parity.launch.processes import FRAMEWORKS, PEERS, Side, interpreter
 from parity.report.values import report_text, report_values
-from parity.run.lockstep import Outcome
 from parity.spec.spec import Spec
 from parity.trace.trace import Trace
 from parity.training.flops import product_limit
@@ -194,8 +194,8 @@ def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Cas
     for alike in by_threads.values():
         verdict = climb(alike)
         if not verdict.matches:
-            report = report_values(Outcome(spec, {}, [verdict]), options.preset or "-", "")
-            print(report_text(report))
+            outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
+            print(report_text(report_values(outcome, options.preset or "-", "")))
             raise Mismatch("the sides do not match in what is to be timed: nothing is timed")
     for trace in traces:
         shutil.rmtree(trace.folder)

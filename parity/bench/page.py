@@ -17,10 +17,12 @@ _COLUMNS = {
         "The speed as a share of what matrix products alone would allow, at {limit:,.0f} "
         "GFLOP/s: the best rate measured with large products on all cores."
     ),
-    "waiting for data": "The largest share of any run's time in which steps waited for batches.",
+    "waiting for data": "The share of the time in which steps waited for batches, in the worst run.",
     "seconds to first step": "The time from the start of the program to its first step's end.",
-    "peak MB": "The largest memory of all processes of a run together.",
+    "peak MB": "The most memory that the processes of a run held, added up.",
 }
+# Values of bench.json that the page shows as they are.
+_SHOWN = ("checked_steps", "cores", "rounds", "steps", "command", "machine", "versions")
 
 
 def bench_html(values: Mapping[str, Any], sizes: str) -> str:
@@ -41,11 +43,7 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
         against=_against(values),
         measured=Table(list(_COLUMNS), _measured(values)),
         measured_columns={name: text.format(limit=limit) for name, text in _COLUMNS.items()},
-        **{
-            name: values[name]
-            for name in ("checked_steps", "cores", "rounds", "steps")
-            + ("command", "machine", "versions")
-        },
+        **{name: values[name] for name in _SHOWN},
     )
 
 

@@ -65,6 +65,7 @@ from parity.spec.initial import initial_snapshot, zero_state
 from parity.spec.networks import NETWORKS
 from parity.spec.parameters import snapshot_names
 from parity.spec.spec import Spec, learning_rate
+from parity.trace.side import Side, labels_of, pairs_of
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace.trace import RUNGS, Trace
 
@@ -73,7 +74,6 @@ ONE_STEP = "oracle, one step"
 
 # Of a batch, what the spec says and not the text.
 _SCHEDULED = ("batch/learning_rate",)
-_REPLICA = " replica"
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -97,6 +97,7 @@ class Verdict:
       history: losses and distances step by step, for pictures.
       isolated: whether every layer read the oracle's inputs.
       compared: how many tensors each step has.
+      sides: label -> the side that goes by it in `pairs`, `mismatches` and `evidence`.
     """
 
     dtype: str
@@ -110,6 +111,7 @@ class Verdict:
     history: History = field(default_factory=History)
     isolated: bool = False
     compared: int = 0
+    sides: dict[str, Side] = field(default_factory=dict)
 
     @property
     def matches(self) -> bool:
@@ -129,8 +131,8 @@ class Verdict:
         for mismatch in self.mismatches:
             a, b = mismatch.sides
             if mismatch.place.tensor == first.place.tensor:
-                if first.rung == "replicas":
-                    found.add(a.removesuffix(_REPLICA))
+                if mismatch.within:
+                    found.add(mismatch.within)
                 elif b in (ORACLE, ONE_STEP):
                     found.add(a)
         return sorted(found)
@@ -148,10 +150,11 @@ class Ladder:
     """Compares the sides of one run with each other and with the oracle.
 
     Args:
-      headers: side -> header of its trace; the sides of a framework with several replica counts
-        are held against its first one: replica invariance.
+      headers: label -> header of a side's trace; which of them are compared with each other,
+        `pairs_of` says.
 
     Attributes:
+      sides: label -> side.
       rounding: side -> what rounding does to the step that was compared last.
 
     Raises:
@@ -159,7 +162,8 @@ class Ladder:
     """
 
     def __init__(self, headers: Mapping[str, dict[str, Any]]):
-        self.sides = list(headers)
+        self.sides = {label: Side.from_header(header) for label, header in headers.items()}
+        self._first = next(iter(self.sides))
         first, *others = headers.items()
         for side, header in others:
             _check_same(first, (side, header))
@@ -169,14 +173,14 @@ class Ladder:
         self.names = tensor_names(self.spec, isolated=isolated)
         self._order = _in_order_of_loop(self.spec, self.names)
         self.judges_free_runs = self.spec.training.dtype == "float64" and not isolated
-        self.verdict = Verdict(self.spec.training.dtype, isolated=isolated)
+        self.verdict = Verdict(self.spec.training.dtype, isolated=isolated, sides=self.sides)
         self._isolation = Isolation(self.spec) if isolated else None
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._before: dict[str, Tensors] = {}
         self.rounding: dict[str, Rounding] = {}
-        self._pairs = _pairs(headers)
+        self._pairs = pairs_of(self.sides)
         self._drawn = next(iter(self._pairs), None)  # both frameworks', where two are compared
-        self.verdict.history = History(self.verdict.dtype, self.sides, self._drawn)
+        self.verdict.history = History(self.verdict.dtype, list(self.sides), self._drawn)
 
     def step(self, step: int, tensors: Mapping[str, Tensors]) -> None:
         """Compare one step.
@@ -191,13 +195,13 @@ class Ladder:
         for side in self.sides:
             check_shapes(self.spec, tensors[side], side, step, self.names)
             check_numbers(tensors[side], side, step, self.names)
-        batch = tensors[self.sides[0]]
+        batch = tensors[self._first]
         for side in self.sides:
             for name in NETWORKS[self.spec.network].batch:
                 seen = [list(each[f"batch/{name}"].shape) for each in (batch, tensors[side])]
                 if seen[0] != seen[1]:
                     raise UsageError(
-                        f"{self.sides[0]} and {side}, step {step}: batch/{name} has shape "
+                        f"{self._first} and {side}, step {step}: batch/{name} has shape "
                         f"{seen[0]} against {seen[1]}; allowed: one batch for all sides"
                     )
         inputs = self._inputs(step, batch)
@@ -264,7 +268,7 @@ class Ladder:
         departing = self.verdict.departing()
         dtype = self.spec.training.dtype
         axes = NETWORKS[self.spec.network].activations(self.spec.model)
-        for side in departing or self.sides[:2]:
+        for side in departing or list(self.sides)[:2]:
             recorded = tensors[side]
             expected: Tensors = self._one_step(side, inputs, step, recorded)
             if departing:
@@ -310,7 +314,7 @@ class Ladder:
         inputs: StepInputs,
     ) -> None:
         """Hold each side against the step of the oracle that its layers were fed with."""
-        batch = tensors[self.sides[0]]
+        batch = tensors[self._first]
         rate, sizes = self._rate(step), batch["batch/sizes"].tolist()
         oracle = isolation.step(inputs, rate, sizes)
         expected = self._completed(oracle.expected, step, batch)
@@ -406,7 +410,7 @@ class Ladder:
         model_spec = self.spec.model
         found: list[Mismatch | None] = []
         margins: dict[str, dict[str, list[float]]] = {}
-        first, words = tensors[self.sides[0]], model_spec.source_vocabulary_size
+        first, words = tensors[self._first], model_spec.source_vocabulary_size
         for side in self.sides:
             check_decoded(tensors[side], first, side, step, words)
 
@@ -558,7 +562,7 @@ def climb(traces: Sequence[Trace]) -> Verdict:
       UsageError: if they are not of the same run, or damaged.
       NumericFailure: for a NaN or infinity.
     """
-    labels = labels_of(traces)
+    labels = labels_of([t.side for t in traces], [t.folder for t in traces])
     ladder = Ladder({label: trace.header for label, trace in zip(labels, traces, strict=True)})
     counts = {label: len(t.index()) for label, t in zip(labels, traces, strict=True)}
     if len(set(counts.values())) > 1 or not all(counts.values()):
@@ -576,32 +580,6 @@ def climb(traces: Sequence[Trace]) -> Verdict:
 def rungs() -> list[str]:
     """Return the rungs in the order of computation."""
     return list(dict.fromkeys(RUNGS.values()))
-
-
-def labels_of(traces: Sequence[Trace]) -> list[str]:
-    """Return how reports name the sides: with their folders where they are named alike."""
-    labels = [trace.label for trace in traces]
-    if len(set(labels)) < len(labels):
-        labels = [
-            f"{label} ({trace.folder})" for label, trace in zip(labels, traces, strict=True)
-        ]
-    return labels
-
-
-def _pairs(headers: Mapping[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return which sides to compare: frameworks at equal replicas, and replica counts."""
-    sides = list(headers.items())
-    pairs = []
-    for i, (a, of_a) in enumerate(sides):
-        for b, of_b in sides[i + 1 :]:
-            across = of_a["framework"] != of_b["framework"]
-            same_count = of_a["replicas"] == of_b["replicas"]
-            from_first = of_a is next(
-                h for h in headers.values() if h["framework"] == of_a["framework"]
-            )
-            if (across and same_count) or (not across and from_first) or len(sides) == 2:
-                pairs.append((a, b))
-    return pairs
 
 
 def _different_replicas(a: Tensors, b: Tensors) -> bool:

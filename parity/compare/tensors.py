@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,7 @@ class Mismatch:
       allowed: greatest difference allowed there.
       count, size: elements that differ too much, of how many.
       problem: in place of the values, if the tensors could not be compared.
+      within: the side's label, where replicas of one side were compared with each other.
     """
 
     sides: tuple[str, str]
@@ -129,6 +130,7 @@ class Mismatch:
     count: int = 0
     size: int = 0
     problem: str = ""
+    within: str = ""
 
     @property
     def rung(self) -> str:
@@ -360,8 +362,11 @@ def check_replicas(
             TABLE["float64", "replicas"],
         )
         worst.add(distance)
+        if mismatch is None:
+            continue
+        mismatch = replace(mismatch, within=side)
         first = first or mismatch
-        if mismatch is not None and every is not None:
+        if every is not None:
             every.append(mismatch)
     return worst, first
 

@@ -25,6 +25,7 @@ from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
 from parity.cli.options import FaultOptions
 from parity.compare.ladder import Verdict, climb
+from parity.compare.outcome import Outcome
 from parity.compare.signatures import likely_causes, signature
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import Fault, plant
@@ -34,7 +35,6 @@ from parity.launch.processes import FRAMEWORKS, ROOT
 from parity.launch.recording import record
 from parity.report.html import report_html
 from parity.report.values import report_values
-from parity.run.lockstep import Outcome
 from parity.trace.trace import Trace
 
 SAVED = ROOT / "parity" / "faults" / "signatures.json"
@@ -167,7 +167,7 @@ class Hunt:
         first = values["first_mismatch"]
         found.how = MISMATCH
         found.rung, found.tensor, found.step = first["rung"], first["tensor"], first["step"]
-        found.blamed = sorted({label.split("-")[0] for label in verdict.departing()})
+        found.blamed = sorted({verdict.sides[label].framework for label in verdict.departing()})
         # of what was read there is no oracle, and no side to blame
         right_side = found.blamed == [found.side] or (
             found.rung == "batch" and not found.blamed
@@ -176,7 +176,12 @@ class Hunt:
         found.right = fault.right(found.nearest or found.tensor) and right_side
         found.story = first["story"]
         label = next(
-            (label for label in verdict.evidence if label.startswith(found.side)), None
+            (
+                label
+                for label in verdict.evidence
+                if verdict.sides[label].framework == found.side
+            ),
+            None,
         )
         if label is not None:
             seen, network = signature(verdict.evidence[label]), verdict.evidence[label].network
@@ -202,7 +207,8 @@ class Hunt:
                 return
 
     def _outcome(self, fault: Fault, verdict: Verdict) -> Outcome:
-        return Outcome(SETTINGS[fault.setting].spec.replace(dtype=verdict.dtype), {}, [verdict])
+        spec = SETTINGS[fault.setting].spec.replace(dtype=verdict.dtype)
+        return Outcome(spec, verdict.sides, verdicts=[verdict])
 
     def _write_page(self, verdict: Verdict, found: Finding) -> None:
         outcome = self._outcome(_named(found.fault), verdict)

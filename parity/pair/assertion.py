@@ -8,9 +8,9 @@ from typing import Any
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.compare.ladder import climb
+from parity.compare.outcome import Outcome
 from parity.pair.compare import compare_own, own_values
 from parity.report.values import mismatch_text, report_text, report_values
-from parity.run.lockstep import Outcome
 from parity.spec.spec import Spec
 from parity.trace.tolerances import Tolerance, check_declared
 from parity.trace.trace import Trace
@@ -79,9 +79,11 @@ def compared(
     """
     if any(trace.own for trace in traces):
         return own_values(traces, compare_own(traces, tolerances), command)
-    outcome = Outcome(Spec.from_json(traces[0].header["spec"]))
-    outcome.headers = {f"{trace.label} {trace.folder}": trace.header for trace in traces}
-    outcome.verdicts = [climb(traces)]
+    verdict = climb(traces)
+    spec = Spec.from_json(traces[0].header["spec"])
+    outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
+    for trace in traces:
+        outcome.versions |= trace.header["versions"]
     return report_values(outcome, traces[0].header.get("preset", "-"), command)
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.compare.history import History
-from parity.compare.ladder import Verdict, labels_of, rungs
+from parity.compare.ladder import Verdict, rungs
 from parity.compare.tensors import Distance, check_numbers, compare_tensor
 from parity.report.values import verdict_values
 from parity.trace.names import rung_of
+from parity.trace.side import labels_of
 from parity.trace.tolerances import EXACT, TABLE, Tolerance, check_declared
 from parity.trace.trace import Trace
 
@@ -177,7 +178,7 @@ def compare_own(
       UsageError: if the two cannot be held against each other, or one is damaged.
       NumericFailure: for a NaN or infinity.
     """
-    a, b = sides = labels_of(traces)
+    a, b = sides = _labels(traces)
     first, second = traces
     if first.own != second.own:
         kinds = ["a Recorder's" if trace.own else "of a train.py" for trace in traces]
@@ -185,7 +186,7 @@ def compare_own(
     _check_same_run(sides, first.header, second.header)
     dtype = str(first.header["dtype"])
     bounds = _Bounds(dtype, _declared(sides, traces, tolerances or {}))
-    verdict = OwnVerdict(dtype, {(a, b): {}})
+    verdict = OwnVerdict(dtype, {(a, b): {}}, sides={a: first.side, b: second.side})
     verdict.history = History(dtype, sides, (a, b))
     _check_steps(sides, [trace.numbers() for trace in traces])
     loss = None
@@ -213,7 +214,7 @@ def compare_own(
 
 def own_values(traces: Sequence[Trace], verdict: OwnVerdict, command: str) -> dict[str, Any]:
     """Return the report of such a pair, in the form of `parity.report.values.report_values`."""
-    sides = labels_of(traces)
+    sides = _labels(traces)
     found = verdict_values(verdict)
     found["bounds"] = [bound.to_json() for bound in verdict.bounds]
     if "first_mismatch" in found:
@@ -235,6 +236,7 @@ def own_values(traces: Sequence[Trace], verdict: OwnVerdict, command: str) -> di
         "preset": "-",
         "dtype": verdict.dtype,
         "replicas": [],
+        "sides": {label: side.to_json() for label, side in verdict.sides.items()},
         "steps": verdict.steps,
         "versions": versions,
         "rungs": found["rungs"],
@@ -247,6 +249,10 @@ def own_values(traces: Sequence[Trace], verdict: OwnVerdict, command: str) -> di
         "command": command,
         "machine": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _labels(traces: Sequence[Trace]) -> list[str]:
+    return labels_of([trace.side for trace in traces], [trace.folder for trace in traces])
 
 
 def _compare_step(

@@ -8,7 +8,7 @@ _MEANINGS = {
     # of the table of rungs
     "precision": "The floating-point type that both sides trained in.",
     "rung": "The stage of a training step.",
-    "(.+ )?absolute": "The largest |a - b| of any element of any tensor, between the frameworks.",
+    "(.+ )?absolute": "The largest |a - b| of any element, between the frameworks.",
     "(.+ )?relative": (
         "The same, each tensor's divided by the largest magnitude in that tensor. The further "
         "columns of distances are relative in this way, too."

@@ -290,7 +290,7 @@ def _add_side(
     name: str,
     place: int,
 ) -> None:
-    """Draw a side's thin line; each has dashes of its own, which let the others show through."""
+    """Draw a side's thin line; each has its own dashes, which let the others show through."""
     dash = _DASHES[place % len(_DASHES)]
     drawing.add_scatter(
         x=steps,

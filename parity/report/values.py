@@ -2,17 +2,26 @@
 
 import math
 import platform
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 
 from parity.compare.ladder import ONE_STEP, ORACLE, Verdict, rungs
+from parity.compare.outcome import Outcome
 from parity.compare.signatures import Cause, likely_causes, signature
 from parity.compare.tensors import Distance, Mismatch
-from parity.run.lockstep import Outcome, throughput
+from parity.trace.side import Side, title_of
 
 _MOST_CAUSES = 3  # of one topic that are told in full
+# What the sides of one framework may differ by, and the column of their distances.
+_WITHIN = {
+    "strategy": "strategies",
+    "kernels": "kernels",
+    "processes": "processes",
+    "replicas": "replica\ncounts",
+}
 
 
 def describe_mismatch(mismatch: Mismatch, oracle: Any, dtype: str) -> str:
@@ -99,7 +108,7 @@ def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
         pairs = {pair: d[rung] for pair, d in verdict.pairs.items() if rung in d}
         across, judged = Distance(), Distance()
         for (a, b), distance in pairs.items():
-            if rung == "replicas" or _crosses(a, b):
+            if rung == "replicas" or _crosses(verdict.sides, a, b):
                 across.add(distance)
             if distance.used is not None:
                 judged.add(distance)
@@ -111,7 +120,9 @@ def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
         found[rung] = across.to_json() | {
             "used": judged.to_json()["used"],
             "allowed": verdict.allowed(rung),
-            "pairs": {f"{a} | {b}": distance.to_json() for (a, b), distance in pairs.items()},
+            "pairs": [
+                {"a": a, "b": b, **distance.to_json()} for (a, b), distance in pairs.items()
+            ],
         }
     return found
 
@@ -138,6 +149,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         values["first_mismatch"] = {
             "rung": first.rung,
             "sides": list(first.sides),
+            "within": first.within or None,
             **first.place.to_json(),
             "values": first.values,
             "allowed": first.allowed,
@@ -161,15 +173,19 @@ def isolated_values(verdict: Verdict) -> dict[str, Any]:
     wrong: dict[str, dict[str, Any]] = {}
     for mismatch in verdict.mismatches:
         name = mismatch.place.tensor
-        found = wrong.setdefault(name, {"tensor": name, "rung": mismatch.rung, "sides": {}})
-        against_oracle = ONE_STEP in mismatch.sides
-        found["sides"][mismatch.sides[0] if against_oracle else " | ".join(mismatch.sides)] = {
-            "index": list(mismatch.place.index),
-            "values": mismatch.values,
-            "allowed": mismatch.allowed,
-            "elements": [mismatch.count, mismatch.size],
-            "problem": mismatch.problem or None,
-        }
+        found = wrong.setdefault(name, {"tensor": name, "rung": mismatch.rung, "pairs": []})
+        a, b = mismatch.sides
+        found["pairs"].append(
+            {
+                "a": a,
+                "b": b,
+                "index": list(mismatch.place.index),
+                "values": mismatch.values,
+                "allowed": mismatch.allowed,
+                "elements": [mismatch.count, mismatch.size],
+                "problem": mismatch.problem or None,
+            }
+        )
     return {
         "step": verdict.steps - 1,
         "compared": verdict.compared,
@@ -182,7 +198,9 @@ def wrong_table(run: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     """Return the rows and headers of the table of what an isolated run found wrong."""
     rows = []
     for each in run["isolated"]["wrong"]:
-        for side, found in each["sides"].items():
+        for found in each["pairs"]:
+            a, b = found["a"], found["b"]
+            side = a if b == ONE_STEP else f"{a} | {b}"
             count, size = found["elements"]
             values = list(found["values"].values())
             difference = _number(abs(values[0] - values[1])) if values else "-"
@@ -211,10 +229,7 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
     """
     runs = [verdict_values(verdict) for verdict in outcome.verdicts]
     strictest = next((run for run in runs if run["verdict"] == "mismatch"), runs[0])
-    replicas = sorted({header["replicas"] for header in outcome.headers.values()})
-    versions: dict[str, str] = {"python": platform.python_version()}
-    for header in outcome.headers.values():
-        versions |= header["versions"]
+    replicas = sorted({side.replicas for side in outcome.sides.values()})
     return {
         "verdict": "match" if outcome.matches else "mismatch",
         "network": outcome.spec.network,
@@ -222,7 +237,8 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
         "dtype": _one_or_all([run["dtype"] for run in runs]),
         "replicas": _one_or_all(replicas),
         "steps": strictest["steps"],
-        "versions": versions,
+        "sides": {label: side.to_json() for label, side in outcome.sides.items()},
+        "versions": {"python": platform.python_version()} | outcome.versions,
         "rungs": strictest["rungs"],
         "throughput": throughput(outcome.trainings),
         "first_mismatch": strictest.get("first_mismatch"),
@@ -240,6 +256,8 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     if "pair" in values:
         return _rung_table_of_pair(values)
     rows = []
+    sides = values["sides"]
+    frameworks = list(dict.fromkeys(side["framework"] for side in sides.values()))
     for run in values["runs"]:
         for rung, found in run["rungs"].items():
             rows.append(
@@ -248,27 +266,30 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
                     rung,
                     _number(found["worst_absolute"]),
                     _number(found["worst_relative"]),
-                    _number(_relative(found, "paddle", ORACLE)),
-                    _number(_relative(found, "tensorflow", ORACLE)),
-                    _number(_invariance(found)),
-                    _number(_relative(found, "", ONE_STEP)),
+                    *(
+                        _number(_worst(found, _from_oracle(sides, framework)))
+                        for framework in frameworks
+                    ),
+                    *(_number(_worst(found, _within(sides, name))) for name in _WITHIN),
+                    _number(_worst(found, lambda a, b: b == ONE_STEP)),
                     found["allowed"],
                     _share(found["used"]),
                     _where(found["where"]),
                 ]
             )
+    titles = [title_of(framework) for framework in frameworks]
+    between = {0: "", 1: "", 2: "-".join(titles)}.get(len(titles), "frameworks")
     headers = [
         "precision",
         "rung",
-        "Paddle-TF\nabsolute",
-        "Paddle-TF\nrelative",
-        "Paddle-\noracle",
-        "TF-\noracle",
-        "replica\ncounts",
+        f"{between}\nabsolute".strip(),
+        f"{between}\nrelative".strip(),
+        *(f"{title}-\noracle" for title in titles),
+        *_WITHIN.values(),
         "one step\nto oracle",
         "allowed",
         "used",
-        "where Paddle-TF is worst",
+        f"where {between} is worst" if between else "where worst",
     ]
     _drop_blank_columns(rows, headers)
     return rows, headers
@@ -449,26 +470,47 @@ def _tabulated(rows: list[list[str]], headers: list[str]) -> str:
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
 
 
-def _relative(found: dict[str, Any], side: str, other: str) -> float | None:
-    seen = [
-        distance["worst_relative"]
-        for pair, distance in found["pairs"].items()
-        if pair.startswith(side) and pair.endswith(f"| {other}")
-    ]
+def _worst(found: dict[str, Any], chosen: Callable[[str, str], bool]) -> float | None:
+    """Return the worst relative distance of the pairs that are chosen by their labels."""
+    seen = [pair["worst_relative"] for pair in found["pairs"] if chosen(pair["a"], pair["b"])]
     return max(seen) if seen else None
 
 
-def _invariance(found: dict[str, Any]) -> float | None:
-    seen = []
-    for pair, distance in found["pairs"].items():
-        a, b = pair.split(" | ")
-        if a.split("-")[0] == b.split("-")[0]:
-            seen.append(distance["worst_relative"])
-    return max(seen) if seen else None
+def _from_oracle(sides: dict[str, Any], framework: str) -> Callable[[str, str], bool]:
+    return lambda a, b: b == ORACLE and sides[a]["framework"] == framework
 
 
-def _crosses(a: str, b: str) -> bool:
-    return ORACLE not in b and a.split("-")[0] != b.split("-")[0]
+def _within(sides: dict[str, Any], name: str) -> Callable[[str, str], bool]:
+    """Choose pairs of one framework that differ in this, and in nothing named before it."""
+
+    def chosen(a: str, b: str) -> bool:
+        if a not in sides or b not in sides:
+            return False
+        one, other = sides[a], sides[b]
+        differing = [each for each in _WITHIN if one[each] != other[each]]
+        first = differing[0] if differing else next(reversed(_WITHIN))
+        return one["framework"] == other["framework"] and first == name
+
+    return chosen
+
+
+def _crosses(sides: Mapping[str, Side], a: str, b: str) -> bool:
+    return b in sides and sides[a].framework != sides[b].framework
+
+
+def throughput(trainings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return framework -> median and spread of real tokens/s, at its largest replica count."""
+    found: dict[str, dict[str, Any]] = {}
+    for summary in sorted(trainings.values(), key=lambda summary: summary["replicas"]):
+        speed = summary["tokens_per_second"]
+        if speed:
+            found[summary["framework"]] = {
+                "median": speed["median"],
+                "spread": [speed["low"], speed["high"]],
+                "replicas": summary["replicas"],
+                "dtype": summary["dtype"],
+            }
+    return found
 
 
 def _number(value: float | None, form: str = "{:.1e}") -> str:

@@ -4,7 +4,6 @@ import itertools
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +12,14 @@ from typing import Any
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
 from parity.cli.options import RunOptions
-from parity.compare.ladder import Ladder, Verdict
+from parity.compare.ladder import Ladder
+from parity.compare.outcome import Outcome
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import FRAMEWORKS, Side
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
+from parity.trace.side import Side as TrainedSide
+from parity.trace.side import labels_of
 from parity.trace.trace import clear_trace, wait_for_trace
 
 _MOST_PENDING = 3  # steps that a side may be ahead of the comparison
@@ -26,28 +28,6 @@ _LEARNING_EPOCHS = 5  # of the embedded text: enough to see that a network learn
 
 
 Servers = Mapping[str, ForkServer]  # by framework; empty where each side is started anew
-
-
-@dataclass
-class Outcome:
-    """What a run found: a verdict per precision, and what each side did untraced.
-
-    Attributes:
-      spec: with the size of the real vocabulary.
-      headers: side -> header of its trace.
-      verdicts: one per precision.
-      trainings: "framework-replicas" -> its summary.json.
-    """
-
-    spec: Spec
-    headers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    verdicts: list[Verdict] = field(default_factory=list)
-    trainings: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def matches(self) -> bool:
-        """Return whether every precision's verdict is a match."""
-        return all(verdict.matches for verdict in self.verdicts)
 
 
 def run(spec: Spec, options: RunOptions) -> Outcome:
@@ -67,12 +47,12 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
     with ExitStack() as stack:
         servers = _servers(options, stack) if options.device == "cpu" else {}
         for dtype in options.dtype:
-            verdict = _compare(spec.replace(dtype=dtype), options, outcome, servers)
-            outcome.verdicts.append(verdict)
-            if not verdict.matches:
+            ladder = _compare(spec.replace(dtype=dtype), options, outcome, servers)
+            outcome.verdicts.append(ladder.verdict)
+            if not ladder.verdict.matches:
                 return outcome
         if options.throughput and not options.isolate:
-            _train_untraced(spec, options, outcome, servers)
+            _train_untraced(spec, options, outcome, servers, ladder.per_epoch)
     return outcome
 
 
@@ -91,13 +71,13 @@ def _servers(options: RunOptions, stack: ExitStack) -> Servers:
     }
 
 
-def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers) -> Verdict:
+def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers) -> Ladder:
     dtype = spec.training.dtype
     sides = [(f, n) for n in options.replicas for f in FRAMEWORKS]
+    labels = labels_of([TrainedSide(f, replicas=n) for f, n in sides])
     with ExitStack() as stack:
         running, traces = [], {}
-        for framework, replicas in sides:
-            label = f"{framework}-{replicas}"
+        for label, (framework, replicas) in zip(labels, sides, strict=True):
             folder = options.out / "traces" / dtype / label
             clear_trace(folder)
             side = Side(
@@ -127,11 +107,11 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
             return not waited_for.ended()
 
         checks = [partial(alive, side) for side in running]
-        for (framework, replicas), check in zip(sides, checks, strict=True):
-            label = f"{framework}-{replicas}"
+        for label, check in zip(labels, checks, strict=True):
             trace = wait_for_trace(options.out / "traces" / dtype / label, check)
             traces[label] = trace
-            outcome.headers[label] = trace.header
+            outcome.sides[label] = trace.side
+            outcome.versions |= trace.header["versions"]
         ladder = Ladder({label: trace.header for label, trace in traces.items()})
         outcome.spec = ladder.spec
         readers = [
@@ -150,11 +130,11 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
             if not options.keep_traces:
                 for trace in traces.values():
                     clear_trace(trace.folder)
-    return ladder.verdict
+    return ladder
 
 
 def _train_untraced(
-    spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
+    spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers, per_epoch: int
 ) -> None:
     """Train each side alone on the machine, for its speed and what it learns.
 
@@ -165,13 +145,14 @@ def _train_untraced(
     dtype = options.dtype[-1]
     if whole:
         spec = spec.replace(epochs=min(spec.training.epochs, _LEARNING_EPOCHS))
-    for replicas, framework in itertools.product(options.replicas, FRAMEWORKS):
-        label = f"{framework}-{replicas}"
+    trained = list(itertools.product(options.replicas, FRAMEWORKS))
+    labels = labels_of([TrainedSide(f, replicas=n) for n, f in trained])
+    for label, (replicas, framework) in zip(labels, trained, strict=True):
         out = options.out / "training" / label
         steps: int | None = _TIMED_STEPS
         if whole:
             learns = replicas == options.replicas[-1]
-            steps = None if learns else outcome.headers[label]["batches_per_epoch"]
+            steps = None if learns else per_epoch
         with Side(
             framework,
             spec.replace(dtype=dtype),
@@ -199,21 +180,6 @@ def _of_pairs(spec: Spec, options: RunOptions) -> dict[str, Any]:
         return {}
     names = ("user_dictionary", "on_empty", "beam", "length_penalty")
     return {name: getattr(options, name) for name in names}
-
-
-def throughput(trainings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return framework -> median and spread of real tokens/s, at its largest replica count."""
-    found: dict[str, dict[str, Any]] = {}
-    for summary in sorted(trainings.values(), key=lambda summary: summary["replicas"]):
-        speed = summary["tokens_per_second"]
-        if speed:
-            found[summary["framework"]] = {
-                "median": speed["median"],
-                "spread": [speed["low"], speed["high"]],
-                "replicas": summary["replicas"],
-                "dtype": summary["dtype"],
-            }
-    return found
 
 
 def save_report(

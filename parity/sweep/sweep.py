@@ -18,12 +18,12 @@ from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
 from parity.cli.options import SweepOptions
 from parity.compare.ladder import ONE_STEP, ORACLE, Verdict, climb
+from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import FRAMEWORKS
 from parity.launch.recording import record
 from parity.report.values import report_values
-from parity.run.lockstep import Outcome
 from parity.sweep.random_runs import DrawnRun, draw
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace.trace import RUNGS
@@ -165,7 +165,8 @@ def attempt(
         result["worst"] = _by_kind(verdict)
         result["amplified"] = verdict.amplified is not None
         if not verdict.matches:
-            values = report_values(Outcome(run.spec, {}, [verdict]), "-", "")
+            outcome = Outcome(run.spec, verdict.sides, verdicts=[verdict])
+            values = report_values(outcome, "-", "")
             result |= {"how": "mismatch", "story": values["first_mismatch"]["story"]}
     if result["how"] == "match" and not options.keep:
         shutil.rmtree(folder)

@@ -67,7 +67,8 @@ EXACT = Tolerance(0.0, 0.0)
 # rung -> how many times what rounding does to each tensor of each step, as
 # parity/oracle/rounding.py finds it out, one step of a side may be apart from the oracle's; in
 # either precision. The worst seen is over 500 drawn runs (`python -m parity sweep`). What is
-# left to account for is chance: the greatest error of a tensor is once or twice what it is in the mean, seldom more.
+# left to account for is chance: the greatest error of a tensor is once or twice what it is in
+# the mean, seldom more.
 ONE_STEP_TIMES: dict[str, float] = {
     # seen 3.5
     "forward": 7.0,

@@ -43,12 +43,16 @@ from parity.trace.names import RUNGS as RUNGS
 from parity.trace.names import NameMap
 from parity.trace.names import Rename as Rename
 from parity.trace.names import rung_of as rung_of
+from parity.trace.side import Side
 from parity.trace.tolerances import Tolerance, check_declared
 
-FORMAT = 2  # 2: the stored spec has a part for text
+FORMAT = 3  # 3: the header names the strategy, the kernels and the processes
 
 # What a reader needs of trace.json: of a training of this project, and of any other.
-_HEADER = ("framework", "replicas", "spec", "corpus", "batches_per_epoch", "versions")
+_HEADER = (
+    *("framework", "strategy", "replicas", "kernels", "processes", "synchronous"),
+    *("spec", "corpus", "batches_per_epoch", "versions"),
+)
 _OWN_HEADER = ("framework", "dtype", "run", "tolerances", "versions")
 
 DTYPES = ("float64", "float32")
@@ -287,6 +291,7 @@ class Trace:
     Attributes:
       folder: where it lies.
       header: the values of trace.json.
+      side: the training that recorded it.
     """
 
     def __init__(self, folder: Path):
@@ -314,18 +319,15 @@ class Trace:
             if not isinstance(self.header[name], dict):
                 seen = f"{name} is {self.header[name]!r}"
                 raise UsageError(f"{folder}/trace.json: {seen}; allowed: an object")
+        try:
+            self.side = Side.from_header(self.header)
+        except UsageError as error:
+            raise UsageError(f"{folder}/trace.json: {error}") from None
 
     @property
     def own(self) -> bool:
         """Return whether a `Recorder` wrote it: a training that is not this project's."""
         return "run" in self.header
-
-    @property
-    def label(self) -> str:
-        """Return how reports name this side, such as paddle-2."""
-        if self.own:
-            return str(self.header["framework"])
-        return f"{self.header['framework']}-{self.header['replicas']}"
 
     def index(self) -> list[dict[str, Any]]:
         """Return the finished steps: [{"step", "sha256": {tensor: digest}}].

@@ -31,6 +31,7 @@ from parity.spec.initial import zero_state
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec, learning_rate
+from parity.trace.side import Side
 from parity.trace.trace import Writer
 from parity.training.checkpoint import (
     Checkpoint,
@@ -458,10 +459,12 @@ class Run:
         write_whole(self.options.out / "summary.json", content.encode())
 
     def _trace_header(self) -> dict[str, Any]:
+        side = getattr(self.trainer, "side", None) or Side(
+            self.trainer.framework, replicas=self.trainer.replicas
+        )
         return {
-            "framework": self.trainer.framework,
+            **side.to_json(),
             "versions": self.versions(),
-            "replicas": self.trainer.replicas,
             "first_step": self.step,
             "steps": self.last_step - self.step,
             "spec": self.spec.to_json(),

@@ -1,0 +1,147 @@
+"""The sides of a comparison: which training each is, and what reports call it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import UsageError
+
+# What the columns of a table call a framework; any other goes by its own name.
+_TITLES = {"paddle": "Paddle", "tensorflow": "TF"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One training that takes part in a comparison.
+
+    Attributes:
+      framework: "paddle" or "tensorflow"; for a training that a `Recorder` recorded, the name
+        that its owner gave.
+      strategy: how its replicas run, such as "parallel-executor" or "towers".
+      replicas: how many share each batch; 0 where that is not known, as of a Recorder's trace.
+      kernels: "plain" (the textbook's layers) or "fast" (the replacements).
+      processes: how many the replicas are spread over.
+      synchronous: whether the number of replicas changes no result.
+    """
+
+    framework: str
+    strategy: str = ""
+    replicas: int = 1
+    kernels: str = ""
+    processes: int = 1
+    synchronous: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Side":
+        """Return what `to_json` gave; other keys are left alone.
+
+        Raises:
+          UsageError: for a value that is missing or of another type.
+        """
+        for name, kind in cls.__annotations__.items():
+            if name not in values:
+                raise UsageError(f"a side lacks {name}")
+            if type(values[name]) is not kind:
+                raise UsageError(f"{name} is {values[name]!r}; allowed: {kind.__name__}")
+        return cls(**{name: values[name] for name in cls.__annotations__})
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> "Side":
+        """Return the side that recorded a trace.
+
+        Args:
+          header: the values of trace.json.
+
+        Raises:
+          UsageError: for a value that is missing or of another type.
+        """
+        if "run" in header:  # a Recorder's, which knows the name alone
+            return cls(str(header["framework"]), replicas=0)
+        return cls.from_json(header)
+
+
+def labels_of(sides: Sequence[Side], folders: Sequence[Path] = ()) -> list[str]:
+    """Return what reports call the sides: the shortest names that tell them apart.
+
+    A label is for people alone: whoever needs to know the framework or the number of replicas
+    asks the `Side`.
+
+    Args:
+      folders: where each side's trace lies; added to labels that would otherwise be alike.
+
+    Raises:
+      UsageError: for sides that are alike where no folders are given.
+    """
+    kernels = len({side.kernels for side in sides if side.kernels}) > 1
+    labels = []
+    for side in sides:
+        alike = [other for other in sides if other.framework == side.framework]
+        words = [f"{side.framework}-{side.replicas}" if side.replicas else side.framework]
+        if len({other.strategy for other in alike}) > 1:
+            words.append(side.strategy)
+        if kernels:
+            words.append(side.kernels)
+        if len({other.processes for other in alike}) > 1:
+            words.append(f"{side.processes} processes" if side.processes > 1 else "1 process")
+        labels.append(" ".join(word for word in words if word))
+    if len(set(labels)) == len(labels):
+        return labels
+    if not folders:
+        raise UsageError(f"the sides are {', '.join(labels)}; allowed: sides that differ")
+    return [f"{label} ({folder})" for label, folder in zip(labels, folders, strict=True)]
+
+
+def pairs_of(sides: Mapping[str, Side]) -> list[tuple[str, str]]:
+    """Return which sides are compared with each other, as labels.
+
+    Sides of different frameworks are compared at the same number of replicas, each framework
+    with its first strategy; a further strategy, with the first one of its own framework. Plain
+    kernels are compared with fast ones, and each number of replicas with the first: replica
+    invariance, which an asynchronous side does not promise. Where there are but two sides, they
+    are compared whatever they are.
+
+    Args:
+      sides: label -> side, in the order in which the report names them.
+    """
+    labels = list(sides)
+    first: dict[str, str] = {}
+    for side in sides.values():
+        first.setdefault(side.framework, side.strategy)
+    pairs = []
+    for place, a in enumerate(labels):
+        for b in labels[place + 1 :]:
+            if len(labels) == 2 or _compared(sides, first, a, b):
+                pairs.append((a, b))
+    return pairs
+
+
+def _compared(
+    sides: Mapping[str, Side], first: Mapping[str, str], label: str, other: str
+) -> bool:
+    a, b = sides[label], sides[other]
+    leads = [side.strategy == first[side.framework] for side in (a, b)]
+    same_replicas, same_kernels = a.replicas == b.replicas, a.kernels == b.kernels
+    if a.framework != b.framework:
+        return same_replicas and same_kernels and all(leads)
+    if a.strategy != b.strategy:
+        return same_replicas and same_kernels and any(leads)
+    if not same_kernels:
+        return same_replicas and a.processes == b.processes
+    alike = (
+        name
+        for name, side in sides.items()
+        if side.synchronous
+        and (side.framework, side.strategy) == (a.framework, a.strategy)
+        and side.kernels == a.kernels
+    )
+    return a.synchronous and b.synchronous and label == next(alike)
+
+
+def title_of(framework: str) -> str:
+    """Return what the columns of a table call a framework."""
+    return _TITLES.get(framework, framework)

@@ -1,0 +1,117 @@
+"""Sides are structures: what reports call them, and which of them are compared."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parity.base.errors import UsageError
+from parity.trace.side import Side, labels_of, pairs_of
+
+PADDLE = Side("paddle", "parallel-executor", 2, "fast")
+TENSORFLOW = Side("tensorflow", "towers", 2, "fast")
+AVERAGED = replace(TENSORFLOW, strategy="average-gradients")
+
+
+def pairs(*sides):
+    """Return the pairs that are compared, as places in the list of sides."""
+    labels = [str(place) for place in range(len(sides))]
+    found = pairs_of(dict(zip(labels, sides, strict=True)))
+    return [tuple(map(int, pair)) for pair in found]
+
+
+def test_a_side_is_read_as_it_was_written():
+    side = Side("paddle", "parallel-executor", 3, "plain", 2, False)
+    assert Side.from_json(json.loads(json.dumps(side.to_json()))) == side
+    assert Side.from_header(side.to_json() | {"spec": {}, "corpus": "a"}) == side
+
+
+def test_of_a_recorded_pair_the_name_alone_is_known():
+    side = Side.from_header({"framework": "pytorch", "run": {}})
+    assert (side.framework, side.replicas) == ("pytorch", 0)
+    assert labels_of([side]) == ["pytorch"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"replicas": "2"}, "replicas is '2'; allowed: int"),
+        ({"replicas": True}, "replicas is True; allowed: int"),
+        ({"synchronous": 1}, "synchronous is 1; allowed: bool"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(change, message):
+    with pytest.raises(UsageError) as caught:
+        Side.from_json(PADDLE.to_json() | change)
+    assert str(caught.value) == message
+
+
+def test_a_missing_value_is_refused():
+    values = PADDLE.to_json()
+    del values["kernels"]
+    with pytest.raises(UsageError, match="a side lacks kernels"):
+        Side.from_json(values)
+
+
+@pytest.mark.parametrize(
+    ("sides", "labels"),
+    [
+        ([PADDLE, TENSORFLOW], ["paddle-2", "tensorflow-2"]),
+        (
+            [PADDLE, TENSORFLOW, AVERAGED],
+            ["paddle-2", "tensorflow-2 towers", "tensorflow-2 average-gradients"],
+        ),
+        (
+            [PADDLE, replace(PADDLE, kernels="plain")],
+            ["paddle-2 fast", "paddle-2 plain"],
+        ),
+        (
+            [PADDLE, replace(PADDLE, processes=2), TENSORFLOW],
+            ["paddle-2 1 process", "paddle-2 2 processes", "tensorflow-2"],
+        ),
+    ],
+)
+def test_labels_are_the_shortest_that_tell_sides_apart(sides, labels):
+    assert labels_of(sides) == labels
+    assert labels_of(sides, [Path("folder")] * len(sides)) == labels
+
+
+def test_sides_that_are_alike_are_told_apart_by_their_folders():
+    found = labels_of([PADDLE, PADDLE], [Path("runs/a"), Path("runs/b")])
+    assert found == ["paddle-2 (runs/a)", "paddle-2 (runs/b)"]
+    with pytest.raises(UsageError, match="allowed: sides that differ"):
+        labels_of([PADDLE, PADDLE])
+
+
+def test_frameworks_are_compared_at_the_same_number_of_replicas():
+    one = replace(PADDLE, replicas=1), replace(TENSORFLOW, replicas=1)
+    expected = [(0, 1), (0, 2), (1, 3), (2, 3)]
+    assert pairs(*one, PADDLE, TENSORFLOW) == expected
+
+
+def test_a_further_strategy_is_compared_with_the_first_of_its_framework():
+    third = replace(TENSORFLOW, strategy="third")
+    assert pairs(PADDLE, TENSORFLOW, AVERAGED, third) == [(0, 1), (1, 2), (1, 3)]
+
+
+def test_each_strategy_is_compared_with_itself_at_other_numbers_of_replicas():
+    more = replace(AVERAGED, replicas=3)
+    assert pairs(PADDLE, TENSORFLOW, AVERAGED, more) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_plain_kernels_are_compared_with_fast_ones():
+    plain = [replace(side, kernels="plain") for side in (PADDLE, TENSORFLOW)]
+    assert pairs(PADDLE, TENSORFLOW, *plain) == [(0, 1), (0, 2), (1, 3), (2, 3)]
+
+
+def test_an_asynchronous_side_takes_no_part_in_replica_invariance():
+    free = [replace(PADDLE, synchronous=False, replicas=n) for n in (1, 2, 3)]
+    assert pairs(*free) == []
+    assert pairs(*free, replace(TENSORFLOW, replicas=2)) == [(1, 3)]
+    mixed = [free[0], PADDLE, replace(PADDLE, replicas=3)]
+    assert pairs(*mixed) == [(1, 2)], "the first synchronous one is what others are compared to"
+
+
+def test_two_sides_alone_are_always_compared():
+    assert pairs(PADDLE, replace(AVERAGED, replicas=5, synchronous=False)) == [(0, 1)]

@@ -17,7 +17,7 @@ _COLUMNS = {
         "The speed as a share of what matrix products alone would allow, at {limit:,.0f} "
         "GFLOP/s: the best rate measured with large products on all cores."
     ),
-    "waiting for data": "The share of the time in which steps waited for batches, in the worst run.",
+    "waiting for data": "The share of the time that went into waiting for batches, worst run.",
     "seconds to first step": "The time from the start of the program to its first step's end.",
     "peak MB": "The most memory that the processes of a run held, added up.",
 }

@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test parity lock clean
+.PHONY: help setup test parity lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -28,8 +28,9 @@ help:
 	make parity  set up, train in both frameworks on the embedded corpus, compare
 	make test    set up, then formatting, lint, types and the tests
 	make setup   only set up: what requirements.lock pins, in .venv
-	make lock    write requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade: all anew)
-	make clean   remove .venv and out
+	make lock    write requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)
+	make wheel   build the package of parity alone, in out/dist
+	make clean   remove .venv, out and what the build left
 	To choose the interpreter: make clean, then make setup PYTHON=/path/to/python3.11
 	END
 
@@ -130,9 +131,14 @@ lock:
 	    exit 2
 	fi
 	env -u UV_FIND_LINKS -u UV_EXTRA_INDEX_URL -u UV_INDEX \
-	    "$$uv" pip compile --universal --python-version 3.10 --group dev --generate-hashes \
-	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-	    --quiet $(LOCK_FLAGS) pyproject.toml -o requirements.lock
+	    "$$uv" pip compile --universal --python-version 3.10 \
+	    --extra train --group dev --group docs --generate-hashes --no-emit-index-url \
+	    --no-emit-find-links --custom-compile-command "make lock" --quiet $(LOCK_FLAGS) \
+	    pyproject.toml -o requirements.lock
+
+# The build leaves folders of its own beside what it builds from; `make clean` removes them.
+wheel: setup
+	@$(VENV_PYTHON) -m build --no-isolation --outdir out/dist
 
 clean:
-	@rm -rf .venv out
+	@rm -rf .venv out build paddle_tf_parity.egg-info

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from parity.trace.tolerances import Tolerance
     from parity.trace.trace import Recorder, Trace
 
+__version__ = "0.1.0"
+
 __all__ = ["Recorder", "Rename", "Tolerance", "Trace", "assert_match"]
 
 

@@ -1,16 +1,22 @@
-"""`python -m parity`: run, compare, report, bench, profile, faults, sweep, losses, doctor."""
+"""The command `parity`, also `python -m parity`."""
 
 import os
 import sys
 
-# Before NumPy is loaded: the oracle shares the cores with the sides it referees, and threads of
-# linear algebra that wait for each other on busy cores make it several times slower.
+# Before NumPy is loaded: the oracle shares the cores with the trainings that it checks, and
+# threads of linear algebra that wait for each other on busy cores slow it down several times.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-if __name__ == "__main__":
+
+def main() -> int:
+    """Run the command line and return its exit status."""
     from parity.base.allocator import keep_freed_memory
-    from parity.cli.command_line import main
+    from parity.cli import command_line
     from parity.commands.commands import parity
 
     keep_freed_memory()
-    sys.exit(main(parity))
+    return command_line.main(parity)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -20,12 +21,21 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+LOCKED_LISTS = [
+    PROJECT["project"]["dependencies"],
+    *(EXTRAS[name] for name in ("pictures", "train")),
+    *(PROJECT["dependency-groups"][name] for name in ("dev", "docs")),
+]
+# All that the lock has to hold; an extra that asks for another one names this project.
 DIRECT = [
-    Requirement(line)
-    for line in PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+    requirement
+    for lines in LOCKED_LISTS
+    for requirement in map(Requirement, lines)
+    if requirement.name != PROJECT["project"]["name"]
 ]
 PYTHONS = ["3.10", "3.11", "3.12"]
-TARGETS = ["help", "setup", "test", "parity", "lock", "clean"]
+TARGETS = ["help", "setup", "test", "parity", "lock", "wheel", "clean"]
 
 
 def locked_entries() -> list[tuple[Requirement, list[str]]]:
@@ -40,10 +50,14 @@ def locked_entries() -> list[tuple[Requirement, list[str]]]:
 
 
 def locked_version(name: str, python: str) -> Version | None:
-    """Return the version that the lock gives to one Python on Linux, None if it has none."""
+    """Return the version that the lock gives to one Python on Linux, None if it has none.
+
+    Args:
+      python: "3.11.4", or "3.11" for the first release of that series.
+    """
     environment = {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
+        "python_version": ".".join(python.split(".")[:2]),
+        "python_full_version": python if python.count(".") > 1 else f"{python}.0",
         "sys_platform": "linux",
         "platform_python_implementation": "CPython",
     }
@@ -122,15 +136,13 @@ def test_lock_satisfies_direct_dependencies(python: str):
 
 def test_frameworks_are_pinned_exactly():
     pins = {requirement.name: str(requirement.specifier) for requirement in DIRECT}
-    gpu = [Requirement(line) for line in PROJECT["project"]["optional-dependencies"]["gpu"]]
-    for requirement in gpu:
+    for requirement in map(Requirement, EXTRAS["gpu"]):
         assert str(requirement.specifier) == pins[requirement.name.removesuffix("-gpu")]
 
 
 def test_environment_is_the_locked_one():
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name in sorted({requirement.name for requirement, _ in locked_entries()}):
-        wanted = locked_version(name, python)
+        wanted = locked_version(name, platform.python_version())
         if wanted is not None:
             installed = Version(importlib.metadata.version(name))
             assert installed == wanted, f"{name} {installed} is installed, {wanted} is locked"

@@ -1,99 +1,95 @@
 """A benchmark as a page that opens offline, made of the values of bench.json alone."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
-from parity.report.page import ORACLE_COLOUR, Page, colour, empty_figure, table
+from parity.report.figures import bars_with_spread
+from parity.report.page import Figure, Table, colour, empty_figure, render
+
+_COLUMNS = {
+    "name": "The side, or the peer.",
+    "replicas x threads": "How many replicas share each batch, and the CPU threads of each.",
+    "tokens/s": "The median speed, in real tokens (not padding) per second.",
+    "gain": (
+        "The speed as a multiple of that with the fewest replicas: the median of each round's."
+    ),
+    "of the limit": (
+        "The speed as a share of what matrix products alone would allow, at {limit:,.0f} "
+        "GFLOP/s: the best rate measured with large products on all cores."
+    ),
+    "waiting for data": "The share of the time that went into waiting for batches, worst run.",
+    "seconds to first step": "The time from the start of the program to its first step's end.",
+    "peak MB": "The most memory that the processes of a run held, added up.",
+}
+# Values of bench.json that the page shows as they are.
+_SHOWN = ("checked_steps", "cores", "rounds", "steps", "command", "machine", "versions")
 
 
 def bench_html(values: Mapping[str, Any], sizes: str) -> str:
     """Return a page that shows a benchmark.
 
     Args:
-      values: of `parity.bench.bench.bench`.
+      values: what `parity.bench.bench.bench` returns.
       sizes: what was timed, in a line.
     """
-    page, checked = Page(), values["checked_steps"]
-    told = "not checked against the oracle"
-    if checked:
-        told = f"{checked} steps of each side's configurations match the oracle"
-    body = [
-        f"<header class='{'match' if checked else 'unchecked'}'><h1>Throughput</h1>",
-        f"<p>{escape(sizes)}; {values['cores']} cores; {values['rounds']} rounds of "
-        f"{values['steps']} steps; {told}.</p></header>",
-        "<section><h2>Real tokens per second</h2>",
-        _speeds(page, values),
-        "</section>",
-    ]
-    if values["against"]:
-        body += ["<section><h2>Beside the peers</h2>", _against(values), "</section>"]
-    body += ["<section><h2>All that was measured</h2>", _measured(values), "</section>"]
-    body += [_environment(values)]
-    return page.whole(f"Throughput: {sizes}", body)
+    speeds = _speeds(values)
+    limit = values["product_limit"] / 1e9
+    return render(
+        "bench.html.jinja",
+        [speeds],
+        title=f"Throughput: {sizes}",
+        sizes=sizes,
+        speeds=speeds,
+        against=_against(values),
+        measured=Table(list(_COLUMNS), _measured(values)),
+        measured_columns={name: text.format(limit=limit) for name, text in _COLUMNS.items()},
+        **{name: values[name] for name in _SHOWN},
+    )
 
 
-def _speeds(page: Page, values: Mapping[str, Any]) -> str:
-    figure = empty_figure("real tokens per second")
+def _speeds(values: Mapping[str, Any]) -> Figure:
+    drawing = empty_figure("real tokens per second")
     cases = values["cases"]
     layouts = list(dict.fromkeys(_layout(case) for case in cases.values()))
     rows = []
     for place, name in enumerate(dict.fromkeys(case["name"] for case in cases.values())):
         mine = {_layout(case): label for label, case in cases.items() if case["name"] == name}
-        speeds = [
-            values["throughput"][mine[layout]] if layout in mine else None for layout in layouts
-        ]
-        known = [speed or {"median": None, "spread": [None, None]} for speed in speeds]
-        figure.add_bar(
+        speeds = [values["throughput"].get(mine.get(layout)) for layout in layouts]
+        drawing.add_bar(
             x=layouts,
-            y=[speed["median"] for speed in known],
             name=name,
             marker={"color": colour(name, place)},
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [speed and speed["spread"][1] - speed["median"] for speed in speeds],
-                "arrayminus": [
-                    speed and speed["median"] - speed["spread"][0] for speed in speeds
-                ],
-                "color": ORACLE_COLOUR,
-            },
-            customdata=[speed["spread"] for speed in known],
             hovertemplate="%{y:,.0f}, %{customdata[0]:,.0f} to %{customdata[1]:,.0f}",
+            **bars_with_spread(
+                [speed and speed["median"] for speed in speeds],
+                [speed["spread"] if speed else (None, None) for speed in speeds],
+            ),
         )
         rows += [
             (name, layout, speed["median"], *speed["spread"])
             for layout, speed in zip(layouts, speeds, strict=True)
             if speed
         ]
-    figure.update_layout(barmode="group")
-    figure.update_yaxes(rangemode="tozero")
-    return page.figure(
-        "speeds",
-        "Real tokens per second, by replicas x threads of each",
-        "Median of runs taken in turn, each alone on the machine; the whiskers reach from the "
-        "slowest run to the fastest.",
-        figure,
-        table(["name", "replicas x threads", "median", "low", "high"], rows),
-        "speeds as a table",
-    )
+    drawing.update_layout(barmode="group")
+    drawing.update_yaxes(rangemode="tozero")
+    headers = ["name", "replicas x threads", "median", "slowest", "fastest"]
+    return Figure("speeds", drawing, Table(headers, rows))
 
 
-def _against(values: Mapping[str, Any]) -> str:
+def _against(values: Mapping[str, Any]) -> Table | None:
+    """Return how many times as fast as the peers each side is, if any peer was timed."""
+    if not values["against"]:
+        return None
     peers = list(next(iter(values["against"].values())))
     rows = [
         (side, *(f"{ratios[peer]:.2f}" for peer in peers))
         for side, ratios in values["against"].items()
     ]
-    return (
-        "<p>How many times as fast as each: the median over rounds of the ratio of two runs of "
-        "the same round; best is the fastest of the peers.</p>"
-        f"<div id='against'>{table(['times as fast as', *peers], rows)}</div>"
-    )
+    return Table(["times as fast as", *peers], rows)
 
 
-def _measured(values: Mapping[str, Any]) -> str:
-    rows = []
+def _measured(values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
     for label, case in values["cases"].items():
         gain = values["scaling"].get(case["name"], {}).get(str(case["replicas"]))
         if case["threads"] != values["threads"]:
@@ -110,25 +106,7 @@ def _measured(values: Mapping[str, Any]) -> str:
                 f"{sum(values['peak_memory'][label]) / 1e6:,.0f}",
             )
         )
-    headers = ["name", "replicas x threads", "tokens/s", "gain", "of the limit"]
-    headers += ["waiting for data", "seconds to first step", "peak MB"]
-    limit = values["product_limit"] / 1e9
-    return (
-        f"<div id='measured'>{table(headers, rows)}</div>"
-        "<p>Gain: over the first replica count, round by round. Limit: matrix products alone, "
-        f"at {limit:,.0f} GFLOP/s, the best rate seen of large ones on all cores. Peak: of all "
-        "processes of a run.</p>"
-    )
-
-
-def _environment(values: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in values["versions"].items())
-    return (
-        "<section id='environment'><h2>Environment</h2>"
-        f"<dl><dt>command</dt><dd><code id='command'>{escape(values['command'])}</code></dd>"
-        f"<dt>machine</dt><dd>{escape(values['machine'])}</dd>"
-        f"<dt>versions</dt><dd>{escape(versions)}</dd></dl></section>"
-    )
+    return rows
 
 
 def _layout(case: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from parity import __version__
 from parity.base.errors import Interrupted, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.bench.bench import bench, bench_text
@@ -33,6 +34,7 @@ from parity.faults.hunt import (
     hunt,
     save_signatures,
 )
+from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
 from parity.report.html import report_html
@@ -47,6 +49,7 @@ _MATCH, _MISMATCH = 0, 1
 
 
 @click.group()
+@click.version_option(__version__, prog_name="parity")
 def parity() -> None:
     """Prove that a network trained in Paddle and in TensorFlow is the same network.
 
@@ -59,6 +62,7 @@ def parity() -> None:
 @spec_options("dtype")
 def run_command(**values: Any) -> int:
     """Train both sides beside the oracle, and compare every tensor of every step."""
+    require_checkout("run")
     options = take(RunOptions, values)
     spec = spec_from(options.network, options.preset, values)
     with terminated():
@@ -120,6 +124,7 @@ def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
 @spec_options()
 def bench_command(**values: Any) -> int:
     """Time both sides in turn: real tokens/s, and what more replicas gain."""
+    require_checkout("bench")
     options = take(BenchOptions, values)
     names = (options.preset,) if options.preset else _benchmarks(options.network)
     specs = {name: spec_from(options.network, name, values) for name in names}
@@ -140,6 +145,7 @@ def bench_command(**values: Any) -> int:
 @spec_options()
 def profile_command(**values: Any) -> int:
     """See where the time of a step goes on each side, by its framework's own profiler."""
+    require_checkout("profile")
     options = take(ProfileOptions, values)
     name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
@@ -157,6 +163,8 @@ def profile_command(**values: Any) -> int:
 def faults_command(**values: Any) -> int:
     """Plant known faults in one side's code, one at a time, and see that each is found."""
     options = take(FaultOptions, values)
+    if not options.list_only:  # a list needs neither: it is of the catalogue alone
+        require_checkout("faults", trains=options.show is None)
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
@@ -176,6 +184,7 @@ def faults_command(**values: Any) -> int:
 @command_options(SweepOptions)
 def sweep_command(**values: Any) -> int:
     """Run random valid specs on both sides, and see that nothing is found where nothing is."""
+    require_checkout("sweep")
     options = take(SweepOptions, values)
     with terminated():
         swept = sweep(options)
@@ -230,4 +239,5 @@ def _benchmarks(network: str) -> tuple[str, ...]:
 
 
 def _command() -> str:
-    return shlex.join(["python", "-m", "parity", *sys.argv[1:]])
+    started = ["parity"] if Path(sys.argv[0]).name == "parity" else ["python", "-m", "parity"]
+    return shlex.join([*started, *sys.argv[1:]])

@@ -1,10 +1,12 @@
-"""`python -m parity doctor`: what the environment lacks, and how to mend it."""
+"""`python -m parity doctor`: what is wrong with the environment, and how to fix it."""
 
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-# Package -> version wanted, and why no other will do.
+from parity.launch.checkout import has_checkout
+
+# Package -> the version wanted, and why no other will do; ("", "") takes any.
 _WANTED = {
     "tensorflow": ("2.21.0", "the version that every figure of this project was measured with"),
     "numpy": ("", ""),
@@ -12,19 +14,63 @@ _WANTED = {
     "click": ("", ""),
     "jieba": ("", ""),
 }
+_CORE = ("numpy", "safetensors", "click")  # all that comparing recorded traces needs
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _PADDLE_WANTED = "2.6.2"
+_NO_CHECKOUT = (
+    "no checkout: parity can record, compare and report; to train both networks, clone the "
+    "project and run make setup there"
+)
 
 
-def problems() -> list[str]:
-    """Return one line for each thing that is wrong, with its fix."""
+def problems(*, checkout: bool | None = None) -> list[str]:
+    """Return one line for each thing that is wrong, with its fix.
+
+    Args:
+      checkout: whether both networks can be trained here; by default that is looked up. Without
+        a checkout only what comparing needs is checked.
+    """
+    checkout = has_checkout() if checkout is None else checkout
     found = []
     if not (3, 10) <= sys.version_info[:2] <= (3, 12):
+        fix = "make clean, then make setup PYTHON=/path/to/python3.11"
         found.append(
             f"Python is {platform.python_version()}; allowed: 3.10 to 3.12. "
-            "Fix: make clean, then make setup PYTHON=/path/to/python3.11"
+            f"Fix: {fix if checkout else 'make a new environment with one of these'}"
         )
+    if checkout:
+        found += _paddle_problems()
+    for name, (wanted, reason) in _WANTED.items():
+        if not checkout and name not in _CORE:
+            continue
+        fix = "make setup" if checkout else f"pip install {name}"
+        seen = _version(name)
+        if seen is None:
+            found.append(f"{name} is missing. Fix: {fix}")
+        elif wanted and seen != wanted:
+            found.append(f"{name} is {seen}; wanted: {wanted}, {reason}. Fix: {fix}")
+    return found
+
+
+def report() -> int:
+    """Print the versions and the problems; return 0 if there are none, else 2."""
+    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    for name in (*_PADDLE, *_WANTED):
+        print(f"{name} {_version(name) or 'not installed'}")
+    if not has_checkout():
+        print(_NO_CHECKOUT)
+    found = problems()
+    for problem in found:
+        print(f"problem: {problem}")
+    if not found:
+        print("no problem found")
+    return 2 if found else 0
+
+
+def _paddle_problems() -> list[str]:
+    """Return what is wrong with Paddle, which comes as one of two packages."""
     paddles = {name: _version(name) for name in _PADDLE if _version(name)}
+    found = []
     if not paddles:
         found.append(
             f"paddlepaddle is missing. Fix: pip install paddlepaddle=={_PADDLE_WANTED}"
@@ -40,26 +86,7 @@ def problems() -> list[str]:
                 f"{name} is {seen}; allowed: {_PADDLE_WANTED}, the last release with the C++ "
                 f"ParallelExecutor. Fix: pip install {name}=={_PADDLE_WANTED}"
             )
-    for name, (wanted, reason) in _WANTED.items():
-        seen = _version(name)
-        if seen is None:
-            found.append(f"{name} is missing. Fix: make setup")
-        elif wanted and seen != wanted:
-            found.append(f"{name} is {seen}; wanted: {wanted}, {reason}. Fix: make setup")
     return found
-
-
-def report() -> int:
-    """Print the versions and the problems; return 0 if there are none, else 2."""
-    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    for name in (*_PADDLE, *_WANTED):
-        print(f"{name} {_version(name) or 'not installed'}")
-    found = problems()
-    for problem in found:
-        print(f"problem: {problem}")
-    if not found:
-        print("no problem found")
-    return 2 if found else 0
 
 
 def _version(package: str) -> str | None:

@@ -1,5 +1,6 @@
 """Pictures, drawn without a screen."""
 
+import importlib.util
 import io
 import logging
 import math
@@ -45,16 +46,22 @@ Attention = tuple[Sequence[str], Sequence[str], np.ndarray]
 
 
 def check_picture(path: Path) -> str:
-    """Return the kind of picture that a name's ending says.
+    """Check, before any work, that a picture can be drawn; return its kind.
 
     Raises:
-      UsageError: for an ending that is no kind of picture, or a folder.
+      UsageError: if the name's ending is no kind of picture, the path is a folder, or the
+        library that draws is not installed.
     """
     kind = path.suffix.removeprefix(".").lower()
     if kind not in KINDS:
         raise UsageError(f"{path}: no picture's name; allowed endings: {', '.join(KINDS)}")
     if path.is_dir():
         raise UsageError(f"{path}: is a folder; allowed: a picture's name")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            f"{path}: drawing a picture needs matplotlib, which is not installed: install the "
+            "extra `pictures` (pip install 'paddle-tf-parity[pictures]')"
+        )
     return kind
 
 

@@ -1,0 +1,70 @@
+"""What the columns of a report's tables hold, each in a sentence for the page."""
+
+import re
+from collections.abc import Iterable
+
+# A pattern of headers (of which line breaks have become spaces) -> what the column holds.
+_MEANINGS = {
+    # of the table of rungs
+    "precision": "The floating-point type that both sides trained in.",
+    "rung": "The stage of a training step.",
+    "(.+ )?absolute": "The largest |a - b| of any element, between the frameworks.",
+    "(.+ )?relative": (
+        "The same, each tensor's divided by the largest magnitude in that tensor. The further "
+        "columns of distances are relative in this way, too."
+    ),
+    "(.+)- ?oracle": (
+        "The distance of that framework from the oracle: the same network in float64 NumPy, "
+        "trained by itself from the same initial weights."
+    ),
+    "replica counts": (
+        "The distance between trainings that share each batch among different numbers of "
+        "replicas, in one framework."
+    ),
+    "strategies": "The distance between two ways of running the replicas, in one framework.",
+    "kernels": (
+        "The distance between the textbook's layers and the faster ones that replace them, in "
+        "one framework."
+    ),
+    "processes": (
+        "The distance between replicas in one process and in several, in one framework."
+    ),
+    "one step to oracle": (
+        "The distance from what the oracle computes for this rung alone, given what the side "
+        "itself recorded below it: errors of earlier steps and rungs do not count."
+    ),
+    "allowed": "The bound that decides; the lines below say what it is multiplied by.",
+    "used": "The largest share of the bound that any element used; above 100% is a mismatch.",
+    "where .*worst": "The element with the largest relative distance, and its step.",
+    # of the table of what an isolated run found
+    "wrong tensor": "A tensor that exceeds its bound although all its inputs were right.",
+    "side": "The side, or the pair of sides, in which it was found.",
+    "elements": "How many of the tensor's elements exceed the bound.",
+    "difference": "The |a - b| of the element farthest beyond its bound.",
+    # of the table of trainings
+    "trained alone": "A side, trained without a trace and without the other side running.",
+    "steps": "How many steps it trained.",
+    "tokens/s median": "The median speed, in real tokens (not padding) per second.",
+    "tokens/s spread": "The speeds of the slowest and the fastest half second.",
+    "waiting for data": "The share of the time in which a step waited for its batch.",
+    "test perplexity": "The perplexity on the test text, which is e to the loss per token.",
+    "lowest possible": "The perplexity of a model that knew how the text was generated.",
+    "test BLEU": "How much the decoded test sentences resemble their references, of 100.",
+    "exact answers": "The share of decoded test sentences that equal their references.",
+}
+
+
+def meanings(headers: Iterable[str]) -> dict[str, str]:
+    """Return header -> what its column holds.
+
+    Raises:
+      KeyError: for a header that nothing here explains.
+    """
+    return {name: _meaning(name) for name in (" ".join(each.split()) for each in headers)}
+
+
+def _meaning(header: str) -> str:
+    for pattern, meaning in _MEANINGS.items():
+        if re.fullmatch(pattern, header):
+            return meaning
+    raise KeyError(f"{header}: the column is not explained; allowed: {', '.join(_MEANINGS)}")

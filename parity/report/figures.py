@@ -1,0 +1,351 @@
+"""The figures of a report's page, drawn from the values of report.json alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from parity.report.page import (
+    COLOURS,
+    ORACLE_COLOUR,
+    Figure,
+    Table,
+    colour,
+    empty_figure,
+    plain,
+)
+
+SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
+
+_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
+_ROW_HEIGHT = 15  # of the heat map, in pixels
+_EQUAL = "#9a9a9a"
+_VIRIDIS = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")
+_MARK = "#e02020"
+
+Values = Sequence[float | None]
+
+
+def losses(dtype: str, history: dict[str, Any], frameworks: Mapping[str, str]) -> Figure:
+    """Draw the loss of every step, the sides' lines over the oracle's.
+
+    Args:
+      dtype: the precision, for the figure's name.
+      history: one precision's, of report.json.
+      frameworks: side -> its framework.
+    """
+    steps, loss = history["steps"], history["loss"]
+    drawing = empty_figure("nats per token" if "oracle" in loss else "loss", steps)
+    if "oracle" in loss:
+        _add_oracle(drawing, steps, loss["oracle"], "oracle")
+    for i, side in enumerate(side for side in loss if side != "oracle"):
+        _add_side(drawing, steps, loss[side], frameworks[side], side, i)
+    return Figure(f"loss-{dtype}", drawing, _by_step(steps, loss))
+
+
+def difference(dtype: str, history: dict[str, Any]) -> Figure:
+    """Draw how far the losses of the compared pair are apart, and how far from the oracle.
+
+    Args:
+      dtype: the precision, for the figure's name.
+      history: one precision's, of report.json.
+    """
+    steps, (a, b) = history["steps"], history["pair"]
+    apart, from_oracle = history["difference"], history["from_oracle"]
+    columns = {f"{a} from {b}": apart}
+    columns |= {f"{side} from oracle": from_oracle[side] for side in (a, b) if from_oracle}
+    drawing = empty_figure("units in the last place", steps)
+    largest = apart
+    if from_oracle:
+        band = [_largest(both) for both in zip(from_oracle[a], from_oracle[b], strict=True)]
+        largest = [*band, *apart]
+        _add_band(drawing, steps, band)
+    drawing.add_scatter(
+        x=steps,
+        y=_raised(apart),
+        customdata=apart,
+        name=plain(f"{a} from {b}"),
+        mode=_mode(steps),
+        line={"width": 2, "color": COLOURS["paddle"]},
+        hovertemplate="%{customdata:.6~g}",
+    )
+    _scale_from_smallest(drawing, _largest(largest) or 1.0)
+    return Figure(f"difference-{dtype}", drawing, _by_step(steps, columns))
+
+
+def heat_map(dtype: str, history: dict[str, Any], marked: str | None) -> Figure:
+    """Draw the relative error of every tensor at every step as a map of colours.
+
+    Args:
+      dtype: the precision, for the figure's name and for the smallest error that has a colour.
+      history: one precision's, of report.json.
+      marked: the tensor to frame at the last step, if any.
+    """
+    steps, relative = history["steps"], history["relative"]
+    tensors = list(relative)
+    largest = _largest([value for row in relative.values() for value in row]) or 0.0
+    lowest = math.floor(math.log10(np.finfo(dtype).eps)) - 1
+    highest = max(lowest + 3, math.ceil(math.log10(largest)) if largest else lowest)
+    drawing = empty_figure("", steps)
+    drawing.add_heatmap(
+        x=steps,
+        y=list(range(len(tensors))),
+        customdata=list(relative.values()),  # the page's script takes the logarithms of these
+        meta={"tensors": tensors, "lowest": lowest},
+        zmin=lowest - 1,
+        zmax=highest,
+        xgap=0,
+        ygap=1,
+        hovertemplate="%{text}<extra></extra>",
+        **_colours_of_errors(lowest, highest),
+    )
+    if marked is not None:
+        row, half = tensors.index(marked), max(0.5, history["span"] / 2)
+        drawing.add_shape(
+            type="rect",
+            x0=steps[-1] - half,
+            x1=steps[-1] + half,
+            y0=row - 0.5,
+            y1=row + 0.5,
+            line={"color": _MARK, "width": 2},
+        )
+    height = 110 + _ROW_HEIGHT * len(tensors)
+    drawing.update_layout(height=height, hovermode="closest", showlegend=False)
+    drawing.update_yaxes(
+        range=[len(tensors) - 0.5, -0.5],
+        showgrid=False,
+        tickvals=list(range(len(tensors))),
+        ticktext=[f"<b>► {name}</b>" if name == marked else name for name in tensors],
+        tickfont={"size": 10},
+    )
+    rows = [(name, _largest(row), _worst_step(steps, row)) for name, row in relative.items()]
+    return Figure(
+        f"heat-{dtype}", drawing, Table(["tensor", "largest relative error", "at step"], rows)
+    )
+
+
+def replicas(dtype: str, history: dict[str, Any], frameworks: Mapping[str, str]) -> Figure:
+    """Draw each replica's share of the loss, of the sides that have most replicas.
+
+    Args:
+      dtype: the precision, for the figure's name.
+      history: one precision's, of report.json.
+      frameworks: side -> its framework.
+    """
+    steps, shares = history["steps"], history["replica_loss"]
+    most = most_replicas(history)
+    shown = {side: each for side, each in shares.items() if len(each["side"]) == most}
+    drawing = empty_figure("nats per token", steps)
+    columns: dict[str, Values] = {}
+    for replica, values in enumerate(next(iter(shown.values()))["oracle"]):
+        name = f"oracle, rows of replica {replica}"
+        columns[name] = values
+        _add_oracle(drawing, steps, values, name)
+    for i, (side, each) in enumerate(shown.items()):
+        for replica, values in enumerate(each["side"]):
+            name = f"{side}, replica {replica}"
+            columns[name] = values
+            _add_side(drawing, steps, values, frameworks[side], name, i)
+    drawing.update_layout(height=300 + 20 * len(columns))  # the legend grows with them
+    return Figure(f"replicas-{dtype}", drawing, _by_step(steps, columns))
+
+
+def most_replicas(history: dict[str, Any]) -> int:
+    """Return the largest number of replicas that any side has."""
+    return max(len(each["side"]) for each in history["replica_loss"].values())
+
+
+def throughput(trainings: Mapping[str, dict[str, Any]]) -> Figure:
+    """Draw the speed of each timed training, a group of bars for each number of replicas.
+
+    Args:
+      trainings: label -> summary, each with a speed.
+    """
+    frameworks = list(dict.fromkeys(summary["framework"] for summary in trainings.values()))
+    drawing = empty_figure("real tokens per second")
+    rows = []
+    for i, framework in enumerate(frameworks):
+        mine = sorted(
+            (each for each in trainings.values() if each["framework"] == framework),
+            key=lambda each: each["replicas"],
+        )
+        speeds = [each["tokens_per_second"] for each in mine]
+        gains = [speed["median"] / speeds[0]["median"] for speed in speeds]
+        spreads = [(speed["low"], speed["high"]) for speed in speeds]
+        drawing.add_bar(
+            x=[_count(each["replicas"]) for each in mine],
+            name=framework,
+            marker={"color": colour(framework, i)},
+            text=[f"×{gain:.2f}" for gain in gains],
+            textposition="inside",
+            insidetextanchor="start",
+            hovertemplate="%{y:,.0f} tokens/s, %{customdata[0]:,.0f} to %{customdata[1]:,.0f}, "
+            "%{text}",
+            **bars_with_spread([speed["median"] for speed in speeds], spreads),
+        )
+        rows += [
+            (framework, each["replicas"], speed["median"], *spread, gain)
+            for each, speed, spread, gain in zip(mine, speeds, spreads, gains, strict=True)
+        ]
+    drawing.update_layout(barmode="group")
+    drawing.update_yaxes(rangemode="tozero")
+    headers = ["framework", "replicas", "median", "lowest", "highest", "times fewest replicas"]
+    return Figure("throughput", drawing, Table(headers, rows))
+
+
+def bars_with_spread(
+    medians: Sequence[float | None], spreads: Sequence[tuple[float | None, float | None]]
+) -> dict[str, Any]:
+    """Return plotly's arguments for bars with whiskers; None leaves a bar out.
+
+    Args:
+      medians: the heights of the bars.
+      spreads: the ends of each bar's whisker, lower one first.
+    """
+    known = list(zip(medians, spreads, strict=True))
+    return {
+        "y": list(medians),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [_less(high, median) for median, (_, high) in known],
+            "arrayminus": [_less(median, low) for median, (low, _) in known],
+            "color": ORACLE_COLOUR,
+        },
+        "customdata": [list(spread) for spread in spreads],
+    }
+
+
+def _add_band(drawing: go.Figure, steps: Sequence[int], band: Values) -> None:
+    """Draw a grey band from the foot of the axis up to these values."""
+    drawing.add_scatter(
+        x=steps,
+        y=[SMALLEST] * len(steps),
+        mode="lines",
+        line={"width": 0},
+        showlegend=False,
+        hoverinfo="skip",
+    )
+    drawing.add_scatter(
+        x=steps,
+        y=_raised(band),
+        customdata=band,
+        name="farther side from the oracle",
+        mode="lines",
+        line={"width": 1, "color": ORACLE_COLOUR},
+        fill="tonexty",
+        fillcolor="rgba(128,128,128,0.3)",
+        hovertemplate="%{customdata:.6~g}",
+    )
+
+
+def _scale_from_smallest(drawing: go.Figure, largest: float) -> None:
+    """Give a figure a logarithmic axis from SMALLEST, which is labelled 0."""
+    top = math.log10(max(largest, 10))
+    exponents = range(round(math.log10(SMALLEST)), math.ceil(top) + 1)
+    exponents = exponents[:: max(1, len(exponents) // 8)]
+    drawing.update_yaxes(
+        type="log",
+        range=[math.log10(SMALLEST) - 0.1, top + 0.2],
+        tickvals=[10.0**e for e in exponents],
+        ticktext=[_power(e) if i else "0" for i, e in enumerate(exponents)],
+    )
+
+
+def _colours_of_errors(lowest: int, highest: int) -> dict[str, Any]:
+    """Return plotly's arguments for the colours of errors, and for the bar that explains them.
+
+    Args:
+      lowest, highest: exponents of ten; one below `lowest` is the grey of what is equal.
+    """
+    share = 1 / (highest - lowest + 1)
+    # from the highest down, so that none stands close to the label of what is equal
+    labelled = range(highest, lowest, -max(1, (highest - lowest) // 4))
+    return {
+        "colorscale": [
+            [0, _EQUAL],
+            [share, _EQUAL],
+            *([share + (1 - share) * i / 4, each] for i, each in enumerate(_VIRIDIS)),
+        ],
+        "colorbar": {
+            "tickvals": [lowest - 0.5, *labelled],
+            "ticktext": ["equal", *map(_power, labelled)],
+            "tickangle": 0,
+            "orientation": "h",
+            "thickness": 12,
+            "y": 1,
+            "yanchor": "bottom",
+            "title": {"text": ""},
+        },
+    }
+
+
+def _add_side(
+    drawing: go.Figure,
+    steps: Sequence[int],
+    values: Values,
+    framework: str,
+    name: str,
+    place: int,
+) -> None:
+    """Draw a side's thin line; each has its own dashes, which let the others show through."""
+    dash = _DASHES[place % len(_DASHES)]
+    drawing.add_scatter(
+        x=steps,
+        y=values,
+        name=plain(name),
+        mode=_mode(steps),
+        line={"color": colour(framework, place), "dash": dash, "width": 2},
+        hovertemplate="%{y:.9g}",
+    )
+
+
+def _add_oracle(drawing: go.Figure, steps: Sequence[int], values: Values, name: str) -> None:
+    """Draw the oracle's broad line, which has to lie under those of the sides."""
+    drawing.add_scatter(
+        x=steps,
+        y=values,
+        name=plain(name),
+        mode="lines",
+        line={"color": ORACLE_COLOUR, "width": 8},
+        opacity=0.35,
+        hovertemplate="%{y:.9g}",
+    )
+
+
+def _by_step(steps: Sequence[int], columns: Mapping[str, Values]) -> Table:
+    return Table(["step", *columns], list(zip(steps, *columns.values(), strict=True)))
+
+
+def _mode(steps: Sequence[int]) -> str:
+    return "lines+markers" if len(steps) <= 30 else "lines"
+
+
+def _raised(values: Values) -> list[float | None]:
+    """Return values with those below SMALLEST raised to it."""
+    return [None if value is None else max(value, SMALLEST) for value in values]
+
+
+def _largest(values: Values) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _less(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
+
+
+def _count(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _power(exponent: int) -> str:
+    return f"{10**exponent:g}" if 0 <= exponent < 4 else f"1e{exponent}"
+
+
+def _worst_step(steps: Sequence[int], row: Values) -> int | None:
+    known = [
+        (value, -step) for step, value in zip(steps, row, strict=True) if value is not None
+    ]
+    return -max(known)[1] if known else None

@@ -31,7 +31,16 @@ _BLOCK = re.compile(
     r"(?P<body>.*?)(?P<end><!-- /table -->)",
     re.DOTALL,
 )
-_RUNG_ORDER = "batch forward loss gradient optimizer weight replicas decode".split()
+_RUNG_ORDER = (
+    "batch",
+    "forward",
+    "loss",
+    "gradient",
+    "optimizer",
+    "weight",
+    "replicas",
+    "decode",
+)
 _ONE_STEP = "one step"  # in the name of that kind of comparison in sweep.json
 
 
@@ -110,7 +119,9 @@ def bench_table(measured: Sequence[Measurement]) -> str:
         f"{_sizes(values)}; {values['rounds']} rounds of {values['steps']} steps. The limit is "
         f"matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
     )
-    return _joined(one.provenance("python -m parity bench"), said, markdown_table(headers, rows))
+    return _joined(
+        one.provenance("python -m parity bench"), said, markdown_table(headers, rows)
+    )
 
 
 def peers_table(measured: Sequence[Measurement]) -> str:
@@ -124,7 +135,9 @@ def peers_table(measured: Sequence[Measurement]) -> str:
         return "{name} {replicas} × {threads}".format(**cases[label])
 
     peers = list(next(iter(against.values())))
-    rows = [[named(side), *(_ratio(ratios[p]) for p in peers)] for side, ratios in against.items()]
+    rows = [
+        [named(side), *(_ratio(ratios[p]) for p in peers)] for side, ratios in against.items()
+    ]
     headers = ["times as fast as", *map(named, peers)]
     return _joined(
         one.provenance("python -m parity bench --peers"), markdown_table(headers, rows)
@@ -188,11 +201,11 @@ def kernels_table(measured: Sequence[Measurement]) -> str:
             layout = f"{case['replicas']} × {case['threads']}"
             key = _sizes(values), case["name"], layout
             speeds.setdefault(key, {})[kernels] = speed["median"]
-    rows = [
-        [*key, f"{found['plain']:,.0f}", f"{found['fast']:,.0f}", _ratio(found["fast"] / found["plain"])]
-        for key, found in speeds.items()
-        if len(found) == 2
-    ]  # fmt: skip
+    rows = []
+    for key, found in speeds.items():
+        if len(found) == 2:
+            plain, fast = found["plain"], found["fast"]
+            rows.append([*key, f"{plain:,.0f}", f"{fast:,.0f}", _ratio(fast / plain)])
     headers = [
         "network", "side", "replicas × threads", "plain, tokens/s", "fast, tokens/s",
         "times as fast",
@@ -219,7 +232,9 @@ def faults_table(measured: Sequence[Measurement]) -> str:
         "named among the likely causes",
     ]  # fmt: skip
     said = f"{faults} faults, each planted in every framework that can have it."
-    return _joined(one.provenance("python -m parity faults"), said, markdown_table(headers, rows))
+    return _joined(
+        one.provenance("python -m parity faults"), said, markdown_table(headers, rows)
+    )
 
 
 def sweep_table(measured: Sequence[Measurement]) -> str:
@@ -236,7 +251,7 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
     alarms = values["false_alarms"]
     said = (
         f"{values['runs']} runs of seed {values['seed']}, "
-        f"{alarms or 'no'} false alarm{'' if alarms in (0, 1) else 's'}."
+        f"{alarms or 'no'} false alarm{'' if alarms == 1 else 's'}."
     )
     command = f"python -m parity sweep --count {values['runs']}"
     return _joined(one.provenance(command), said, markdown_table(headers, rows))
@@ -306,7 +321,9 @@ def pages(root: Path = ROOT) -> list[Path]:
 def main() -> int:
     """Write or check all tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing, report stale tables")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing, report stale tables"
+    )
     check = parser.parse_args().check
     stale = False
     for page in pages():

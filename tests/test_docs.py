@@ -2,16 +2,17 @@
 
 import argparse
 import ast
+import importlib.util
 import json
 import re
 import shlex
+import sys
 from collections import Counter
 from pathlib import Path
 
 import click
 import pytest
 
-from docs import tables
 from parity.cli.command_line import command_options, spec_from, spec_options, take
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.commands.commands import parity as parity_command
@@ -22,6 +23,11 @@ from parity.trace.names import RUNGS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+_described = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+tables = importlib.util.module_from_spec(_described)
+sys.modules["tables"] = tables
+_described.loader.exec_module(tables)
+
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted(DOCS.rglob("*.md"))]
 PAGES += [ROOT / "parity" / "trace" / "TRACE.md"]
 CHINESE = sorted((DOCS / "zh").glob("*.md"))

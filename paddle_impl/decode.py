@@ -2,6 +2,7 @@
 
 import paddle
 
+from paddle_impl.kernels import use_kernels
 from paddle_impl.networks import decoding_start, decoding_step
 from paddle_impl.parallel.devices import replica_devices
 from paddle_impl.weights import load_snapshot
@@ -15,13 +16,14 @@ class Decoder:
       spec: Spec of a seq2seq network.
     """
 
-    def __init__(self, spec, device="cpu", threads=1):
+    def __init__(self, spec, device="cpu", threads=1, kernels="fast"):
         """Build the graphs, with weights of zero.
 
         Args:
           spec: Spec.
           device: "cpu" or "gpu".
           threads: CPU threads.
+          kernels: "plain" or "fast"; see `use_kernels`.
 
         Raises:
           UsageError: if a device is wanted that is not there.
@@ -31,7 +33,11 @@ class Decoder:
         (self._place,) = replica_devices(device, 1)
         self._scope = paddle.static.Scope()
         self._executor = paddle.static.Executor(self._place)
-        with paddle.static.scope_guard(self._scope), paddle.utils.unique_name.guard():
+        with (
+            use_kernels(kernels),
+            paddle.static.scope_guard(self._scope),
+            paddle.utils.unique_name.guard(),
+        ):
             self._build()
 
     def _build(self):

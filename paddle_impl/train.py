@@ -51,6 +51,7 @@ def train(spec, options):
             options.log_device_placement,
             isolate=options.isolate,
             evaluates=options.trace is None,
+            kernels=options.kernels,
         )
 
     run_training(make_trainer, text, spec, options, versions)

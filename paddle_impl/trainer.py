@@ -6,12 +6,13 @@ import numpy as np
 import paddle
 
 from paddle_impl.decode import Decoder
-from paddle_impl.kernels import choose_kernels
+from paddle_impl.kernels import use_kernels
 from paddle_impl.networks import NETWORKS, Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.parallel.devices import replica_devices
 from paddle_impl.parallel.parallel_executor import ParallelExecutor
 from paddle_impl.profiler import operation_phases, read_profile
+from paddle_impl.program_kernels import replace_operations
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
 from parity.spec.batch_io import (
@@ -46,6 +47,7 @@ class Trainer:
         log_device_placement=False,
         isolate=False,
         evaluates=True,
+        kernels="fast",
     ):
         """Build the graph and load the initial weights.
 
@@ -57,6 +59,7 @@ class Trainer:
           log_device_placement: print which device each replica's parts run on.
           isolate: cut the path of computation between layers; each step is then to be fed.
           evaluates: build what `evaluate` needs too; a traced run never calls it.
+          kernels: "plain" or "fast"; see `use_kernels`.
 
         Raises:
           UsageError: if a device is wanted that is not there.
@@ -64,12 +67,17 @@ class Trainer:
         self.spec, self.replicas = spec, replicas
         self._isolate, self._evaluates = isolate, evaluates
         self._device, self._threads, self._decoder = device, threads, None
+        self._kernels = kernels
         self._places = replica_devices(device, replicas)
         if log_device_placement:
             for replica, place in enumerate(self._places):
                 print(f"replica {replica}: {place}", flush=True)
         self._scope = paddle.static.Scope()
-        with paddle.static.scope_guard(self._scope), paddle.utils.unique_name.guard():
+        with (
+            use_kernels(kernels),
+            paddle.static.scope_guard(self._scope),
+            paddle.utils.unique_name.guard(),
+        ):
             self._build()
         self._learning_rate_set = None
         self.load(initial_snapshot(spec))
@@ -102,8 +110,9 @@ class Trainer:
                 f"the graph trains {sorted(names)}; parity/spec/parameters.py differs"
             )
         self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
-        for each in (program, evaluation):
-            choose_kernels(each, spec.training.dtype)
+        if self._kernels == "fast":
+            for each in (program, evaluation):
+                replace_operations(each, spec.training.dtype)
         paddle.static.Executor(self._places[0]).run(startup)
         self._phases = operation_phases(program)
         self._train = ParallelExecutor(program, objective.name, self._places, self._scope)
@@ -194,7 +203,7 @@ class Trainer:
     def decoder(self):
         """Return a Decoder with the weights as they are now, on the first replica's device."""
         if self._decoder is None:
-            self._decoder = Decoder(self.spec, self._device, self._threads)
+            self._decoder = Decoder(self.spec, self._device, self._threads, self._kernels)
         self._decoder.load(self.snapshot())
         return self._decoder
 

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from parity.spec.parameters import parameters
+from tf_impl.kernels import use_kernels
 from tf_impl.networks import decoding_start, decoding_step
 from tf_impl.parallel.devices import replica_devices
 from tf_impl.weights import load_snapshot
@@ -17,13 +18,14 @@ class Decoder:
       spec: Spec of a seq2seq network.
     """
 
-    def __init__(self, spec, device="cpu", threads=1):
+    def __init__(self, spec, device="cpu", threads=1, kernels="fast"):
         """Build the graphs, with weights of zero.
 
         Args:
           spec: Spec.
           device: "cpu" or "gpu".
           threads: CPU threads.
+          kernels: "plain" or "fast"; see `use_kernels`.
 
         Raises:
           UsageError: if a device is wanted that is not there.
@@ -32,7 +34,8 @@ class Decoder:
         (place,) = replica_devices(device, 1)
         self._graph = tf.Graph()
         with self._graph.as_default(), tf.device(place):
-            self._build()
+            with use_kernels(kernels):
+                self._build()
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
                     intra_op_parallelism_threads=threads,

@@ -19,6 +19,7 @@ from parity.spec.networks import NETWORKS as NETWORK_TABLES
 from parity.spec.parameters import parameters
 from parity.spec.replicas import split_rows
 from tf_impl.decode import Decoder
+from tf_impl.kernels import use_kernels
 from tf_impl.networks import NETWORKS, Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.parallel.devices import replica_devices
@@ -49,6 +50,7 @@ class Trainer:
         log_device_placement=False,
         isolate=False,
         evaluates=True,
+        kernels="fast",
     ):
         """Build the graph and load the initial weights.
 
@@ -60,6 +62,7 @@ class Trainer:
           log_device_placement: print which device each replica's parts run on.
           isolate: cut the path of computation between layers; each step is then to be fed.
           evaluates: build what `evaluate` needs too; a traced run never calls it.
+          kernels: "plain" or "fast"; see `use_kernels`.
 
         Raises:
           UsageError: if a device is wanted that is not there.
@@ -67,11 +70,13 @@ class Trainer:
         self.spec, self.replicas = spec, replicas
         self._isolate, self._evaluates = isolate, evaluates
         self._device, self._threads, self._decoder = device, threads, None
+        self._kernels = kernels
         self._profile = None  # of a profiled run, what each step told
         self._devices = replica_devices(device, replicas)
         self._graph = tf.Graph()
         with self._graph.as_default():
-            self._build()
+            with use_kernels(kernels):
+                self._build()
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
                     device_count={"CPU": replicas if device == "cpu" else 1},
@@ -245,7 +250,7 @@ class Trainer:
     def decoder(self):
         """Return a Decoder with the weights as they are now, on the first replica's device."""
         if self._decoder is None:
-            self._decoder = Decoder(self.spec, self._device, self._threads)
+            self._decoder = Decoder(self.spec, self._device, self._threads, self._kernels)
         self._decoder.load(self.snapshot())
         return self._decoder
 

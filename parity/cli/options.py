@@ -17,6 +17,7 @@ _BEAM = "seq2seq: hypotheses kept in beam search"
 _PENALTY = "seq2seq: exponent of the length penalty, 0 for none"
 _DEVICE = "what replicas run on"
 _THREADS = "CPU threads of each replica"
+_KERNELS = "layers as a textbook has them, or with faster replacements of the slow ones"
 _GENERATED = "text, as train.py takes it [generated: words of a Zipf distribution]"
 
 
@@ -35,6 +36,7 @@ class TrainOptions:
     replicas: int | None = option(None, "replicas that share each batch [one a core, at most 8]", at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     threads: int | None = option(None, f"{_THREADS} [its share of the cores]", at_least=1)
+    kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
     steps: int | None = option(None, "stop at this step, counted over epochs", at_least=1)
     resume: str | None = option(None, "go on from the newest checkpoint of --out, or of the file or folder named; either framework's")
     overwrite: bool = option(False, "replace the run that is in --out")

@@ -150,7 +150,7 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
 
 
 def _decoder_weights(inputs, model):
-    """Return the inputs' part of the bottom layer's gates, the kernel of what is fed, and all."""
+    """Return what the inputs add to the lowest gates, the kernel of what is fed, all weights."""
     size, width = model.hidden_size, inputs.shape[-1]
     weights = [
         cell_parameters(

@@ -3,6 +3,7 @@
 import paddle
 
 from paddle_impl.devices import replica_devices
+from paddle_impl.kernels import use_kernels
 from paddle_impl.networks import decoding_start, decoding_step
 from paddle_impl.weights import load_snapshot
 from parity.spec.parameters import parameters
@@ -30,7 +31,11 @@ class Decoder:
         (self._place,) = replica_devices(build.device, 1)
         self._scope = paddle.static.Scope()
         self._executor = paddle.static.Executor(self._place)
-        with paddle.static.scope_guard(self._scope), paddle.utils.unique_name.guard():
+        with (
+            use_kernels(build.kernels),
+            paddle.static.scope_guard(self._scope),
+            paddle.utils.unique_name.guard(),
+        ):
             self._build()
 
     def _build(self):

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from parity.spec.parameters import parameters
 from tf_impl.devices import replica_devices
+from tf_impl.kernels import use_kernels
 from tf_impl.networks import decoding_start, decoding_step
 from tf_impl.weights import load_snapshot
 
@@ -31,7 +32,8 @@ class Decoder:
         (place,) = replica_devices(build.device, 1)
         self._graph = tf.Graph()
         with self._graph.as_default(), tf.device(place):
-            self._build()
+            with use_kernels(build.kernels):
+                self._build()
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
                     intra_op_parallelism_threads=build.threads,

@@ -10,10 +10,11 @@ import paddle
 
 from paddle_impl.decode import Decoder
 from paddle_impl.devices import replica_devices
-from paddle_impl.kernels import choose_kernels
+from paddle_impl.kernels import use_kernels
 from paddle_impl.networks import Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.profiler import operation_phases, read_profile
+from paddle_impl.program_kernels import replace_operations
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
 from parity.spec.batch_io import (
@@ -63,7 +64,11 @@ class Synchronous:
             for replica, place in enumerate(self._places):
                 print(f"replica {replica}: {place}", flush=True)
         self._scope = paddle.static.Scope()
-        with paddle.static.scope_guard(self._scope), paddle.utils.unique_name.guard():
+        with (
+            use_kernels(self.build.kernels),
+            paddle.static.scope_guard(self._scope),
+            paddle.utils.unique_name.guard(),
+        ):
             self._build()
         self._learning_rate_set = None
         self.load(initial_snapshot(spec))
@@ -97,8 +102,9 @@ class Synchronous:
                 f"the graph trains {sorted(names)}; parity/spec/parameters.py differs"
             )
         self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
-        for each in (program, evaluation):
-            choose_kernels(each, spec.training.dtype)
+        if self.build.kernels == "fast":
+            for each in (program, evaluation):
+                replace_operations(each, spec.training.dtype)
         paddle.static.Executor(self._places[0]).run(startup)
         self._phases = operation_phases(program)
         self._train = self._executor(program, objective.name)

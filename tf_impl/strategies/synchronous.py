@@ -23,6 +23,7 @@ from parity.spec.parameters import parameters
 from parity.spec.replicas import split_rows
 from tf_impl.decode import Decoder
 from tf_impl.devices import replica_devices
+from tf_impl.kernels import use_kernels
 from tf_impl.networks import Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.profiler import operation_phases, read_profile
@@ -65,7 +66,8 @@ class Synchronous:
         self._devices = replica_devices(build.device, replicas)
         self._graph = tf.Graph()
         with self._graph.as_default():
-            self._build()
+            with use_kernels(self.build.kernels):
+                self._build()
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
                     device_count={"CPU": replicas if build.device == "cpu" else 1},

@@ -25,15 +25,10 @@ from parity.cli.options import (
     SweepOptions,
 )
 from parity.commands import doctor as doctor_checks
-from parity.faults.hunt import (
-    SAVED,
-    catalogue_text,
-    fault_text,
-    findings_text,
-    findings_values,
-    hunt,
-    save_signatures,
-)
+from parity.faults.finding import SIGNATURES, findings_text, findings_values, save_signatures
+from parity.faults.hunt import hunt
+from parity.faults.last_hunt import check_full, digest, must_hunt, record_hunt
+from parity.faults.listing import catalogue_text, fault_text
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
@@ -161,13 +156,21 @@ def profile_command(**values: Any) -> int:
 @parity.command("faults")
 @command_options(FaultOptions)
 def faults_command(**values: Any) -> int:
-    """Plant known faults in one side's code, one at a time, and see that each is found."""
+    """Plant known mistakes in one side's code, one at a time, and check that each is found."""
     options = take(FaultOptions, values)
     if not options.list_only:  # a list needs neither: it is of the catalogue alone
         require_checkout("faults", trains=options.show is None)
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    if options.record:
+        check_full(options)
+    if options.unless_recorded:
+        needed, reason = must_hunt()
+        print(reason, flush=True)
+        if not needed:
+            return _MATCH
+    before = digest()
     with terminated():
         findings = hunt(options)
     text, found = findings_text(findings), findings_values(findings)
@@ -175,7 +178,10 @@ def faults_command(**values: Any) -> int:
     for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
         save_values(found, path)
     if options.save_signatures:
-        text += f"\n{save_signatures(findings)} signatures kept in {SAVED.relative_to(ROOT)}"
+        count = save_signatures(findings)
+        text += f"\n{count} signatures kept in {SIGNATURES.relative_to(ROOT)}"
+    if options.record:
+        text += f"\n{record_hunt(findings, before)}"
     print(text)
     return _MATCH if found["all_found"] else _MISMATCH
 

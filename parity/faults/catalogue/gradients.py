@@ -52,7 +52,7 @@ FAULTS = (
             ),
         ),
         dtypes=("float32",),
-        small="the operation has no float64 kernel",
+        undetectable_reason="the operation has no float64 kernel",
     ),
     Fault(
         "tanh-derivative",
@@ -361,6 +361,6 @@ FAULTS = (
             ),
         ),
         dtypes=("float64",),
-        small="1e-6 of the norm is within the bound of a float32 gradient",
+        undetectable_reason="1e-6 of the norm is within the bound of a float32 gradient",
     ),
 )

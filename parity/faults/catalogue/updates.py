@@ -64,7 +64,7 @@ FAULTS = (
             ),
         ),
         dtypes=("float64",),
-        small="a float32 run keeps them in float32",
+        undetectable_reason="a float32 run keeps them in float32",
     ),
     Fault(
         "powers-stand-still",

@@ -28,6 +28,7 @@ from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance, Place, tensor_names
 from parity.launch.processes import ROOT
 from parity.report.html import report_html
+from parity.report.save import save_report
 from parity.report.values import (
     cause_lines,
     mismatch_story,
@@ -36,7 +37,6 @@ from parity.report.values import (
     rung_table,
     training_table,
 )
-from parity.run.lockstep import save_report
 from parity.trace.side import Side
 
 TENSOR = "gradient/lstm_0/bias"

@@ -102,6 +102,8 @@ class RunOptions:
     cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
     json: Path | None = option(None, "also write report.json here")
     replicas: tuple[int, ...] = option((1, 2), "replica counts to run and compare, such as 1,2,4", at_least=1)
+    strategy: tuple[str, ...] = option((), "how replicas run: framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [each framework's first]")
+    kernels: tuple[str, ...] = option(("fast",), f"{_KERNELS}; or both, plain,fast", choices=("plain", "fast"))
     steps: int = option(20, "steps to compare", at_least=1)
     dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)

@@ -84,10 +84,11 @@ def test_the_catalogue_covers_every_row():
         assert (len(fault.dtypes) < 2) == bool(fault.small)
 
 
+@pytest.mark.parametrize("kernels", ["fast", "plain"])
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda fault: fault.name)
-def test_each_fault_still_fits_the_code(fault, tmp_path):
-    for side, edits in fault.edits.items():
-        diff = plant(fault, side, tmp_path / side)
+def test_each_fault_still_fits_the_code(fault, kernels, tmp_path):
+    for side, edits in fault.edits_for(kernels).items():
+        diff = plant(fault, side, tmp_path / side, kernels)
         changed = {edit.file for edit in edits}
         assert set(re.findall(r"^\+\+\+ b/(.*)$", diff, re.MULTILINE)) == changed
         others = {folder for name, folder in FOLDERS.items() if name != side}
@@ -118,14 +119,14 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
 
 
 def test_a_change_that_changes_nothing_is_not_found(hunter):
-    old = "    return tf.tanh(_product(tf.concat([context"
+    old = "    return tf.tanh(product(tf.concat([context"
     harmless = Fault(
         "harmless",
         "nothing is wrong",
         "none",
         "general",
         ("forward/attention/output",),
-        {"tensorflow": (Edit("tf_impl/layers.py", old, f"    # the same\n{old}"),)},
+        {"tensorflow": (Edit("tf_impl/attention.py", old, f"    # the same\n{old}"),)},
     )
     found = hunter.find(harmless, "tensorflow", "float64")
     assert (found.caught, found.right, found.story) == (False, False, "")
@@ -135,14 +136,14 @@ def test_a_change_that_changes_nothing_is_not_found(hunter):
 
 
 def test_a_side_that_crashes_is_not_a_find(hunter):
-    old = "    return tf.tanh(_product(tf.concat([context"
+    old = "    return tf.tanh(product(tf.concat([context"
     broken = Fault(
         "broken",
         "it does not run",
         "none",
         "general",
         ("*",),
-        {"tensorflow": (Edit("tf_impl/layers.py", old, f"    raise OSError\n{old}"),)},
+        {"tensorflow": (Edit("tf_impl/attention.py", old, f"    raise OSError\n{old}"),)},
     )
     found = hunter.find(broken, "tensorflow", "float64")
     assert not found.caught

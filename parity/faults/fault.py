@@ -55,7 +55,9 @@ class Fault:
       where: names of the tensors, as patterns of a shell, one of which must be named first; of
         gradients, which the backward pass reaches first. For a run that is refused or breaks
         off, patterns of its message.
-      edits: side -> what to change in it.
+      edits: side -> what to change in it where it runs the fast kernels.
+      plain: side -> what to change in it where it runs the plain ones; None if that is the
+        same. The fault is planted in no other side than those named.
       dtypes: precisions in which it must be caught.
       small: for a precision it need not be caught in, why.
     """
@@ -68,18 +70,24 @@ class Fault:
     edits: Mapping[str, tuple[Edit, ...]]
     dtypes: tuple[str, ...] = DTYPES
     small: str = ""
+    plain: Mapping[str, tuple[Edit, ...]] | None = None
+
+    def edits_for(self, kernels: str) -> Mapping[str, tuple[Edit, ...]]:
+        """Return what to change in each side that runs these kernels, "plain" or "fast"."""
+        return self.edits if kernels == "fast" or self.plain is None else self.plain
 
     def right(self, tensor: str) -> bool:
         """Return whether a tensor (or message) is the planted place."""
         return any(fnmatchcase(tensor, pattern) for pattern in self.where)
 
 
-def plant(fault: Fault, side: str, folder: Path) -> str:
+def plant(fault: Fault, side: str, folder: Path, kernels: str = "fast") -> str:
     """Copy the project and plant a fault in the copy.
 
     Args:
       side: "paddle" or "tensorflow".
       folder: of the copy; what is there already is removed.
+      kernels: that the side is to run, "plain" or "fast".
 
     Returns:
       The change, as a unified diff.
@@ -93,7 +101,7 @@ def plant(fault: Fault, side: str, folder: Path) -> str:
     for name in _COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     diff = ""
-    for edit in fault.edits[side]:
+    for edit in fault.edits_for(kernels)[side]:
         before, after = edit.apply(folder)
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
         diff += "".join(unified_diff(old, new, f"a/{edit.file}", f"b/{edit.file}", n=2))

@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test parity lock wheel clean
+.PHONY: help setup test parity hunt lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -17,6 +17,7 @@ CANDIDATES := python3.12 python3.11 python3.10 python3 python
 PYTEST_FLAGS ?=
 PARITY_FLAGS ?=
 NETWORKS ?= language-model seq2seq
+HUNT_FLAGS ?=
 LOCK_FLAGS ?=
 
 VENV_PYTHON := .venv/bin/python
@@ -27,6 +28,8 @@ help:
 	@cat <<-'END'
 	make parity  set up, train in both frameworks on the embedded corpus, compare
 	make test    set up, then formatting, lint, types and the tests
+	make hunt    set up, plant every fault of the catalogue in either side's code, and record
+	             that all were found (half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make lock    write requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)
 	make wheel   build the package of parity alone, in out/dist
@@ -52,6 +55,11 @@ test: setup
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m mypy parity data
 	$(VENV_PYTHON) -m pytest $(PYTEST_FLAGS)
+
+# Every fault, in both sides, precisions and kinds of kernel. What was found is recorded with a
+# digest of the sources, parity/faults/last_hunt.json; .ci/run hunts again when they change.
+hunt: setup
+	@$(VENV_PYTHON) -m parity faults --kernels fast,plain --record $(HUNT_FLAGS)
 
 setup: $(READY)
 

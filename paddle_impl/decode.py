@@ -1,9 +1,10 @@
-"""Decoding with a trained network: the graphs that parity/decoding/search.py searches with."""
+"""Decoding with a trained network: the graphs that parity/decoding searches with."""
 
 import paddle
 
+from paddle_impl.devices import replica_devices
+from paddle_impl.kernels import use_kernels
 from paddle_impl.networks import decoding_start, decoding_step
-from paddle_impl.parallel.devices import replica_devices
 from paddle_impl.weights import load_snapshot
 from parity.spec.parameters import parameters
 
@@ -15,23 +16,26 @@ class Decoder:
       spec: Spec of a seq2seq network.
     """
 
-    def __init__(self, spec, device="cpu", threads=1):
+    def __init__(self, spec, build):
         """Build the graphs, with weights of zero.
 
         Args:
           spec: Spec.
-          device: "cpu" or "gpu".
-          threads: CPU threads.
+          build: Build; of it, device, threads and kernels count here.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
-        del threads  # differs: the environment has set them before the framework was loaded
+        # differs: the environment has set the threads before the framework was loaded
         self.spec = spec
-        (self._place,) = replica_devices(device, 1)
+        (self._place,) = replica_devices(build.device, 1)
         self._scope = paddle.static.Scope()
         self._executor = paddle.static.Executor(self._place)
-        with paddle.static.scope_guard(self._scope), paddle.utils.unique_name.guard():
+        with (
+            use_kernels(build.kernels),
+            paddle.static.scope_guard(self._scope),
+            paddle.utils.unique_name.guard(),
+        ):
             self._build()
 
     def _build(self):

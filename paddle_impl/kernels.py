@@ -1,144 +1,218 @@
-"""Faster ops and kernels in place of slow ones, put into a program once it is whole.
+"""Faster replacements of layers, each with its reason and what it was measured to gain.
 
-What a program computes stays the same, to rounding; the gradients' ops are those that the
-framework has appended. Milliseconds on one core of 1,120 rows and a vocabulary of 10,000
-(float32), before and after: softmax and cross entropy 30 to 99, then 17; adding a bias 11, then
-4; its gradient 17, then 2. A product of [1120, 200] and [200, 10000] takes 45 there.
+They compute the same as the layers they replace, but for rounding. A network is built from
+them, or from the plain layers alone, inside `use_kernels`.
 """
 
-from paddle.base import core
+import paddle
 
-# A probability below it is taken for it before its logarithm, which must be finite; what such a
-# loss lacks is added in layers.token_cross_entropy.
-_LEAST_PROBABILITY = 1e-30
+from paddle_impl import attention, layers
+from paddle_impl.attention import attentional, memory_weights, real_memory
+from paddle_impl.layers import (
+    CELLS,
+    cell_parameters,
+    cell_product,
+    loop_over_time,
+    parameter,
+    recorded,
+)
+from parity.base.replaceable import replacing
 
-_PRODUCTS = ("matmul_v2", "matmul_v2_grad")
+
+def lstm(inputs, lengths, h, c, name, hidden_size):
+    """Run one LSTM layer; see `layers.lstm`."""
+    hidden, (last_h, last_c) = _rnn("LSTM", inputs, lengths, (h, c), name, hidden_size)
+    return hidden, last_h, last_c
 
 
-def choose_kernels(program, dtype):
-    """Replace ops of a program, and in float32 let oneDNN run those at which it is faster.
+def _rnn(mode, inputs, lengths, state, name, hidden_size):
+    """Append the op that runs either cell over all steps, with a gradient of its own."""
+    kernel, recurrent_kernel, bias = cell_parameters(
+        name, mode.lower(), inputs.shape[-1], hidden_size, inputs.dtype
+    )
+    # differs: the op wants a second bias; it is a constant zero, and its gradient goes unused
+    second_bias = paddle.zeros(bias.shape, inputs.dtype)
+    second_bias.stop_gradient = False
+    block = paddle.static.default_main_program().current_block()
+    parts = ["hidden", "reserve", "dropout_state"] + [f"last_{k}" for k in range(len(state))]
+    hidden, reserve, unused, *last = (
+        block.create_var(name=f"{name}/{part}", dtype=inputs.dtype) for part in parts
+    )
+    block.append_op(
+        type="rnn",
+        inputs={
+            "Input": [inputs],
+            "WeightList": [kernel, recurrent_kernel, bias, second_bias],
+            "PreState": [paddle.unsqueeze(each, 0) for each in state],
+            "SequenceLength": [paddle.cast(lengths, "int32")],
+        },
+        outputs={
+            "Out": [hidden],
+            "State": last,
+            "Reserve": [reserve],
+            "DropoutState": [unused],
+        },
+        attrs={
+            "mode": mode,
+            "num_layers": 1,
+            "is_bidirec": False,
+            "input_size": inputs.shape[-1],
+            "hidden_size": hidden_size,
+            "dropout_prob": 0.0,
+            "is_test": False,
+        },
+    )
+    return hidden, [paddle.squeeze(each, 0) for each in last]
+
+
+def gru(inputs, lengths, h, name, hidden_size):
+    """Run one GRU layer; see `layers.gru`."""
+    hidden, (last_h,) = _rnn("GRU", inputs, lengths, (h,), name, hidden_size)
+    return hidden, last_h
+
+
+def product(inputs, kernel):
+    """Multiply the last axis by a matrix; see `layers.product`."""
+    # On rows: a product of rank 3 is slower, its gradient more so.
+    if len(inputs.shape) == 2:
+        return paddle.matmul(inputs, kernel)
+    return _product_of_rows(inputs, kernel)
+
+
+def _product_of_rows(inputs, kernel, transpose=False):
+    rows = paddle.reshape(inputs, [-1, inputs.shape[-1]])
+    rows = paddle.matmul(rows, kernel, transpose_y=transpose)
+    shape = paddle.shape(inputs)
+    return paddle.reshape(rows, [shape[0], shape[1], rows.shape[-1]])
+
+
+def additive_scores(queries, keys, score_kernel):
+    """Return v . tanh(query + key) for each query and key; see `attention.additive_scores`."""
+    # Copied out and summed by a product: the gradients of broadcasting are the slower ones.
+    batch, source_time, size = paddle.shape(keys)[0], paddle.shape(keys)[1], keys.shape[-1]
+    time = paddle.shape(queries)[1]
+    shape = [batch, time, source_time, size]
+    fit = paddle.tanh(
+        paddle.expand(queries.unsqueeze(2), shape) + paddle.expand(keys.unsqueeze(1), shape)
+    )
+    scores = paddle.matmul(paddle.reshape(fit, [-1, size]), score_kernel.unsqueeze(1))
+    return paddle.reshape(scores, shape[:3])
+
+
+def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
+    """Run a decoder that is fed what attention found; see `attention.feeding_decoder`."""
+    # The inputs' product is taken before the loop and, for Bahdanau's kind, the attentional
+    # outputs after it; attention of a step takes half as many operations.
+    # Gain of the latter: a step of `nmt-bahdanau` 481 ms to 455.
+    from_inputs, fed_kernel, weights = _decoder_weights(inputs, model)
+    masked = [k for k, mask in enumerate(masks) if mask is not None]
+    sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in masked)]
+    attend_once = _attention_of_step(keys, memory, lengths, model.attention)
+
+    def cells(now, fed, state):
+        gates, mask_of, after = now[0], dict(zip(masked, now[1:], strict=True)), []
+        gates = gates + cell_product(fed, fed_kernel)
+        for k, (kernel, recurrent_kernel, bias) in enumerate(weights):
+            if k > 0:
+                below = after[k - 1][0]
+                below = below * mask_of[k - 1] if k - 1 in mask_of else below
+                gates = cell_product(below, kernel) + bias
+            from_state = cell_product(state[k][0], recurrent_kernel)
+            after.append(CELLS[model.cell](gates, from_state, *state[k]))
+        return after
+
+    def luong_step(now, held):
+        state, fed = held
+        state = cells(now, fed, state)
+        context, found = attend_once(state[-1][0])
+        fed = attentional(context, state[-1][0])
+        seen = [*(each[0] for each in state), context, found]
+        return (state, fed), [*map(recorded, seen), fed]
+
+    def bahdanau_step(now, state):
+        context, found = attend_once(state[-1][0])
+        state = cells(now, context, state)
+        *hidden, query = (each[0] for each in state)
+        return state, [*map(recorded, hidden), query, context, recorded(found)]
+
+    widths = [model.hidden_size] * (model.num_layers + 1) + [None]
+    if model.attention == "bahdanau":
+        (*hidden, context, found), state = loop_over_time(
+            bahdanau_step, sequences, state, widths
+        )
+        # Nothing in the loop waits for these.
+        outputs = attentional(context, hidden[-1])
+    else:
+        (*hidden, context, found, outputs), (state, _) = loop_over_time(
+            luong_step, sequences, (state, fed), [*widths, model.hidden_size]
+        )
+    return hidden, context, found, outputs, state, outputs[-1]
+
+
+def _decoder_weights(inputs, model):
+    """Return the inputs' share of the lowest gates, the fed part's kernel, all weights."""
+    size, width = model.hidden_size, inputs.shape[-1]
+    weights = [
+        cell_parameters(
+            f"decoder/{model.cell}_{k}",
+            model.cell,
+            size if k else width + size,
+            size,
+            inputs.dtype,
+        )
+        for k in range(model.num_layers)
+    ]
+    kernel, _, bias = weights[0]
+    # The part of the inputs needs no loop.
+    from_inputs = _product_of_rows(inputs, kernel[:, :width], transpose=True) + bias
+    return from_inputs, kernel[:, width:], weights
+
+
+def _attention_of_step(keys, memory, lengths, kind):
+    """Return a function that does what `attend` does for one query per row.
+
+    It is made of few operations: in a loop each costs as much as a small product.
+
+    Returns:
+      From query [batch, hidden] to context [batch, hidden] and weights [batch, source_time].
+    """
+    size, dtype, real = memory.shape[-1], memory.dtype, real_memory(memory, lengths)
+    of_keys, of_scores = paddle.shape(keys), paddle.shape(real)
+    if kind == "bahdanau":
+        query_kernel = parameter("attention/query_kernel", [size, size], dtype)
+        score_kernel = parameter("attention/score_kernel", [size], dtype).unsqueeze(1)
+
+    def attend_once(query):
+        if kind == "bahdanau":
+            moved = paddle.matmul(query, query_kernel).unsqueeze(1)
+            # not `expand_as`: its gradient is wrong where a size is not known beforehand
+            fit = paddle.tanh(paddle.expand(moved, of_keys) + keys)
+            scores = paddle.matmul(paddle.reshape(fit, [-1, size]), score_kernel)
+            scores = paddle.reshape(scores, of_scores)
+        else:
+            scores = paddle.matmul(query.unsqueeze(1), keys, transpose_y=True)
+        weights = memory_weights(scores, real)
+        return paddle.matmul(weights, memory).squeeze(1), weights.squeeze(1)
+
+    return attend_once
+
+
+REPLACEMENTS = {
+    "plain": {},
+    "fast": {
+        layers.lstm: lstm,
+        layers.gru: gru,
+        layers.product: product,
+        attention.additive_scores: additive_scores,
+        attention.feeding_decoder: feeding_decoder,
+    },
+}
+
+
+def use_kernels(kind):
+    """Build networks from kernels of a kind inside this context.
 
     Args:
-      program: with its gradients and updates, if it has any; changed in place.
-      dtype: "float32" or "float64"; oneDNN has no kernels for the latter.
+      kind: "plain", the textbook's layers as they are, or "fast", with the replacements above.
     """
-    block = program.global_block()
-    for index in reversed(range(len(block.ops))):
-        operation = block.ops[index]
-        if operation.type == "softmax_with_cross_entropy":
-            _split_cross_entropy(block, index, operation)
-        elif operation.type == "elementwise_add_grad" and _adds_bias(block, operation):
-            _sum_bias_gradient(block, index, operation)
-    if dtype != "float32":
-        return
-    for operation in block.ops:
-        by_rows = operation.type in _PRODUCTS and _ranks(block, operation) == (2, 2)
-        # of rank 3, a product's gradient is several times slower than the plain one
-        bias = operation.type == "elementwise_add" and _adds_bias(block, operation)
-        softmax = operation.type == "softmax" and _ranks(block, operation) == (2,)
-        if by_rows or bias or softmax:
-            operation._set_attr("use_mkldnn", True)
-        if softmax:
-            # or it goes through the probabilities once more to hold them above exp(-64)
-            operation._set_attr("is_test", True)
-
-
-def _ranks(block, operation):
-    names = [name for name in ("X", "Y") if name in operation.input_names]
-    return tuple(len(block.var(operation.input(name)[0]).shape) for name in names)
-
-
-def _adds_bias(block, operation):
-    """Return whether an op adds one row to all rows, or is the gradient of such a one."""
-    return _ranks(block, operation) == (2, 1)
-
-
-def _split_cross_entropy(block, index, operation):
-    """Take the logarithm of the target's probability alone.
-
-    The op's own softmax is slow, but not its gradient, which reads what is computed here.
-    """
-    if operation.attr("ignore_index") >= 0:
-        return
-    logits, targets = operation.input("Logits")[0], operation.input("Label")[0]
-    softmax, loss = operation.output("Softmax")[0], operation.output("Loss")[0]
-    kept, role = block.var(loss), _role(operation)
-    block._remove_op(index)
-    of_target, held, log = (
-        block.create_var(name=f"{loss}/{part}", dtype=kept.dtype, shape=kept.shape).name
-        for part in ("of_target", "held", "log")
-    )
-    lookup = {"Input": [softmax], "Index": [targets]}
-    limits = {"min": _LEAST_PROBABILITY, "max": 1.0}
-    negative = {"scale": -1.0, "bias": 0.0, "bias_after_scale": True}
-    for place, (kind, inputs, outputs, attributes) in enumerate(
-        (
-            ("softmax", {"X": [logits]}, {"Out": [softmax]}, {"axis": -1}),
-            ("take_along_axis", lookup, {"Result": [of_target]}, {"Axis": 1}),
-            ("clip", {"X": [of_target]}, {"Out": [held]}, limits),
-            ("log", {"X": [held]}, {"Out": [log]}, {}),
-            ("scale", {"X": [log]}, {"Out": [loss]}, negative),
-        )
-    ):
-        block._insert_op(
-            index + place, type=kind, inputs=inputs, outputs=outputs, attrs=attributes | role
-        )
-
-
-def _sum_bias_gradient(block, index, operation):
-    """Sum a bias's gradient as a product with ones; the rows' own needs no copy."""
-    rows = operation.input("Out@GRAD")[0]
-    handed, summed = operation.output("X@GRAD"), operation.output("Y@GRAD")
-    if not (handed and summed):
-        return
-    variable, role = block.var(rows), _role(operation)
-    parameter_role = core.op_proto_and_checker_maker.kOpRoleVarAttrName()
-    of_parameter = {}
-    if operation.has_attr(parameter_role):
-        of_parameter = {parameter_role: operation.attr(parameter_role)}
-    block._remove_op(index)
-    for later in block.ops[index:]:
-        later._rename_input(handed[0], rows)
-    width = variable.shape[1]
-    ones = block.create_var(name=f"{rows}/ones", dtype=variable.dtype, shape=[-1, 1])
-    flat = block.create_var(name=f"{rows}/summed", dtype=variable.dtype, shape=[1, width])
-    filled = {"shape": [-1, 1], "value": 1.0, "dtype": int(variable.dtype)}
-    product = {"trans_x": True, "trans_y": False}
-    for place, (kind, inputs, outputs, attributes) in enumerate(
-        (
-            (
-                "fill_constant_batch_size_like",
-                {"Input": [rows]},
-                {"Out": [ones.name]},
-                filled | {"input_dim_idx": 0, "output_dim_idx": 0},
-            ),
-            (
-                "matmul_v2",
-                {"X": [ones.name], "Y": [rows]},
-                {"Out": [flat.name]},
-                product,
-            ),
-            (
-                "reshape2",
-                {"X": [flat.name]},
-                {"Out": summed, "XShape": [_shape_of(block, flat).name]},
-                {"shape": [width]} | of_parameter,
-            ),
-        )
-    ):
-        block._insert_op(
-            index + place, type=kind, inputs=inputs, outputs=outputs, attrs=attributes | role
-        )
-
-
-def _shape_of(block, variable):
-    """Return the variable in which `reshape2` keeps the shape before."""
-    return block.create_var(
-        name=f"{variable.name}/shape", dtype=variable.dtype, shape=[0, *variable.shape]
-    )
-
-
-def _role(operation):
-    """Return the attribute that tells the engine forward from backward and update."""
-    name = core.op_proto_and_checker_maker.kOpRoleAttrName()
-    return {name: operation.attr(name)}
+    return replacing(REPLACEMENTS[kind])

@@ -4,14 +4,11 @@ from collections import namedtuple
 
 import paddle
 
+from paddle_impl.attention import attend, attention_keys, attentional, feeding_decoder
 from paddle_impl.layers import (
-    attend,
-    attention_keys,
-    attentional,
     bidirectional,
     dropout,
     embedding,
-    feeding_decoder,
     linear,
     log_softmax,
     lstm,

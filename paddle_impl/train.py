@@ -1,4 +1,4 @@
-"""Train a network with Paddle's ParallelExecutor: `python paddle_impl/train.py --help`."""
+"""Train a network with Paddle: `python paddle_impl/train.py --help`."""
 
 import sys
 from pathlib import Path
@@ -12,10 +12,11 @@ if __name__ == "__main__":
     # differs: kept memory lies in ever more pieces here, up to three times as much of it
     use_huge_pages()
 
-from data.load import load_text
-from parity.base.progress import say
+from paddle_impl.engine import load_engine, versions
+from paddle_impl.strategies import STRATEGIES
 from parity.cli.command_line import train_command
 from parity.training.loop import run_training
+from parity.training.text import read_text
 
 
 def train(spec, options):
@@ -25,35 +26,14 @@ def train(spec, options):
       spec: Spec, its vocabulary size the most that is kept.
       options: TrainOptions.
     """
-    text = load_text(
-        spec.network,
-        options.data,
-        options.cache,
-        spec.values(),
-        user_dictionary=options.user_dictionary,
-        on_empty=options.on_empty,
-    )
-    spec = spec.replace(**text.sizes)
-    for note in text.notes:
-        say(note)
+    STRATEGIES.entry(options.strategy)  # an unknown one is refused before any text is read
+    spec, text = read_text(spec, options)
 
-    from paddle_impl.engine import load_engine, versions
+    def make_strategy(spec, build):
+        load_engine(build.threads, build.device)
+        return STRATEGIES.make(options.strategy, spec, build)
 
-    def make_trainer(spec, layout):
-        load_engine(layout.threads, options.device)
-        from paddle_impl.trainer import Trainer
-
-        return Trainer(
-            spec,
-            layout.replicas,
-            options.device,
-            layout.threads,
-            options.log_device_placement,
-            isolate=options.isolate,
-            evaluates=options.trace is None,
-        )
-
-    run_training(make_trainer, text, spec, options, versions)
+    run_training(make_strategy, text, spec, options, versions)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data.load import TrainingText
-from parity.oracle.networks import NETWORKS
+from parity.oracle.networks import network_function
 from parity.oracle.training import Oracle
 from parity.spec.batch_io import StepInputs, StepResult, step_inputs
 from parity.spec.initial import initial_snapshot, zero_state
@@ -15,8 +15,10 @@ from parity.spec.networks.language_model import LanguageModelSpec, LanguageModel
 from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec, TrainSpec, learning_rate
+from parity.spec.strategies import StrategyEntry
 from parity.trace.side import Side
 from parity.trace.trace import Writer
+from parity.training.strategy import Build
 
 VOCABULARY = 7
 
@@ -140,13 +142,14 @@ def text(spec: Spec, per_epoch: int = 4, smallest: int | None = None) -> Trainin
     )
 
 
-class OracleTrainer:
+class OracleStrategy:
     """Trains with the oracle, rounding what it holds to the run's precision after each step."""
 
     framework = "numpy"
+    entry = StrategyEntry("oracle", "oracle_side:OracleStrategy", "NumPy, in one piece")
 
-    def __init__(self, spec: Spec, replicas: int = 2):
-        self.spec, self.replicas = spec, replicas
+    def __init__(self, spec: Spec, build: Build):
+        self.spec, self.build, self.replicas = spec, build, build.replicas
         self.drift = 0.0
         self.load(initial_snapshot(spec))
 
@@ -189,7 +192,7 @@ class OracleTrainer:
             for name, array in self.held.items()
             if name.startswith("weight/")
         }
-        network = NETWORKS[self.spec.network]
+        network = network_function(self.spec.network)
         found, _ = network(self.spec.model, weights, inputs.batch, {}, state)
         rows = found["token_loss"].sum(axis=1) / inputs.num_tokens
         sizes = split_rows(len(rows), self.replicas)
@@ -229,14 +232,14 @@ def recorded_steps(
       carry: if false, the side forgets its state after each batch, whatever the batch says.
       nudge: share by which the weights are off after the first step.
     """
-    trainer, found, state = OracleTrainer(spec, replicas), [], None
+    strategy, found, state = OracleStrategy(spec, Build(replicas)), [], None
     sizes = split_rows(spec.training.batch_size, replicas)
     for step in range(steps):
         inputs = step_inputs(spec, step, text_batch(spec, step))
         if state is None or not (inputs.carry and carry):
             state = zero_state(spec, spec.training.batch_size)
         rate = learning_rate(spec.training, step // 4)
-        result = trainer.step(inputs, state, rate, record=True)
+        result = strategy.step(inputs, state, rate, record=True)
         state = result.state
         tensors = dict(result.tensors)
         if step == 0 and nudge:
@@ -244,7 +247,7 @@ def recorded_steps(
                 n: a * (1 + nudge) for n, a in tensors.items() if n.startswith("weight/")
             }
             tensors |= weights
-            trainer.load(dict(trainer.snapshot()) | weights)
+            strategy.load(dict(strategy.snapshot()) | weights)
         found.append(
             tensors
             | {

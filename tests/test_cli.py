@@ -17,17 +17,18 @@ from parity.cli.command_line import command_options, main, spec_from, spec_optio
 from parity.cli.options import RunOptions, TrainOptions
 from parity.commands.commands import parity
 from parity.launch.processes import FOLDERS, ROOT, spec_flags
-from parity.spec.presets import PRESETS, preset
-from parity.spec.spec import PARTS, TrainSpec
+from parity.spec.networks import NETWORKS
+from parity.spec.presets import preset
+from parity.spec.spec import TrainSpec
 
 TRAINERS = {name: ROOT / folder / "train.py" for name, folder in FOLDERS.items()}
 # network -> the fields of its specs; and those of all networks together
 FIELDS = {
-    network: [f for cls in (*parts, TrainSpec) for f in dataclasses.fields(cls)]
-    for network, parts in PARTS.items()
+    name: [f for cls in (each.model, each.text, TrainSpec) for f in dataclasses.fields(cls)]
+    for name, each in NETWORKS.items()
 }
 SPEC_FIELDS = [field for fields in FIELDS.values() for field in fields]
-ALL_PRESETS = [(network, name) for network in PRESETS for name in PRESETS[network]]
+ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
 
 
 def run(*words, **options):
@@ -92,7 +93,7 @@ def test_no_flag_is_the_preset_as_it_stands():
     assert parsed() == (preset("language-model", "tiny"), TrainOptions())
     for network, name in ALL_PRESETS:
         spec, _ = parsed("--network", network, "--preset", name)
-        assert spec == PRESETS[network][name]
+        assert spec == preset(network, name)
 
 
 def other(field):
@@ -156,7 +157,7 @@ def test_flags_of_another_network_are_refused(capsys, network, field):
 
 
 def test_a_flag_of_both_networks_is_refused_by_neither():
-    for network in PARTS:
+    for network in NETWORKS:
         spec, _ = parsed("--network", network, "--hidden-size", 18, "--keep", 0.5)
         assert (spec.model.hidden_size, spec.model.keep) == (18, 0.5)
 
@@ -190,7 +191,7 @@ def test_resume_stands_alone_or_with_a_path():
 def test_the_flags_of_a_spec_make_it_again(network, name):
     """The harness starts the sides with these; a preset's values must not shine through."""
     spec = preset(network, name).replace(keep=1 / 3, learning_rate=1e-7, dtype="float64")
-    for base in PRESETS[network]:
+    for base in NETWORKS[network].presets:
         assert parsed("--preset", base, *spec_flags(spec))[0] == spec
 
 
@@ -204,7 +205,7 @@ def test_switches_survive_being_flags(name, on):
     spec = preset("seq2seq", "tiny").replace(**{name: on})
     words = spec_flags(spec)
     assert (flag(name) in words, f"--no-{flag(name)[2:]}" in words) == (on, not on)
-    for base in PRESETS["seq2seq"]:
+    for base in NETWORKS["seq2seq"].presets:
         again, _ = parsed("--preset", base, *words)
         assert again == spec
         assert again.values()[name] is on

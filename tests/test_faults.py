@@ -3,30 +3,38 @@
 import ast
 import dataclasses
 import html
+import io
+import itertools
 import json
 import re
+import tokenize
 
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
 
 from parity.base.errors import SideFailed, UsageError
+from parity.cli.command_line import main
 from parity.cli.options import FaultOptions
+from parity.commands.commands import parity
 from parity.faults import hunt as hunting
+from parity.faults import last_hunt
 from parity.faults.catalogue import CATALOGUE
-from parity.faults.fault import Edit, Fault, plant
-from parity.faults.hunt import (
+from parity.faults.fault import DTYPES, KERNELS, Edit, Fault
+from parity.faults.finding import (
     MISMATCH,
     NUMERIC,
     REFUSED,
     REPEAT,
     Finding,
-    Hunt,
-    chosen,
+    all_found,
     findings_text,
     findings_values,
-    passed,
 )
+from parity.faults.hunt import Hunt, Planting, plantings
+from parity.faults.last_hunt import digest, must_hunt, record_hunt, sources
+from parity.faults.listing import faults_named
 from parity.faults.settings import SETTINGS
+from parity.launch.edited_source import edited_texts
 from parity.launch.processes import FOLDERS, ROOT
 
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
@@ -81,25 +89,89 @@ def test_the_catalogue_covers_every_row():
         assert fault.edits
         assert re.fullmatch(r"[a-z0-9-]+", fault.name)
         # a precision it need not be found in has a reason
-        assert (len(fault.dtypes) < 2) == bool(fault.small)
+        assert (len(fault.dtypes) < 2) == bool(fault.undetectable_reason)
+
+
+def kinds(fault: Fault) -> list[tuple[str, str, tuple[Edit, ...]]]:
+    """Return (kernels, side, edits) of everything that a fault can be planted in."""
+    return [
+        (kernels, side, edits)
+        for kernels in KERNELS
+        for side, edits in fault.edits_for(kernels).items()
+    ]
+
+
+def code_of(text: str) -> str:
+    """Return what Python sees of a source file: no comments, and no docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if docstring(node) is not None:
+            node.body[0].value.value = ""
+    return ast.dump(tree)
+
+
+def docstring(node: ast.AST) -> ast.Expr | None:
+    first = (
+        next(iter(body), None)
+        if isinstance(body := getattr(node, "body", None), list)
+        else None
+    )
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        return first if isinstance(first.value.value, str) else None
+    return None
+
+
+def prose_of(text: str) -> list[tuple[int, int]]:
+    """Return (start, end) of every comment and docstring of a source file."""
+    starts = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
+    found = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            (line, first), (_, last) = token.start, token.end
+            found.append((starts[line - 1] + first, starts[line - 1] + last))
+    for node in ast.walk(ast.parse(text)):
+        if expression := docstring(node):
+            found.append((starts[expression.lineno - 1], starts[expression.end_lineno]))
+    return found
 
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda fault: fault.name)
-def test_each_fault_still_fits_the_code(fault, tmp_path):
-    for side, edits in fault.edits.items():
-        diff = plant(fault, side, tmp_path / side)
-        changed = {edit.file for edit in edits}
-        assert set(re.findall(r"^\+\+\+ b/(.*)$", diff, re.MULTILINE)) == changed
+def test_each_fault_still_fits_the_code(fault):
+    for _, side, edits in kinds(fault):
+        texts = edited_texts(edits, ROOT)
+        assert texts.keys() == {edit.file for edit in edits}
         others = {folder for name, folder in FOLDERS.items() if name != side}
-        assert not {name.split("/")[0] for name in changed} & others, "one side alone"
-        for name in changed:
-            ast.parse((tmp_path / side / name).read_text())
+        assert not {name.split("/")[0] for name in texts} & others, "one side alone"
+        for name, text in texts.items():
+            assert code_of(text) != code_of((ROOT / name).read_text()), "nothing is changed"
 
 
-def test_an_edit_that_no_longer_fits_is_told():
-    for old in ("no such line", "tf"):
-        with pytest.raises(ValueError, match="times, not once"):
-            Edit("tf_impl/layers.py", old, "x").apply(ROOT)
+@pytest.mark.parametrize("fault", CATALOGUE, ids=lambda fault: fault.name)
+def test_each_fault_is_anchored_on_code_alone(fault):
+    """Rewording a comment must not break a fault."""
+    for _, _, edits in kinds(fault):
+        for edit in edits:
+            text = (ROOT / edit.file).read_text()
+            if edit.old not in text:
+                continue  # an edit of what an earlier one has put there
+            start = text.index(edit.old)
+            end = start + len(edit.old)
+            prose = [text[a:b] for a, b in prose_of(text) if a < end and start < b]
+            assert prose == [], edit.old
+
+
+def test_comments_and_docstrings_are_told_from_code():
+    text = '''"""Of the module."""
+x = "a # b"  # of x
+def f():
+    """Of f,
+    on two lines."""
+    return """no docstring"""
+'''
+    prose = [text[a:b].strip() for a, b in prose_of(text)]
+    assert prose == ["# of x", '"""Of the module."""', '"""Of f,\n    on two lines."""']
+    assert code_of(text) == code_of(text.replace("Of", "About").replace("# of x", "# x"))
+    assert code_of(text) != code_of(text.replace("a # b", "a # c"))
 
 
 @pytest.fixture(scope="module")
@@ -110,52 +182,53 @@ def hunter(frameworks, tmp_path_factory):
 @pytest.mark.parametrize("name", SOME)
 def test_a_planted_fault_is_found_in_its_place(hunter, name):
     side, how = SOME[name]
-    found = hunter.find(BY_NAME[name], side, "float64")
-    assert (found.how, found.right, found.blamed or [side]) == (how, True, [side]), found.story
+    found = hunter.find(Planting(BY_NAME[name], side, "float64"))
+    assert (found.found_by, found.right_place) == (how, True), found.story
+    assert found.blamed in ([side], []), found.story
     if how == MISMATCH:
         assert (found.step or 0) < 5
         assert name in found.likely, "the catalogue knows its own"
 
 
+ANCHOR = "    return tf.tanh(_product(tf.concat([context"
+
+
+def fault_of(new: str) -> Planting:
+    """Return a fault in TensorFlow's layer of attention, which has this text for the anchor."""
+    edits = {"tensorflow": (Edit("tf_impl/layers.py", ANCHOR, new),)}
+    fault = Fault("made-up", "", "none", "general", ("forward/attention/output",), edits)
+    return Planting(fault, "tensorflow", "float64")
+
+
 def test_a_change_that_changes_nothing_is_not_found(hunter):
-    old = "    return tf.tanh(_product(tf.concat([context"
-    harmless = Fault(
-        "harmless",
-        "nothing is wrong",
-        "none",
-        "general",
-        ("forward/attention/output",),
-        {"tensorflow": (Edit("tf_impl/layers.py", old, f"    # the same\n{old}"),)},
-    )
-    found = hunter.find(harmless, "tensorflow", "float64")
-    assert (found.caught, found.right, found.story) == (False, False, "")
-    assert not passed([found])
+    found = hunter.find(fault_of(f"    # the same\n{ANCHOR}"))
+    assert (found.found, found.right_place, found.story) == (False, False, "")
+    assert not all_found([found])
     assert "NOT FOUND" in findings_text([found])
     assert findings_values([found])["all_found"] is False
 
 
 def test_a_side_that_crashes_is_not_a_find(hunter):
-    old = "    return tf.tanh(_product(tf.concat([context"
-    broken = Fault(
-        "broken",
-        "it does not run",
-        "none",
-        "general",
-        ("*",),
-        {"tensorflow": (Edit("tf_impl/layers.py", old, f"    raise OSError\n{old}"),)},
-    )
-    found = hunter.find(broken, "tensorflow", "float64")
-    assert not found.caught
+    found = hunter.find(fault_of(f"    raise OSError\n{ANCHOR}"))
+    assert not found.found
     assert found.story.startswith("broken: tensorflow ended with status")
 
 
-def test_nothing_is_planted_where_the_sound_sides_differ(hunter, monkeypatch):
+def test_traces_of_faulty_runs_are_removed_and_the_checkout_is_as_it_was(hunter):
+    before = {path: path.read_bytes() for path in sources()}
+    hunter.find(fault_of(f"    context = context * 2\n{ANCHOR}"))
+    assert {path: path.read_bytes() for path in sources()} == before
+    traces = hunter._options.out / "traces"
+    assert [path.name for path in traces.iterdir()] == ["correct"]
+
+
+def test_nothing_is_planted_where_the_correct_sides_differ(hunter, monkeypatch):
     """A hunt in a setting that does not match would find everything."""
     verdict = dataclasses.make_dataclass("V", ["matches", "mismatches"])
     place = dataclasses.make_dataclass("M", ["place"])("somewhere")
     monkeypatch.setattr(hunting, "climb", lambda traces: verdict(False, [place]))
     with pytest.raises(SideFailed, match="with nothing planted, first in somewhere"):
-        hunter.sound("bahdanau", "float32")
+        hunter.correct("bahdanau", "float32")
 
 
 def test_the_table_counts_what_was_found():
@@ -163,37 +236,183 @@ def test_the_table_counts_what_was_found():
         given = {"side": "paddle", "dtype": "float64", "topic": "t", "cause": "c"}
         return Finding(fault, setting="stream", **given | values)
 
+    here = {"rung": "forward", "tensor": "x", "step": 0, "right_place": True, "likely": ["a"]}
     found = [
-        finding(
-            "a", how=MISMATCH, rung="forward", tensor="x", step=0, right=True, likely=["a"]
-        ),
-        finding("b", how=MISMATCH, rung="loss", tensor="y", step=1, right=False),
-        finding("c", how=REFUSED, tensor="a message", right=True),
-        finding("d", dtype="float32", owed=False),
+        finding("a", found_by=MISMATCH, **here),
+        finding("b", found_by=MISMATCH, rung="loss", tensor="y", step=1),
+        finding("c", found_by=REFUSED, tensor="a message", right_place=True),
+        finding("d", dtype="float32", required=False),
+        finding("a", kernels="plain", found_by=MISMATCH, **here),
     ]
     text = findings_text(found)
-    assert "float64: 3 of 3 found, 2 of 3 at the right place" in text
-    assert "among the likely causes: 1 of 2 mismatches" in text
-    assert "float32: 0 of 1 found" in text
+    assert (
+        "float64, fast kernels: 3 of 3 found, 2 of 3 at the right place; among the likely "
+        "causes: 1 of 2 mismatches"
+    ) in text
+    assert "float64, plain kernels: 1 of 1 found" in text
+    assert "float32, fast kernels: 0 of 1 found" in text
     assert "below rounding" in text
-    assert passed(found), "what need not be found in a precision is not missed"
-    assert not passed([*found, finding("e")])
+    assert all_found(found), "what need not be found in a precision is not missed"
+    assert not all_found([*found, finding("e")])
 
 
-def test_an_unknown_fault_is_told_in_one_line():
+# what is planted where
+
+
+def planned(**options) -> list[tuple[str, str, str, str]]:
+    return [
+        (each.fault.name, each.side, each.dtype, each.kernels)
+        for each in plantings(FaultOptions(**options))
+    ]
+
+
+def test_every_fault_is_planted_in_each_side_precision_and_kind_of_kernel():
+    found = planned(kernels=KERNELS)
+    assert len(set(found)) == len(found)
+    assert set(found) == {
+        (fault.name, side, dtype, kernels)
+        for fault in CATALOGUE
+        for kernels, side, _ in kinds(fault)
+        for dtype in DTYPES
+    }
+
+
+def test_once_takes_turns_and_leaves_out_what_cannot_be_found():
+    found = planned(kernels=KERNELS, once=True, dtype=("float64",))
+    names = [name for name, *_ in found]
+    assert names == [fault.name for fault in CATALOGUE if "float64" in fault.dtypes]
+    assert {(side, kernels) for _, side, _, kernels in found} == {
+        (side, kernels) for side in FRAMEWORKS for kernels in KERNELS
+    }
+
+
+def test_a_fault_may_differ_between_kernels(monkeypatch):
+    edit = Edit("tf_impl/layers.py", "a", "b")
+    both = {"tensorflow": (edit,), "paddle": (edit,)}
+    fault = Fault("f", "", "", "general", (), both, plain={"paddle": (edit, edit)})
+    assert fault.edits_for("fast") == both
+    assert fault.edits_for("plain") == {"paddle": (edit, edit)}
+    monkeypatch.setattr(hunting, "faults_named", lambda names: [fault])
+    found = planned(kernels=KERNELS, dtype=("float64",))
+    assert [(side, kernels) for _, side, _, kernels in found] == [
+        ("paddle", "fast"),
+        ("tensorflow", "fast"),
+        ("paddle", "plain"),
+    ]
+
+
+# what decides whether to hunt again
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Return a folder with a copy of everything that decides what a hunt finds."""
+    for path in sources():
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    return tmp_path
+
+
+FOUND = Finding("f", "paddle", "float64", "", "", "stream", found_by=MISMATCH)
+
+
+def test_what_is_recorded_is_not_hunted_again_until_one_byte_changes(checkout):
+    record = checkout / "record.json"
+    assert must_hunt(checkout, record) == (
+        True,
+        "faults: planting them, as no full hunt is recorded",
+    )
+    said = record_hunt([FOUND], digest(checkout), checkout, record)
+    assert said.startswith("recorded in record.json: all found in sources ")
+    needed, reason = must_hunt(checkout, record)
+    assert not needed
+    assert reason.startswith("faults: all were found in these very sources (sha256 ")
+    for name in (
+        "paddle_impl/layers.py",
+        "tf_impl/train.py",
+        "data/language_model.py",
+        "parity/compare/ladder.py",
+        "parity/faults/catalogue/cells.py",
+        "requirements.lock",
+    ):
+        path = checkout / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-2] + b"#" + content[-1:])
+        needed, reason = must_hunt(checkout, record)
+        assert needed, name
+        assert "the sources have changed since the last full hunt" in reason
+        path.write_bytes(content)
+        assert not must_hunt(checkout, record)[0]
+
+
+def test_a_file_that_comes_goes_or_is_renamed_is_a_change(checkout):
+    before = digest(checkout)
+    (checkout / "parity" / "new.py").write_text("")
+    assert digest(checkout) != before
+    (checkout / "parity" / "new.py").unlink()
+    assert digest(checkout) == before
+    path = checkout / "data" / "language_model.py"
+    path.rename(path.with_name("language_models.py"))  # the order stays
+    assert digest(checkout) != before
+
+
+def test_what_a_hunt_writes_and_python_s_caches_are_no_change(checkout):
+    before = digest(checkout)
+    for path in (last_hunt.RECORD, last_hunt.SIGNATURES):
+        (checkout / path.relative_to(ROOT)).write_text("other")
+    (checkout / "parity" / "__pycache__").mkdir(exist_ok=True)
+    (checkout / "parity" / "__pycache__" / "x.pyc").write_bytes(b"x")
+    assert digest(checkout) == before
+
+
+def test_only_a_full_hunt_of_unchanged_sources_is_recorded(checkout):
+    record = checkout / "record.json"
+    missed = dataclasses.replace(FOUND, found_by="")
+    for findings, hunted, why in (
+        ([FOUND, missed], digest(checkout), "not every fault was found"),
+        ([FOUND], "of other sources", "the sources have changed during the hunt"),
+    ):
+        assert record_hunt(findings, hunted, checkout, record) == f"not recorded: {why}"
+    assert not record.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--once"], "--record is given with --once; allowed: without it"),
+        (["--only", "beta2"], "--record is given with --only; allowed: without it"),
+        (["--dtype", "float64"], "--record is given with --dtype float64; allowed with it: "),
+        (["--kernels", "plain"], "--record is given with --kernels plain; allowed with it: "),
+        (["--sides", "paddle"], "--record is given with --sides paddle; allowed with it: "),
+    ],
+)
+def test_a_partial_hunt_is_not_recorded(capsys, tmp_path, words, said):
+    all_kinds = ["--kernels", ",".join(KERNELS)]
+    command = ["faults", "--record", "--out", str(tmp_path / "out"), *all_kinds, *words]
+    assert main(parity, command) == 2
+    assert f"error: {said}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# the command
+
+
+def test_an_unknown_fault_is_told_in_one_line(capsys, tmp_path):
     with pytest.raises(UsageError, match="--only is 'nothing'; allowed: targets-are-tokens, "):
-        chosen(["nothing"])
-    process = start(["-m", "parity", "faults", "--only", "nothing"])
-    _, errors = process.communicate()
-    assert "--only is 'nothing'" in assert_one_line(process.returncode, errors)
+        faults_named(["nothing"])
+    assert main(parity, ["faults", "--only", "nothing", "--out", str(tmp_path)]) == 2
+    assert "--only is 'nothing'" in assert_one_line(2, capsys.readouterr().err)
 
 
-def test_the_catalogue_and_a_fault_are_shown():
-    listed = start(["-m", "parity", "faults", "--list-only"]).communicate()[0]
+def test_the_catalogue_and_a_fault_are_shown(capsys):
+    assert main(parity, ["faults", "--list-only"]) == 0
+    listed = capsys.readouterr().out
     assert all(fault.name in listed for fault in CATALOGUE)
-    shown = start(["-m", "parity", "faults", "--show", "forget-bias"]).communicate()[0]
+    assert main(parity, ["faults", "--show", "forget-bias"]) == 0
+    shown = capsys.readouterr().out
     assert "+        i, f, g, o = tf.sigmoid(i), tf.sigmoid(f + 1)" in shown
-    assert all(f"planted in {side}:" in shown for side in FRAMEWORKS)
+    assert all(f"planted in {side}" in shown for side in FRAMEWORKS)
 
 
 def test_the_command_writes_what_it_found(tmp_path):
@@ -202,9 +421,8 @@ def test_the_command_writes_what_it_found(tmp_path):
     said, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     (found,) = json.loads((tmp_path / "faults.json").read_text())["findings"]
-    assert (found["fault"], found["caught"], found["right"]) == ("beta2", True, True)
+    assert (found["fault"], found["found"], found["right_place"]) == ("beta2", True, True)
     assert (tmp_path / "faults.txt").read_text() == said
     assert said.endswith("1 faults; all found\n")
-    page = (tmp_path / "pages" / "beta2-paddle-float64.html").read_text()
+    page = (tmp_path / "pages" / "beta2-paddle-fast-float64.html").read_text()
     assert html.escape(BY_NAME["beta2"].cause) in page
-    assert not list((tmp_path / "copies" / "float64").iterdir())

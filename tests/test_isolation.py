@@ -12,7 +12,7 @@ from parity.base.errors import UsageError
 from parity.compare.ladder import ONE_STEP, Ladder, climb
 from parity.compare.outcome import Outcome
 from parity.compare.tensors import compare_step
-from parity.faults.fault import Edit, Fault, plant
+from parity.launch.edited_source import Edit
 from parity.launch.processes import FOLDERS
 from parity.oracle.isolation import Isolation
 from parity.report.html import report_html
@@ -340,13 +340,8 @@ def planted(frameworks, run_both, text, cache, pairs, tmp_path):
         values |= {"cache": cache, "steps": 2, "replicas": 2} | more
         (right,) = (trace for side, trace in run_both(**values).items() if side != framework)
         edit = Edit(f"{FOLDERS[framework]}/{module}.py", old, new)
-        plant(
-            Fault(fault, "", "", "", (), {framework: (edit,)}), framework, tmp_path / "project"
-        )
         words = flags(**values, trace=tmp_path / "trace")
-        status, _, errors = (
-            frameworks[framework].train(*words, root=tmp_path / "project").wait()
-        )
+        status, _, errors = frameworks[framework].train(*words, edits=[edit]).wait()
         assert status == 0, errors
         return [right, Trace(tmp_path / "trace")]
 

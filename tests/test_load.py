@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import flags
 
-from data.errors import InputError
-from data.load import load_text, load_words
+from data.load import load_pair_text, load_stream_text, load_words
+from parity.base.errors import UsageError
 from parity.spec.presets import preset
 from parity.training.checkpoint import newest_checkpoint
 from parity.training.losses import read_losses
@@ -32,7 +32,7 @@ def settings(**values):
 
 
 def loaded(folder, cache, dictionary=None, **values):
-    return load_text("seq2seq", folder, cache, settings(**values), user_dictionary=dictionary)
+    return load_pair_text(folder, cache, settings(**values), user_dictionary=dictionary)
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
@@ -62,7 +62,7 @@ def test_answers_are_written_as_they_stood(folder, cache):
 def test_text_without_answers_writes_none(text, cache):
     values = preset("language-model", "tiny").replace(batch_size=7, time=5).values()
     with pytest.raises(TypeError, match="this text has no answers"):
-        load_text("language-model", text, cache, values).write([1])
+        load_stream_text(text, cache, values).write([1])
 
 
 WORDS = b"<pad>\n<go>\n<eos>\n<unk>\na\nb\nc\n"
@@ -87,7 +87,7 @@ FAULTS = {
 def test_what_is_no_vocabulary_is_refused_by_its_line(tmp_path, name, fault):
     content, said = FAULTS[fault]
     files = dict.fromkeys(NAMES, WORDS) | {name: content}
-    with pytest.raises(InputError, match=re.escape(f"{tmp_path / name}{said}")) as caught:
+    with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name}{said}")) as caught:
         load_words(files, tmp_path, settings())
     assert "\n" not in str(caught.value)
 

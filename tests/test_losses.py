@@ -20,10 +20,10 @@ def steps_of(out):
 
 
 def test_every_step_is_written_with_its_loss_and_tokens(tmp_path):
-    trainer, _ = train(tmp_path)
+    strategy, _ = train(tmp_path)
     rows = read_losses(tmp_path / "losses.csv")
     assert [step for step, _, _ in rows] == list(range(8))
-    assert [loss for _, loss, _ in rows] == [float(each.sum()) for each in trainer.losses]
+    assert [loss for _, loss, _ in rows] == [float(each.sum()) for each in strategy.losses]
     assert [tokens for _, _, tokens in rows] == [20] * 8
     assert (tmp_path / "losses.csv").read_text().startswith(HEAD)
 
@@ -31,7 +31,7 @@ def test_every_step_is_written_with_its_loss_and_tokens(tmp_path):
 def test_the_table_goes_with_the_checkpoints(tmp_path):
     """Written with each; steps after the last one are done again, and not there twice."""
 
-    def fail(trainer, step):
+    def fail(strategy, step):
         if step == 7:
             raise ZeroDivisionError
 
@@ -63,9 +63,9 @@ def test_killed_between_table_and_checkpoint_no_step_is_lost(tmp_path, monkeypat
 
 
 def test_a_failed_step_is_not_in_the_table(tmp_path):
-    def spoil(trainer, step):
+    def spoil(strategy, step):
         if step == 5:
-            trainer.held = {name: array * np.nan for name, array in trainer.held.items()}
+            strategy.held = {name: array * np.nan for name, array in strategy.held.items()}
 
     with pytest.raises(NumericFailure):
         train(tmp_path, before=spoil)

@@ -16,8 +16,8 @@ SIDES = ("paddle_impl", "tf_impl")
 # One way of running replicas each: another name for another thing, and so another file. Only
 # one framework's program can be changed once its gradients are there.
 OWN_FILES = {
-    "paddle_impl": {"kernels.py", "parallel/parallel_executor.py"},
-    "tf_impl": {"parallel/towers.py"},
+    "paddle_impl": {"strategies/parallel_executor.py", "program_kernels.py"},
+    "tf_impl": {"strategies/towers.py", "strategies/average_gradients.py"},
 }
 
 # Name -> why its parameters and its Args differ.
@@ -125,7 +125,13 @@ def pairs():
 
 def test_both_sides_have_the_same_files():
     assert files("tf_impl") == MODULES
-    assert {"layers.py", "networks.py", "trainer.py", "weights.py", "train.py"} <= set(MODULES)
+    assert {
+        "layers.py",
+        "networks.py",
+        "strategies/synchronous.py",
+        "weights.py",
+        "train.py",
+    } <= set(MODULES)
     for side, names in OWN_FILES.items():
         assert all((ROOT / side / name).exists() for name in names)
 
@@ -237,5 +243,5 @@ def test_differences_are_marked():
         for module in files(side)
     }
     assert all(len(reason.split()) >= 4 for reasons in marks.values() for reason in reasons)
-    for module in ("layers.py", "optimizers.py", "trainer.py", "engine.py"):
+    for module in ("layers.py", "optimizers.py", "strategies/synchronous.py", "engine.py"):
         assert any(marks[f"{side}/{module}"] for side in SIDES), module

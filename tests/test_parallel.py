@@ -4,14 +4,16 @@ import gc
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, STEPS
+from conftest import STEPS
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
 from parity.spec.batch_io import StepInputs, split_feeds, step_inputs
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
 from parity.spec.parameters import parameters
 from parity.spec.presets import preset
+from parity.training.strategy import Build
 
 SPEC = preset("language-model", "tiny").replace(
     vocabulary_size=12,
@@ -72,46 +74,42 @@ def _inputs(step: int = 0, rows: int = 7) -> StepInputs:
     return step_inputs(SPEC, step, TextBatch(tokens, targets, lengths, carry=False))
 
 
-def _trainer(framework: str, replicas: int):
-    if framework == "paddle":
-        from paddle_impl.trainer import Trainer
-    else:
-        from tf_impl.trainer import Trainer
-    return Trainer(SPEC, replicas)
+def _strategy(framework: str, replicas: int, name: str | None = None):
+    return FRAMEWORKS[framework].strategies.make(name, SPEC, Build(replicas))
 
 
-def _steps(trainer, count: int) -> list[float]:
+def _steps(strategy, count: int) -> list[float]:
     state = zero_state(SPEC, 7)
-    return [trainer.step(_inputs(step), state, 0.05).loss for step in range(count)]
+    return [strategy.step(_inputs(step), state, 0.05).loss for step in range(count)]
 
 
 def _drift_without_loss_name() -> dict:
     """Build the engine as the guard forbids, and train on it."""
     from paddle.base import core
 
-    from paddle_impl.parallel import parallel_executor as module
+    from paddle_impl.strategies import parallel_executor as module
 
-    trainer = _trainer("paddle", 2)
-    before = max(float(each.max()) for each in trainer.replica_distances().values())
-    _steps(trainer, 2)
-    sound = max(float(each.max()) for each in trainer.replica_distances().values())
+    strategy = _strategy("paddle", 2)
+    before = max(float(each.max()) for each in strategy.replica_distances().values())
+    _steps(strategy, 2)
+    sound = max(float(each.max()) for each in strategy.replica_distances().values())
 
-    trainer = _trainer("paddle", 2)
-    program, places = trainer._outputs.loss.block.program, trainer._places
-    trainer._train._graph = core.Graph(program.desc)
-    trainer._train._engine = core.ParallelExecutor(
+    strategy = _strategy("paddle", 2)
+    program, places = strategy._outputs.loss.block.program, strategy._places
+    strategy._train._graph = core.Graph(program.desc)
+    strategy._train._engine = core.ParallelExecutor(
         [module._engine_place(place) for place in places],
         [v.name for v in program.list_vars() if v.persistable],
         "",
-        trainer._scope,
+        strategy._scope,
         [],
         module._execution_strategy(places),
         module._build_strategy(),
-        trainer._train._graph,
+        strategy._train._graph,
     )
-    trainer._learning_rate_set = None
-    _steps(trainer, 2)
-    drifted = trainer.replica_distances()
+    strategy._learning_rate_set = None
+    _steps(strategy, 2)
+    drifted = strategy.replica_distances()
     return {
         "before": before,
         "sound": sound,
@@ -122,13 +120,13 @@ def _drift_without_loss_name() -> dict:
 def _refusals() -> dict[str, str]:
     import paddle
 
-    from paddle_impl.parallel.parallel_executor import ParallelExecutor
+    from paddle_impl.strategies.parallel_executor import ParallelExecutor
 
-    trainer = _trainer("paddle", 2)
-    engine = trainer._train
+    strategy = _strategy("paddle", 2)
+    engine = strategy._train
     feeds = split_feeds(SPEC, _inputs(), zero_state(SPEC, 7), 2)
-    fetch = [trainer._outputs.loss.name]
-    program = trainer._outputs.loss.block.program
+    fetch = [strategy._outputs.loss.name]
+    program = strategy._outputs.loss.block.program
     places = [paddle.CPUPlace()] * 2
     said = {}
 
@@ -138,9 +136,9 @@ def _refusals() -> dict[str, str]:
         except ValueError as error:
             said[name] = str(error)
 
-    refused("no loss", ParallelExecutor, program, None, places, trainer._scope)
-    refused("empty loss", ParallelExecutor, program, "", places, trainer._scope)
-    refused("unknown loss", ParallelExecutor, program, "cost", places, trainer._scope)
+    refused("no loss", ParallelExecutor, program, None, places, strategy._scope)
+    refused("empty loss", ParallelExecutor, program, "", places, strategy._scope)
+    refused("unknown loss", ParallelExecutor, program, "cost", places, strategy._scope)
     refused("too few", engine.run, fetch, feeds[:1])
     refused("too many", engine.run, fetch, [*feeds, feeds[0]])
     lacking = {name: array for name, array in feeds[1].items() if name != "tokens"}
@@ -154,21 +152,21 @@ def _refusals() -> dict[str, str]:
 def _survives_collection() -> bool:
     import paddle
 
-    from paddle_impl.parallel.parallel_executor import ParallelExecutor
+    from paddle_impl.strategies.parallel_executor import ParallelExecutor
 
-    trainer = _trainer("paddle", 2)
+    strategy = _strategy("paddle", 2)
     alone = ParallelExecutor(
-        trainer._outputs.loss.block.program,
-        trainer._outputs.loss.name,
+        strategy._outputs.loss.block.program,
+        strategy._outputs.loss.name,
         [paddle.CPUPlace()],
-        trainer._scope,
+        strategy._scope,
     )
     holds_graph = isinstance(alone._graph, paddle.base.core.Graph)
     gc.collect()
     waste = [bytes(1 << 20) for _ in range(50)]  # reuses what was freed
-    _steps(trainer, 2)
+    _steps(strategy, 2)
     (feed,) = split_feeds(SPEC, _inputs(), zero_state(SPEC, 7), 1)
-    ((loss,),) = alone.run([trainer._outputs.loss.name], [feed])
+    ((loss,),) = alone.run([strategy._outputs.loss.name], [feed])
     return holds_graph and bool(np.isfinite(loss).all()) and len(waste) == 50
 
 
@@ -176,7 +174,7 @@ def _plain_executor() -> dict:
     """Train one replica on the engine, and the same program with Paddle's own executor."""
     import paddle
 
-    trainer, plain = _trainer("paddle", 1), _trainer("paddle", 1)
+    strategy, plain = _strategy("paddle", 1), _strategy("paddle", 1)
     program = plain._outputs.loss.block.program
     executor = paddle.static.Executor(paddle.CPUPlace())
     state = zero_state(SPEC, 7)
@@ -184,11 +182,11 @@ def _plain_executor() -> dict:
     losses = [[], []]
     with paddle.static.scope_guard(plain._scope):
         for step in range(4):
-            losses[0].append(trainer.step(_inputs(step), state, 0.05).loss)
+            losses[0].append(strategy.step(_inputs(step), state, 0.05).loss)
             (feed,) = split_feeds(SPEC, _inputs(step), state, 1)
             (loss,) = executor.run(program, feed, [plain._outputs.loss.name])
             losses[1].append(loss.item())
-    mine, its = trainer.snapshot(), plain.snapshot()
+    mine, its = strategy.snapshot(), plain.snapshot()
     return {
         "losses": losses,
         "worst": max(float(np.abs(mine[name] - its[name]).max()) for name in mine),
@@ -199,24 +197,24 @@ def _plain_executor() -> dict:
 def _variables(replicas: int) -> dict[str, list[str]]:
     import tensorflow as tf
 
-    trainer = _trainer("tensorflow", replicas)
-    with trainer._graph.as_default():
+    strategy = _strategy("tensorflow", replicas)
+    with strategy._graph.as_default():
         return {
             "trainable": [v.op.name for v in tf.compat.v1.trainable_variables()],
             "all": [v.op.name for v in tf.compat.v1.global_variables()],
             "operations": [
                 operation.name
-                for operation in trainer._graph.get_operations()
+                for operation in strategy._graph.get_operations()
                 if operation.type in ("VarHandleOp", "VariableV2", "Variable")
             ],
-            "devices": sorted({op.device for op in trainer._graph.get_operations()}),
+            "devices": sorted({op.device for op in strategy._graph.get_operations()}),
         }
 
 
 def _split_seven_rows() -> dict:
     import tensorflow as tf
 
-    from tf_impl.parallel.towers import make_parallel
+    from tf_impl.strategies.towers import make_parallel
 
     config = tf.compat.v1.ConfigProto(device_count={"CPU": 3})
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
@@ -240,14 +238,14 @@ def _split_seven_rows() -> dict:
 
 def _towers_own_rows() -> list[bool]:
     """Return whether each tower looks up its own rows of tokens."""
-    trainer = _trainer("tensorflow", 3)
+    strategy = _strategy("tensorflow", 3)
     tokens = np.arange(35).reshape(7, 5) % 12
     batch = {"tokens": tokens, "targets": tokens, "lengths": np.full(7, 5)}
     inputs = StepInputs(batch, False, _inputs().masks)
-    feeds = trainer._fill(trainer._feeds, inputs, zero_state(SPEC, 7))
-    outputs = [each.activations["embedded"] for each in trainer._outputs]
-    embedded = trainer._session.run(outputs, feeds)
-    table = trainer.snapshot()["weight/embed/table"]
+    feeds = strategy._fill(strategy._feeds, inputs, zero_state(SPEC, 7))
+    outputs = [each.activations["embedded"] for each in strategy._outputs]
+    embedded = strategy._session.run(outputs, feeds)
+    table = strategy.snapshot()["weight/embed/table"]
     return [
         bool(np.array_equal(part, table[tokens[rows].T]))
         for part, rows in zip(embedded, (slice(0, 3), slice(3, 5), slice(5, 7)), strict=True)

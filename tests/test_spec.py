@@ -11,10 +11,11 @@ from oracle_side import small_spec
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.cli.options import RunOptions, TrainOptions
-from parity.spec.presets import PRESETS, preset
-from parity.spec.spec import PARTS, Spec, TrainSpec, learning_rate
+from parity.spec.networks import NETWORKS
+from parity.spec.presets import preset
+from parity.spec.spec import Spec, TrainSpec, learning_rate
 
-ALL_PRESETS = [(network, name) for network in PRESETS for name in PRESETS[network]]
+ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
 
 
 @pytest.mark.parametrize(("network", "name"), ALL_PRESETS)
@@ -72,17 +73,21 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("network", PARTS)
+@pytest.mark.parametrize("network", NETWORKS)
 def test_every_field_survives_being_stored(network):
     values = VALUES[network] | TRAINING_VALUES
-    of = {f.name: f for cls in (*PARTS[network], TrainSpec) for f in dataclasses.fields(cls)}
+    of = {
+        f.name: f
+        for cls in (NETWORKS[network].model, NETWORKS[network].text, TrainSpec)
+        for f in dataclasses.fields(cls)
+    }
     assert of.keys() == values.keys()
     assert all(values[name] != field.default for name, field in of.items())
     spec = preset(network, "tiny").replace(**values)
     back = Spec.from_json(json.loads(json.dumps(spec.to_json())))
     assert back == spec
-    assert isinstance(back.model, PARTS[network][0])
-    assert isinstance(back.text, PARTS[network][1])
+    assert isinstance(back.model, NETWORKS[network].model)
+    assert isinstance(back.text, NETWORKS[network].text)
     assert back.values() == values
 
 
@@ -288,7 +293,7 @@ def test_presets_are_the_published_ones():
 
 
 def test_presets_of_seq2seq_are_of_the_papers_they_name():
-    presets = {name: spec.model for name, spec in PRESETS["seq2seq"].items()}
+    presets = {name: spec.model for name, spec in NETWORKS["seq2seq"].presets.items()}
     assert list(presets) == ["tiny", "tiny-nmt", "chatbot", "nmt-bahdanau", "gnmt-small"]
     for name in ("tiny-nmt", "nmt-bahdanau"):  # Bahdanau et al. 2015, A.1: GRU, context fed
         model = presets[name]
@@ -298,7 +303,9 @@ def test_presets_of_seq2seq_are_of_the_papers_they_name():
     ]  # Wu et al. 2016, 3.2: only the bottom layer in both directions
     assert (gnmt.cell, gnmt.bidirectional, gnmt.input_feeding) == ("lstm", True, True)
     assert gnmt.num_layers > 1
-    assert PRESETS["seq2seq"]["chatbot"].text.split_by == "block"  # turns of one dialogue
+    assert (
+        NETWORKS["seq2seq"].presets["chatbot"].text.split_by == "block"
+    )  # turns of one dialogue
 
 
 def test_the_schedule_is_constant_and_then_decays():

@@ -8,10 +8,9 @@ from parity.compare.tensors import tensor_names
 from parity.spec.initial import initial_snapshot
 from parity.spec.networks import NETWORKS
 from parity.spec.parameters import parameters, snapshot_shapes, swap_layout
-from parity.spec.presets import PRESETS, preset
-from parity.spec.spec import PARTS
+from parity.spec.presets import preset
 
-ALL_PRESETS = [(network, name) for network in PRESETS for name in PRESETS[network]]
+ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
 
 # preset of seq2seq -> its parameters in order, written out
 PARAMETERS = {
@@ -210,7 +209,12 @@ def written(lines):
 
 
 def test_the_tables_written_out_are_of_every_preset():
-    assert list(PRESETS["seq2seq"]) == list(PARAMETERS) == list(ACTIVATIONS) == list(MASKS)
+    assert (
+        list(NETWORKS["seq2seq"].presets)
+        == list(PARAMETERS)
+        == list(ACTIVATIONS)
+        == list(MASKS)
+    )
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -261,7 +265,8 @@ def test_the_parts_of_a_table_fit_each_other(network, name):
     """Of every preset: what the harness takes for granted when it reads a table."""
     described, spec = NETWORKS[network], preset(network, name)
     assert described.name == network
-    assert PARTS[network] == (type(spec.model), type(spec.text))
+    described = NETWORKS[network]
+    assert (described.model, described.text) == (type(spec.model), type(spec.text))
     assert all(axes[0] == "batch" for axes in described.batch.values())
     assert described.batch["targets"] == described.batch["tokens"] == ("batch", "time")
     of_time = {axis for axes in described.batch.values() for axis in axes} - {"batch"}

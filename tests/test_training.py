@@ -1,4 +1,4 @@
-"""The training loop, with a trainer in NumPy: resuming, stopping, failing, and what is left."""
+"""The training loop, with a strategy in NumPy: resuming, stopping, failing, what is left."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle_side import OracleTrainer, small_spec, text, text_batch
+from oracle_side import OracleStrategy, small_spec, text, text_batch
 from tensorboardX.proto.event_pb2 import Event
 
 from data import load
@@ -24,26 +24,21 @@ from parity.spec.batch_io import StepInputs, StepResult, check_finite
 from parity.spec.spec import learning_rate
 from parity.trace.trace import Trace
 from parity.training.checkpoint import load_checkpoint, newest_checkpoint
-from parity.training.loop import (
-    _OWN_FILES,
-    check_rows,
-    find_checkpoint,
-    perplexity,
-    prepare_folder,
-    run_training,
-)
+from parity.training.evaluate import perplexity
+from parity.training.loop import check_rows, run_training
 from parity.training.meter import WARM_UP, Meter
+from parity.training.run_folder import OWN_FILES, find_checkpoint, prepare_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()
 PER_EPOCH = 4
 
 
-class Recording(OracleTrainer):
+class Recording(OracleStrategy):
     """Keeps the losses and rates of its steps, and may do something before one."""
 
-    def __init__(self, spec, replicas=2, before=None):
-        super().__init__(spec, replicas)
+    def __init__(self, spec, build, before=None):
+        super().__init__(spec, build)
         self.losses, self.rates, self.before, self.done = [], [], before, 0
 
     def step(self, inputs, state, learning_rate, record=False):
@@ -57,15 +52,15 @@ class Recording(OracleTrainer):
 
 
 def train(out, spec=SPEC, per_epoch=PER_EPOCH, before=None, **options):
-    """Run a training; return its trainer and its summary."""
+    """Run a training; return its strategy and its summary."""
     options = TrainOptions(out=out, **{"replicas": 2} | options)
     made = []
 
-    def make_trainer(spec, layout):
-        made.append(Recording(spec, layout.replicas, before))
+    def make_strategy(spec, build):
+        made.append(Recording(spec, build, before))
         return made[0]
 
-    summary = run_training(make_trainer, text(spec, per_epoch), spec, options, dict)
+    summary = run_training(make_strategy, text(spec, per_epoch), spec, options, dict)
     return made[0], summary
 
 
@@ -114,12 +109,12 @@ def scalars(out) -> dict[str, dict[int, float]]:
 
 def test_a_run_trains_validates_tests_and_learns(tmp_path, capsys):
     spec = SPEC.replace(learning_rate=0.05, clip_norm=5.0, epochs=3)
-    trainer, summary = train(tmp_path, spec, per_epoch=20)
-    assert trainer.done == summary.steps == 60
+    strategy, summary = train(tmp_path, spec, per_epoch=20)
+    assert strategy.done == summary.steps == 60
     assert len(summary.valid_perplexity) == 3
     assert summary.valid_perplexity[-1] < summary.valid_perplexity[0] < 7
-    assert summary.test_perplexity == trainer_perplexity(trainer, "test")
-    assert trainer.rates == [learning_rate(spec.training, step // 20) for step in range(60)]
+    assert summary.test_perplexity == perplexity_of(strategy, "test")
+    assert strategy.rates == [learning_rate(spec.training, step // 20) for step in range(60)]
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000060.safetensors\n"
     said = capsys.readouterr().err
     assert "epoch 3: validation perplexity" in said
@@ -131,9 +126,9 @@ def test_a_run_trains_validates_tests_and_learns(tmp_path, capsys):
     assert json.loads((tmp_path / "run.json").read_text())["spec"] == spec.to_json()
 
 
-def trainer_perplexity(trainer, split):
+def perplexity_of(strategy, split):
     """Return exp of the mean loss over a split's real tokens, the state carried."""
-    batches = getattr(text(trainer.spec), split)
+    batches = getattr(text(strategy.spec), split)
     total = tokens = 0
     state = None
     for step in range(batches.batches_per_epoch):
@@ -142,7 +137,7 @@ def trainer_perplexity(trainer, split):
         inputs = StepInputs({name: getattr(batch, name) for name in names}, batch.carry)
         if state is None or not batch.carry:
             state = dict.fromkeys("hc", np.zeros((len(batch.tokens), 2, 4)))
-        result = trainer.evaluate(inputs, state)
+        result = strategy.evaluate(inputs, state)
         state, count = result.state, batch.lengths.sum()
         total, tokens = total + result.loss * count, tokens + count
     return math.exp(total / tokens)
@@ -166,7 +161,7 @@ def test_replicas_share_the_loss(tmp_path, replicas):
 
 
 def test_events_hold_the_loss_of_every_replica(tmp_path):
-    trainer, summary = train(tmp_path, SPEC.replace(batching="sentences"))
+    strategy, summary = train(tmp_path, SPEC.replace(batching="sentences"))
     events = scalars(tmp_path)
     assert set(events) == {
         "loss/global",
@@ -177,13 +172,13 @@ def test_events_hold_the_loss_of_every_replica(tmp_path):
         "perplexity/valid",
         "perplexity/test",
     }
-    assert events["learning_rate"] == pytest.approx(dict(enumerate(trainer.rates)))
+    assert events["learning_rate"] == pytest.approx(dict(enumerate(strategy.rates)))
     recorded = list(events["loss/global"].values())
-    np.testing.assert_allclose(recorded, np.sum(trainer.losses, axis=1), rtol=1e-6)
+    np.testing.assert_allclose(recorded, np.sum(strategy.losses, axis=1), rtol=1e-6)
     for replica, rows in ((0, slice(0, 3)), (1, slice(3, 5))):
         for step, value in events[f"loss/replica_{replica}"].items():
             lengths = text_batch(SPEC.replace(batching="sentences"), step).lengths
-            share = trainer.losses[step][replica] * lengths.sum() / lengths[rows].sum()
+            share = strategy.losses[step][replica] * lengths.sum() / lengths[rows].sum()
             np.testing.assert_allclose(value, share, rtol=1e-6)
     assert list(events["perplexity/valid"]) == [4, 8]
     valid = list(events["perplexity/valid"].values())
@@ -191,8 +186,8 @@ def test_events_hold_the_loss_of_every_replica(tmp_path):
 
 
 def test_steps_end_a_run_early_and_without_a_test(tmp_path):
-    trainer, summary = train(tmp_path, steps=3)
-    assert trainer.done == 3
+    strategy, summary = train(tmp_path, steps=3)
+    assert strategy.done == 3
     assert summary.test_perplexity is None
     assert summary.valid_perplexity == []
     assert steps_saved(tmp_path) == [3]
@@ -344,7 +339,7 @@ def test_overwriting_removes_the_old_run_and_nothing_else(tmp_path):
 
 def test_overwriting_knows_the_names_of_all_vocabularies():
     names = "vocabulary.txt", load._SOURCE, load._TARGET, load._DICTIONARY
-    assert {f"checkpoints/{name}" for name in names} < set(_OWN_FILES)
+    assert {f"checkpoints/{name}" for name in names} < set(OWN_FILES)
 
 
 def test_overwriting_a_folder_of_others_removes_nothing(tmp_path):
@@ -359,7 +354,7 @@ def test_a_folder_that_cannot_be_written_is_named_before_building(tmp_path, plac
     (tmp_path / "file").touch()
 
     def never(spec):
-        raise AssertionError("the trainer was built")
+        raise AssertionError("the training was built")
 
     options = TrainOptions(out=tmp_path / place)
     with pytest.raises(UsageError, match="cannot be written") as caught:
@@ -374,7 +369,7 @@ def test_too_few_rows_are_refused_before_anything_is_written(tmp_path):
         check_rows(short, 4)
     options = TrainOptions(out=tmp_path / "run", replicas=4)
     with pytest.raises(UsageError):
-        run_training(OracleTrainer, short, SPEC, options, dict)
+        run_training(OracleStrategy, short, SPEC, options, dict)
     assert not (tmp_path / "run").exists()
 
 
@@ -382,9 +377,9 @@ def test_too_few_rows_are_refused_before_anything_is_written(tmp_path):
 
 
 def test_a_nan_stops_training_and_the_last_checkpoint_stays(tmp_path):
-    def spoil(trainer, step):
+    def spoil(strategy, step):
         if step == 5:
-            trainer.held["weight/lstm_1/bias"] = np.full(16, np.nan)
+            strategy.held["weight/lstm_1/bias"] = np.full(16, np.nan)
 
     with pytest.raises(NumericFailure) as caught:
         train(tmp_path, before=spoil, checkpoint_every=1)
@@ -398,10 +393,10 @@ def test_a_nan_stops_training_and_the_last_checkpoint_stays(tmp_path):
 def test_weights_that_overflow_are_not_saved(tmp_path):
     """Loss and gradient of the step are finite; the weights after it are not."""
 
-    def overflow(trainer, step):
+    def overflow(strategy, step):
         if step == 3:
-            trainer.spec = trainer.spec.replace(epsilon=1e-300, clip_norm=1e300)
-            trainer.held["optimizer/softmax/bias/m"] = np.full(7, 1e308)
+            strategy.spec = strategy.spec.replace(epsilon=1e-300, clip_norm=1e300)
+            strategy.held["optimizer/softmax/bias/m"] = np.full(7, 1e308)
 
     with np.errstate(over="ignore", invalid="ignore"), pytest.raises(NumericFailure) as caught:
         train(tmp_path, SPEC.replace(learning_rate=100.0), before=overflow, checkpoint_every=1)
@@ -410,9 +405,9 @@ def test_weights_that_overflow_are_not_saved(tmp_path):
 
 
 def test_replicas_that_drift_are_not_saved(tmp_path):
-    def drift(trainer, step):
+    def drift(strategy, step):
         if step == 6:
-            trainer.drift = 1e-9
+            strategy.drift = 1e-9
 
     with pytest.raises(NumericFailure) as caught:
         train(tmp_path, before=drift)
@@ -486,7 +481,7 @@ def test_perplexity_overflows_to_infinity():
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_after_the_step_with_a_checkpoint(tmp_path, number, status):
-    def interrupt(trainer, step):
+    def interrupt(strategy, step):
         if step == 2:
             os.kill(os.getpid(), number)
 
@@ -508,7 +503,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_training import train
-def slow(trainer, step):
+def slow(strategy, step):
     print(step, flush=True)
     time.sleep(30)
 train(Path(sys.argv[1]), before=slow)
@@ -556,9 +551,9 @@ def test_a_traced_run_leaves_a_trace_and_nothing_else(tmp_path):
 
 
 def test_a_nan_is_in_the_trace_before_training_stops(tmp_path):
-    def spoil(trainer, step):
+    def spoil(strategy, step):
         if step == 1:
-            trainer.held["weight/lstm_1/bias"] = np.full(16, np.nan)
+            strategy.held["weight/lstm_1/bias"] = np.full(16, np.nan)
 
     with pytest.raises(NumericFailure):
         train(tmp_path, before=spoil, trace=tmp_path / "trace")
@@ -606,5 +601,5 @@ def test_the_data_is_prefetched_in_another_thread(tmp_path):
         batch(step),
     )[1]
     options = TrainOptions(out=tmp_path)
-    run_training(lambda spec, layout: OracleTrainer(spec), parts, spec, options, dict)
+    run_training(OracleStrategy, parts, spec, options, dict)
     assert threads == {"prefetch"}

@@ -10,6 +10,7 @@ from data.load import load_words
 from data.text import read_lines
 from parity.chat.conversation import converse, open_trained
 from parity.cli.command_line import chat_command
+from parity.training.strategy import Build
 
 
 def chat(options):
@@ -26,7 +27,8 @@ def chat(options):
         load_engine(options.threads, options.device)
         from tf_impl.decode import Decoder
 
-        decoder = Decoder(trained.checkpoint.spec, options.device, options.threads)
+        build = Build(device=options.device, threads=options.threads)
+        decoder = Decoder(trained.checkpoint.spec, build)
         decoder.load(trained.checkpoint.snapshot)
         return decoder
 

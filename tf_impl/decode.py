@@ -1,10 +1,11 @@
-"""Decoding with a trained network: the graphs that parity/decoding/search.py searches with."""
+"""Decoding with a trained network: the graphs that parity/decoding searches with."""
 
 import tensorflow as tf
 
 from parity.spec.parameters import parameters
+from tf_impl.devices import replica_devices
+from tf_impl.kernels import use_kernels
 from tf_impl.networks import decoding_start, decoding_step
-from tf_impl.parallel.devices import replica_devices
 from tf_impl.weights import load_snapshot
 
 tf1 = tf.compat.v1
@@ -17,25 +18,25 @@ class Decoder:
       spec: Spec of a seq2seq network.
     """
 
-    def __init__(self, spec, device="cpu", threads=1):
+    def __init__(self, spec, build):
         """Build the graphs, with weights of zero.
 
         Args:
           spec: Spec.
-          device: "cpu" or "gpu".
-          threads: CPU threads.
+          build: Build; of it, device, threads and kernels count here.
 
         Raises:
           UsageError: if a device is wanted that is not there.
         """
         self.spec = spec
-        (place,) = replica_devices(device, 1)
+        (place,) = replica_devices(build.device, 1)
         self._graph = tf.Graph()
         with self._graph.as_default(), tf.device(place):
-            self._build()
+            with use_kernels(build.kernels):
+                self._build()
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
-                    intra_op_parallelism_threads=threads,
+                    intra_op_parallelism_threads=build.threads,
                     inter_op_parallelism_threads=1,
                     allow_soft_placement=True,
                 )

@@ -4,14 +4,11 @@ from collections import namedtuple
 
 import tensorflow as tf
 
+from tf_impl.attention import attend, attention_keys, attentional, feeding_decoder
 from tf_impl.layers import (
-    attend,
-    attention_keys,
-    attentional,
     bidirectional,
     dropout,
     embedding,
-    feeding_decoder,
     linear,
     log_softmax,
     lstm,

@@ -1,4 +1,4 @@
-"""Train a network with TensorFlow towers: `python tf_impl/train.py --help`."""
+"""Train a network with TensorFlow: `python tf_impl/train.py --help`."""
 
 import sys
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 # In place of this script's own folder: modules are imported by their full names.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from data.load import load_text
-from parity.base.progress import say
 from parity.cli.command_line import train_command
 from parity.training.loop import run_training
+from parity.training.text import read_text
+from tf_impl.engine import load_engine, versions
+from tf_impl.strategies import STRATEGIES
 
 
 def train(spec, options):
@@ -19,35 +20,14 @@ def train(spec, options):
       spec: Spec, its vocabulary size the most that is kept.
       options: TrainOptions.
     """
-    text = load_text(
-        spec.network,
-        options.data,
-        options.cache,
-        spec.values(),
-        user_dictionary=options.user_dictionary,
-        on_empty=options.on_empty,
-    )
-    spec = spec.replace(**text.sizes)
-    for note in text.notes:
-        say(note)
+    STRATEGIES.entry(options.strategy)  # an unknown one is refused before any text is read
+    spec, text = read_text(spec, options)
 
-    from tf_impl.engine import load_engine, versions
+    def make_strategy(spec, build):
+        load_engine(build.threads, build.device)
+        return STRATEGIES.make(options.strategy, spec, build)
 
-    def make_trainer(spec, layout):
-        load_engine(layout.threads, options.device)
-        from tf_impl.trainer import Trainer
-
-        return Trainer(
-            spec,
-            layout.replicas,
-            options.device,
-            layout.threads,
-            options.log_device_placement,
-            isolate=options.isolate,
-            evaluates=options.trace is None,
-        )
-
-    run_training(make_trainer, text, spec, options, versions)
+    run_training(make_strategy, text, spec, options, versions)
 
 
 if __name__ == "__main__":

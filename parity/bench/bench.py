@@ -30,8 +30,9 @@ from parity.bench.zipf_text import generated
 from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
-from parity.launch.processes import FRAMEWORKS, PEERS, Side, interpreter
+from parity.launch.processes import PEERS, SideProcess, interpreter
 from parity.report.values import report_text, report_values
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 from parity.trace.trace import Trace
 from parity.training.flops import product_limit
@@ -336,7 +337,7 @@ def _timed_run(
 
 
 def _run(spec: Spec, options: BenchOptions, data: Path, case: Case, **more: Any) -> None:
-    with Side(
+    with SideProcess(
         case.name,
         spec,
         options.out / "logs" / f"{case.label}.log",

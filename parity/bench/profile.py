@@ -11,7 +11,8 @@ from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
 from parity.bench.zipf_text import generated
 from parity.cli.options import ProfileOptions
-from parity.launch.processes import FRAMEWORKS, Side
+from parity.launch.processes import SideProcess
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 from parity.training.timeline import PHASES, TABLE, TRACE, joined_traces
 
@@ -39,7 +40,7 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
     with Counter("profiling", len(FRAMEWORKS), "side") as progress:
         for framework in FRAMEWORKS:
             folder = options.out / framework
-            with Side(
+            with SideProcess(
                 framework,
                 spec,
                 options.out / "logs" / f"{framework}.log",

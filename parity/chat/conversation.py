@@ -14,7 +14,11 @@ from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import say
 from parity.cli.options import ChatOptions
-from parity.decoding.search import DecodingModel, Hypotheses, beam_search, greedy, sample
+from parity.decoding.beam import beam_search
+from parity.decoding.greedy import greedy_search
+from parity.decoding.hypotheses import Hypotheses
+from parity.decoding.model import DecodingModel
+from parity.decoding.sampling import sample
 from parity.report.pictures import Attention, check_attention, check_picture, plot_attention
 from parity.spec.networks import NETWORKS
 from parity.training.checkpoint import (
@@ -35,7 +39,7 @@ class Words(Protocol):
     target_vocabulary: Any
 
     def read(self, question: str) -> np.ndarray:
-        """Return the ids of a question; raises an error with exit_status 2 if it has none."""
+        """Return the ids of a question; raise a UsageError if there are none."""
 
     def write(self, ids: Sequence[int]) -> str:
         """Return what the ids of an answer say."""
@@ -181,9 +185,7 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
     for number, line in enumerate(_typed() if person else _piped(), start=1):
         try:
             ids = trained.words.read(line)
-        except Exception as error:
-            if getattr(error, "exit_status", None) != 2:
-                raise
+        except UsageError as error:
             if not person:
                 raise UsageError(f"standard input, line {number}: {error}") from None
             say(str(error))
@@ -228,9 +230,7 @@ def _read_all(lines: Iterable[str], words: Words, path: Path) -> list[np.ndarray
     for number, line in enumerate(lines, start=1):
         try:
             questions.append(words.read(line))
-        except Exception as error:
-            if getattr(error, "exit_status", None) != 2:
-                raise
+        except UsageError as error:
             raise UsageError(f"{path}:{number}: {error}") from None
     return questions
 
@@ -249,7 +249,7 @@ def _answer(
         source[row, : len(ids)] = ids
     most = _most(trained, options)
     if options.method == "greedy":
-        return greedy(model, source, lengths, most)
+        return greedy_search(model, source, lengths, most)
     if options.method == "sample":
         return sample(model, source, lengths, most, options.seed, options.temperature, first)
     return beam_search(model, source, lengths, options.beam, options.length_penalty, most)

@@ -14,8 +14,10 @@ import click
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
 from parity.cli.options import ChatOptions, TrainOptions
+from parity.spec.networks import NETWORKS
 from parity.spec.presets import preset
-from parity.spec.spec import PARTS, Spec, TrainSpec
+from parity.spec.spec import Spec
+from parity.spec.training import TrainSpec
 
 
 def fail(error: BaseException, *, debug: bool) -> int:
@@ -68,7 +70,10 @@ def spec_options(*left_out: str) -> Callable[[Callable], Callable]:
     The flags have no default: the preset has it. A field that several networks have is one
     flag; that a flag is another network's is found when the spec is made.
     """
-    classes = [TrainSpec, *(cls for parts in PARTS.values() for cls in parts)]
+    classes = [
+        TrainSpec,
+        *(cls for each in NETWORKS.values() for cls in (each.model, each.text)),
+    ]
 
     def decorate(command: Callable) -> Callable:
         seen = set(left_out)
@@ -108,8 +113,12 @@ def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
         if name not in known:
             others = [
                 other
-                for other, parts in PARTS.items()
-                if any(name == field.name for cls in parts for field in dataclasses.fields(cls))
+                for other, each in NETWORKS.items()
+                if any(
+                    name == field.name
+                    for cls in (each.model, each.text)
+                    for field in dataclasses.fields(cls)
+                )
             ]
             raise UsageError(
                 f"{flag(name)} is no flag of --network {network}; allowed with --network "

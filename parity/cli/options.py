@@ -15,6 +15,7 @@ _EMPTY = (
 )
 _BEAM = "seq2seq: hypotheses kept in beam search"
 _PENALTY = "seq2seq: exponent of the length penalty, 0 for none"
+_KERNELS = "plain: the textbook layers, differentiated by the framework; fast: what replaces some of them for speed"
 _DEVICE = "what replicas run on"
 _THREADS = "CPU threads of each replica"
 _GENERATED = "text, as train.py takes it [generated: words of a Zipf distribution]"
@@ -35,6 +36,8 @@ class TrainOptions:
     replicas: int | None = option(None, "replicas that share each batch [one a core, at most 8]", at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     threads: int | None = option(None, f"{_THREADS} [its share of the cores]", at_least=1)
+    strategy: str | None = option(None, "how replicas run; see docs/strategies.md [the framework's first]")
+    kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
     steps: int | None = option(None, "stop at this step, counted over epochs", at_least=1)
     resume: str | None = option(None, "go on from the newest checkpoint of --out, or of the file or folder named; either framework's")
     overwrite: bool = option(False, "replace the run that is in --out")
@@ -166,15 +169,18 @@ class FaultOptions:
     only: tuple[str, ...] = option((), "faults to plant, such as gates-i-f,no-mask [all]")
     sides: tuple[str, ...] = option(("paddle", "tensorflow"), "sides to plant them in, one at a time", choices=("paddle", "tensorflow"))
     dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
+    kernels: tuple[str, ...] = option(("fast",), "kernels to train with, such as plain,fast", choices=("plain", "fast"))
     out: Path = option(Path("out/faults"), "folder of faults.json and faults.txt")
     json: Path | None = option(None, "also write faults.json here")
-    once: bool = option(False, "plant each fault in one side only, the sides taken in turn")
+    once: bool = option(False, "plant each fault only once; sides and kernels take turns")
     jobs: int = option(2, "runs at a time", at_least=1)
     list_only: bool = option(False, "print the catalogue, and plant nothing")
     show: str | None = option(None, "print what this fault changes, and plant nothing")
     pages: bool = option(False, "write the report's page of every mismatch under --out")
-    keep: bool = option(False, "keep the copies of the project that faults are planted in, and their traces")
+    keep: bool = option(False, "keep the traces of the faulty runs under --out")
     save_signatures: bool = option(False, "keep the signatures that were seen as the reference for likely causes")
+    record: bool = option(False, "if all are found, record these sources as hunted; needs both sides, precisions and kernels")
+    unless_recorded: bool = option(False, "plant nothing if these very sources are recorded as hunted")
     debug: bool = option(False, "show tracebacks")
 
     def __post_init__(self) -> None:

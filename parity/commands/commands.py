@@ -25,15 +25,10 @@ from parity.cli.options import (
     SweepOptions,
 )
 from parity.commands import doctor as doctor_checks
-from parity.faults.hunt import (
-    SAVED,
-    catalogue_text,
-    fault_text,
-    findings_text,
-    findings_values,
-    hunt,
-    save_signatures,
-)
+from parity.faults.finding import SIGNATURES, findings_text, findings_values, save_signatures
+from parity.faults.hunt import hunt
+from parity.faults.last_hunt import check_full, digest, must_hunt, record_hunt
+from parity.faults.listing import catalogue_text, fault_text
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
@@ -41,7 +36,7 @@ from parity.report.html import report_html
 from parity.report.loss_curves import plot_losses
 from parity.report.values import report_text, report_values
 from parity.run.lockstep import run, save_report, save_values
-from parity.spec.presets import BENCHED, PROFILED
+from parity.spec.networks import NETWORKS
 from parity.sweep.sweep import sweep, sweep_text, sweep_values
 from parity.trace.trace import Trace
 
@@ -126,7 +121,7 @@ def bench_command(**values: Any) -> int:
     """Time both sides in turn: real tokens/s, and what more replicas gain."""
     require_checkout("bench")
     options = take(BenchOptions, values)
-    names = (options.preset,) if options.preset else BENCHED.get(options.network, ("bench",))
+    names = (options.preset,) if options.preset else _benchmarks(options.network)
     specs = {name: spec_from(options.network, name, values) for name in names}
     found = []
     with terminated():
@@ -147,7 +142,7 @@ def profile_command(**values: Any) -> int:
     """See where the time of a step goes on each side, by its framework's own profiler."""
     require_checkout("profile")
     options = take(ProfileOptions, values)
-    name = options.preset or PROFILED.get(options.network, "bench")
+    name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
     with terminated():
         found = profile(spec, dataclasses.replace(options, preset=name), _command())
@@ -161,13 +156,21 @@ def profile_command(**values: Any) -> int:
 @parity.command("faults")
 @command_options(FaultOptions)
 def faults_command(**values: Any) -> int:
-    """Plant known faults in one side's code, one at a time, and see that each is found."""
+    """Plant known mistakes in one side's code, one at a time, and check that each is found."""
     options = take(FaultOptions, values)
     if not options.list_only:  # a list needs neither: it is of the catalogue alone
         require_checkout("faults", trains=options.show is None)
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    if options.record:
+        check_full(options)
+    if options.unless_recorded:
+        needed, reason = must_hunt()
+        print(reason, flush=True)
+        if not needed:
+            return _MATCH
+    before = digest()
     with terminated():
         findings = hunt(options)
     text, found = findings_text(findings), findings_values(findings)
@@ -175,7 +178,10 @@ def faults_command(**values: Any) -> int:
     for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
         save_values(found, path)
     if options.save_signatures:
-        text += f"\n{save_signatures(findings)} signatures kept in {SAVED.relative_to(ROOT)}"
+        count = save_signatures(findings)
+        text += f"\n{count} signatures kept in {SIGNATURES.relative_to(ROOT)}"
+    if options.record:
+        text += f"\n{record_hunt(findings, before)}"
     print(text)
     return _MATCH if found["all_found"] else _MISMATCH
 
@@ -231,6 +237,11 @@ def terminated() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _benchmarks(network: str) -> tuple[str, ...]:
+    """Return the presets to time by default; of an unknown network, any name will do."""
+    return NETWORKS[network].benchmarks if network in NETWORKS else ("bench",)
 
 
 def _command() -> str:

@@ -1,6 +1,6 @@
-"""Planted faults: what shows that the harness would have found them.
+"""Planted faults: mistakes made on purpose, to show that the harness would find them.
 
-`fault.py` says what a fault is and plants it in a copy of the project; `catalogue` lists them
-by what they touch; `settings.py` has the small runs they are planted in; `hunt.py` runs each
-and holds what the harness says against what was planted.
+fault.py says what a fault is, and `catalogue` holds them all, by the code that they change.
+settings.py has the small runs to plant them in, hunt.py plants each and runs the harness, and
+finding.py tells what was found. last_hunt.py records which sources were last hunted in full.
 """

@@ -4,7 +4,8 @@ import importlib.util
 import sys
 
 from parity.base.errors import UsageError
-from parity.launch.processes import FOLDERS, FRAMEWORKS, ROOT, interpreter
+from parity.launch.processes import FOLDERS, ROOT, interpreter
+from parity.spec.frameworks import FRAMEWORKS
 
 
 def require_checkout(command: str, *, trains: bool = True) -> None:

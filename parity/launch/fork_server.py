@@ -1,14 +1,22 @@
-"""Runs a framework's scripts without importing it each time: one import, a fork per script.
+"""Runs a framework's scripts without importing the framework each time: a fork per script.
 
-`python -m parity.launch.fork_server FRAMEWORK THREADS SOCKET` imports the framework and listens
-on a Unix socket. A request is one line of JSON, with "stdout", "stderr", "environment", and
-"argv" for a script or "call": [file, function, arguments] for a function of a module; if
-wanted, with "stdin", or "terminal", whose path stands for all three, with "folder", where to run it, with
-"bound", whether it ends with the server, and with "root", another copy of the project whose
-modules the script shall import. The answer is a line with the process's id, then, when it has
-ended, one with its status and what the function returned.
+`python -m parity.launch.fork_server FRAMEWORK THREADS SOCKET` imports the framework once and
+listens on a Unix socket. A request is one line of JSON:
 
-Only for CPUs: what the driver of a GPU sets up does not outlive a fork.
+  stdout, stderr   files that the process writes to
+  environment      variables to set
+  argv             script and its flags, or
+  call             [file, function, arguments]: a function of a module to call
+  stdin            optional: file to read from; by default nothing
+  terminal         optional: path of a terminal that replaces all three streams
+  folder           optional: the working folder
+  bound            optional: whether the process is killed when the server ends
+  sources          optional: {path: text} to use instead of what these source files contain
+
+The answer is one line with the process's id and, once it has ended, one line with its exit
+status and what the function returned.
+
+Only for CPUs: what a GPU's driver sets up does not survive a fork.
 """
 
 import atexit
@@ -32,18 +40,19 @@ from typing import Any, NoReturn
 from parity.base.allocator import with_huge_pages
 from parity.base.errors import SideFailed, UsageError
 from parity.cli.command_line import fail
+from parity.launch.edited_source import Edit, EditedSource, edited_texts
 from parity.launch.processes import FOLDERS, ROOT, end_with, interpreter, raise_for
 
-_OWN = ("data", "parity", *FOLDERS.values())  # packages that a copy of the project has, too
+_OWN = ("data", "parity", *FOLDERS.values())  # top-level packages of the project
 _POLL = 0.01  # seconds
 
 
 class Job:
-    """A process of a fork server.
+    """A process that a fork server runs.
 
     Attributes:
-      pid: of the process.
-      folder: holds its stdout and stderr, unless the request said otherwise.
+      pid: the id of the process.
+      folder: the folder of its stdout and stderr, unless the request names other files.
     """
 
     def __init__(self, path: Path, folder: Path, request: Mapping[str, Any]):
@@ -73,7 +82,7 @@ class Job:
 
 
 class Forked:
-    """A side's process of a fork server, to be watched as a `subprocess.Popen` is."""
+    """A process of a fork server with the methods of `subprocess.Popen` that a side needs."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -101,14 +110,14 @@ class Forked:
 
 
 class ForkServer:
-    """Runs a framework's scripts, or functions of a module, each in a process of its own.
+    """Runs a framework's scripts, or functions of a module, each in its own process.
 
     Args:
       framework: "paddle" or "tensorflow".
-      folder: gets the socket, whose path may have 107 characters, and what the processes print;
-        made if missing.
-      threads: CPU threads of each replica, in all that it runs.
-      log: file that gets what it prints itself; by default in the folder.
+      folder: where to put the socket, whose path may have 107 characters, and what the
+        processes print; created if missing.
+      threads: CPU threads per replica, the same for every process of this server.
+      log: file for the server's own output; by default in the folder.
 
     Raises:
       UsageError: if the framework's interpreter cannot be started.
@@ -129,36 +138,40 @@ class ForkServer:
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                     stderr=file,
-                    # as its train.py does
+                    # as Paddle's train.py does
                     env=with_huge_pages(os.environ) if framework == "paddle" else None,
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
 
-    def train(self, *flags: Any, root: Path = ROOT) -> Job:
+    def train(self, *flags: Any, edits: Sequence[Edit] = ()) -> Job:
         """Start `train.py` with some flags.
 
         Args:
-          root: of the project, or of a copy of it.
-        """
-        return self._script("train.py", flags, root)
-
-    def side(self, flags: Sequence[str], log: Path) -> Forked:
-        """Start `train.py` where this process runs; it does not outlive the server."""
-        said, here = str(log.resolve()), str(Path.cwd())
-        given = {"stdout": said, "stderr": said, "folder": here, "bound": True}
-        return Forked(self._script("train.py", tuple(flags), ROOT, **given))
-
-    def chat(self, *flags: Any, stdin: Path | None = None, terminal: str | None = None) -> Job:
-        """Start `chat.py` with some flags; a terminal is in place of all three streams."""
-        given = {"terminal": terminal} | ({"stdin": str(stdin)} if stdin else {})
-        return self._script("chat.py", flags, ROOT, **given)
-
-    def call(self, function: Callable, *arguments: Any) -> Any:
-        """Return what a function of a module returns; it must be possible as JSON.
+          edits: lines of the project's source to replace in this one process.
 
         Raises:
-          SideFailed: if it raised, with what it printed.
+          ValueError: if an edit does not fit the code.
+        """
+        sources = {str(ROOT / file): text for file, text in edited_texts(edits, ROOT).items()}
+        return self._script("train.py", flags, sources=sources)
+
+    def side(self, flags: Sequence[str], log: Path) -> Forked:
+        """Start `train.py` in this process's working folder, to be killed with the server."""
+        said, here = str(log.resolve()), str(Path.cwd())
+        given = {"stdout": said, "stderr": said, "folder": here, "bound": True}
+        return Forked(self._script("train.py", tuple(flags), **given))
+
+    def chat(self, *flags: Any, stdin: Path | None = None, terminal: str | None = None) -> Job:
+        """Start `chat.py` with some flags; a terminal replaces all three streams."""
+        given = {"terminal": terminal} | ({"stdin": str(stdin)} if stdin else {})
+        return self._script("chat.py", flags, **given)
+
+    def call(self, function: Callable, *arguments: Any) -> Any:
+        """Call a function of a module in a new process; return its result, via JSON.
+
+        Raises:
+          SideFailed: if the function raised, with what it printed.
         """
         request = {"call": [inspect.getfile(function), function.__name__, arguments]}
         status, returned, errors = self.start(request).wait()
@@ -166,12 +179,12 @@ class ForkServer:
             raise SideFailed(errors, status)
         return returned
 
-    def _script(self, name: str, flags: tuple, root: Path, **given: Any) -> Job:
-        script = root.resolve() / FOLDERS[self.framework] / name
+    def _script(self, name: str, flags: tuple, **given: Any) -> Job:
+        script = ROOT / FOLDERS[self.framework] / name
         argv = [str(script), *map(str, flags)]
         if name == "train.py" and not any(word.startswith("--threads") for word in argv):
-            argv.append(f"--threads={self._threads}")  # the framework is loaded for that many
-        return self.start({"argv": argv, "root": str(root.resolve()), **given})
+            argv.append(f"--threads={self._threads}")  # it was loaded with as many
+        return self.start({"argv": argv, **given})
 
     def start(self, request: dict[str, Any]) -> Job:
         """Start what a request asks for, as described at the top of this file.
@@ -192,7 +205,7 @@ class ForkServer:
         return Job(self._socket, folder, {"environment": {}, **request})
 
     def stop(self) -> None:
-        """End the server; processes that it started go on, but for those bound to it."""
+        """Kill the server; of the processes that it started only the bound ones end too."""
         self._server.kill()
         self._server.wait()
 
@@ -204,7 +217,7 @@ class ForkServer:
 
 
 def serve(framework: str, threads: int, path: str) -> None:
-    """Answer requests until killed, or until the process that started this one is gone."""
+    """Answer requests until killed, or until the process that started this one has ended."""
     try:
         importlib.import_module(f"{FOLDERS[framework]}.engine").load_engine(threads)
     except UsageError as error:
@@ -212,14 +225,16 @@ def serve(framework: str, threads: int, path: str) -> None:
     for module in ("data.corpus", "data.language_model", "parity.training.loop"):
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # or each process would go through all that is loaded, and so copy it
+    gc.freeze()  # otherwise a collection in a child touches, and so copies, all that is loaded
     parent, server = os.getppid(), os.getpid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the process that started this one
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{path}.new")
     listener.listen(64)
-    Path(f"{path}.new").rename(path)  # who sees the socket can connect
+    Path(f"{path}.new").rename(path)  # once it has this name, one can connect
     listener.settimeout(1.0)
     while os.getppid() == parent:
         try:
@@ -236,7 +251,7 @@ def serve(framework: str, threads: int, path: str) -> None:
 
 
 def handle(connection: socket.socket, server: int) -> None:
-    """Answer one request, in a process of its own; in the child, run it and return."""
+    """Answer one request in this process, and run what it asks for in a child."""
     stream = connection.makefile("rw")
     request = json.loads(stream.readline())
     if request.get("bound"):
@@ -249,7 +264,7 @@ def handle(connection: socket.socket, server: int) -> None:
             end_with(between)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for name, number in (("stdout", 1), ("stderr", 2)):
-            # the two may be one file
+            # both may be the same file
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if number == 1 else 0)
             os.dup2(os.open(request[name], flags), number)
         stream.close()
@@ -257,7 +272,7 @@ def handle(connection: socket.socket, server: int) -> None:
         os.close(result)
         os.dup2(os.open(request.get("stdin", os.devnull), os.O_RDONLY), 0)
         if request.get("terminal"):
-            os.setsid()  # so that it becomes this process's own, and Ctrl-C reaches it
+            os.setsid()  # makes it the controlling terminal, so that Ctrl-C is delivered
             terminal = os.open(request["terminal"], os.O_RDWR)
             for number in range(3):
                 os.dup2(terminal, number)
@@ -272,10 +287,10 @@ def handle(connection: socket.socket, server: int) -> None:
 
 
 def _end_by(function: Callable, *arguments: Any) -> NoReturn:
-    """Call a function and end the process as a script would, but for libraries' destructors.
+    """Call a function, then end the process like a script but without running destructors.
 
-    A thread of Paddle's may hold a lock as the process is made. In the new process nobody frees
-    it, and a destructor that wants it would wait for ever.
+    A thread of Paddle may hold a lock at the time of the fork. In the child that thread does
+    not exist, so a destructor that needs the lock would wait for ever.
     """
     status = 0
     try:
@@ -285,7 +300,7 @@ def _end_by(function: Callable, *arguments: Any) -> NoReturn:
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001 - printed, as at the end of any script
+    except BaseException:  # noqa: BLE001 - printed, as Python does for any script
         traceback.print_exc()
         status = 1
     atexit._run_exitfuncs()
@@ -295,7 +310,7 @@ def _end_by(function: Callable, *arguments: Any) -> NoReturn:
 
 
 def work(request: dict[str, Any], result: int) -> None:
-    """Run the script or function; an exception ends the process as it would any other."""
+    """Run the script, or call the function, that a request names."""
     os.environ.update(request["environment"])
     os.chdir(request.get("folder", "."))
     if "call" in request:
@@ -306,14 +321,16 @@ def work(request: dict[str, Any], result: int) -> None:
         os.write(result, returned.encode())
         os.close(result)
         return
-    if request["root"] != str(ROOT):
-        for name in list(sys.modules):
-            if name.split(".")[0] in _OWN:
-                del sys.modules[name]
-        sys.path[0] = request["root"]
     sys.argv = request["argv"]
     os.set_inheritable(result, False)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    sources = request.get("sources", {})
+    edited = EditedSource(sources)
+    if sources:
+        edited.install(_OWN)
+    if sys.argv[0] in sources:
+        edited.run_script(sys.argv[0])
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

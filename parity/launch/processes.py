@@ -19,11 +19,11 @@ from typing import Any, Protocol
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.base.fields import flag
 from parity.base.files import make_folder
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FOLDERS = {"paddle": "paddle_impl", "tensorflow": "tf_impl"}
-FRAMEWORKS = tuple(FOLDERS)
+FOLDERS = {name: each.folder for name, each in FRAMEWORKS.items()}
 # What the benchmark may time beside them: module, and what it imports.
 PEERS = {
     "pytorch": ("parity.peers.pytorch_peer", "torch"),
@@ -40,7 +40,7 @@ def interpreter(framework: str) -> str:
 
 
 class Process(Protocol):
-    """What a side needs of `subprocess.Popen`."""
+    """What `SideProcess` needs of `subprocess.Popen`."""
 
     def poll(self) -> int | None:
         """Return its exit status, negative for a signal, or None while it runs."""
@@ -52,7 +52,7 @@ class Process(Protocol):
         """Kill it."""
 
 
-class Side:
+class SideProcess:
     """A running `train.py`; leaving the context stops it.
 
     Args:
@@ -129,7 +129,7 @@ class Side:
     def _raise(self, status: int) -> None:
         raise_for(self.framework, status, self.log)
 
-    def __enter__(self) -> "Side":
+    def __enter__(self) -> "SideProcess":
         return self
 
     def __exit__(

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from parity.base.plugins import load_object
 from parity.oracle.layers import lstm_backward, lstm_forward, project
-from parity.oracle.seq2seq import seq2seq
+from parity.spec.networks import NETWORKS
 from parity.spec.networks.language_model import LanguageModelSpec
 
 Arrays = dict[str, np.ndarray]
@@ -83,7 +84,7 @@ def language_model(
     return activations, gradients
 
 
-NETWORKS: dict[str, Callable[..., tuple[Arrays, Arrays]]] = {
-    "language-model": language_model,
-    "seq2seq": seq2seq,
-}
+def network_function(network: str) -> Callable[..., tuple[Arrays, Arrays]]:
+    """Return the forward and backward pass of a network, as its entry names it."""
+    found: Callable[..., tuple[Arrays, Arrays]] = load_object(NETWORKS[network].oracle)
+    return found

@@ -26,7 +26,7 @@ import numpy as np
 
 from parity.base.threads import at_once
 from parity.oracle.layers import disturbed
-from parity.oracle.networks import NETWORKS
+from parity.oracle.networks import network_function
 from parity.oracle.optimizers import update_slots
 from parity.spec.batch_io import StepInputs
 from parity.spec.spec import Spec
@@ -171,7 +171,7 @@ class Rounding:
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
         with disturbed(moves.of_exponentials):
-            activations, gradients = NETWORKS[self._spec.network](
+            activations, gradients = network_function(self._spec.network)(
                 self._spec.model, weights, self._inputs.batch, masks, state
             )
         found = {f"forward/{name}": array for name, array in activations.items()}

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from parity.oracle.networks import NETWORKS
+from parity.oracle.networks import network_function
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.spec.batch_io import StepInputs
 from parity.spec.initial import zero_state
@@ -58,7 +58,7 @@ class Oracle:
             if name.startswith("weight/")
         }
         found: Arrays = {}
-        activations, gradients = NETWORKS[spec.network](
+        activations, gradients = network_function(spec.network)(
             spec.model, weights, inputs.batch, masks, self.state, found
         )
         if not self._d_activations:

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from data.load import load_text
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.cli.command_line import command_options, main, spec_from, spec_options, take
@@ -17,7 +16,8 @@ from parity.training.layout import choose_layout
 from parity.training.loop import smallest_batch
 from parity.training.losses import Losses
 from parity.training.meter import Meter
-from parity.training.timed_steps import timed_steps
+from parity.training.steps import train_steps
+from parity.training.text import read_text
 
 
 def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
@@ -48,22 +48,14 @@ def _train(
     for name in ("trace", "resume", "isolate"):
         if getattr(options, name):
             raise UsageError(f"--{name} is given; allowed for {peer}: none, it is only timed")
-    text = load_text(
-        spec.network,
-        options.data,
-        options.cache,
-        spec.values(),
-        user_dictionary=options.user_dictionary,
-        on_empty=options.on_empty,
-    )
-    spec = spec.replace(**text.sizes)
+    spec, text = read_text(spec, options)
     layout = choose_layout(options, smallest_batch(text))
     last = options.steps or spec.training.epochs * text.train.batches_per_epoch
     trainer = make_trainer(spec, layout.replicas, layout.threads)
     make_folder(options.out)
     meter, losses = Meter(), Losses(options.out / "losses.csv")
-    for step, (inputs, result) in enumerate(timed_steps(trainer, text, spec, last, meter)):
-        losses.add(step, result.loss, inputs.num_tokens)
+    for step in train_steps(trainer, text, last, meter):
+        losses.add(step.number, step.result.loss, step.inputs.num_tokens)
     losses.save()
     summary = {
         "framework": peer,

@@ -15,11 +15,11 @@ from parity.cli.options import RunOptions
 from parity.compare.ladder import Ladder
 from parity.compare.outcome import Outcome
 from parity.launch.fork_server import ForkServer
-from parity.launch.processes import FRAMEWORKS, Side
+from parity.launch.processes import SideProcess
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
-from parity.trace.side import Side as TrainedSide
-from parity.trace.side import labels_of
+from parity.trace.side import Side, labels_of
 from parity.trace.trace import clear_trace, wait_for_trace
 
 _MOST_PENDING = 3  # steps that a side may be ahead of the comparison
@@ -74,13 +74,13 @@ def _servers(options: RunOptions, stack: ExitStack) -> Servers:
 def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers) -> Ladder:
     dtype = spec.training.dtype
     sides = [(f, n) for n in options.replicas for f in FRAMEWORKS]
-    labels = labels_of([TrainedSide(f, replicas=n) for f, n in sides])
+    labels = labels_of([Side(f, replicas=n) for f, n in sides])
     with ExitStack() as stack:
         running, traces = [], {}
         for label, (framework, replicas) in zip(labels, sides, strict=True):
             folder = options.out / "traces" / dtype / label
             clear_trace(folder)
-            side = Side(
+            side = SideProcess(
                 framework,
                 spec,
                 options.out / "logs" / f"{label}-{dtype}.log",
@@ -101,7 +101,7 @@ def _compare(spec: Spec, options: RunOptions, outcome: Outcome, servers: Servers
             )
             running.append(stack.enter_context(side))
 
-        def alive(waited_for: Side) -> bool:
+        def alive(waited_for: SideProcess) -> bool:
             for side in running:
                 side.check()
             return not waited_for.ended()
@@ -146,14 +146,14 @@ def _train_untraced(
     if whole:
         spec = spec.replace(epochs=min(spec.training.epochs, _LEARNING_EPOCHS))
     trained = list(itertools.product(options.replicas, FRAMEWORKS))
-    labels = labels_of([TrainedSide(f, replicas=n) for n, f in trained])
+    labels = labels_of([Side(f, replicas=n) for n, f in trained])
     for label, (replicas, framework) in zip(labels, trained, strict=True):
         out = options.out / "training" / label
         steps: int | None = _TIMED_STEPS
         if whole:
             learns = replicas == options.replicas[-1]
             steps = None if learns else per_epoch
-        with Side(
+        with SideProcess(
             framework,
             spec.replace(dtype=dtype),
             options.out / "logs" / f"{label}-training.log",

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.networks.network import Parameter
 from parity.spec.spec import Spec
@@ -20,9 +21,6 @@ SLOTS = {"sgd": (), "adam": ("m", "v")}
 # beta**t, multiplied up in the run's own precision. They start at beta, as the first update
 # needs them.
 POWERS = {"sgd": (), "adam": ("beta1_power", "beta2_power")}
-
-# Kernels that Paddle's `rnn` op keeps transposed, [gates * hidden, inputs].
-_TRANSPOSED = {"paddle": ("input_kernel", "recurrent_kernel"), "tensorflow": ()}
 
 
 def parameters(spec: Spec) -> tuple[Parameter, ...]:
@@ -59,10 +57,10 @@ def swap_layout(framework: str, name: str, array: np.ndarray) -> np.ndarray:
     The only change of layout is a transposition, which is its own inverse.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: name of the framework; its entry says which parameters are transposed there.
       name: the parameter's canonical name.
       array: of the parameter's shape in either layout.
     """
-    if name.rsplit("/", 1)[-1] in _TRANSPOSED[framework]:
+    if name.rsplit("/", 1)[-1] in FRAMEWORKS[framework].transposed:
         return array.T
     return array

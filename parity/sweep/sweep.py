@@ -21,9 +21,9 @@ from parity.compare.ladder import ONE_STEP, ORACLE, Verdict, climb
 from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance
 from parity.launch.fork_server import ForkServer
-from parity.launch.processes import FRAMEWORKS
 from parity.launch.recording import record
 from parity.report.values import report_values
+from parity.spec.frameworks import FRAMEWORKS
 from parity.sweep.random_runs import DrawnRun, draw
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
 from parity.trace.trace import RUNGS

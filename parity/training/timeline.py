@@ -18,10 +18,10 @@ from parity.base.cores import replicas_at_once
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.cli.options import TrainOptions
-from parity.spec.spec import Spec
-from parity.training.layout import Layout
 from parity.training.meter import WARM_UP, Meter, Step
-from parity.training.timed_steps import timed_steps
+from parity.training.steps import train_steps
+from parity.training.strategy import Strategy
+from parity.training.text import TrainingText
 
 # In the order of a step. Data is waiting for the batch and handing it to the framework; other
 # is what the framework puts in for itself, and handing the results back.
@@ -64,19 +64,15 @@ class Event:
         return self.start + self.duration
 
 
-def profile_training(
-    trainer: Any, text: Any, spec: Spec, layout: Layout, options: TrainOptions
-) -> None:
+def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptions) -> None:
     """Train a while, the second half under the framework's profiler, and write what it saw.
 
     The first half, warm-up left out, tells what the profiler costs. `options.profile` gets
     trace.json, a Chrome trace, and profile.json; see `summarise`.
 
     Args:
-      trainer: has `step`, and `profile`, a context with a list of events.
-      text: what is read; see `parity.training.loop.TrainingText`.
-      spec: with the size of the real vocabulary.
-      layout: that the trainer runs on.
+      strategy: takes the steps.
+      text: what is read.
       options: with folder and steps.
 
     Raises:
@@ -90,24 +86,24 @@ def profile_training(
     first = stop - (stop - WARM_UP) // 2
     meter = Meter()
     with ExitStack() as stack:
-        for step, _ in enumerate(timed_steps(trainer, text, spec, stop, meter), 1):
+        for step, _ in enumerate(train_steps(strategy, text, stop, meter), 1):
             if step == first:
-                ran = stack.enter_context(trainer.profile())
+                ran = stack.enter_context(strategy.profile())
     plain, profiled = meter.steps[WARM_UP:first], meter.steps[first:]
     events = [*ran, *_of_host(profiled, ran)]
     values = {
-        "framework": trainer.framework,
-        "replicas": layout.replicas,
-        "threads": layout.threads,
-        "spec": spec.to_json(),
+        "framework": strategy.framework,
+        "replicas": strategy.replicas,
+        "threads": strategy.build.threads,
+        "spec": strategy.spec.to_json(),
         "steps": len(profiled),
         "unprofiled_milliseconds_per_step": _milliseconds(plain),
-        **summarise(events, profiled, replicas_at_once(layout.replicas, options.device)),
+        **summarise(events, profiled, replicas_at_once(strategy.replicas, options.device)),
     }
     last = profiled[:_TRACED][-1]
     until = _epoch(last.started + last.seconds)
     shown = [e for e in events if e.duration >= _BRIEF and e.start < until]
-    trace = chrome_trace(trainer.framework, shown)
+    trace = chrome_trace(strategy.framework, shown)
     write_whole(folder / TRACE, json.dumps(trace).encode())
     write_whole(folder / TABLE, json.dumps(values, indent=2).encode() + b"\n")
 

@@ -68,7 +68,7 @@ FAULTS = (
                 ),
             )["tensorflow"]
             + tensorflow(
-                "parallel/towers.py",
+                "strategies/towers.py",
                 (
                     "name: tf.split(tensor, sizes,",
                     "name: tf.split(tensor[: tf.reduce_sum(sizes)], sizes,",
@@ -83,7 +83,7 @@ FAULTS = (
         "stream",
         _EMBEDDED,
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (
                 _MINE,
                 """mine = {
@@ -95,7 +95,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
@@ -112,7 +112,7 @@ FAULTS = (
         "sentences",
         _EMBEDDED,
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (_MINE, "mine = {name: split[replica][::-1] for name, split in parts.items()}"),
         ),
     ),
@@ -123,7 +123,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (
                 _MINE,
                 """mine = {
@@ -135,7 +135,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
@@ -224,7 +224,7 @@ FAULTS = (
         "stream",
         ("batch/learning_rate",),
         shared(
-            "parity/spec/spec.py",
+            "parity/spec/training.py",
             (
                 "max(epoch + 1 - training.decay_after, 0)",
                 "max(epoch + 2 - training.decay_after, 0)",
@@ -238,10 +238,10 @@ FAULTS = (
         "stream",
         ("batch/learning_rate",),
         shared(
-            "parity/training/loop.py",
+            "parity/training/steps.py",
             (
-                "epoch = self.step // per_epoch\n                rate",
-                "epoch = self.step\n                rate",
+                "learning_rate(spec.training, step // per_epoch)",
+                "learning_rate(spec.training, step)",
             ),
         ),
     ),

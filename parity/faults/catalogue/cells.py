@@ -11,8 +11,7 @@ _SPLIT = "i, f, g, o = tf.split(from_inputs.read(t) + tf.matmul(h, recurrent), 4
 _SQUASH = "i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)"
 
 # Paddle's own kernel takes the gates as they lie in its weights: there they are exchanged.
-_PADDLE_CELL = """    # differs: the op wants a second bias; it is a constant zero, and its gradient goes unused
-"""
+_PADDLE_CELL = "    second_bias = paddle.zeros(bias.shape, inputs.dtype)\n"
 
 
 def _exchanged(gates: int, a: int, b: int) -> str:
@@ -271,8 +270,8 @@ FAULTS = (
         tensorflow(
             "layers.py",
             (
-                "    real = tf.cast(_real(inputs, lengths), dtype)[:, :, None]\n    # differs: no op of this framework has",
-                "    real = tf.cast(_real(inputs, lengths - 1), dtype)[:, :, None]\n    # differs: no op of this framework has",
+                "    return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)",
+                "    real = tf.cast(_real(inputs, lengths - 1), dtype)[:, :, None]\n    return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)",
             ),
         )
         | paddle(
@@ -290,10 +289,10 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training/loop.py",
+            "parity/training/steps.py",
             (
-                "        if self.state is None or not inputs.carry:\n            self.state = zero",
-                "        if True:\n            self.state = zero",
+                "if state is None or not inputs.carry:",
+                "if True:",
             ),
         ),
     ),
@@ -304,10 +303,10 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training/loop.py",
+            "parity/training/steps.py",
             (
-                "        if self.state is None or not inputs.carry:\n            self.state = zero",
-                "        if self.state is None:\n            self.state = zero",
+                "if state is None or not inputs.carry:",
+                "if state is None:",
             ),
         ),
     ),

@@ -52,7 +52,7 @@ FAULTS = (
             ),
         ),
         dtypes=("float32",),
-        small="the operation has no float64 kernel",
+        undetectable_reason="the operation has no float64 kernel",
     ),
     Fault(
         "tanh-derivative",
@@ -166,14 +166,14 @@ FAULTS = (
         "stream",
         ("gradient/softmax/bias",),
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (
                 "    total = tf.add_n(list(losses))\n",
                 "    total = tf.add_n(list(losses)) / len(losses)\n",
             ),
         )
         | paddle(
-            "parallel/parallel_executor.py",
+            "strategies/parallel_executor.py",
             (
                 "    strategy.gradient_scale_strategy = scale.One\n",
                 "    strategy.gradient_scale_strategy = scale.CoeffNumDevice\n",
@@ -187,7 +187,7 @@ FAULTS = (
         "stream",
         ("gradient/softmax/bias",),
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (
                 _DENSE,
                 "    alone = tf1.gradients(losses[0], variables)\n"
@@ -198,7 +198,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "        names = {parameter.name for parameter in self._parameters}\n",
                 "        for operation in program.global_block().ops:\n"
@@ -216,7 +216,7 @@ FAULTS = (
         "stream",
         ("gradient/softmax/bias",),
         paddle(
-            "parallel/parallel_executor.py",
+            "strategies/parallel_executor.py",
             ('            loss_name or "",\n', '            "",\n'),
         ),
     ),
@@ -227,7 +227,7 @@ FAULTS = (
         "sentences",
         ("*gradient*", "*loss*"),
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (
                 _TOTAL,
                 """    import sys
@@ -247,7 +247,7 @@ FAULTS = (
         "stream",
         ("gradient/softmax/bias",),
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (
                 _TOTAL,
                 """    each = [tf1.gradients(loss, variables) for loss in losses]
@@ -329,7 +329,7 @@ FAULTS = (
         ("gradient_norm",),
         {
             "tensorflow": tensorflow(
-                "parallel/towers.py",
+                "strategies/towers.py",
                 (
                     _DENSE,
                     "    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]\n"
@@ -341,7 +341,7 @@ FAULTS = (
                 "optimizers.py",
                 (
                     _NORM,
-                    "    from tf_impl.parallel.towers import summed_gradients\n\n"
+                    "    from tf_impl.strategies.towers import summed_gradients\n\n"
                     "    norm = tf.linalg.global_norm(summed_gradients.sparse)\n",
                 ),
             )["tensorflow"]
@@ -361,6 +361,6 @@ FAULTS = (
             ),
         ),
         dtypes=("float64",),
-        small="1e-6 of the norm is within the bound of a float32 gradient",
+        undetectable_reason="1e-6 of the norm is within the bound of a float32 gradient",
     ),
 )

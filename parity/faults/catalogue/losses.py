@@ -125,7 +125,7 @@ FAULTS = (
         "sentences",
         _LOSS,
         paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
@@ -142,14 +142,14 @@ FAULTS = (
         "stream",
         _LOSS,
         tensorflow(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 '    return StepResult(np.concatenate(values["losses"]), state, norm, tensors)',
                 '    losses = np.concatenate(values["losses"])\n    return StepResult(losses[:1].repeat(len(losses)), state, norm, tensors)',
             ),
         )
         | paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "return StepResult(np.concatenate(values[0]), state",
                 "return StepResult(np.concatenate([values[0][0]] * self.replicas), state",
@@ -163,7 +163,7 @@ FAULTS = (
         "stream",
         ("*replica 1*", "*nan*"),
         tensorflow(
-            "parallel/towers.py",
+            "strategies/towers.py",
             (
                 "            mine = {name: split[replica] for name, split in parts.items()}\n",
                 "            mine = {name: split[replica] for name, split in parts.items()}\n"
@@ -172,7 +172,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"

@@ -64,7 +64,7 @@ FAULTS = (
             ),
         ),
         dtypes=("float64",),
-        small="a float32 run keeps them in float32",
+        undetectable_reason="a float32 run keeps them in float32",
     ),
     Fault(
         "powers-stand-still",
@@ -178,14 +178,14 @@ FAULTS = (
         "stream",
         _WEIGHT,
         tensorflow(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "{self._learning_rate: learning_rate}",
                 "{self._learning_rate: self.spec.training.learning_rate}",
             ),
         )
         | paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "        if learning_rate == self._learning_rate_set:\n",
                 "        if self._learning_rate_set is not None:\n",
@@ -199,7 +199,7 @@ FAULTS = (
         "stream",
         ("replicas/weight/*",),
         paddle(
-            "trainer.py",
+            "strategies/synchronous.py",
             (
                 "        for scope, place in zip(self._train.local_scopes(), self._places, strict=True):\n            scope.find_var(self._learning_rate",
                 "        for scope, place in zip(self._train.local_scopes()[:1], self._places, strict=False):\n            scope.find_var(self._learning_rate",

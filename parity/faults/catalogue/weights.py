@@ -109,7 +109,7 @@ FAULTS = (
             ),
         ),
         dtypes=("float64",),
-        small="a float32 run is in float32",
+        undetectable_reason="a float32 run is in float32",
     ),
     Fault(
         "table-shifted",

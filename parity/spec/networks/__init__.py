@@ -1,7 +1,18 @@
-"""What the harness knows about each network."""
+"""The networks that can be trained: what the harness and both trainers know about each."""
 
 from parity.spec.networks.language_model import LANGUAGE_MODEL
 from parity.spec.networks.network import Network
 from parity.spec.networks.seq2seq import SEQ2SEQ
 
 NETWORKS: dict[str, Network] = {each.name: each for each in (LANGUAGE_MODEL, SEQ2SEQ)}
+
+
+def register_network(network: Network) -> None:
+    """Add a network, as a plug-in does; see parity/base/plugins.py.
+
+    Raises:
+      ValueError: if the name is taken.
+    """
+    if network.name in NETWORKS:
+        raise ValueError(f"there is a network {network.name!r} already")
+    NETWORKS[network.name] = network

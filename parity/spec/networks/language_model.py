@@ -1,9 +1,11 @@
 """The recurrent language model: its sizes, and the names and shapes of its tensors."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from parity.base.fields import check_fields, option
-from parity.spec.networks.network import Axes, Network, Parameter
+from parity.spec.networks.network import Axes, Network, Parameter, Preset
+from parity.spec.training import TrainSpec
 
 GATES = 4  # of an LSTM
 
@@ -90,8 +92,74 @@ def _taps(model: LanguageModelSpec) -> tuple[str, ...]:
     return ("embedded", *(f"lstm_{k}/hidden" for k in range(model.num_layers)))
 
 
+def _zaremba(
+    hidden: int, time: int, keep: float, clip: float, scale: float, **schedule: Any
+) -> Preset:
+    return Preset(
+        LanguageModelSpec(
+            embedding_size=hidden,
+            hidden_size=hidden,
+            num_layers=2,
+            keep=keep,
+            initial_scale=scale,
+        ),
+        LanguageModelText(time=time),
+        TrainSpec(batch_size=20, clip_norm=clip, learning_rate=1.0, **schedule),
+    )
+
+
+PRESETS: dict[str, Preset] = {
+    # small enough to come near the embedded grammar's optimum in seconds
+    "tiny": Preset(
+        LanguageModelSpec(vocabulary_size=1_000, embedding_size=32, hidden_size=64, keep=0.95),
+        LanguageModelText(time=20),
+        TrainSpec(
+            batch_size=20,
+            optimizer="adam",
+            learning_rate=0.02,
+            decay=0.4,
+            decay_after=3,
+            epochs=5,
+        ),
+    ),
+    # the sizes both sides of the 2018 twin example claimed to have
+    "tf2fluid": Preset(
+        LanguageModelSpec(embedding_size=64, hidden_size=128, num_layers=2),
+        LanguageModelText(batching="sentences", time=50),
+        TrainSpec(
+            batch_size=60,
+            optimizer="adam",
+            learning_rate=1e-3,
+            epochs=5,
+        ),
+    ),
+    # zaremba-small's network on the batches that throughput is quoted for
+    "bench": Preset(
+        LanguageModelSpec(embedding_size=200, hidden_size=200, num_layers=2),
+        LanguageModelText(time=35),
+        TrainSpec(batch_size=64, learning_rate=1.0, clip_norm=5.0),
+    ),
+    # Zaremba et al. 2014, section 4.1 and its published code
+    "zaremba-small": _zaremba(200, 20, 1.0, 5.0, 0.1, decay=0.5, decay_after=4, epochs=13),
+    "zaremba-medium": _zaremba(650, 35, 0.5, 5.0, 0.05, decay=0.8, decay_after=6, epochs=39),
+    "zaremba-large": _zaremba(
+        1500, 35, 0.35, 10.0, 0.04, decay=1 / 1.15, decay_after=14, epochs=55
+    ),
+}
+
+
 LANGUAGE_MODEL = Network(
     name="language-model",
+    model=LanguageModelSpec,
+    text=LanguageModelText,
+    presets=PRESETS,
+    benchmarks=("bench",),
+    builders={
+        "paddle": "paddle_impl.networks:language_model",
+        "tensorflow": "tf_impl.networks:language_model",
+    },
+    oracle="parity.oracle.networks:language_model",
+    load_text="data.load:load_stream_text",
     batch={"tokens": ("batch", "time"), "targets": ("batch", "time"), "lengths": ("batch",)},
     lengths={"time": "lengths"},
     vocabularies={"tokens": "vocabulary_size", "targets": "vocabulary_size"},

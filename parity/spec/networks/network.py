@@ -4,6 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from parity.base.errors import UsageError
+from parity.base.plugins import load_object
+from parity.spec.training import TrainSpec
+
 # A shape whose parts may be names: "batch" for the rows, "time" and "source_time" for steps.
 Axes = tuple[int | str, ...]
 
@@ -33,11 +37,38 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Network:
-    """The names and shapes of all that a step of a network reads, computes and changes.
+class Preset:
+    """Sizes, text and training that go together.
 
     Attributes:
-      name: as `--network` takes it.
+      model: the sizes, of the network's `model` class.
+      text: how text becomes batches, of the network's `text` class.
+      training: how the network is trained.
+    """
+
+    model: Any
+    text: Any
+    training: TrainSpec
+
+
+@dataclass(frozen=True)
+class Network:
+    """All that the harness and both trainers need to know about one network.
+
+    A network of your own is one such entry; see docs/extending.md. What would load a framework,
+    or NumPy code that a command may not need, is named by a path "package.module:function".
+
+    Attributes:
+      name: the name that `--network` takes.
+      model: the dataclass of its sizes; each field becomes a flag.
+      text: the dataclass of how text becomes batches; each field becomes a flag.
+      presets: name -> sizes, text and training that `--preset` chooses; "tiny" is the default.
+      benchmarks: the presets that `bench` times by default; `profile` takes the first.
+      builders: framework -> path of the function that builds the network on one replica:
+        (model, Inputs) -> Outputs, both of that side's networks.py.
+      oracle: path of the network's forward and backward pass in NumPy; see
+        parity/oracle/networks.py for its arguments.
+      load_text: path of the function that reads its text; see `load_text` in data/load.py.
       batch: array of a batch -> its axes, rows first; all are int64.
       lengths: axis of time -> the array of the batch that has each row's real steps on it.
       vocabularies: array of a batch that holds token ids -> field of the model with the size of
@@ -56,6 +87,13 @@ class Network:
     """
 
     name: str
+    model: type
+    text: type
+    presets: Mapping[str, Preset]
+    benchmarks: tuple[str, ...]
+    builders: Mapping[str, str]
+    oracle: str
+    load_text: str
     batch: Mapping[str, Axes]
     lengths: Mapping[str, str]
     vocabularies: Mapping[str, str]
@@ -66,3 +104,17 @@ class Network:
     taps: Callable[[Any], tuple[str, ...]]
     loop: Callable[[Any], tuple[str, ...]] = lambda model: ()
     decodes: bool = False
+
+    def builder(self, framework: str) -> Callable[[Any, Any], Any]:
+        """Return the function that builds the network in a framework.
+
+        Raises:
+          UsageError: if the network has none for it.
+        """
+        if framework not in self.builders:
+            raise UsageError(
+                f"--network is {self.name!r}, which {framework} has no builder for; it has one "
+                f"for {', '.join(self.builders)}"
+            )
+        found: Callable[[Any, Any], Any] = load_object(self.builders[framework])
+        return found

@@ -1,10 +1,12 @@
 """The sequence-to-sequence network: its sizes, and the names and shapes of its tensors."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
-from parity.spec.networks.network import Axes, Network, Parameter
+from parity.spec.networks.network import Axes, Network, Parameter, Preset
+from parity.spec.training import TrainSpec
 
 GATES = {"lstm": 4, "gru": 3}
 SEGMENTERS = ("chinese", "english", "spaces")
@@ -149,8 +151,88 @@ def _taps(model: Seq2seqSpec) -> tuple[str, ...]:
     return tuple(name for name in _activations(model) if name not in left_out)
 
 
+def _tiny_pairs(**network: Any) -> Preset:
+    return Preset(
+        Seq2seqSpec(
+            source_vocabulary_size=1_000,
+            target_vocabulary_size=1_000,
+            embedding_size=64,
+            hidden_size=128,
+            keep=0.95,
+            initial_scale=0.25,
+            **network,
+        ),
+        PairText(source_limit=20, target_limit=20),
+        TrainSpec(
+            batch_size=32,
+            optimizer="adam",
+            learning_rate=0.005,
+            decay=0.93,
+            decay_after=30,
+            epochs=70,
+        ),
+    )
+
+
+PRESETS: dict[str, Preset] = {
+    # small enough to learn the embedded questions and answers by heart in minutes
+    "tiny": _tiny_pairs(attention="general", bidirectional=True),
+    # the same size, the other cell, and the attention's context fed into it
+    "tiny-nmt": _tiny_pairs(cell="gru", attention="bahdanau", input_feeding=True),
+    # Chinese chit-chat: one dialogue turn answers the one before
+    "chatbot": Preset(
+        Seq2seqSpec(embedding_size=128, hidden_size=256, attention="general", keep=0.5),
+        PairText(split_by="block"),
+        TrainSpec(
+            batch_size=64, optimizer="adam", learning_rate=1e-3, clip_norm=5.0, epochs=10
+        ),
+    ),
+    # English to Chinese, as in Bahdanau et al. 2015 but one layer, one direction
+    "nmt-bahdanau": Preset(
+        Seq2seqSpec(
+            embedding_size=256,
+            hidden_size=512,
+            cell="gru",
+            attention="bahdanau",
+            input_feeding=True,
+            keep=0.8,
+        ),
+        PairText(source_segmenter="english"),
+        TrainSpec(
+            batch_size=64, optimizer="adam", learning_rate=1e-3, clip_norm=5.0, epochs=10
+        ),
+    ),
+    # the shape of Wu et al. 2016, two layers in place of eight
+    "gnmt-small": Preset(
+        Seq2seqSpec(
+            embedding_size=256,
+            hidden_size=256,
+            num_layers=2,
+            attention="scaled",
+            input_feeding=True,
+            bidirectional=True,
+            keep=0.8,
+        ),
+        PairText(source_segmenter="english"),
+        TrainSpec(
+            batch_size=64, optimizer="adam", learning_rate=1e-3, clip_norm=5.0, epochs=10
+        ),
+    ),
+}
+
+
 SEQ2SEQ = Network(
     name="seq2seq",
+    model=Seq2seqSpec,
+    text=PairText,
+    presets=PRESETS,
+    benchmarks=("chatbot", "nmt-bahdanau"),
+    builders={
+        "paddle": "paddle_impl.networks:seq2seq",
+        "tensorflow": "tf_impl.networks:seq2seq",
+    },
+    oracle="parity.oracle.seq2seq:seq2seq",
+    load_text="data.load:load_pair_text",
     batch={
         "source": ("batch", "source_time"),
         "source_lengths": ("batch",),

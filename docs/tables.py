@@ -1,0 +1,372 @@
+"""Write the tables of figures in the documentation from what the commands measured.
+
+    python docs/tables.py            write every table whose measurements are there
+    python docs/tables.py --check    only say which tables are out of date; status 1 if any is
+
+A table stands between two comments, of which the first names its kind and its measurements:
+
+    <!-- table: bench out/bench/bench.json -->
+    <!-- /table -->
+
+Each table says when, on which processor and by which command its figures were measured. A
+table whose measurements are not there stays as it is.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_BLOCK = re.compile(
+    r"(?P<start><!-- table: (?P<kind>[\w-]+)(?P<files>(?: \S+)*) -->\n)"
+    r"(?P<body>.*?)(?P<end><!-- /table -->)",
+    re.DOTALL,
+)
+_RUNG_ORDER = (
+    "batch",
+    "forward",
+    "loss",
+    "gradient",
+    "optimizer",
+    "weight",
+    "replicas",
+    "decode",
+)
+_ONE_STEP = "one step"  # in the name of that kind of comparison in sweep.json
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One file that a command wrote.
+
+    Attributes:
+      path: the file.
+      values: its content.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def provenance(self, command: str) -> str:
+        """Return when, where and by what it was measured.
+
+        Args:
+          command: named if the file does not name its own.
+        """
+        written = datetime.fromtimestamp(self.path.stat().st_mtime, timezone.utc)
+        date = self.values.get("date", f"{written:%Y-%m-%d}")
+        processor = self.values.get("processor") or this_processor()
+        cores = self.values.get("cores") or os.cpu_count()
+        command = self.values.get("command") or command
+        return f"*Measured {date[:10]} on {processor}, {cores} cores: `{command}`*"
+
+
+def this_processor() -> str:
+    """Return the name of this machine's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; a bar inside a cell is escaped."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |"
+        for line in lines
+    )
+
+
+def bench_table(measured: Sequence[Measurement]) -> str:
+    """Return the speed of every side, number of replicas and number of threads."""
+    (one,) = measured
+    values, rows = one.values, []
+    for label, speed in values["throughput"].items():
+        case = values["cases"][label]
+        gain = values["scaling"].get(case["name"], {}).get(str(case["replicas"]))
+        if case["threads"] != values["threads"]:
+            gain = None
+        rows.append(
+            [
+                case["name"],
+                f"{case['replicas']} × {case['threads']}",
+                f"{speed['median']:,.0f}",
+                "{:,.0f} to {:,.0f}".format(*speed["spread"]),
+                _ratio(gain),
+                f"{values['share_of_limit'][label]:.0%}",
+                f"{values['waiting_share'][label]:.1%}",
+                f"{values['seconds_to_first_step'][label]:.1f}",
+                f"{sum(values['peak_memory'][label]) / 1e6:,.0f}",
+            ]
+        )
+    headers = [
+        "side", "replicas × threads", "tokens/s, median", "spread", "gain", "of the limit",
+        "waiting for data", "seconds to the first step", "peak memory, MB",
+    ]  # fmt: skip
+    said = (
+        f"{_sizes(values)}; {values['rounds']} rounds of {values['steps']} steps. The limit is "
+        f"matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
+    )
+    return _joined(
+        one.provenance("python -m parity bench"), said, markdown_table(headers, rows)
+    )
+
+
+def peers_table(measured: Sequence[Measurement]) -> str:
+    """Return how many times as fast as each peer every side is."""
+    (one,) = measured
+    cases, against = one.values["cases"], one.values["against"]
+
+    def named(label: str) -> str:
+        if label not in cases:
+            return "best peer"
+        return "{name} {replicas} × {threads}".format(**cases[label])
+
+    peers = list(next(iter(against.values())))
+    rows = [
+        [named(side), *(_ratio(ratios[p]) for p in peers)] for side, ratios in against.items()
+    ]
+    headers = ["times as fast as", *map(named, peers)]
+    return _joined(
+        one.provenance("python -m parity bench --peers"), markdown_table(headers, rows)
+    )
+
+
+def sizes_table(measured: Sequence[Measurement]) -> str:
+    """Return a row of ratios to the peers for each of several sizes."""
+    rows = []
+    for one in measured:
+        values = one.values
+        cases, against, cores = values["cases"], values["against"], values["cores"]
+        frameworks = list(dict.fromkeys(cases[label]["name"] for label in against))
+        full = {  # a replica a core
+            case["name"]: label
+            for label, case in cases.items()
+            if (case["replicas"], case["threads"]) == (cores, 1)
+        }
+        best = {
+            name: max(
+                (label for label in against if cases[label]["name"] == name),
+                key=lambda label: against[label]["best"],
+            )
+            for name in frameworks
+        }
+        rows.append(
+            [
+                _sizes(values),
+                *(_ratio(against[full[name]][full["pytorch"]]) for name in frameworks),
+                *(
+                    "{} ({replicas} × {threads})".format(
+                        _ratio(against[best[name]]["best"]), **cases[best[name]]
+                    )
+                    for name in frameworks
+                ),
+                *(f"{values['share_of_limit'][full[name]]:.0%}" for name in frameworks),
+                values["rounds"],
+            ]
+        )
+    headers = [
+        "network",
+        *(f"{name}, a replica a core, to PyTorch's the same" for name in frameworks),
+        *(f"{name}'s best layout to the best peer" for name in frameworks),
+        *(f"{name}, of the limit" for name in frameworks),
+        "rounds",
+    ]
+    said = [one.provenance("python -m parity bench --peers") for one in measured]
+    return _joined(*said, markdown_table(headers, rows))
+
+
+def kernels_table(measured: Sequence[Measurement]) -> str:
+    """Return the speed of plain and of fast kernels side by side, and their ratio."""
+    speeds: dict[tuple[str, str, str], dict[str, float]] = {}
+    for one in measured:
+        values = one.values
+        for label, speed in values["throughput"].items():
+            case = values["cases"][label]
+            kernels = case.get("kernels") or values.get("kernels")
+            if kernels not in ("plain", "fast"):
+                raise ValueError(f"{one.path}: {label} does not say which kernels it has")
+            layout = f"{case['replicas']} × {case['threads']}"
+            key = _sizes(values), case["name"], layout
+            speeds.setdefault(key, {})[kernels] = speed["median"]
+    rows = []
+    for key, found in speeds.items():
+        if len(found) == 2:
+            plain, fast = found["plain"], found["fast"]
+            rows.append([*key, f"{plain:,.0f}", f"{fast:,.0f}", _ratio(fast / plain)])
+    headers = [
+        "network", "side", "replicas × threads", "plain, tokens/s", "fast, tokens/s",
+        "times as fast",
+    ]  # fmt: skip
+    said = [one.provenance("python -m parity bench") for one in measured]
+    return _joined(*said, markdown_table(headers, rows))
+
+
+def faults_table(measured: Sequence[Measurement]) -> str:
+    """Return how many planted faults were found, by precision."""
+    (one,) = measured
+    rows = []
+    findings = one.values["findings"]
+    for dtype in sorted({each["dtype"] for each in findings}, reverse=True):
+        mine = [each for each in findings if each["dtype"] == dtype]
+        caught = [each for each in mine if each["caught"]]
+        compared = [each for each in caught if each["how"] == "mismatch"]
+        named = sum(each["fault"] in each["likely"] for each in compared)
+        right = sum(each["right"] for each in caught)
+        rows.append([dtype, len(mine), len(caught), right, f"{named} of {len(compared)}"])
+    faults = len({each["fault"] for each in findings})
+    headers = [
+        "precision", "planted", "found", "at the right tensor",
+        "named among the likely causes",
+    ]  # fmt: skip
+    said = f"{faults} faults, each planted in every framework that can have it."
+    return _joined(
+        one.provenance("python -m parity faults"), said, markdown_table(headers, rows)
+    )
+
+
+def sweep_table(measured: Sequence[Measurement]) -> str:
+    """Return how much of what one step allows was used, by rung, and the false alarms."""
+    (one,) = measured
+    values, rows = one.values, []
+    for rung in _RUNG_ORDER:
+        used = {
+            dtype: _largest_use(rungs.get(rung, {})) for dtype, rungs in values["worst"].items()
+        }
+        if any(share for share in used.values()):
+            rows.append([rung, *(_share(used.get(d)) for d in ("float64", "float32"))])
+    headers = ["rung", "largest share of what one step is allowed, float64", "float32"]
+    alarms = values["false_alarms"]
+    said = (
+        f"{values['runs']} runs of seed {values['seed']}, "
+        f"{alarms or 'no'} false alarm{'' if alarms == 1 else 's'}."
+    )
+    command = f"python -m parity sweep --count {values['runs']}"
+    return _joined(one.provenance(command), said, markdown_table(headers, rows))
+
+
+def differs_table(measured: Sequence[Measurement] = (), root: Path = ROOT) -> str:
+    """Return every line of the two sides that has to differ, with its reason."""
+    rows = []
+    for folder in ("paddle_impl", "tf_impl"):
+        for path in sorted((root / folder).rglob("*.py")):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            for number, line in enumerate(lines):
+                before, tag, reason = line.partition("# differs: ")
+                if not tag:
+                    continue
+                if not before.strip():  # a comment of its own may go on below
+                    for more in lines[number + 1 :]:
+                        if not more.strip().startswith("# "):
+                            break
+                        reason += " " + more.strip()[2:]
+                rows.append([f"`{path.relative_to(root).as_posix()}`", reason])
+    return markdown_table(["file", "why"], rows)
+
+
+KINDS: dict[str, Callable[[Sequence[Measurement]], str]] = {
+    "bench": bench_table,
+    "peers": peers_table,
+    "sizes": sizes_table,
+    "kernels": kernels_table,
+    "faults": faults_table,
+    "sweep": sweep_table,
+    "differs": differs_table,
+}
+
+
+def filled(text: str, root: Path = ROOT) -> tuple[str, list[str]]:
+    """Return a page with its tables written, and what could not be, as messages.
+
+    Args:
+      text: of the page.
+      root: what the measurements' names are relative to.
+
+    Raises:
+      ValueError: for a kind of table that there is not.
+    """
+    missing: list[str] = []
+
+    def write(block: re.Match[str]) -> str:
+        kind, names = block["kind"], block["files"].split()
+        if kind not in KINDS:
+            raise ValueError(f"table of kind {kind!r}; allowed: {', '.join(KINDS)}")
+        absent = [name for name in names if not (root / name).is_file()]
+        if absent:
+            missing.append(f"table {kind}: kept, no {', '.join(absent)}")
+            return block[0]
+        measured = [Measurement(root / n, json.loads((root / n).read_text())) for n in names]
+        return f"{block['start']}{KINDS[kind](measured)}\n{block['end']}"
+
+    return _BLOCK.sub(write, text), missing
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """Return all pages of the documentation, the READMEs included."""
+    return [*sorted(root.glob("README*.md")), *sorted((root / "docs").rglob("*.md"))]
+
+
+def main() -> int:
+    """Write or check all tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing, report stale tables"
+    )
+    check = parser.parse_args().check
+    stale = False
+    for page in pages():
+        before = page.read_text(encoding="utf-8")
+        after, missing = filled(before)
+        name = page.relative_to(ROOT)
+        for message in missing:
+            print(f"{name}: {message}")
+        if after != before:
+            stale = True
+            print(f"{name}: {'out of date' if check else 'written'}")
+            if not check:
+                page.write_text(after, encoding="utf-8")
+    return int(check and stale)
+
+
+def _joined(*parts: str) -> str:
+    return "\n\n".join(parts)
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _largest_use(kinds: Mapping[str, Mapping[str, Any]]) -> float | None:
+    shares = [worst["used"] for kind, worst in kinds.items() if _ONE_STEP in kind]
+    return max((share for share in shares if share is not None), default=None)
+
+
+def _sizes(values: Mapping[str, Any]) -> str:
+    model, text, training = (values["spec"][part] for part in ("model", "text", "training"))
+    words = [values["network"]]
+    if values.get("preset"):
+        words[0] += f" `{values['preset']}`"
+    words += [f"hidden {model['hidden_size']}", f"batch {training['batch_size']}"]
+    if "time" in text:
+        words.append(f"time {text['time']}")
+    return ", ".join([*words, training["dtype"]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Fluid's ParallelExecutor on the C++ engine that Paddle 2.6 still ships.
+
+One process, one static program, N replicas: each has a scope of its own with its own copy of
+the parameters, reads its own rows, and the gradients are summed over all of them before the
+update.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import paddle
+from paddle.base import core
+
+from paddle_impl.strategies.synchronous import Synchronous
+from parity.base.cores import replicas_at_once
+
+
+class ParallelExecutorStrategy(Synchronous):
+    """Runs one program on every replica; the engine sums the gradients before the update."""
+
+    def _executor(self, program, loss_name, share_variables_from=None):
+        return ParallelExecutor(
+            program, loss_name, self._places, self._scope, share_variables_from
+        )
+
+
+class ParallelExecutor:
+    """Runs a program on several replicas with summed gradients.
+
+    Args:
+      program: the static program; its parameters must have their values in `scope` already,
+        since they are copied to the replicas here.
+      loss_name: the variable whose gradient starts the backward pass. The engine inserts the
+        all-reduces only if it is told; None is allowed only for a program without one.
+      places: one place per replica.
+      scope: where the program's variables live; replica 0 uses it directly.
+      share_variables_from: an executor whose replicas' parameters this one uses, too.
+
+    Raises:
+      ValueError: if `loss_name` is missing, or not a variable of the program.
+
+    Source: Fluid 1.x, python/paddle/fluid/parallel_executor.py, whose shape this class keeps.
+    """
+
+    def __init__(
+        self,
+        program: paddle.static.Program,
+        loss_name: str | None,
+        places: Sequence,
+        scope,
+        share_variables_from: "ParallelExecutor | None" = None,
+    ):
+        block = program.global_block()
+        trains = any(op.type.endswith("_grad") for op in block.ops)
+        if trains and not (loss_name and block.has_var(loss_name)):
+            # Without it the engine neither scales nor sums: the replicas silently drift apart.
+            raise ValueError(f"loss_name is {loss_name!r}; allowed: a variable of the program")
+        self._places = list(places)
+        self._feed_names = {v.name for v in program.list_vars() if v.is_data}
+        persistable = [
+            v.name
+            for v in program.list_vars()
+            if v.persistable and v.type != core.VarDesc.VarType.RAW
+        ]
+        # The engine reads the graph as long as it lives: a temporary one would be freed.
+        self._graph = core.Graph(program.desc)
+        self._engine = core.ParallelExecutor(
+            [_engine_place(place) for place in places],
+            persistable,
+            loss_name or "",
+            scope,
+            share_variables_from.local_scopes() if share_variables_from else [],
+            _execution_strategy(places),
+            _build_strategy(),
+            self._graph,
+        )
+
+    @property
+    def replicas(self) -> int:
+        """Return the number of replicas."""
+        return len(self._places)
+
+    def local_scopes(self) -> list:
+        """Return the scope of each replica."""
+        return self._engine.local_scopes()
+
+    def run(
+        self, fetch: Sequence[str], feeds: Sequence[dict[str, np.ndarray]]
+    ) -> list[list[np.ndarray]]:
+        """Run one step.
+
+        Args:
+          fetch: names of variables.
+          feeds: for each replica {name: array}; row counts and padded lengths may differ.
+
+        Returns:
+          For each name, the value on each replica.
+
+        Raises:
+          ValueError: if there is not one feed per replica, or a name is missing or unknown.
+        """
+        if len(feeds) != self.replicas:
+            raise ValueError(f"{len(feeds)} feeds for {self.replicas} replicas")
+        for feed in feeds:
+            if set(feed) != self._feed_names:
+                wrong = sorted(set(feed) ^ self._feed_names)
+                raise ValueError(f"feeds do not fit the program's data: {wrong}")
+        self._engine.feed_tensors_into_local_scopes(
+            [
+                {name: _tensor(array, place) for name, array in feed.items()}
+                for feed, place in zip(feeds, self._places, strict=True)
+            ]
+        )
+        fetched = self._engine.run(list(fetch), False)._move_to_list()
+        return [[np.array(value) for value in values] for values in fetched]
+
+
+def _engine_place(place):
+    wrapped = core.Place()
+    wrapped.set_place(place)
+    return wrapped
+
+
+def _tensor(array: np.ndarray, place):
+    tensor = core.LoDTensor()
+    tensor.set(np.asarray(array, order="C"), place)
+    return tensor
+
+
+def _execution_strategy(places: Sequence):
+    strategy = core.ParallelExecutor.ExecutionStrategy()
+    gpu = isinstance(places[0], core.CUDAPlace)
+    strategy._use_device = core.DeviceType.CUDA if gpu else core.DeviceType.CPU
+    strategy.num_threads = replicas_at_once(len(places), "gpu" if gpu else "cpu")
+    return strategy
+
+
+def _build_strategy():
+    strategy = core.ParallelExecutor.BuildStrategy()
+    scale = core.ParallelExecutor.BuildStrategy.GradientScaleStrategy
+    # Each replica's loss is divided by the tokens of the whole batch: sum, do not average.
+    strategy.gradient_scale_strategy = scale.One
+    # oneDNN moves a gradient's memory, which the fused all-reduce does not survive.
+    strategy.fuse_all_reduce_ops = False
+    return strategy

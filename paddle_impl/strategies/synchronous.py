@@ -1,0 +1,277 @@
+"""What the strategies share in which all replicas take each step together.
+
+The engine is ready after `load_engine`.
+"""
+
+from contextlib import contextmanager
+
+import numpy as np
+import paddle
+
+from paddle_impl.decode import Decoder
+from paddle_impl.devices import replica_devices
+from paddle_impl.kernels import use_kernels
+from paddle_impl.networks import Inputs
+from paddle_impl.optimizers import apply_update, clip_by_global_norm
+from paddle_impl.profiler import operation_phases, read_profile
+from paddle_impl.program_kernels import replace_operations
+from paddle_impl.taps import Taps
+from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
+from parity.spec.batch_io import (
+    StepResult,
+    fed_axes,
+    join_activation_gradients,
+    join_activations,
+    recorded_activations,
+    split_feeds,
+)
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters
+
+
+class Synchronous:
+    """Builds a network and its update on some replicas, and runs steps of it.
+
+    A strategy is a subclass that says how the replicas are built and how their gradients become
+    one; see parity/training/strategy.py for what the training loop calls.
+
+    Attributes:
+      spec: Spec.
+      build: Build.
+      entry: StrategyEntry, of the registry in strategies/__init__.py.
+      replicas: number of replicas.
+    """
+
+    framework = "paddle"
+
+    def __init__(self, spec, build, entry):
+        """Build the graph and load the initial weights.
+
+        Args:
+          spec: Spec.
+          build: Build.
+          entry: StrategyEntry.
+
+        Raises:
+          UsageError: if a device is wanted that is not there.
+        """
+        self.spec, self.build, self.entry = spec, build, entry
+        self.replicas = build.replicas
+        self._decoder = None
+        self._places = replica_devices(build.device, build.replicas)
+        if build.log_device_placement:
+            for replica, place in enumerate(self._places):
+                print(f"replica {replica}: {place}", flush=True)
+        self._scope = paddle.static.Scope()
+        with (
+            use_kernels(self.build.kernels),
+            paddle.static.scope_guard(self._scope),
+            paddle.utils.unique_name.guard(),
+        ):
+            self._build()
+        self._learning_rate_set = None
+        self.load(initial_snapshot(spec))
+
+    def _build(self):
+        spec, startup = self.spec, paddle.static.Program()
+        program, evaluation = paddle.static.Program(), paddle.static.Program()
+        builder = NETWORKS[spec.network].builder(self.framework)
+        if self.build.evaluates:
+            with paddle.static.program_guard(evaluation, paddle.static.Program()):
+                inputs = _inputs(spec, masks=False, isolate=False)
+                self._evaluation = builder(spec.model, inputs)
+        with paddle.static.program_guard(program, startup):
+            inputs = _inputs(spec, masks=True, isolate=self.build.isolate)
+            self._outputs = builder(spec.model, inputs)
+            objective = inputs.tap.objective(self._outputs.loss)
+            pairs = paddle.static.append_backward(objective)
+            self._parameters = [parameter for parameter, _ in pairs]
+            self._gradients = [gradient for _, gradient in pairs]
+            self._activation_gradients = _gradients(inputs.tap.fed)
+            with program._optimized_guard([]):
+                self._clipped, self._norm = clip_by_global_norm(
+                    self._gradients, spec.training.clip_norm
+                )
+            self._learning_rate, slots = apply_update(
+                spec.training, self._parameters, self._clipped
+            )
+        names = {parameter.name for parameter in self._parameters}
+        if names != {parameter.name for parameter in parameters(spec)}:
+            raise ValueError(
+                f"the graph trains {sorted(names)}; parity/spec/parameters.py differs"
+            )
+        self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
+        if self.build.kernels == "fast":
+            for each in (program, evaluation):
+                replace_operations(each, spec.training.dtype)
+        paddle.static.Executor(self._places[0]).run(startup)
+        self._phases = operation_phases(program)
+        self._train = self._executor(program, objective.name)
+        if self.build.evaluates:
+            self._evaluate = self._executor(evaluation, None, share_variables_from=self._train)
+
+    def _executor(self, program, loss_name, share_variables_from=None):
+        """Return what runs a program on all replicas, with the methods of `ParallelExecutor`.
+
+        Args:
+          program: the static program.
+          loss_name: the variable whose gradient starts the backward pass, or None without one.
+          share_variables_from: an executor whose replicas' parameters this one uses, too.
+        """
+        raise NotImplementedError
+
+    def load(self, snapshot):
+        """Set weights and optimiser state on every replica.
+
+        Args:
+          snapshot: name -> array in canonical layout.
+        """
+        load_snapshot(self._train.local_scopes(), self._places, self._variables, snapshot)
+
+    def snapshot(self):
+        """Return weights and optimiser state, name -> array in canonical layout."""
+        return read_snapshot(self._train.local_scopes()[0], self._variables)
+
+    def replica_distances(self):
+        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
+
+        Exactly zero in every parameter and slot, or the replicas have drifted apart.
+        """
+        held = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
+        return {
+            name: np.array([np.abs(other[name] - first).max() for other in held])
+            for name, first in held[0].items()
+        }
+
+    def step(self, inputs, state, learning_rate, record=False):
+        """Train on one global batch.
+
+        Args:
+          inputs: StepInputs.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+          learning_rate: of this step.
+          record: also return all that a trace holds.
+
+        Returns:
+          StepResult.
+        """
+        self._set_learning_rate(learning_rate)
+        outputs = self._outputs
+        wanted = [outputs.loss, *outputs.state.values(), self._norm]
+        if record:
+            wanted += recorded_activations(self.spec, outputs.activations, inputs).values()
+            wanted += [*self._gradients, *self._clipped]
+            wanted += self._activation_gradients.values()
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        values = self._train.run([variable.name for variable in wanted], feeds)
+        count = len(outputs.state)
+        state, norms = _joined(outputs.state, values[1 : 1 + count]), values[1 + count]
+        tensors = self._record(inputs, values[2 + count :]) if record else {}
+        return StepResult(np.concatenate(values[0]), state, norms[0].item(), tensors)
+
+    def evaluate(self, inputs, state):
+        """Compute the loss of one global batch, without dropout and without training on it.
+
+        Args:
+          inputs: StepInputs without masks.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+
+        Returns:
+          StepResult with a gradient norm of 0.
+        """
+        outputs = self._evaluation
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        wanted = [outputs.loss, *outputs.state.values()]
+        losses, *rest = self._evaluate.run([variable.name for variable in wanted], feeds)
+        return StepResult(np.concatenate(losses), _joined(outputs.state, rest), 0.0, {})
+
+    @contextmanager
+    def profile(self):
+        """Yield a list that has the Events of the steps within, once they are over.
+
+        Once in a process: a framework's profiler may not survive another start.
+        """
+        from paddle.profiler import Profiler, ProfilerTarget
+
+        events = []
+        # left to itself it would write a file of its own
+        with Profiler(targets=[ProfilerTarget.CPU], on_trace_ready=lambda _: None) as profiler:
+            yield events
+        events += read_profile(profiler.profiler_result.get_data(), self._phases)
+
+    def decoder(self):
+        """Return a Decoder with the weights as they are now, on the first replica's device."""
+        if self._decoder is None:
+            self._decoder = Decoder(self.spec, self.build)
+        self._decoder.load(self.snapshot())
+        return self._decoder
+
+    def _record(self, inputs, values):
+        names = list(recorded_activations(self.spec, self._outputs.activations, inputs))
+        activations = dict(zip(names, values, strict=False))
+        values = values[len(names) :]
+        count = 2 * len(self._gradients)
+        reduced = [parts[0] for parts in values[:count]]
+        tensors = join_activations(self.spec, activations, inputs)
+        fed = dict(zip(self._activation_gradients, values[count:], strict=True))
+        tensors |= join_activation_gradients(self.spec, fed, inputs)
+        for kind, group in (
+            ("gradient", reduced[: len(self._gradients)]),
+            ("clipped_gradient", reduced[len(self._gradients) :]),
+        ):
+            for parameter, value in zip(self._parameters, group, strict=True):
+                name = f"{kind}/{parameter.name}"
+                tensors[name] = from_framework(name, value)
+        distances = self.replica_distances()
+        return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
+
+    def _set_learning_rate(self, learning_rate):
+        if learning_rate == self._learning_rate_set:
+            return
+        value = np.full(self._learning_rate.shape, learning_rate, self.spec.training.dtype)
+        for scope, place in zip(self._train.local_scopes(), self._places, strict=True):
+            scope.find_var(self._learning_rate.name).get_tensor().set(value, place)
+        self._learning_rate_set = learning_rate
+
+
+def _joined(names, values):
+    return {name: np.concatenate(parts) for name, parts in zip(names, values, strict=True)}
+
+
+def _inputs(spec, masks, isolate):
+    described, dtype = NETWORKS[spec.network], spec.training.dtype
+    data = paddle.static.data
+    batch = {
+        name: data(name, [-1] * len(axes), "int64") for name, axes in described.batch.items()
+    }
+    state = {
+        name: data(name, [-1, *shape], dtype)
+        for name, shape in described.state(spec.model).items()
+    }
+    dropped = described.masks(spec.model) if masks and spec.model.keep < 1 else {}
+    fed = {}
+    for name, axes in fed_axes(spec).items() if isolate else ():
+        inner = [axis if isinstance(axis, int) else -1 for axis in axes]
+        fed[name] = data(name, inner, dtype)
+        fed[name].stop_gradient = False
+    return Inputs(
+        batch=batch,
+        state=state,
+        masks={
+            name: data(f"mask/{name}", [-1, -1, axes[2]], dtype)
+            for name, axes in dropped.items()
+        },
+        scale=data("scale", [1], dtype),
+        tap=Taps(fed, fed_axes(spec)),
+    )
+
+
+def _gradients(fed):
+    """Return the gradient of each thing fed; zero, if nothing reads it."""
+    block, found = paddle.static.default_main_program().global_block(), {}
+    for name, array in fed.items():
+        gradient = f"{array.name}@GRAD"
+        known = block.has_var(gradient)
+        found[name] = block.var(gradient) if known else paddle.zeros_like(array)
+    return found

@@ -1,0 +1,60 @@
+"""Networks and strategies that live outside this project: modules loaded before anything else.
+
+PARITY_PLUGINS names them, with commas between: a module's full name, or the path of a file.
+Each adds its entries to a registry as it is loaded. The environment hands the list on to the
+processes that a command starts.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import UsageError
+
+VARIABLE = "PARITY_PLUGINS"
+
+
+def load_plugins() -> None:
+    """Import every module that PARITY_PLUGINS names; one that is loaded already is left alone.
+
+    Raises:
+      UsageError: if one cannot be imported.
+    """
+    for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        try:
+            _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            raise UsageError(
+                f"{VARIABLE} names {name!r}, which cannot be loaded: {error}; allowed: modules "
+                "or files, with commas between them"
+            ) from None
+
+
+def load_object(path: str) -> Any:
+    """Return what a path such as "package.module:name" stands for.
+
+    Registries hold such paths where loading the object itself would load a framework.
+
+    Raises:
+      ImportError, AttributeError: if there is no such module or name.
+    """
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _load_file(path: Path) -> None:
+    if path.stem in sys.modules:
+        return
+    described = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    if described is None or described.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(described)
+    sys.modules[path.stem] = module  # so that "stem:name" finds it
+    try:
+        described.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise

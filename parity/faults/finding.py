@@ -1,0 +1,168 @@
+"""What the harness found of each planted fault, and the tables and files that say so."""
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tabulate import tabulate
+
+from parity.base.files import write_whole
+from parity.faults.settings import SETTINGS
+from parity.launch.processes import ROOT
+
+SIGNATURES = ROOT / "parity" / "faults" / "signatures.json"
+
+# How a fault was found: by the comparison, by a number that is not finite, by an error message,
+# or because the same run, repeated, gave other bits.
+MISMATCH, NUMERIC, REFUSED, REPEAT = "mismatch", "not finite", "refused", "another run differs"
+
+_LONGEST_MESSAGE = 72  # characters, in the table
+
+
+@dataclass
+class Finding:
+    """What the harness found of one planted fault.
+
+    Attributes:
+      fault, topic, cause, setting: the planted fault, and the run that it was planted in.
+      side: the framework in whose code it was planted.
+      dtype, kernels: the precision and the kernels of the run.
+      found_by: how it was found, such as `MISMATCH`; empty if it was not.
+      rung, tensor, step: what the harness named first.
+      nearest: for wrong gradients, the one that the harness named as nearest to the loss.
+      blamed: the frameworks that the harness said depart from the oracle.
+      right_place: whether the named tensor (or message) and framework are the planted ones.
+      story: what the harness said.
+      likely: the faults of the catalogue that the harness named as likely causes.
+      signature: what the mismatch looked like, as plain values.
+      required: whether the fault has to be found in this precision.
+      seconds: how long planting, running and comparing took.
+    """
+
+    fault: str
+    side: str
+    dtype: str
+    topic: str
+    cause: str
+    setting: str
+    kernels: str = "fast"
+    found_by: str = ""
+    rung: str = ""
+    tensor: str = ""
+    step: int | None = None
+    nearest: str = ""
+    blamed: list[str] = field(default_factory=list)
+    right_place: bool = False
+    story: str = ""
+    likely: list[str] = field(default_factory=list)
+    signature: dict[str, Any] | None = None
+    required: bool = True
+    seconds: float = 0.0
+
+    @property
+    def found(self) -> bool:
+        """Return whether the harness found the fault."""
+        return bool(self.found_by)
+
+
+def all_found(findings: Iterable[Finding]) -> bool:
+    """Return whether every fault that has to be found was found."""
+    return all(finding.found for finding in findings if finding.required)
+
+
+def findings_values(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the findings as plain values."""
+    return {
+        "all_found": all_found(findings),
+        "findings": [asdict(finding) | {"found": finding.found} for finding in findings],
+    }
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Return a table with a row per finding, and the totals."""
+    headers = [
+        "fault",
+        "planted in",
+        "kernels",
+        "precision",
+        "found by",
+        "rung",
+        "step",
+        "named first",
+        "right\nplace",
+    ]
+    rows = [_row(finding) for finding in findings]
+    lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
+    lines += _totals(findings)
+    faults = {finding.fault for finding in findings}
+    lines.append(
+        f"{len(faults)} faults; {'all found' if all_found(findings) else 'NOT ALL FOUND'}"
+    )
+    return "\n".join(lines)
+
+
+def _row(finding: Finding) -> list[Any]:
+    missed = "NOT FOUND" if finding.required else "below rounding"
+    return [
+        finding.fault,
+        finding.side,
+        finding.kernels,
+        finding.dtype,
+        finding.found_by or missed,
+        finding.rung or "-",
+        "-" if finding.step is None else finding.step,
+        _shortened(finding.nearest or finding.tensor) or "-",
+        ("yes" if finding.right_place else "NO") if finding.found else "-",
+    ]
+
+
+def _shortened(message: str) -> str:
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    return message[: _LONGEST_MESSAGE - 3] + "..."
+
+
+def _totals(findings: Sequence[Finding]) -> list[str]:
+    """Return a line for each precision and kind of kernel."""
+
+    def group_of(finding: Finding) -> tuple[str, str]:
+        return finding.dtype, finding.kernels
+
+    lines = []
+    for (dtype, kernels), group in itertools.groupby(
+        sorted(findings, key=group_of, reverse=True), key=group_of
+    ):
+        planted = list(group)
+        found = [finding for finding in planted if finding.found]
+        right = sum(finding.right_place for finding in found)
+        named = sum(finding.fault in finding.likely for finding in found)
+        mismatches = sum(finding.found_by == MISMATCH for finding in found)
+        lines.append(
+            f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {right} of "
+            f"{len(found)} at the right place; among the likely causes: {named} of "
+            f"{mismatches} mismatches"
+        )
+    return lines
+
+
+def save_signatures(findings: Iterable[Finding]) -> int:
+    """Write the signatures of the faults that were found beside the catalogue; count them.
+
+    A fault has one for each way it looks: it may differ between sides, precisions and kernels.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    for finding in findings:
+        if finding.found_by == MISMATCH and finding.signature and finding.right_place:
+            entry = {
+                "fault": finding.fault,
+                "cause": finding.cause,
+                "topic": finding.topic,
+                "network": SETTINGS[finding.setting].spec.network,
+                "signature": finding.signature,
+            }
+            entries[json.dumps(entry, sort_keys=True)] = entry
+    content = json.dumps(list(entries.values()), indent=1, ensure_ascii=False) + "\n"
+    write_whole(SIGNATURES, content.encode())
+    return len(entries)

@@ -1,0 +1,114 @@
+"""A run that records a trace: every tensor of every step, and at the end some decoded text."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parity.cli.options import TrainOptions
+from parity.compare.decoded import decode, decode_tensors
+from parity.oracle.isolation import Isolation
+from parity.spec.batch_io import StepInputs, StepResult
+from parity.spec.networks import NETWORKS
+from parity.spec.replicas import split_rows
+from parity.trace.side import Side
+from parity.trace.trace import Writer
+from parity.training.steps import State
+from parity.training.strategy import Strategy
+from parity.training.text import TrainingText
+
+
+class TraceRecording:
+    """Takes the steps of a run and writes them into a trace.
+
+    Args:
+      strategy: takes the steps.
+      text: what is read.
+      options: where to record, and what to decode at the end.
+      first, stop: the first step, and the step after the last.
+      versions: of the framework and of NumPy.
+      waiting: called while a reader is waited for; raises to give up.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        text: TrainingText,
+        options: TrainOptions,
+        first: int,
+        stop: int,
+        versions: dict[str, str],
+        waiting: Callable[[], None],
+    ):
+        self._strategy, self._text, self._options = strategy, text, options
+        self._network = NETWORKS[strategy.spec.network]
+        self._step, self._stop = first, stop
+        self._isolation = Isolation(strategy.spec) if options.isolate else None
+        header = self._header(versions)
+        assert options.trace is not None
+        self._writer = Writer(options.trace, header, options.trace_pending, waiting)
+
+    def take(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
+        """Take one step and record it; of an isolated run, from where the oracle stands."""
+        spec, sizes = self._strategy.spec, split_rows(inputs.rows, self._strategy.replicas)
+        if self._isolation is not None:
+            oracle = self._isolation.step(inputs, learning_rate, sizes)
+            self._strategy.load(oracle.snapshot)
+            state, inputs = oracle.state, dataclasses.replace(inputs, fed=oracle.fed)
+        result = self._strategy.step(inputs, state, learning_rate, record=True)
+        carried = self._network.state(spec.model)
+        tensors = {
+            **{f"batch/{name}": array for name, array in inputs.batch.items()},
+            "batch/carry": np.array(inputs.carry),
+            "batch/sizes": np.array(sizes),
+            "batch/learning_rate": np.array(learning_rate),
+            **{f"forward/{name}": result.state[name] for name in carried},
+            "loss/replicas": result.losses,
+            "loss/global": result.losses.sum(),
+            "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
+        } | dict(result.tensors)
+        if self._step + 1 == self._stop and self._decodes():
+            tensors |= self._decoded()
+        self._writer.step(self._step, tensors)
+        self._step += 1
+        return result
+
+    def close(self) -> None:
+        """Close the trace."""
+        self._writer.close()
+
+    def _decodes(self) -> bool:
+        options = self._options
+        return bool(self._network.decodes and options.decode and not options.isolate)
+
+    def _decoded(self) -> dict[str, np.ndarray]:
+        """Decode some test sentences with the weights as they are now."""
+        options = self._options
+        source, lengths = self._text.sources("test", range(options.decode))
+        most = int(self._strategy.spec.text.target_limit) + 1  # with <eos>
+        settings = options.beam, options.length_penalty, most
+        found = decode(self._strategy.decoder(), source, lengths, *settings)
+        return decode_tensors(source, lengths, found, *settings)
+
+    def _header(self, versions: dict[str, str]) -> dict[str, Any]:
+        strategy, traits = self._strategy, self._strategy.entry.traits
+        side = Side(
+            strategy.framework,
+            strategy.entry.name,
+            strategy.replicas,
+            strategy.build.kernels,
+            traits.processes,
+            traits.synchronous,
+        )
+        return {
+            **side.to_json(),
+            "versions": versions,
+            "first_step": self._step,
+            "steps": self._stop - self._step,
+            "spec": strategy.spec.to_json(),
+            "preset": self._options.preset,
+            **({"isolated": True} if self._options.isolate else {}),
+            "corpus": self._text.content_hash,
+            "batches_per_epoch": self._text.train.batches_per_epoch,
+        }

@@ -1,0 +1,491 @@
+"""The documentation says what is there: commands, files, names, and the same in Chinese."""
+
+import argparse
+import ast
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+
+from parity.cli.command_line import command_options, spec_from, spec_options, take
+from parity.cli.options import ChatOptions, TrainOptions
+from parity.commands.commands import parity as parity_command
+from parity.examples import classifier
+from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.networks import NETWORKS
+from parity.trace.names import RUNGS
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+_described = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+tables = importlib.util.module_from_spec(_described)
+sys.modules["tables"] = tables
+_described.loader.exec_module(tables)
+
+PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted(DOCS.rglob("*.md"))]
+PAGES += [ROOT / "parity" / "trace" / "TRACE.md"]
+CHINESE = sorted((DOCS / "zh").glob("*.md"))
+PAIRS = [(ROOT / "README.md", ROOT / "README.zh.md"), *((DOCS / p.name, p) for p in CHINESE)]
+
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+PYTHONS = ("python", ".venv/bin/python")
+# Programs that are not this project's; what follows them is not checked.
+OTHERS = ("pip", ".venv/bin/mkdocs", "source")
+# Flags that pages mention of other programs.
+OTHER_FLAGS = {"--strict"}
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def each_page():
+    return pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+def prose(page):
+    """Return a page without its blocks of code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def blocks(page):
+    """Return (language, code) of each block of code."""
+    return [
+        (each["language"], each["code"])
+        for each in FENCE.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def commands(page):
+    """Return the words of every command line, from blocks of code and from running text."""
+    lines = [
+        line
+        for language, code in blocks(page)
+        if language == "sh"
+        for line in code.splitlines()
+    ]
+    starts = ("make ", "python ", ".venv/bin/python ", "pip ", "parity run", "parity bench")
+    lines += [code for code in INLINE.findall(prose(page)) if code.startswith(starts)]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def trainer():
+    """Return the command line of both `train.py`, which train nothing."""
+
+    @click.command()
+    @command_options(TrainOptions)
+    @spec_options()
+    def command(**values):
+        pass
+
+    return command
+
+
+def chatter():
+    """Return the command line of both `chat.py`."""
+    return click.command()(command_options(ChatOptions)(lambda **values: None))
+
+
+def parse(command, words):
+    """Parse a command line without running it."""
+    return command.make_context("documented", list(words)).params
+
+
+def check_parity(words):
+    if not words or words == ["--version"]:
+        return
+    command = parity_command.commands.get(words[0])
+    assert command is not None, f"no command {words[0]!r}"
+    if words[1:] == ["--help"]:
+        return
+    values = parse(command, [*words[1:]])
+    if values.get("network") and values.get("preset"):
+        assert values["preset"] in NETWORKS[values["network"]].presets
+
+
+def check_script(script, words):
+    assert (ROOT / script).is_file(), f"no {script}"
+    if words == ["--help"]:
+        return
+    if script.endswith("/train.py"):
+        values = parse(trainer(), words)
+        options = take(TrainOptions, values)
+        spec_from(options.network, options.preset, values)
+        folder = script.split("/")[0]
+        framework = next(f for f in FRAMEWORKS.values() if f.folder == folder)
+        if options.strategy != "mine":  # stands for a strategy of the reader's own
+            framework.strategies.entry(options.strategy)
+    elif script.endswith("/chat.py"):
+        take(ChatOptions, parse(chatter(), words))
+    else:
+        check_flags(ROOT / script, words)
+
+
+def check_module(module, words):
+    if module == "parity":
+        check_parity(words)
+    elif module == "pytest":
+        assert all((ROOT / word).exists() for word in words)
+    elif module != "pip":
+        path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+        assert path.is_file(), f"no module {module}"
+        check_flags(path, words)
+
+
+def check_flags(path, words):
+    """See that a script's source knows the flags it is given."""
+    source = path.read_text(encoding="utf-8")
+    known = {option for action in _shared_flags() for option in action.option_strings}
+    for word in words:
+        if word.startswith("--"):
+            assert word in known or f'"{word}"' in source, f"{path.name} has no {word}"
+
+
+def _shared_flags():
+    parser = classifier.arguments("")
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser._actions
+
+
+def check_command(words):
+    """See that a command line would be understood.
+
+    Raises:
+      AssertionError, click.ClickException, parity.base.errors.UsageError: if not.
+    """
+    while re.fullmatch(r"\w+=.*", words[0]):
+        words = words[1:]
+    program, *rest = words
+    if program == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for target in (word for word in rest if "=" not in word):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"no target {target}"
+    elif program == "parity":
+        check_parity(rest)
+    elif program in PYTHONS and rest[0] == "-m":
+        check_module(rest[1], rest[2:])
+    elif program in PYTHONS:
+        check_script(rest[0], rest[1:])
+    else:
+        assert program in OTHERS, f"no program {program!r}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=f"{name_of(page)}: {shlex.join(words)}")
+        for page in PAGES
+        for words in commands(page)
+    ],
+)
+def test_commands_exist(words):
+    check_command(words)
+
+
+def known_flags():
+    """Return the flags of all commands."""
+    every = [*parity_command.commands.values(), trainer(), chatter()]
+    flags = {
+        flag for each in every for p in each.params for flag in (*p.opts, *p.secondary_opts)
+    }
+    return flags | {"--help", "--version"} | OTHER_FLAGS
+
+
+@each_page()
+def test_flags_in_the_text_exist(page):
+    known = known_flags()
+    named = {
+        flag
+        for code in INLINE.findall(prose(page))
+        for flag in re.findall(r"--[a-z][\w-]*", code)
+    }
+    assert named <= known, f"{name_of(page)}: {sorted(named - known)}"
+
+
+@each_page()
+def test_links_lead_somewhere(page):
+    for link in LINK.finditer(prose(page)):
+        target = link["target"].partition("#")[0]
+        if target and not target.startswith(("http://", "https://")):
+            assert (page.parent / target).resolve().is_file(), (
+                f"{name_of(page)}: {link['target']}"
+            )
+
+
+@each_page()
+def test_files_that_are_named_exist(page):
+    folders = ("data", "docs", "paddle_impl", "parity", "tests", "tf_impl")
+    for code in INLINE.findall(prose(page)):
+        if re.fullmatch(rf"({'|'.join(folders)})/[\w./-]*", code):
+            assert (ROOT / code).exists(), f"{name_of(page)} names {code}"
+        if re.fullmatch(r"[A-Za-z.]+\.(md|toml|lock)", code):
+            assert (ROOT / code).is_file(), f"{name_of(page)} names {code}"
+
+
+def source_of(module):
+    """Return the source of a module of this project, which need not be importable."""
+    path = ROOT.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    assert path.is_file(), f"no module {module}"
+    return path.read_text(encoding="utf-8")
+
+
+@each_page()
+def test_names_in_python_exist(page):
+    ours = ("data", "paddle_impl", "parity", "tf_impl")
+    for language, code in blocks(page):
+        if language != "python":
+            continue
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ours:
+                source = source_of(node.module)
+                for alias in node.names:
+                    assert re.search(rf"\b{alias.name}\b", source), (
+                        f"{node.module} {alias.name}"
+                    )
+    for module, name in re.findall(
+        r'"(\w+(?:\.\w+)+):(\w+)"', page.read_text(encoding="utf-8")
+    ):
+        assert re.search(rf"^(class|def) {name}\b", source_of(module), re.MULTILINE)
+
+
+def headings(page):
+    return [len(level) for level in re.findall(r"^(#+) ", prose(page), re.MULTILINE)]
+
+
+def code_without_comments(page):
+    """Return the blocks of code without what is translated."""
+    found = []
+    for language, code in blocks(page):
+        if language in ("sh", "python"):
+            code = "\n".join(line.split(" #")[0].rstrip() for line in code.splitlines())
+        found.append((language, code))
+    return found
+
+
+def figures(page):
+    """Return how often each number stands in the text."""
+    text = LINK.sub("", prose(page))
+    return Counter(re.findall(r"\d[\d,.]*\d|\d", text))
+
+
+def links(page):
+    """Return the pages that a page leads to, whichever their language."""
+    targets = (link["target"].partition("#")[0] for link in LINK.finditer(prose(page)))
+    return Counter(target.rpartition("/")[2].replace(".zh.md", ".md") for target in targets)
+
+
+def rows(page):
+    return len(re.findall(r"^\|", prose(page), re.MULTILINE))
+
+
+@pytest.mark.parametrize("part", [headings, code_without_comments, figures, links, rows])
+@pytest.mark.parametrize(("english", "chinese"), PAIRS, ids=lambda page: name_of(page))
+def test_both_languages_say_the_same(english, chinese, part):
+    assert part(english) == part(chinese)
+
+
+def test_every_page_is_in_the_navigation_once():
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+
+
+def test_every_preset_is_described():
+    for network, page in (("language-model", "training.md"), ("seq2seq", "chatting.md")):
+        for folder in (DOCS, DOCS / "zh"):
+            text = (folder / page).read_text(encoding="utf-8")
+            for preset in NETWORKS[network].presets:
+                assert f"| `{preset}`" in text, f"{page}: {preset}"
+
+
+def test_every_strategy_is_described():
+    for folder in (DOCS, DOCS / "zh"):
+        text = (folder / "strategies.md").read_text(encoding="utf-8")
+        for framework in FRAMEWORKS.values():
+            for entry in framework.strategies:
+                assert f"| {framework.title.split()[0]} | `{entry.name}` |" in text.replace(
+                    "TensorFlow", FRAMEWORKS["tensorflow"].title
+                )
+
+
+def test_every_rung_is_in_the_glossary():
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    (rung,) = re.findall(r"\*\*rung\*\*\n: +(.*)", text)
+    for name in dict.fromkeys(RUNGS.values()):
+        assert name in rung
+    terms = re.findall(r"^\*\*(.+?)\*\*$", text, re.MULTILINE)
+    assert len(terms) == len(set(terms))
+
+
+def test_readme_is_two_screens():
+    for page in PAIRS[0]:
+        assert len(page.read_text(encoding="utf-8").splitlines()) <= 110
+
+
+# Tables of figures
+
+
+def test_list_of_differences_is_up_to_date():
+    """`python docs/tables.py` writes it."""
+    page = (DOCS / "differences.md").read_text(encoding="utf-8")
+    after, missing = tables.filled(page)
+    assert not missing
+    assert after == page
+
+
+def test_list_of_differences_takes_comments_of_several_lines(tmp_path):
+    (tmp_path / "paddle_impl").mkdir()
+    (tmp_path / "tf_impl" / "strategies").mkdir(parents=True)
+    (tmp_path / "paddle_impl" / "a.py").write_text(
+        "# differs: one\n# and two\nx = 1\n# three\n"
+    )
+    (tmp_path / "tf_impl" / "strategies" / "b.py").write_text(
+        "y = 1  # differs: four\n# five\n"
+    )
+    assert tables.differs_table(root=tmp_path).splitlines()[2:] == [
+        "| `paddle_impl/a.py` | one and two |",
+        "| `tf_impl/strategies/b.py` | four |",
+    ]
+
+
+def bench(**changes):
+    """Return the parts of a bench.json that tables are made of."""
+    cases = {
+        f"{name}-2x1": {"name": name, "replicas": 2, "threads": 1}
+        for name in ("paddle", "tensorflow", "pytorch")
+    }
+    values = {
+        "network": "language-model",
+        "preset": "bench",
+        "spec": {
+            "model": {"hidden_size": 200},
+            "text": {"time": 35},
+            "training": {"batch_size": 64, "dtype": "float32"},
+        },
+        "cases": cases,
+        "throughput": {
+            label: {"median": 1000.0 * n, "spread": [900.0 * n, 1100.0 * n]}
+            for n, label in enumerate(cases, 1)
+        },
+        "scaling": {"paddle": {"2": 1.5}},
+        "threads": 1,
+        "share_of_limit": dict.fromkeys(cases, 0.5),
+        "waiting_share": dict.fromkeys(cases, 0.01),
+        "seconds_to_first_step": dict.fromkeys(cases, 3.0),
+        "peak_memory": {label: [1e9, 5e8] for label in cases},
+        "against": {
+            "paddle-2x1": {"pytorch-2x1": 0.33, "best": 0.33},
+            "tensorflow-2x1": {"pytorch-2x1": 0.66, "best": 0.66},
+        },
+        "product_limit": 2e11,
+        "rounds": 3,
+        "steps": 40,
+        "cores": 2,
+        "command": "python -m parity bench --peers",
+        "date": "2026-11-22T10:00:00",
+        "processor": "A | B",
+    }
+    return values | changes
+
+
+def write(folder, text, **files):
+    """Write measurements, and return a page with its tables filled."""
+    for name, values in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(values))
+    return tables.filled(text, folder)
+
+
+def test_table_of_speeds_says_where_it_is_from(tmp_path):
+    page = "before\n<!-- table: bench a.json -->\nold\n<!-- /table -->\nafter\n"
+    text, missing = write(tmp_path, page, a=bench())
+    assert not missing
+    lines = text.splitlines()
+    assert lines[:2] == ["before", "<!-- table: bench a.json -->"]
+    assert (
+        lines[2] == "*Measured 2026-11-22 on A | B, 2 cores: `python -m parity bench --peers`*"
+    )
+    assert lines[-2:] == ["<!-- /table -->", "after"]
+    assert "old" not in text
+    assert "| paddle | 2 × 1 | 1,000 | 900 to 1,100 | 1.50 | 50% | 1.0% | 3.0 | 1,500 |" in text
+    assert "| tensorflow | 2 × 1 | 2,000 | 1,800 to 2,200 | – | 50% |" in text
+
+
+def test_tables_of_ratios(tmp_path):
+    page = (
+        "<!-- table: peers a.json -->\n<!-- /table -->\n"
+        "<!-- table: sizes a.json -->\n<!-- /table -->\n"
+    )
+    text, _ = write(tmp_path, page, a=bench())
+    assert "| paddle 2 × 1 | 0.33 | 0.33 |" in text
+    assert "| 0.33 | 0.66 | 0.33 (2 × 1) | 0.66 (2 × 1) | 50% | 50% | 3 |" in text
+
+
+def test_table_of_kernels(tmp_path):
+    page = "<!-- table: kernels a.json b.json -->\n<!-- /table -->\n"
+    faster = {"paddle-2x1": {"median": 3000.0, "spread": [3000.0, 3000.0]}}
+    plain = bench(
+        kernels="plain", throughput={"paddle-2x1": bench()["throughput"]["paddle-2x1"]}
+    )
+    fast = bench(kernels="fast", throughput=faster)
+    text, _ = write(tmp_path, page, a=plain, b=fast)
+    assert "| paddle | 2 × 1 | 1,000 | 3,000 | 3.00 |" in text
+    with pytest.raises(ValueError, match="does not say which kernels"):
+        write(tmp_path, page, a=bench(), b=fast)
+
+
+def test_table_of_faults(tmp_path):
+    finding = {"fault": "x", "dtype": "float64", "caught": True, "how": "mismatch"}
+    found = {
+        "findings": [
+            finding | {"likely": ["x"], "right": True},
+            finding | {"likely": [], "right": True},
+            finding | {"likely": [], "right": False, "caught": False, "how": ""},
+        ]
+    }
+    text, _ = write(tmp_path, "<!-- table: faults a.json -->\n<!-- /table -->", a=found)
+    assert "| float64 | 3 | 2 | 2 | 1 of 2 |" in text
+    assert "`python -m parity faults`" in text
+
+
+def test_table_of_sweep(tmp_path):
+    one_step = {"used": 0.79}
+    found = {
+        "seed": 1,
+        "runs": 60,
+        "false_alarms": 0,
+        "worst": {
+            "float64": {"gradient": {"from one step of the oracle": one_step}},
+            "float32": {"gradient": {"from the oracle": {"used": None}}},
+        },
+    }
+    text, _ = write(tmp_path, "<!-- table: sweep a.json -->\n<!-- /table -->", a=found)
+    assert "60 runs of seed 1, no false alarms." in text
+    assert "| gradient | 79% | – |" in text
+
+
+def test_a_table_without_measurements_is_kept(tmp_path):
+    page = "<!-- table: bench missing.json -->\nold\n<!-- /table -->"
+    assert write(tmp_path, page) == (page, ["table bench: kept, no missing.json"])
+    with pytest.raises(ValueError, match="table of kind 'no'; allowed: bench"):
+        write(tmp_path, "<!-- table: no -->\n<!-- /table -->")
+
+
+def test_a_bar_in_a_cell_is_escaped():
+    assert tables.markdown_table(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
+
+
+def test_tables_in_the_pages_are_of_known_kinds():
+    found = 0
+    for page in tables.pages():
+        for kind in re.findall(r"<!-- table: ([\w-]+)", page.read_text(encoding="utf-8")):
+            assert kind in tables.KINDS
+            found += 1
+    assert found >= len(tables.KINDS)

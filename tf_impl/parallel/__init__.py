@@ -1,1 +1,0 @@
-"""Ways of running replicas, one module each."""

@@ -1,0 +1,333 @@
+"""What the strategies share in which all replicas take each step together.
+
+The engine is ready after `load_engine`.
+"""
+
+from contextlib import contextmanager
+
+import numpy as np
+import tensorflow as tf
+
+from parity.base.cores import replicas_at_once
+from parity.spec.batch_io import (
+    StepResult,
+    fed_axes,
+    join_activation_gradients,
+    join_activations,
+    recorded_activations,
+    split_feeds,
+)
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters
+from parity.spec.replicas import split_rows
+from tf_impl.decode import Decoder
+from tf_impl.devices import replica_devices
+from tf_impl.kernels import use_kernels
+from tf_impl.networks import Inputs
+from tf_impl.optimizers import apply_update, clip_by_global_norm
+from tf_impl.profiler import operation_phases, read_profile
+from tf_impl.taps import Taps
+from tf_impl.weights import from_framework, load_snapshot, read_snapshot
+
+tf1 = tf.compat.v1
+
+
+class Synchronous:
+    """Builds a network and its update on some replicas, and runs steps of it.
+
+    A strategy is a subclass that says how the replicas are built and how their gradients become
+    one; see parity/training/strategy.py for what the training loop calls.
+
+    Attributes:
+      spec: Spec.
+      build: Build.
+      entry: StrategyEntry, of the registry in strategies/__init__.py.
+      replicas: number of replicas.
+    """
+
+    framework = "tensorflow"
+
+    def __init__(self, spec, build, entry):
+        """Build the graph and load the initial weights.
+
+        Args:
+          spec: Spec.
+          build: Build.
+          entry: StrategyEntry.
+
+        Raises:
+          UsageError: if a device is wanted that is not there.
+        """
+        self.spec, self.build, self.entry = spec, build, entry
+        self.replicas = replicas = build.replicas
+        self._decoder = None
+        self._profile = None  # RunMetadata of each step, while a run is profiled
+        self._devices = replica_devices(build.device, replicas)
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            with use_kernels(self.build.kernels):
+                self._build()
+            self._session = tf1.Session(
+                config=tf1.ConfigProto(
+                    device_count={"CPU": replicas if build.device == "cpu" else 1},
+                    intra_op_parallelism_threads=build.threads,
+                    inter_op_parallelism_threads=replicas_at_once(replicas, build.device),
+                    allow_soft_placement=True,
+                    log_device_placement=build.log_device_placement,
+                )
+            )
+        self._graph.finalize()
+        self.load(initial_snapshot(spec))
+
+    def _build(self):
+        spec = self.spec
+        self._feeds = _feeds(spec, masks=True, isolate=self.build.isolate)
+        self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
+        self._outputs, taps, shares = self._towers(self._feeds)
+        self._parameters = tf1.trainable_variables()
+        losses = [
+            tap.objective(outputs.loss)[0]
+            for outputs, tap in zip(self._outputs, taps, strict=True)
+        ]
+        self._gradients = self._combine(losses, self._parameters, shares)
+        self._activation_gradients = [
+            _gradients(loss, tap.fed) for loss, tap in zip(losses, taps, strict=True)
+        ]
+        self._clipped, self._norm = clip_by_global_norm(
+            self._gradients, spec.training.clip_norm
+        )
+        self._learning_rate, slots, self._update = apply_update(
+            spec.training, self._parameters, self._clipped
+        )
+        names = [variable.op.name for variable in self._parameters]
+        if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
+            raise ValueError(f"the graph trains {names}; parity/spec/parameters.py differs")
+        if self.build.evaluates:
+            self._evaluation_feeds = _feeds(spec, masks=False, isolate=False)
+            self._evaluation, _, _ = self._towers(self._evaluation_feeds)
+        by_name = {f"weight/{variable.op.name}": variable for variable in self._parameters}
+        variables = {f"weight/{p.name}": by_name[f"weight/{p.name}"] for p in parameters(spec)}
+        variables |= slots
+        self._reads, self._assignments = {}, {}
+        for name, variable in variables.items():
+            value = tf1.placeholder(variable.dtype, variable.shape)
+            self._reads[name] = variable.read_value()
+            self._assignments[name] = value, variable.assign(value).op
+
+    def _towers(self, feeds):
+        """Build the network on each replica's rows.
+
+        Args:
+          feeds: name -> placeholder of the global batch.
+
+        Returns:
+          The Outputs, the Taps, and the share of the batch's real tokens [], of each replica.
+        """
+        spec = self.spec
+        described, of_fed = NETWORKS[spec.network], fed_axes(spec)
+        of_masks, builder = described.masks(spec.model), described.builder(self.framework)
+
+        def network(scale, **parts):
+            # differs: rows are split in the graph, and so is each tower's padding cut off
+            longest = {
+                axis: tf.maximum(tf.reduce_max(parts[lengths]), 1)
+                for axis, lengths in described.lengths.items()
+            }
+            batch = {
+                name: parts[name] if len(axes) == 1 else parts[name][:, : longest[axes[1]]]
+                for name, axes in described.batch.items()
+            }
+            masks = {
+                name: parts[f"mask/{name}"][:, : longest[axes[1]]]
+                for name, axes in of_masks.items()
+                if f"mask/{name}" in parts
+            }
+            state = {name: parts[name] for name in described.state(spec.model)}
+            fed = {
+                name: parts[name][:, : longest[axes[1]]] if axes[1] in longest else parts[name]
+                for name, axes in of_fed.items()
+                if name in parts
+            }
+            tap = Taps(fed, of_fed)
+            inputs = Inputs(batch, state, masks, scale, tap)
+            tokens = tf.cast(tf.reduce_sum(parts["lengths"]), scale.dtype)
+            return builder(spec.model, inputs), tap, tokens * scale[0]
+
+        split = {name: tensor for name, tensor in feeds.items() if name != "scale"}
+        shared = {"scale": feeds["scale"]}
+        towers = self._replicate(network, self._devices, self._sizes, shared, **split)
+        return tuple(zip(*towers, strict=True))
+
+    def _replicate(self, function, devices, sizes, shared, **inputs):
+        """Build a function once per replica, each on its own rows.
+
+        Args:
+          function: called with a tensor per input, returns anything.
+          devices: a device name per replica.
+          sizes: int32 [replicas], rows of each.
+          shared: inputs that every replica gets whole.
+          **inputs: tensors whose first axis is split.
+
+        Returns:
+          What the function returned, for each replica.
+        """
+        raise NotImplementedError
+
+    def _combine(self, losses, parameters, shares):
+        """Return the gradient of the global loss, one dense tensor per parameter.
+
+        Args:
+          losses: one [] per replica; their sum is the global loss.
+          parameters: list of trainable variables.
+          shares: one [] per replica, its real tokens over those of the global batch.
+        """
+        raise NotImplementedError
+
+    def load(self, snapshot):
+        """Set weights and optimiser state on every replica.
+
+        Args:
+          snapshot: name -> array in canonical layout.
+        """
+        load_snapshot(self._session, self._assignments, snapshot)
+
+    def snapshot(self):
+        """Return weights and optimiser state, name -> array in canonical layout."""
+        return read_snapshot(self._session, self._reads)
+
+    def replica_distances(self):
+        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
+
+        Exactly zero in every parameter and slot, or the replicas have drifted apart.
+        """
+        # differs: the towers share one copy; building the graph has counted its variables
+        return {}
+
+    def step(self, inputs, state, learning_rate, record=False):
+        """Train on one global batch.
+
+        Args:
+          inputs: StepInputs.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+          learning_rate: of this step.
+          record: also return all that a trace holds.
+
+        Returns:
+          StepResult.
+        """
+        outputs = self._outputs
+        wanted = {
+            "losses": [each.loss for each in outputs],
+            "state": [each.state for each in outputs],
+            "norm": self._norm,
+            "update": self._update,
+        }
+        if record:
+            by_tower = {
+                name: [each.activations[name] for each in outputs]
+                for name in outputs[0].activations
+            }
+            wanted["activations"] = recorded_activations(self.spec, by_tower, inputs)
+            wanted["gradient"] = self._gradients
+            wanted["clipped_gradient"] = self._clipped
+            wanted["activation_gradients"] = self._activation_gradients
+        feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
+        values = self._run(wanted, feeds)
+        tensors = self._record(inputs, values) if record else {}
+        return _result(values, tensors)
+
+    def evaluate(self, inputs, state):
+        """Compute the loss of one global batch, without dropout and without training on it.
+
+        Args:
+          inputs: StepInputs without masks.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+
+        Returns:
+          StepResult with a gradient norm of 0.
+        """
+        outputs = self._evaluation
+        wanted = {
+            "losses": [each.loss for each in outputs],
+            "state": [each.state for each in outputs],
+        }
+        feeds = self._fill(self._evaluation_feeds, inputs, state)
+        return _result(self._session.run(wanted, feeds), {})
+
+    @contextmanager
+    def profile(self):
+        """Yield a list that has the Events of the steps within, once they are over.
+
+        Once in a process: a framework's profiler may not survive another start.
+        """
+        events, self._profile = [], []
+        yield events
+        profile, self._profile = self._profile, None
+        events += read_profile(profile, operation_phases(self._session.graph))
+
+    def decoder(self):
+        """Return a Decoder with the weights as they are now, on the first replica's device."""
+        if self._decoder is None:
+            self._decoder = Decoder(self.spec, self.build)
+        self._decoder.load(self.snapshot())
+        return self._decoder
+
+    def _run(self, wanted, feeds):
+        # differs: the profiler is asked for, and answers, step by step
+        if self._profile is None:
+            return self._session.run(wanted, feeds)
+        options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
+        self._profile.append(tf1.RunMetadata())
+        return self._session.run(wanted, feeds, options, self._profile[-1])
+
+    def _record(self, inputs, values):
+        tensors = join_activations(self.spec, values["activations"], inputs)
+        fed = {
+            name: [each[name] for each in values["activation_gradients"]]
+            for name in self._activation_gradients[0]
+        }
+        tensors |= join_activation_gradients(self.spec, fed, inputs)
+        for kind in ("gradient", "clipped_gradient"):
+            for variable, value in zip(self._parameters, values[kind], strict=True):
+                name = f"{kind}/{variable.op.name}"
+                tensors[name] = from_framework(name, value)
+        return tensors | self.snapshot()
+
+    def _fill(self, placeholders, inputs, state):
+        # differs: the global batch is fed whole, and split in the graph
+        (feed,) = split_feeds(self.spec, inputs, state, 1)
+        filled = {placeholders[name]: array for name, array in feed.items()}
+        return filled | {self._sizes: split_rows(inputs.rows, self.replicas)}
+
+
+def _feeds(spec, masks, isolate):
+    described, dtype = NETWORKS[spec.network], spec.training.dtype
+    feeds = {
+        name: tf1.placeholder(tf.int64, [None] * len(axes), name)
+        for name, axes in described.batch.items()
+    }
+    for name, shape in described.state(spec.model).items():
+        feeds[name] = tf1.placeholder(dtype, [None, *shape], name)
+    if masks and spec.model.keep < 1:
+        for name, axes in described.masks(spec.model).items():
+            feeds[f"mask/{name}"] = tf1.placeholder(dtype, [None, None, axes[2]])
+    for name, axes in fed_axes(spec).items() if isolate else ():
+        inner = [axis if isinstance(axis, int) else None for axis in axes]
+        feeds[name] = tf1.placeholder(dtype, inner, name)
+    return feeds | {"scale": tf1.placeholder(dtype, [1], "scale")}
+
+
+def _gradients(loss, fed):
+    """Return the gradient of each thing fed; zero, if nothing reads it."""
+    found = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
+    return dict(zip(fed, map(tf.convert_to_tensor, found), strict=True))
+
+
+def _result(values, tensors):
+    state = {
+        name: np.concatenate([part[name] for part in values["state"]])
+        for name in values["state"][0]
+    }
+    norm = float(values.get("norm", 0.0))
+    return StepResult(np.concatenate(values["losses"]), state, norm, tensors)

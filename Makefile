@@ -31,7 +31,8 @@ help:
 	make hunt    set up, plant every fault of the catalogue in either side's code, and record
 	             that all were found (half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
-	make lock    write requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade: newest versions)
+	make lock    write requirements.lock from pyproject.toml; with LOCK_FLAGS=--upgrade at the
+	             newest versions
 	make wheel   build the package of parity alone, in out/dist
 	make clean   remove .venv, out and what the build left
 	To choose the interpreter: make clean, then make setup PYTHON=/path/to/python3.11
@@ -63,13 +64,14 @@ hunt: setup
 
 setup: $(READY)
 
-# The stamp comes last, so an environment that was broken off is made anew. So is one whose lock
-# has changed: neither installer would remove what a new lock no longer names.
+# The stamp is written last: an environment whose installation was interrupted is made again. So
+# is one whose lock has changed: neither installer would remove what a new lock no longer names.
 $(READY): requirements.lock
 	@in_range='import sys
 	known = sys.platform == "linux" and sys.implementation.name == "cpython"
 	if not (known and (3, 10) <= sys.version_info[:2] < (3, 13)): sys.exit(1)
-	# Of an active environment, the Python it was made from: it may be the .venv to replace.
+	# In an active environment, take the Python it was made from: the environment may be the
+	# .venv that is about to be replaced.
 	print(getattr(sys, "_base_executable", None) or sys.executable)'
 	candidates=($(if $(PYTHON),'$(PYTHON)',$(CANDIDATES)))
 	base=
@@ -90,7 +92,7 @@ $(READY): requirements.lock
 	    fi
 	    "$$base" -m venv .venv
 	}
-	# Install one package by its lines of the lock, so with version and hashes.
+	# Install one package by its lines of the lock: at that version, and with its hashes.
 	pip_one() {
 	    awk -v start="$$1==" '/^[^ #]/ { keep = index($$0, start) == 1 } keep' \
 	        requirements.lock > ".venv/$$1.lock"
@@ -110,10 +112,9 @@ $(READY): requirements.lock
 	else
 	    uv=.venv/bin/uv
 	    plain_venv
-	    pip_one uv || echo "uv is not to be had: going on with pip" >&2
+	    pip_one uv || echo "uv cannot be installed: going on with pip" >&2
 	fi
-	# uv reads its own settings and pip its own. Where only pip has been given another index,
-	# uv gets that one.
+	# uv and pip read different settings. Where only pip was given an index, uv gets that one.
 	if [ -z "$${UV_DEFAULT_INDEX-}$${UV_INDEX_URL-}" ]; then
 	    index=$$("$$base" -m pip config list 2>/dev/null |
 	        sed -n "s/^[^=]*\.index-url='\(.*\)'\$$/\1/p" | head -n 1) || index=
@@ -125,13 +126,13 @@ $(READY): requirements.lock
 	    echo "uv could not install requirements.lock: trying pip" >&2
 	    if ! $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then plain_venv; fi
 	    pip_one setuptools
-	    # Built with the setuptools just installed, not with the newest one.
+	    # Build source archives with the setuptools just installed, not with the newest one.
 	    pip_install --no-build-isolation --use-pep517 -r requirements.lock
 	fi
 	touch $@
 
-# Only the index counts that the user has set as the default: local folders and extra indexes
-# may hold other files under the same names, and their hashes must not get into the lock.
+# Only the user's default index is read: local folders and extra indexes may hold other files
+# under the same names, and their hashes must not get into the lock.
 lock:
 	@if [ ! -f requirements.lock ]; then uv=uv; else uv=.venv/bin/uv; fi
 	if ! "$$uv" --version >/dev/null 2>&1; then

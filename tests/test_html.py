@@ -27,6 +27,8 @@ from parity.compare.ladder import ONE_STEP, Ladder, Verdict
 from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance, Place, tensor_names
 from parity.launch.processes import ROOT
+from parity.report.columns import meanings
+from parity.report.figures import throughput
 from parity.report.html import report_html
 from parity.report.save import save_report
 from parity.report.values import (
@@ -36,6 +38,7 @@ from parity.report.values import (
     report_values,
     rung_table,
     training_table,
+    wrong_table,
 )
 from parity.trace.side import Side
 
@@ -220,6 +223,45 @@ def test_verdict_and_tables_are_those_of_the_values(shown, window):
     assert command == values["command"]
     for name, version in values["versions"].items():
         assert f"{name} {version}" in said
+
+
+def test_every_column_is_explained(reports):
+    values = [copy.deepcopy(reports(name).values) for name in MADE]
+    for key, other in (("strategy", "another"), ("kernels", "plain"), ("processes", 2)):
+        changed = copy.deepcopy(values[0])
+        changed["sides"]["paddle-2"][key] = other
+        values.append(changed)
+    names = {name for each in values for name in rung_table(each)[1]}
+    assert len(names) == 14
+    full = {"bleu": {"score": 20.0}, "exact_answers": 0.5}
+    trained = {label: summary | full for label, summary in trainings().items()}
+    names |= set(training_table({"trainings": trained})[1])
+    names |= set(wrong_table({"isolated": {"wrong": []}})[1])
+    for name in names:
+        assert list(meanings([name])) == [name.replace("-\n", "-").replace("\n", " ")]
+
+
+@pytest.mark.browser
+def test_columns_are_explained_below_their_table(reports, window):
+    window.look()
+    window.open(reports("match").page)
+    named = window.evaluate(
+        "[...document.querySelectorAll('#rungs + .columns dt')].map((each) => each.textContent)"
+    )
+    assert named[:3] == ["precision", "rung", "Paddle-TF absolute"]
+    assert "Paddle-oracle, TF-oracle" in named
+
+
+def test_two_strategies_of_a_framework_have_bars_of_their_own(reports):
+    sides = copy.deepcopy(reports("match").values["sides"])
+    timed = trainings()
+    sides["tensorflow-2"]["strategy"] = "average-gradients"
+    sides["tensorflow-1"]["strategy"] = "towers"
+    drawing = throughput(timed, sides).drawing
+    names = ["paddle", "tensorflow towers", "tensorflow average-gradients"]
+    assert [bar.name for bar in drawing.data] == names
+    looks = {(bar.marker.color, bar.marker.pattern.shape) for bar in drawing.data}
+    assert len(looks) == 3
 
 
 @pytest.mark.browser

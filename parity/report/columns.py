@@ -8,12 +8,15 @@ _MEANINGS = {
     # of the table of rungs
     "precision": "The floating-point type that both sides trained in.",
     "rung": "The stage of a training step.",
-    "(.+ )?absolute": "The largest |a - b| of any element, between the frameworks.",
-    "(.+ )?relative": (
-        "The same, each tensor's divided by the largest magnitude in that tensor. The further "
-        "columns of distances are relative in this way, too."
+    "(.+ )?absolute": (
+        "The largest |a - b| of any element, a and b being the two sides at the same number "
+        "of replicas."
     ),
-    "(.+)- ?oracle": (
+    "(.+ )?relative": (
+        "The same, divided by the largest magnitude in the element's tensor. All columns of "
+        "distances from here on are relative in this way."
+    ),
+    "(.+)-oracle": (
         "The distance of that framework from the oracle: the same network in float64 NumPy, "
         "trained by itself from the same initial weights."
     ),
@@ -55,16 +58,14 @@ _MEANINGS = {
 
 
 def meanings(headers: Iterable[str]) -> dict[str, str]:
-    """Return header -> what its column holds.
+    """Return what columns hold: header -> a sentence, headers with the same one together.
 
-    Raises:
-      KeyError: for a header that nothing here explains.
+    A header that nothing here explains is left out: a report is worth more than its legend. A
+    test sees that there is none.
     """
-    return {name: _meaning(name) for name in (" ".join(each.split()) for each in headers)}
-
-
-def _meaning(header: str) -> str:
-    for pattern, meaning in _MEANINGS.items():
-        if re.fullmatch(pattern, header):
-            return meaning
-    raise KeyError(f"{header}: the column is not explained; allowed: {', '.join(_MEANINGS)}")
+    found: dict[str, list[str]] = {}
+    for header in (each.replace("-\n", "-").replace("\n", " ") for each in headers):
+        meaning = next((m for key, m in _MEANINGS.items() if re.fullmatch(key, header)), None)
+        if meaning is not None:
+            found.setdefault(meaning, []).append(header)
+    return {", ".join(names): meaning for meaning, names in found.items()}

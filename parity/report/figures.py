@@ -1,6 +1,7 @@
 """The figures of a report's page, drawn from the values of report.json alone."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ _ROW_HEIGHT = 15  # of the heat map, in pixels
 _EQUAL = "#9a9a9a"
 _VIRIDIS = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")
 _MARK = "#e02020"
+_HATCHINGS = ("", "/", "x", ".")  # of bars in the colour of one framework
+# What, besides replicas, may set apart two sides of one framework, and how a legend says it.
+_SET_APART = {"strategy": "{}", "kernels": "{} kernels", "processes": "{} processes"}
 
 Values = Sequence[float | None]
 
@@ -157,27 +161,33 @@ def most_replicas(history: dict[str, Any]) -> int:
     return max(len(each["side"]) for each in history["replica_loss"].values())
 
 
-def throughput(trainings: Mapping[str, dict[str, Any]]) -> Figure:
+def throughput(
+    trainings: Mapping[str, dict[str, Any]], sides: Mapping[str, dict[str, Any]]
+) -> Figure:
     """Draw the speed of each timed training, a group of bars for each number of replicas.
 
     Args:
       trainings: label -> summary, each with a speed.
+      sides: label -> what the side is, of report.json.
     """
-    frameworks = list(dict.fromkeys(summary["framework"] for summary in trainings.values()))
+    names = _without_replicas({label: sides[label] for label in trainings})
     drawing = empty_figure("real tokens per second")
-    rows = []
-    for i, framework in enumerate(frameworks):
+    rows, drawn = [], Counter[str]()
+    for i, name in enumerate(dict.fromkeys(names.values())):
         mine = sorted(
-            (each for each in trainings.values() if each["framework"] == framework),
-            key=lambda each: each["replicas"],
+            (s for label, s in trainings.items() if names[label] == name), key=_replicas
         )
-        speeds = [each["tokens_per_second"] for each in mine]
+        counts, framework = [_replicas(summary) for summary in mine], mine[0]["framework"]
+        speeds = [summary["tokens_per_second"] for summary in mine]
         gains = [speed["median"] / speeds[0]["median"] for speed in speeds]
         spreads = [(speed["low"], speed["high"]) for speed in speeds]
         drawing.add_bar(
-            x=[_count(each["replicas"]) for each in mine],
-            name=framework,
-            marker={"color": colour(framework, i)},
+            x=["1 replica" if count == 1 else f"{count} replicas" for count in counts],
+            name=plain(name),
+            marker={
+                "color": colour(framework, i),
+                "pattern": {"shape": _HATCHINGS[drawn[framework] % len(_HATCHINGS)]},
+            },
             text=[f"×{gain:.2f}" for gain in gains],
             textposition="inside",
             insidetextanchor="start",
@@ -186,12 +196,13 @@ def throughput(trainings: Mapping[str, dict[str, Any]]) -> Figure:
             **bars_with_spread([speed["median"] for speed in speeds], spreads),
         )
         rows += [
-            (framework, each["replicas"], speed["median"], *spread, gain)
-            for each, speed, spread, gain in zip(mine, speeds, spreads, gains, strict=True)
+            (name, count, speed["median"], *spread, gain)
+            for count, speed, spread, gain in zip(counts, speeds, spreads, gains, strict=True)
         ]
+        drawn[framework] += 1
     drawing.update_layout(barmode="group")
     drawing.update_yaxes(rangemode="tozero")
-    headers = ["framework", "replicas", "median", "lowest", "highest", "times fewest replicas"]
+    headers = ["side", "replicas", "median", "lowest", "highest", "times fewest replicas"]
     return Figure("throughput", drawing, Table(headers, rows))
 
 
@@ -336,8 +347,21 @@ def _less(value: float | None, other: float | None) -> float | None:
     return None if value is None or other is None else value - other
 
 
-def _count(replicas: int) -> str:
-    return "1 replica" if replicas == 1 else f"{replicas} replicas"
+def _replicas(summary: Mapping[str, Any]) -> int:
+    return int(summary["replicas"])
+
+
+def _without_replicas(sides: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """Return label -> what sets a side apart from those that differ in more than replicas."""
+    names = {}
+    for label, side in sides.items():
+        alike = [each for each in sides.values() if each["framework"] == side["framework"]]
+        words = [side["framework"]]
+        for key, word in _SET_APART.items():
+            if len({each[key] for each in alike}) > 1:
+                words.append(word.format(side[key]))
+        names[label] = " ".join(words)
+    return names
 
 
 def _power(exponent: int) -> str:

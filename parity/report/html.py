@@ -125,7 +125,7 @@ def _speeds(values: dict[str, Any]) -> Figure | None:
         for label, summary in values["trainings"].items()
         if summary["tokens_per_second"]
     }
-    return throughput(timed) if timed else None
+    return throughput(timed, values["sides"]) if timed else None
 
 
 def _tables(values: dict[str, Any]) -> dict[str, Any]:

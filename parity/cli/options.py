@@ -197,6 +197,7 @@ class SweepOptions:
     seed: int = option(1, "that they are drawn from", at_least=0)
     start: int = option(0, "number of the first run; those before it are taken from --out", at_least=0)
     only: tuple[int, ...] = option((), "numbers of the runs to do, such as 17,203 [all from --start on]", at_least=0)
+    kernels: tuple[str, ...] = option(("fast",), "kernels to train with; if several, such as plain,fast, runs take turns", choices=("plain", "fast"))
     jobs: int = option(2, "runs at a time", at_least=1)
     out: Path = option(Path("out/sweep"), "folder of sweep.json, sweep.txt and runs.jsonl")
     json: Path | None = option(None, "also write sweep.json here")

@@ -447,11 +447,12 @@ def test_table_of_faults(tmp_path):
         "findings": [
             finding | {"likely": ["x"], "right": True},
             finding | {"likely": [], "right": True},
+            finding | {"likely": [], "right": False},
             finding | {"likely": [], "right": False, "caught": False, "how": ""},
         ]
     }
     text, _ = write(tmp_path, "<!-- table: faults a.json -->\n<!-- /table -->", a=found)
-    assert "| float64 | 3 | 2 | 2 | 1 of 2 |" in text
+    assert "| float64 | 4 | 3 | 2 | 1 of 3 |" in text
     assert "`python -m parity faults`" in text
 
 

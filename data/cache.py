@@ -8,8 +8,8 @@ import os
 import time
 from pathlib import Path
 
-from data.files import write_file
 from data.text import MAX_LINE, open_input
+from parity.base.files import write_whole
 
 _RACY_SECONDS = 2.0  # a file changed this recently may change again within its time stamp
 
@@ -39,5 +39,5 @@ def file_hash(path: Path, cache: Path) -> str:
     # a change within the same tick of the clock would leave the time stamp as it is
     if file_stat(path) == before and max(before[-2:]) / 1e9 < now - _RACY_SECONDS:
         record = {"path": str(path), "stat": before, "sha256": digest.hexdigest()}
-        write_file(remembered, json.dumps(record).encode())
+        write_whole(remembered, json.dumps(record).encode())
     return digest.hexdigest()

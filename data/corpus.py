@@ -28,20 +28,17 @@ from numpy.typing import NDArray
 
 from data import synthetic
 from data.cache import file_hash, file_stat
-from data.errors import InputError
-from data.files import make_folder, new_folder, write_file
-from data.progress import Progress
 from data.text import read_blocks
 from data.vocabulary import (
-    END_ID,
-    SMALLEST,
-    SPECIAL,
-    UNKNOWN,
-    UNKNOWN_ID,
     Vocabulary,
     build_vocabulary,
+    check_cap,
     check_tokens,
 )
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, new_folder, write_whole
+from parity.base.progress import ByteCounter
+from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID, UNKNOWN
 
 SPLITS = ("train", "valid", "test")
 NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # of a split's file
@@ -84,7 +81,7 @@ class EncodedText:
 
         Raises:
           IndexError: if the range is not within 0 .. num_tokens.
-          InputError: if the file on disk was damaged.
+          UsageError: if the file on disk was damaged.
         """
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"{self.name}: {start}:{stop} is not within 0:{self.num_tokens}")
@@ -93,7 +90,7 @@ class EncodedText:
         while len(content) < count:  # a single read ends at 2 GiB, or at a signal
             more = os.pread(self._file.fileno(), count - len(content), offset + len(content))
             if not more:
-                raise InputError(
+                raise UsageError(
                     f"{self._tokens_path}: this file was cut short; remove its folder"
                 )
             content += more
@@ -149,12 +146,11 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
       vocabulary_size: the largest, `<unk>` and `<eos>` included; None for every word.
 
     Raises:
-      InputError: naming the file and line, if the texts cannot be used.
+      UsageError: naming the file and line, if the texts cannot be used.
     """
-    if vocabulary_size is not None and vocabulary_size < SMALLEST:  # before reading anything
-        build_vocabulary({}, vocabulary_size)
+    check_cap(vocabulary_size)
     embedded = folder is None
-    make_folder(cache)
+    make_folder(cache, read_only=True)
     if folder is None:
         folder = _embedded_folder(cache)
     paths = find_splits(folder)
@@ -162,7 +158,7 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     settings = {
         "format": _FORMAT,
         "vocabulary_size": vocabulary_size,
-        "special": SPECIAL,
+        "special": TEXT_SPECIAL,
         "texts": {split: file_hash(path, cache) for split, path in paths.items()},
     }
     content_hash = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -175,10 +171,10 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
             _encode(paths, temporary, vocabulary_size)
             for split, path in paths.items():
                 if file_stat(path) != stats[split]:
-                    raise InputError(f"{path}: this file was changed while it was read")
+                    raise UsageError(f"{path}: this file was changed while it was read")
         facts = _read_facts(target)
         if facts is None:
-            raise InputError(f"{target}: what was just encoded here is gone or damaged")
+            raise UsageError(f"{target}: what was just encoded here is gone or damaged")
     vocabulary = Vocabulary.load(target / "vocabulary.txt")
     texts: dict[str, EncodedText] = {}
     notes: list[str] = []
@@ -201,12 +197,12 @@ def find_splits(folder: Path) -> dict[str, Path]:
     """Return the file of each split of a folder.
 
     Raises:
-      InputError: if there is none, or more than one, for a split.
+      UsageError: if there is none, or more than one, for a split.
     """
     if not folder.exists():
-        raise InputError(f"{folder}: no such folder")
+        raise UsageError(f"{folder}: no such folder")
     if not folder.is_dir():
-        raise InputError(
+        raise UsageError(
             f"{folder}: this is a file, a folder with train.txt, valid.txt and"
             " test.txt is needed"
         )
@@ -215,16 +211,16 @@ def find_splits(folder: Path) -> dict[str, Path]:
         names = [name.format(split) for name in NAMES]
         found = [name for name in names if (folder / name).exists()]
         if not found:
-            raise InputError(f"{folder}: no {split} text, one of {', '.join(names)} is needed")
+            raise UsageError(f"{folder}: no {split} text, one of {', '.join(names)} is needed")
         if len(found) > 1:
-            raise InputError(f"{folder}: {' and '.join(found)} are both there, only one may be")
+            raise UsageError(f"{folder}: {' and '.join(found)} are both there, only one may be")
         paths[split] = folder / found[0]
     return paths
 
 
 def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -> None:
     sizes = {split: path.stat().st_size for split, path in paths.items()}
-    with Progress("encoding", sum(sizes.values()) + sizes["train"]) as progress:
+    with ByteCounter("encoding", sum(sizes.values()) + sizes["train"]) as progress:
         notes: list[str] = []
         counts = _count_words(paths["train"], vocabulary_size, notes, progress)
         vocabulary = build_vocabulary(counts, vocabulary_size, source=str(paths["train"]))
@@ -234,21 +230,21 @@ def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -
         for split, path in paths.items():
             facts[split] = _encode_text(path, folder, split, vocabulary, progress)
         facts["train"]["notes"] += [note.removeprefix(str(paths["train"])) for note in notes]
-    write_file(folder / "corpus.json", json.dumps(facts, indent=1).encode())
+    write_whole(folder / "corpus.json", json.dumps(facts, indent=1).encode())
 
 
 def _count_words(
-    path: Path, vocabulary_size: int | None, notes: list[str], progress: Progress
+    path: Path, vocabulary_size: int | None, notes: list[str], progress: ByteCounter
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
     lowest = 0  # words seen this often or less were dropped
-    for block in read_blocks(path, [], progress.update):  # its notes come with the encoding
+    for block in read_blocks(path, [], progress.add):  # its notes come with the encoding
         words = block.split()
         if max(map(len, words), default=0) > _LONGEST_WORD:
             words = [word for word in words if len(word) <= _LONGEST_WORD]
         counts.update(words)
         if len(counts) > _MOST_WORDS and vocabulary_size is None:
-            raise InputError(
+            raise UsageError(
                 f"{path}: more than {_MOST_WORDS:,} distinct words: give a vocabulary size"
             )
         while len(counts) > _MOST_WORDS:
@@ -263,11 +259,11 @@ def _count_words(
 
 
 def _encode_text(
-    path: Path, folder: Path, split: str, vocabulary: Vocabulary, progress: Progress
+    path: Path, folder: Path, split: str, vocabulary: Vocabulary, progress: ByteCounter
 ) -> dict[str, Any]:
     """Write a split's ids and line offsets, and return the facts about it."""
     ids_of = {token: place for place, token in enumerate(vocabulary.tokens)}
-    ids_of[_LINE_END] = -1  # not yet END_ID: a text may hold the word `<eos>` itself
+    ids_of[_LINE_END] = -1  # not yet TEXT_EOS_ID: a text may hold the word `<eos>` itself
     notes: list[str] = []
     num_tokens = num_lines = num_sentences = num_unknown = 0
     with (
@@ -275,24 +271,24 @@ def _encode_text(
         (folder / f"{split}.lines").open("wb") as lines_file,
     ):
         lines_file.write(np.zeros(1, dtype="<i8").tobytes())
-        for block in read_blocks(path, notes, progress.update):
+        for block in read_blocks(path, notes, progress.add):
             words = block.replace("\n", f" {_LINE_END} ").split()
             ids = np.fromiter(
-                map(ids_of.get, words, repeat(UNKNOWN_ID)), dtype="<i4", count=len(words)
+                map(ids_of.get, words, repeat(TEXT_UNKNOWN_ID)), dtype="<i4", count=len(words)
             )
             ends = np.flatnonzero(ids == -1) + 1  # where the next line starts
-            ids[ends - 1] = END_ID
+            ids[ends - 1] = TEXT_EOS_ID
             tokens_file.write(ids.tobytes())
             lines_file.write((ends + num_tokens).astype("<i8").tobytes())
             num_tokens += len(ids)
             num_lines += len(ends)
             num_sentences += int(np.count_nonzero(np.diff(ends, prepend=0) > 1))
-            num_unknown += int(np.count_nonzero(ids == UNKNOWN_ID))
+            num_unknown += int(np.count_nonzero(ids == TEXT_UNKNOWN_ID))
         for file in (tokens_file, lines_file):
             file.flush()
             os.fsync(file.fileno())
     if num_sentences == 0:
-        raise InputError(
+        raise UsageError(
             f"{path}: {num_lines} lines without a word, at least one word is needed"
         )
     unknown_share = num_unknown / (num_tokens - num_lines)

@@ -26,8 +26,8 @@ import pooch
 import requests
 from tqdm import tqdm
 
-from data.errors import InputError
-from data.files import (
+from parity.base.errors import UsageError
+from parity.base.files import (
     UNFINISHED,
     make_folder,
     reason,
@@ -154,7 +154,7 @@ def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> li
       The files.
 
     Raises:
-      InputError: if no source gave the right files, another file is in the way, or the folder
+      UsageError: if no source gave the right files, another file is in the way, or the folder
         cannot be written.
     """
     make_folder(out)
@@ -169,10 +169,10 @@ def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> li
             failures.append(str(error))
             print(f"failed: {error}", file=sys.stderr, flush=True)
         except OSError as error:
-            raise InputError(f"{out}: cannot write here: {reason(error)}") from None
+            raise UsageError(f"{out}: cannot be written: {reason(error)}") from None
         missing = _missing(corpus, out)
     if missing:
-        raise InputError(
+        raise UsageError(
             f"{corpus.name}: no source gave {', '.join(missing)}, the last one: {failures[-1]};"
             f" try again, or fetch {' or '.join(corpus.sources)} by hand and put"
             f" {_by_hand(corpus)} into {out}"
@@ -190,9 +190,9 @@ def _missing(corpus: PublicCorpus, out: Path) -> list[str]:
         try:
             seen = pooch.file_hash(str(path), alg="sha256")
         except OSError as error:
-            raise InputError(f"{path}: cannot read this file: {reason(error)}") from None
+            raise UsageError(f"{path}: cannot read this file: {reason(error)}") from None
         if seen != needed:
-            raise InputError(
+            raise UsageError(
                 f"{path}: another file of this name is here, its sha256 is {seen} and"
                 f" {needed} is needed: move it away"
             )
@@ -323,7 +323,7 @@ def _command(name: str, out: Path, url: tuple[str, ...], debug: bool) -> None:
     corpus = CORPORA[name]
     try:
         paths = download(corpus, out, url)
-    except InputError as error:
+    except UsageError as error:
         if debug:
             raise
         raise click.UsageError(str(error)) from None
@@ -338,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _command.main(arguments, prog_name="python -m data.download", standalone_mode=False)
     except click.ClickException as error:
         print(f"error: {error.format_message()}", file=sys.stderr)
-        return InputError.exit_status
+        return UsageError.exit_status
     except click.Abort:
         return 130
     return 0

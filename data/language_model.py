@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.corpus import EncodedText
-from data.errors import InputError
-from data.vocabulary import END_ID
+from parity.base.errors import UsageError
+from parity.base.special_tokens import TEXT_EOS_ID
 
 _BUCKET = 4  # tokens; sentences whose lengths differ by less may share a batch at random
 _LINES_AT_ONCE = 1 << 20
@@ -70,7 +70,7 @@ class StreamBatches:
       time: targets per row.
 
     Raises:
-      InputError: if the text is shorter than one batch.
+      UsageError: if the text is shorter than one batch.
 
     Source: Zaremba et al. 2014, arXiv:1409.2329; they drop the pairs left over.
     """
@@ -79,7 +79,7 @@ class StreamBatches:
         _check_positive(batch_size=batch_size, time=time)
         needed = batch_size * time + 1
         if text.num_tokens < needed:
-            raise InputError(
+            raise UsageError(
                 f"{text.name}: {text.num_tokens:,} tokens are less than one batch: {batch_size}"
                 f" rows x {time} tokens need {needed:,}"
             )
@@ -126,7 +126,7 @@ class SentenceBatches:
         sorted by length: for evaluation.
 
     Raises:
-      InputError: if the text has fewer rows than `batch_size`.
+      UsageError: if the text has fewer rows than `batch_size`.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class SentenceBatches:
     ) -> None:
         _check_positive(batch_size=batch_size, max_length=max_length)
         if seed < 0:
-            raise InputError(f"seed {seed}: 0 or more is needed")
+            raise UsageError(f"seed {seed}: 0 or more is needed")
         self._text, self._seed, self._shuffle = text, seed, shuffle
         self._starts, self._lengths, num_cut = _rows(text, max_length)
         self.num_rows = len(self._lengths)
         if self.num_rows < batch_size:
-            raise InputError(
+            raise UsageError(
                 f"{text.name}: {text.num_sentences:,} sentences make {self.num_rows:,} rows,"
                 f" less than one batch of {batch_size:,}"
             )
@@ -168,7 +168,7 @@ class SentenceBatches:
         lengths = self._lengths[rows].astype(np.int64)
         tokens = np.zeros((len(rows), int(lengths.max())), dtype=np.int64)
         targets = np.zeros_like(tokens)
-        tokens[:, 0] = END_ID  # what precedes the first token of the text
+        tokens[:, 0] = TEXT_EOS_ID  # what precedes the first token of the text
         for row, (start, length) in enumerate(
             zip(self._starts[rows].tolist(), lengths.tolist(), strict=True)
         ):
@@ -223,13 +223,13 @@ def make_batches(
       shuffle: whether each epoch has its own order; streams are read in order.
 
     Raises:
-      InputError: if there is no such way, or the text is shorter than one batch.
+      UsageError: if there is no such way, or the text is shorter than one batch.
     """
     if batching == "stream":
         return StreamBatches(text, batch_size, time)
     if batching == "sentences":
         return SentenceBatches(text, batch_size, time, seed, shuffle)
-    raise InputError(f"batching {batching!r}: stream or sentences is needed")
+    raise UsageError(f"batching {batching!r}: stream or sentences is needed")
 
 
 def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
@@ -278,4 +278,4 @@ def _even_bounds(total: int, parts: int) -> NDArray[np.int64]:
 def _check_positive(**arguments: int) -> None:
     for name, value in arguments.items():
         if value < 1:
-            raise InputError(f"{name} {value}: 1 or more is needed")
+            raise UsageError(f"{name} {value}: 1 or more is needed")

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.corpus import SPLITS, load_corpus
-from data.errors import InputError
 from data.language_model import make_batches
 from data.pairs import EncodedPairs, PairCorpus, encode_source, load_pairs
 from data.prefetch import Prefetch
 from data.segment import Segmentation
 from data.seq2seq import PairBatches, pad_sources
-from data.vocabulary import PAIR_SPECIAL, Vocabulary
+from data.vocabulary import Vocabulary
+from parity.base.errors import UsageError
+from parity.base.special_tokens import PAIR_SPECIAL
 
 # Names of the files that a network of pairs needs beside its weights.
 _SOURCE, _TARGET = "source.vocabulary.txt", "target.vocabulary.txt"
@@ -108,7 +109,7 @@ class Words:
         """Return the ids of a question.
 
         Raises:
-          InputError: if it holds no word, or only words that are not in the vocabulary.
+          UsageError: if it holds no word, or only words that are not in the vocabulary.
         """
         return encode_source(question, self.segmentation, self.source_vocabulary)
 
@@ -128,7 +129,7 @@ def load_words(
       settings: the spec's values by name.
 
     Raises:
-      InputError: naming file and line, if a file is no vocabulary.
+      UsageError: naming file and line, if a file is no vocabulary.
     """
     texts = dict.fromkeys((_SOURCE, _TARGET, _DICTIONARY), "")
     for name, content in vocabularies.items():
@@ -136,7 +137,7 @@ def load_words(
             texts[name] = content.decode()
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            raise InputError(
+            raise UsageError(
                 f"{folder / name}:{line}: byte 0x{content[error.start]:02x} is not UTF-8"
             ) from None
     dictionary = texts[_DICTIONARY]
@@ -166,7 +167,7 @@ def load_stream_text(
       **of_pairs: options that only `load_pair_text` reads.
 
     Raises:
-      InputError: if the text cannot be used.
+      UsageError: if the text cannot be used.
     """
     del of_pairs
     corpus = load_corpus(path, cache, settings["vocabulary_size"])
@@ -209,7 +210,7 @@ def load_pair_text(
       on_empty: what to do with pairs that have an empty side: skip, warn or error.
 
     Raises:
-      InputError: if the text cannot be used.
+      UsageError: if the text cannot be used.
     """
     corpus = load_pairs(
         path,

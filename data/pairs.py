@@ -41,21 +41,20 @@ from numpy.typing import NDArray
 
 from data import synthetic_pairs
 from data.cache import file_hash, file_stat
-from data.errors import InputError
-from data.files import make_folder, new_folder, write_file
-from data.progress import Progress
 from data.segment import Segmentation, read_user_dictionary
 from data.text import CUT, read_blocks
 from data.vocabulary import (
-    PAIR_SPECIAL,
-    PAIR_UNKNOWN_ID,
-    UNKNOWN,
     Vocabulary,
     build_vocabulary,
     check_cap,
     check_tokens,
 )
-from data.workers import Texts, Workers, usable_cores
+from data.workers import Texts, Workers
+from parity.base.cores import usable_cores
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, new_folder, write_whole
+from parity.base.progress import ByteCounter
+from parity.base.special_tokens import PAIR_SPECIAL, PAIR_UNKNOWN_ID, UNKNOWN
 
 SPLITS = ("train", "valid", "test")
 SPLIT_BY = ("source", "block")
@@ -108,7 +107,7 @@ class EncodedPairs:
 
         Raises:
           IndexError: if the row is not in 0 .. num_pairs - 1.
-          InputError: if the file on disk was damaged.
+          UsageError: if the file on disk was damaged.
         """
         return self._ids("source", row)
 
@@ -116,7 +115,7 @@ class EncodedPairs:
         """Return an answer's ids without markers, int32 [target_lengths[row]].
 
         Raises:
-          IndexError, InputError: as `source`.
+          IndexError, UsageError: as `source`.
         """
         return self._ids("target", row)
 
@@ -124,7 +123,7 @@ class EncodedPairs:
         """Return a question and its answer as they stand in the file.
 
         Raises:
-          IndexError, InputError: as `source`.
+          IndexError, UsageError: as `source`.
         """
         question, _, answer = self._read("text", row, 1).decode().rstrip("\n").partition("\t")
         return question, answer
@@ -141,7 +140,7 @@ class EncodedPairs:
         start, stop = self._bounds[kind][row : row + 2].tolist()
         content = os.pread(self._files[kind].fileno(), size * (stop - start), size * start)
         if len(content) < size * (stop - start):
-            raise InputError(f"{self._paths[kind]}: this file was cut short; remove its folder")
+            raise UsageError(f"{self._paths[kind]}: this file was cut short; remove its folder")
         return content
 
 
@@ -179,14 +178,14 @@ def encode_source(
     """Return the ids of a question that someone typed, int32 [source_time].
 
     Raises:
-      InputError: if it holds no word, or only words that are not in the vocabulary.
+      UsageError: if it holds no word, or only words that are not in the vocabulary.
     """
     words = segmentation.segment_source(text)
     if not words:
-        raise InputError(f"question {text[:80]!r}: there is no word in it")
+        raise UsageError(f"question {text[:80]!r}: there is no word in it")
     ids = vocabulary.encode_words(words)
     if bool((ids == vocabulary.unknown_id).all()):
-        raise InputError(
+        raise UsageError(
             f"question {text[:80]!r}: none of its words is in the vocabulary:"
             f" {' '.join(words)[:80]}"
         )
@@ -232,24 +231,24 @@ def load_pairs(
         text.
 
     Raises:
-      InputError: naming file and line, if the pairs cannot be used.
+      UsageError: naming file and line, if the pairs cannot be used.
     """
     _check_choice("split_by", split_by, SPLIT_BY)
     _check_choice("on_empty", on_empty, ON_EMPTY)
     check_cap(source_vocabulary_size, PAIR_SPECIAL)
     check_cap(target_vocabulary_size, PAIR_SPECIAL)
     if share_vocabulary and source_vocabulary_size != target_vocabulary_size:
-        raise InputError(
+        raise UsageError(
             f"vocabulary sizes {source_vocabulary_size} and {target_vocabulary_size}: with a"
             " shared vocabulary both must be the same"
         )
     for name, limit in (("most_source", most_source), ("most_target", most_target)):
         if limit is not None and limit < 1:
-            raise InputError(f"{name} {limit}: 1 or more is needed")
+            raise UsageError(f"{name} {limit}: 1 or more is needed")
     notes: list[str] = []
     words = "" if user_dictionary is None else read_user_dictionary(user_dictionary, notes)
     segmentation = Segmentation(source_segmenter, target_segmenter, hmm, words, cache)
-    make_folder(cache)
+    make_folder(cache, read_only=True)
     embedded = path is None
     if path is None:
         path = _embedded_file(cache)
@@ -304,7 +303,7 @@ def _find_files(path: Path) -> dict[str, Path]:
     paths = {split: path / f"{split}.tsv" for split in SPLITS}
     missing = [file.name for file in paths.values() if not file.exists()]
     if missing:
-        raise InputError(
+        raise UsageError(
             f"{path}: no {' and no '.join(missing)} in this folder; it must hold train.tsv,"
             " valid.tsv and test.tsv"
         )
@@ -326,11 +325,11 @@ class _Segmented:
     facts: dict[str, Any]
     content_hash: str
 
-    def rows(self, progress: Progress) -> Iterator[list[str]]:
+    def rows(self, progress: ByteCounter) -> Iterator[list[str]]:
         """Yield question's tokens, answer's tokens, question, answer."""
         with (self.folder / "pairs.tsv").open("rb") as file:
             for line in file:
-                progress.update(len(line))
+                progress.add(len(line))
                 yield line[:-1].decode().split("\t")
 
     def places(self) -> NDArray[np.int64]:
@@ -342,17 +341,17 @@ class _Segmented:
         """Return remarks on the file.
 
         Raises:
-          InputError: if pairs with an empty side are an error, or there are no others.
+          UsageError: if pairs with an empty side are an error, or there are no others.
         """
         count, lines = self.facts["num_empty"], self.facts["empty_lines"]
         plural = count != 1
         dropped = f"{count:,} pair{'s' * plural} with an empty side, {_first(count, lines)}"
         if count and on_empty == "error":
-            raise InputError(
+            raise UsageError(
                 f"{path}:{lines[0]}: {dropped}: a question and an answer are needed"
             )
         if self.facts["num_pairs"] == 0:
-            raise InputError(f"{path}: there is no pair with a word on both sides")
+            raise UsageError(f"{path}: there is no pair with a word on both sides")
         notes = [f"{path}{note}" for note in self.facts["notes"]]
         if count and on_empty == "warn":
             notes.append(f"{path}: {dropped}, {'were' if plural else 'was'} dropped")
@@ -379,7 +378,7 @@ def _segmented(
         with Workers(segmentation, count) as workers:
             _segment_file(path, temporary, workers)
         if file_stat(path) != stat:
-            raise InputError(f"{path}: this file was changed while it was read")
+            raise UsageError(f"{path}: this file was changed while it was read")
 
     return _Segmented(folder, _cached(folder, _segmented_sizes, make), content_hash)
 
@@ -389,7 +388,7 @@ def _segment_file(path: Path, folder: Path, workers: Workers) -> None:
     num_pairs = num_empty = size = 0
     empty_lines: list[int] = []
     with (
-        Progress("segmenting", path.stat().st_size) as progress,
+        ByteCounter("segmenting", path.stat().st_size) as progress,
         (folder / "pairs.tsv").open("wb") as pairs_file,
         (folder / "places").open("wb") as places_file,
     ):
@@ -420,11 +419,11 @@ def _segment_file(path: Path, folder: Path, workers: Workers) -> None:
         "empty_lines": empty_lines,
         "notes": [note.removeprefix(str(path)) for note in notes],
     }
-    write_file(folder / _FACTS, json.dumps(facts, indent=1).encode())
+    write_whole(folder / _FACTS, json.dumps(facts, indent=1).encode())
 
 
 def _pieces(
-    path: Path, notes: list[str], progress: Progress
+    path: Path, notes: list[str], progress: ByteCounter
 ) -> Iterator[tuple[Texts, tuple[Texts, list[tuple[int, int]]]]]:
     """Yield pairs as they stand, some at a time, and beside them line and conversation."""
     texts, places = Texts([], []), []
@@ -452,10 +451,10 @@ def _pieces(
         yield texts, (texts, places)
 
 
-def _lines(path: Path, notes: list[str], progress: Progress) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, notes: list[str], progress: ByteCounter) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers, those that are too long left out."""
     number, cut = 0, False
-    for block in read_blocks(path, notes, progress.update, mark_cuts=True):
+    for block in read_blocks(path, notes, progress.add, mark_cuts=True):
         for line in block[:-1].split("\n"):
             if line.endswith(CUT):
                 cut = True
@@ -466,12 +465,12 @@ def _lines(path: Path, notes: list[str], progress: Progress) -> Iterator[tuple[i
             cut = False
 
 
-def _malformed(path: Path, number: int, seen: int, columns: int, first: int) -> InputError:
+def _malformed(path: Path, number: int, seen: int, columns: int, first: int) -> UsageError:
     found = f"{path}:{number}: {seen} column{'s' * (seen != 1)}"
     if seen in (2, 3):
-        return InputError(f"{found}, but line {first} has {columns}: all must have as many")
+        return UsageError(f"{found}, but line {first} has {columns}: all must have as many")
     needed = str(columns) if columns else "2 (question, answer) or 3 (and a remark)"
-    return InputError(f"{found}, {needed} are needed, with a tab between")
+    return UsageError(f"{found}, {needed} are needed, with a tab between")
 
 
 # Splitting and encoding ----------------------------------------------------------------------
@@ -504,7 +503,7 @@ def _encode(
 ) -> None:
     """Write vocabularies, encoded splits and the facts about them."""
     notes: _Notes = []
-    with Progress(
+    with ByteCounter(
         "encoding", 3 * sum(each.facts["size"] for each in segmented.values())
     ) as bar:
         measured = {}
@@ -539,10 +538,10 @@ def _encode(
         "vocabularies": {side: len(each.content) for side, each in vocabularies.items()},
         "notes": notes,
     }
-    write_file(folder / _FACTS, json.dumps(content, indent=1).encode())
+    write_whole(folder / _FACTS, json.dumps(content, indent=1).encode())
 
 
-def _measure(segmented: _Segmented, bar: Progress, settings: dict[str, Any]) -> _Measured:
+def _measure(segmented: _Segmented, bar: ByteCounter, settings: dict[str, Any]) -> _Measured:
     count = segmented.facts["num_pairs"]
     sources, pairs = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
     kept = np.zeros(count, dtype=bool)
@@ -568,7 +567,7 @@ def _note_long(
     """Note the pairs beyond the limits.
 
     Raises:
-      InputError: if all are.
+      UsageError: if all are.
     """
     long = np.flatnonzero(~measured.kept)
     if not len(long):
@@ -577,7 +576,7 @@ def _note_long(
     limits = [f"{settings[key]} in {side}" for side, key in sides if settings[key]]
     allowed = f"{' and '.join(limits)} are allowed"
     if not measured.kept.any():
-        raise InputError(f"{path}: all {len(long):,} pairs have too many tokens: {allowed}")
+        raise UsageError(f"{path}: all {len(long):,} pairs have too many tokens: {allowed}")
     first = _first(len(long), segmented.places()[long[:3], 0].tolist())
     notes.append(
         (
@@ -627,7 +626,7 @@ def _assign(
             notes.append((_ALL, note))
     for place, split in enumerate(SPLITS):
         if not (splits == place).any():
-            raise InputError(
+            raise UsageError(
                 f"{path}: of {len(kept):,} pairs none is left for {split}: the same pairs are"
                 " everywhere"
             )
@@ -637,7 +636,7 @@ def _assign(
 def _by_source(path: Path, sources: NDArray[np.uint64]) -> NDArray[np.int8]:
     distinct, of_pair = np.unique(sources, return_inverse=True)  # in the order of the hash
     if len(distinct) < len(SPLITS):
-        raise InputError(
+        raise UsageError(
             f"{path}: {len(distinct)} distinct question{'s' * (len(distinct) != 1)}, at least"
             f" {len(SPLITS)} are needed, one each to train, to validate and to test"
         )
@@ -653,7 +652,7 @@ def _by_block(
 ) -> NDArray[np.int8]:
     """Return places in SPLITS of pairs whose conversations start at some rows."""
     if len(starts) < len(SPLITS):
-        raise InputError(
+        raise UsageError(
             f"{path}: {len(starts)} conversation{'s' * (len(starts) != 1)}, at least"
             f" {len(SPLITS)} are needed, one each to train, to validate and to test; a line"
             " whose question is not the answer of the line before starts one"
@@ -697,7 +696,7 @@ def _vocabularies(
     segmented: dict[str, _Segmented],
     splits: dict[str, NDArray[np.int8]],
     settings: dict[str, Any],
-    bar: Progress,
+    bar: ByteCounter,
 ) -> dict[str, Vocabulary]:
     """Return the vocabularies of the training pairs, the same one twice if shared."""
     name = "train" if "train" in paths else _ALL
@@ -710,7 +709,7 @@ def _vocabularies(
         source.update(row[0].split(" "))
         target.update(row[1].split(" "))
         if max(len(source), len(target)) > _MOST_WORDS:
-            raise InputError(
+            raise UsageError(
                 f"{path}: more than {_MOST_WORDS:,} distinct words on a side: cut into tokens"
                 " of which more are alike"
             )
@@ -797,7 +796,7 @@ def _cached(
             make(temporary)
         facts = _read_facts(folder, sizes)
         if facts is None:
-            raise InputError(f"{folder}: what was just written here is gone or damaged")
+            raise UsageError(f"{folder}: what was just written here is gone or damaged")
     return facts
 
 
@@ -851,7 +850,7 @@ def _first(count: int, lines: list[int]) -> str:
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise InputError(f"{name} {value!r}: one of {', '.join(allowed)} is needed")
+        raise UsageError(f"{name} {value!r}: one of {', '.join(allowed)} is needed")
 
 
 def _embedded_file(cache: Path) -> Path:

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.errors import InputError
-from data.files import make_folder, write_file
 from data.text import read_lines
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, write_whole
 
 SEGMENTERS = ("chinese", "english", "spaces")
 
@@ -42,7 +42,7 @@ class Segmentation:
       cache: a folder for jieba's own dictionary; None reads it anew in each process.
 
     Raises:
-      InputError: if there is no such segmenter.
+      UsageError: if there is no such segmenter.
     """
 
     source_segmenter: str = "chinese"
@@ -90,19 +90,19 @@ class Segmentation:
         """Return what was described.
 
         Raises:
-          InputError: naming the field, if it is no such description.
+          UsageError: naming the field, if it is no such description.
         """
         expected = cls().describe()
         for name in [*expected, *description]:
             if name not in description:
-                raise InputError(f"segmentation: field {name} is missing")
+                raise UsageError(f"segmentation: field {name} is missing")
             if name not in expected:
-                raise InputError(
+                raise UsageError(
                     f"segmentation: field {name} is unknown, allowed are {', '.join(expected)}"
                 )
             value, kind = description[name], type(expected[name])
             if type(value) is not kind:
-                raise InputError(
+                raise UsageError(
                     f"segmentation: field {name} is {value!r}, {kind.__name__} is needed"
                 )
         if description["user_dictionary"]:
@@ -127,7 +127,7 @@ def join(tokens: Sequence[str], segmenter: str) -> str:
     see `english_text`. `spaces`: with a space between tokens.
 
     Raises:
-      InputError: if there is no such segmenter.
+      UsageError: if there is no such segmenter.
     """
     _check_segmenter(segmenter, "segmenter")
     if segmenter == "english":
@@ -228,12 +228,12 @@ def read_user_dictionary(path: Path, notes: list[str]) -> str:
       The lines, with single spaces, joined by line breaks.
 
     Raises:
-      InputError: naming the line, if it cannot be used, or a word that is there twice.
+      UsageError: naming the line, if it cannot be used, or a word that is there twice.
     """
     lines = [" ".join(line.split()) for line in read_lines(path, notes)]
     _check_user_dictionary(lines, str(path))
     if not any(lines):
-        raise InputError(f"{path}: there is no word in this user dictionary")
+        raise UsageError(f"{path}: there is no word in this user dictionary")
     return "\n".join(line for line in lines if line)
 
 
@@ -247,19 +247,19 @@ def _check_user_dictionary(lines: Sequence[str], source: str) -> None:
         word = fields[0]
         tags = fields[2:] if len(fields) > 1 and _is_number(fields[1]) else fields[1:]
         if len(tags) > 1 or not all(re.fullmatch("[a-zA-Z]+", tag) for tag in tags):
-            raise InputError(
+            raise UsageError(
                 f"{where}: {line[:80]!r}: a word, a frequency (a whole number) and a tag (Latin"
                 " letters) are needed, with spaces between; the last two may be missing"
             )
         if len(tags) < len(fields) - 1 and not 1 <= int(fields[1]) <= 10**9:
-            raise InputError(f"{where}: frequency {fields[1]}: 1 to 1000000000 is needed")
+            raise UsageError(f"{where}: frequency {fields[1]}: 1 to 1000000000 is needed")
         if not _WORD.fullmatch(word):
-            raise InputError(
+            raise UsageError(
                 f"{where}: word {word[:80]!r} is never found: only Chinese characters, Latin"
                 " letters, digits and +#&._%- can make a word"
             )
         if word in seen:
-            raise InputError(f"{where}: word {word!r} is already on line {seen[word]}")
+            raise UsageError(f"{where}: word {word!r} is already on line {seen[word]}")
         seen[word] = number
 
 
@@ -292,7 +292,7 @@ def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], in
     if cache is None:
         frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
         return frequencies, total
-    make_folder(cache)
+    make_folder(cache, read_only=True)
     path = cache / f"jieba-{_jieba_hash()[:16]}-{marshal.version}.cache"
     try:
         content = path.read_bytes()
@@ -303,7 +303,7 @@ def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], in
         pass  # not there yet: make it
     frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     content = marshal.dumps((frequencies, total))
-    write_file(path, hashlib.sha256(content).digest() + content)
+    write_whole(path, hashlib.sha256(content).digest() + content)
     return frequencies, total
 
 
@@ -328,7 +328,7 @@ def _jieba() -> Any:
 
 def _check_segmenter(name: str, what: str) -> None:
     if name not in SEGMENTERS:
-        raise InputError(f"{what} {name!r}: one of {', '.join(SEGMENTERS)} is needed")
+        raise UsageError(f"{what} {name!r}: one of {', '.join(SEGMENTERS)} is needed")
 
 
 def _is_latin(letter: str) -> bool:

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import InputError
-from data.vocabulary import PAIR_END_ID, PAIR_GO_ID
+from parity.base.errors import UsageError
+from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 
 # Of the widths tried on dialogues and on Tatoeba's sentences these pad among the least, and
 # leave more to chance than 1 and 1 do, which pad as little.
@@ -116,18 +116,18 @@ class PairBatches:
       notes: one-line remarks for the user.
 
     Raises:
-      InputError: if there are fewer pairs to train on than `batch_size`.
+      UsageError: if there are fewer pairs to train on than `batch_size`.
     """
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int, shuffle: bool = True) -> None:
         if batch_size < 1:
-            raise InputError(f"batch_size {batch_size}: 1 or more is needed")
+            raise UsageError(f"batch_size {batch_size}: 1 or more is needed")
         if seed < 0:
-            raise InputError(f"seed {seed}: 0 or more is needed")
+            raise UsageError(f"seed {seed}: 0 or more is needed")
         if not shuffle:  # nothing is learnt from them: a split of few pairs will do
             batch_size = min(batch_size, pairs.num_pairs)
         if pairs.num_pairs < batch_size:
-            raise InputError(
+            raise UsageError(
                 f"{pairs.name}: {pairs.num_pairs:,} pairs are less than one batch of"
                 f" {batch_size:,}"
             )
@@ -159,7 +159,7 @@ class PairBatches:
         for row, ids in enumerate(answers):
             tokens[row, 1 : len(ids) + 1] = ids
             targets[row, : len(ids)] = ids
-            targets[row, len(ids)] = PAIR_END_ID
+            targets[row, len(ids)] = PAIR_EOS_ID
         return PairBatch(source, source_lengths, tokens, targets, lengths)
 
     def padding(self) -> Padding:
@@ -215,11 +215,11 @@ def pad_sources(
       source_lengths: int64 [batch].
 
     Raises:
-      InputError: if there is no question, or one without ids.
+      UsageError: if there is no question, or one without ids.
     """
     source_lengths = np.array([len(ids) for ids in sources], dtype=np.int64)
     if len(sources) == 0 or source_lengths.min() < 1:
-        raise InputError(
+        raise UsageError(
             f"questions of {source_lengths.tolist()} tokens: at least one question is needed,"
             " and at least one token in each"
         )

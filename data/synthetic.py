@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.files import write_file
+from parity.base.files import write_whole
 
 VERSION = 1  # a change to what is generated must raise this
 
@@ -132,11 +132,11 @@ def write_corpus(folder: Path) -> None:
     """Write train.txt, valid.txt and test.txt, a sentence a line; the same on every machine.
 
     Raises:
-      InputError: if a file cannot be written.
+      UsageError: if a file cannot be written.
     """
     for split in NUM_SENTENCES:
         text = "".join(" ".join(words) + "\n" for words, _ in sentences(split))
-        write_file(folder / f"{split}.txt", text.encode())
+        write_whole(folder / f"{split}.txt", text.encode())
 
 
 @functools.cache

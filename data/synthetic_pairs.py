@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.files import write_file
+from parity.base.files import write_whole
 
 VERSION = 1  # a change to what is generated must raise this
 
@@ -120,10 +120,10 @@ def write_pairs(path: Path) -> None:
     """Write the pairs, a question, a tab and an answer a line; the same on every machine.
 
     Raises:
-      InputError: if the file cannot be written.
+      UsageError: if the file cannot be written.
     """
     text = "".join(f"{question}\t{answer}\n" for question, answer in pairs())
-    write_file(path, text.encode())
+    write_whole(path, text.encode())
 
 
 def number(value: int) -> str:

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from data.errors import InputError
-from data.files import reason
+from parity.base.errors import UsageError
+from parity.base.files import reason
 
 MAX_LINE = 1 << 20  # bytes; also the most read at once, see `_cut_first_line`
 CUT = "\0"  # ends a piece of a line that was cut, where asked for; no text holds it
@@ -52,7 +52,7 @@ def read_blocks(
         a reader that leaves such lines out.
 
     Raises:
-      InputError: if the file is missing, empty, not a file, not readable, or not UTF-8 text.
+      UsageError: if the file is missing, empty, not a file, not readable, or not UTF-8 text.
     """
     with open_input(path) as file:
         head = file.read(_HEAD)
@@ -89,7 +89,7 @@ def read_lines(path: Path, notes: list[str]) -> Iterator[str]:
     """Yield the lines of a text file without their ends.
 
     Raises:
-      InputError: as `read_blocks`.
+      UsageError: as `read_blocks`.
     """
     for block in read_blocks(path, notes):
         for line in block[:-1].split("\n"):
@@ -100,30 +100,30 @@ def open_input(path: Path) -> BinaryIO:
     """Open a file for reading bytes.
 
     Raises:
-      InputError: if it is missing, a folder, not a regular file, or not readable.
+      UsageError: if it is missing, a folder, not a regular file, or not readable.
     """
     try:
         if path.is_dir():
-            raise InputError(f"{path}: this is a folder, a text file is needed")
+            raise UsageError(f"{path}: this is a folder, a text file is needed")
         if path.exists() and not path.is_file():  # a pipe would block, a device may never end
-            raise InputError(f"{path}: this is not a regular file")
+            raise UsageError(f"{path}: this is not a regular file")
         return path.open("rb")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise UsageError(f"{path}: no such file") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot read this file: {reason(error)}") from None
+        raise UsageError(f"{path}: cannot read this file: {reason(error)}") from None
 
 
 def _check_head(path: Path, head: bytes) -> None:
     if head in (b"", _MARK):
-        raise InputError(f"{path}: the file is empty, at least one line of words is needed")
+        raise UsageError(f"{path}: the file is empty, at least one line of words is needed")
     for magic, name, advice in _ALIENS:
         if head.startswith(magic):
-            raise InputError(f"{path}: this is {name}, not UTF-8 text: {advice}")
+            raise UsageError(f"{path}: this is {name}, not UTF-8 text: {advice}")
     # UTF-16 without a mark: every other byte of Latin text is zero
     few, many = sorted((head[0::2].count(0), head[1::2].count(0)))
     if many > len(head) / 4 and few < len(head) / 16:
-        raise InputError(f"{path}: this looks like UTF-16, not UTF-8: save it as UTF-8")
+        raise UsageError(f"{path}: this looks like UTF-16, not UTF-8: save it as UTF-8")
 
 
 def _cut_first_line(block: bytes) -> int:
@@ -147,7 +147,7 @@ def _decode(path: Path, block: bytes, first_line: int, offset: int) -> str:
     zero = block.find(0)
     if zero >= 0:
         line = first_line + block.count(b"\n", 0, zero)
-        raise InputError(
+        raise UsageError(
             f"{path}:{line}: this is a binary file, not UTF-8 text: a zero byte at offset"
             f" {offset + zero} of the file"
         )
@@ -156,7 +156,7 @@ def _decode(path: Path, block: bytes, first_line: int, offset: int) -> str:
     except UnicodeDecodeError as error:
         line = first_line + block.count(b"\n", 0, error.start)
         column = error.start - (block.rfind(b"\n", 0, error.start) + 1)
-        raise InputError(
+        raise UsageError(
             f"{path}:{line}: byte 0x{block[error.start]:02x} at offset {offset + error.start}"
             f" of the file (byte {column + 1} of the line) is not UTF-8"
         ) from None

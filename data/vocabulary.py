@@ -10,21 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import InputError
-from data.files import write_file
 from data.text import read_lines
+from parity.base.errors import UsageError
+from parity.base.files import write_whole
+from parity.base.special_tokens import TEXT_SPECIAL, UNKNOWN
 
-UNKNOWN = "<unk>"  # any word that has no entry of its own
-END = "<eos>"  # the end of a sentence
-SPECIAL = (UNKNOWN, END)  # always the first entries
-UNKNOWN_ID = SPECIAL.index(UNKNOWN)
-END_ID = SPECIAL.index(END)
 FEWEST_WORDS = 2  # with a single word there is nothing to predict
-SMALLEST = len(SPECIAL) + FEWEST_WORDS
-
-# The special tokens where questions have answers: <pad> fills rows up, <go> starts an answer.
-PAIR_SPECIAL = ("<pad>", "<go>", END, UNKNOWN)
-PAIR_PAD_ID, PAIR_GO_ID, PAIR_END_ID, PAIR_UNKNOWN_ID = range(len(PAIR_SPECIAL))
 
 
 class Vocabulary:
@@ -36,7 +27,7 @@ class Vocabulary:
       special: the tokens that must come first, `<unk>` among them.
 
     Raises:
-      InputError: if a special token is missing or moved, a token is repeated, empty or holds
+      UsageError: if a special token is missing or moved, a token is repeated, empty or holds
         white space, or fewer than two words are left.
     """
 
@@ -44,7 +35,7 @@ class Vocabulary:
         self,
         tokens: Iterable[str],
         source: str = "vocabulary",
-        special: Sequence[str] = SPECIAL,
+        special: Sequence[str] = TEXT_SPECIAL,
     ) -> None:
         self.tokens: tuple[str, ...] = tuple(tokens)
         self.special: tuple[str, ...] = tuple(special)
@@ -52,28 +43,28 @@ class Vocabulary:
         self._ids: dict[str, int] = {}
         for line, token in enumerate(self.tokens, 1):
             if not token.strip():
-                raise InputError(
+                raise UsageError(
                     f"{source}:{line}: a blank line, a token is needed on every line"
                 )
             if token.split() != [token]:
-                raise InputError(f"{source}:{line}: token {token!r} holds white space")
+                raise UsageError(f"{source}:{line}: token {token!r} holds white space")
             if token in self._ids:
                 first = self._ids[token] + 1
-                raise InputError(f"{source}:{line}: token {token!r} is already on line {first}")
+                raise UsageError(f"{source}:{line}: token {token!r} is already on line {first}")
             self._ids[token] = line - 1
         for place, token in enumerate(self.special, 1):
             if token not in self._ids:
-                raise InputError(
+                raise UsageError(
                     f"{source}: token {token} is missing, it must be on line {place}"
                 )
             if self._ids[token] != place - 1:
                 seen = self._ids[token] + 1
-                raise InputError(f"{source}:{seen}: token {token} must be on line {place}")
+                raise UsageError(f"{source}:{seen}: token {token} must be on line {place}")
         words = self.tokens[len(self.special) :]
         if len(words) < FEWEST_WORDS:
             found = ", ".join(map(repr, words)) or "no word"
             before = ", ".join(self.special[:-1])
-            raise InputError(
+            raise UsageError(
                 f"{source}: besides {before} and {self.special[-1]} the vocabulary holds"
                 f" {found}; at least {FEWEST_WORDS} words are needed"
             )
@@ -118,7 +109,7 @@ class Vocabulary:
         """Return the tokens of ids.
 
         Raises:
-          InputError: if an id is not in 0 .. size - 1.
+          UsageError: if an id is not in 0 .. size - 1.
         """
         array = np.asarray(list(ids), dtype=np.int64)
         check_tokens(array, len(self))
@@ -133,16 +124,16 @@ class Vocabulary:
         """Write one token per line, the id being the line number less one.
 
         Raises:
-          InputError: if the file cannot be written.
+          UsageError: if the file cannot be written.
         """
-        write_file(path, self.content)
+        write_whole(path, self.content)
 
     @classmethod
-    def load(cls, path: Path, special: Sequence[str] = SPECIAL) -> Vocabulary:
+    def load(cls, path: Path, special: Sequence[str] = TEXT_SPECIAL) -> Vocabulary:
         """Read what `save` wrote.
 
         Raises:
-          InputError: naming the line, if the file is not a vocabulary.
+          UsageError: naming the line, if the file is not a vocabulary.
         """
         return cls(read_lines(path, []), source=str(path), special=special)
 
@@ -156,7 +147,7 @@ def build_vocabulary(
     counts: Mapping[str, int],
     cap: int | None,
     source: str = "vocabulary",
-    special: Sequence[str] = SPECIAL,
+    special: Sequence[str] = TEXT_SPECIAL,
 ) -> Vocabulary:
     """Take the most frequent words; of equally frequent ones, those first in code point order.
 
@@ -167,7 +158,7 @@ def build_vocabulary(
       special: the tokens that come first.
 
     Raises:
-      InputError: if the cap is too small or fewer than two words are there.
+      UsageError: if the cap is too small or fewer than two words are there.
     """
     check_cap(cap, special)
     words = sorted(counts.keys() - set(special), key=lambda word: (-counts[word], word))
@@ -175,15 +166,15 @@ def build_vocabulary(
     return Vocabulary((*special, *words[:limit]), source=source, special=special)
 
 
-def check_cap(cap: int | None, special: Sequence[str] = SPECIAL) -> None:
+def check_cap(cap: int | None, special: Sequence[str] = TEXT_SPECIAL) -> None:
     """Refuse a vocabulary size that leaves too little room, before any text is read.
 
     Raises:
-      InputError: if it does.
+      UsageError: if it does.
     """
     smallest = len(special) + FEWEST_WORDS
     if cap is not None and cap < smallest:
-        raise InputError(
+        raise UsageError(
             f"vocabulary size {cap}: at least {smallest} is needed,"
             f" {len(special)} special tokens and {FEWEST_WORDS} words"
         )
@@ -200,14 +191,14 @@ def check_tokens(
       source: what the ids came from, for messages.
 
     Raises:
-      InputError: naming the first such id and its position.
+      UsageError: naming the first such id and its position.
     """
     if ids.size == 0 or (int(ids.min()) >= 0 and int(ids.max()) < vocabulary_size):
         return
     first = int(np.flatnonzero((ids < 0) | (ids >= vocabulary_size))[0])
     position = tuple(int(i) for i in np.unravel_index(first, ids.shape))
     where = position[0] if len(position) == 1 else position
-    raise InputError(
+    raise UsageError(
         f"{source}: token id {int(ids.flat[first])} at position {where} is not in"
         f" 0 .. {vocabulary_size - 1}"
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from data.errors import InputError
 from data.segment import Segmentation
+from parity.base.errors import UsageError
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PROGRAM = (
@@ -46,12 +45,12 @@ class Workers:
       processes: how many; with 1 it is done in this process.
 
     Raises:
-      InputError: if there are fewer than one.
+      UsageError: if there are fewer than one.
     """
 
     def __init__(self, segmentation: Segmentation, processes: int) -> None:
         if processes < 1:
-            raise InputError(f"processes {processes}: 1 or more is needed")
+            raise UsageError(f"processes {processes}: 1 or more is needed")
         self._segmentation = segmentation
         self._workers: list[subprocess.Popen[bytes]] = []
         if processes == 1:
@@ -81,7 +80,7 @@ class Workers:
             taken ahead than there are processes.
 
         Raises:
-          InputError: if a process ends before its work does.
+          UsageError: if a process ends before its work does.
         """
         if not self._workers:
             for texts, beside in pieces:
@@ -160,13 +159,6 @@ def serve(requests: Any, answers: Any) -> None:
         answers.flush()
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _send(worker: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
     assert worker.stdin is not None
     try:
@@ -185,9 +177,9 @@ def _receive(worker: subprocess.Popen[bytes]) -> Texts:
     return Texts(done["sources"], done["targets"])
 
 
-def _ended(worker: subprocess.Popen[bytes]) -> InputError:
+def _ended(worker: subprocess.Popen[bytes]) -> UsageError:
     worker.kill()  # if only its pipe is gone
-    return InputError(
+    return UsageError(
         f"segmenting: a process for it ended with status {worker.wait()}: if memory ran out,"
         " use fewer processes"
     )

@@ -17,7 +17,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, write_whole
 from parity.spec.initial import initial_snapshot
 from parity.training import checkpoint as module
 from parity.training.checkpoint import (
@@ -543,36 +542,3 @@ def test_a_kill_while_saving_leaves_a_whole_checkpoint(tmp_path):
             found.snapshot["weight/softmax/bias"],
             checkpoint(found.step).snapshot["weight/softmax/bias"],
         )
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "file"
-    write_whole(path, b"first")
-    write_whole(path, b"second", durable=False)
-    assert path.read_bytes() == b"second"
-    assert names(tmp_path) == {"file"}
-    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask(tmp_path)
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(UsageError, match="folder: cannot be written: "):
-        write_whole(tmp_path / "folder", b"third")
-    with pytest.raises(UsageError, match="cannot be written: No such file"):
-        write_whole(tmp_path / "none" / "file", b"fourth")
-    assert names(tmp_path) == {"file", "folder"}
-
-
-def _umask(folder) -> int:
-    (folder / "plain").touch()
-    mode = (folder / "plain").stat().st_mode
-    (folder / "plain").unlink()
-    return 0o666 & ~mode
-
-
-def test_a_folder_is_made_with_those_above_it_or_named(tmp_path):
-    make_folder(tmp_path / "a" / "b")
-    make_folder(tmp_path / "a" / "b")
-    assert not names(tmp_path / "a" / "b")
-    (tmp_path / "file").touch()
-    for place in ("file", "file/below"):
-        with pytest.raises(UsageError) as caught:
-            make_folder(tmp_path / place)
-        assert one_line(caught).startswith(f"{tmp_path / place}: cannot be written: ")

@@ -14,8 +14,8 @@ import pytest
 from data import corpus as module
 from data.cache import file_hash, file_stat
 from data.corpus import find_splits, load_corpus
-from data.errors import InputError
 from data.text import MAX_LINE
+from parity.base.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"
@@ -271,7 +271,7 @@ def test_id_that_has_no_entry_is_found_on_reading(tmp_path):
         file.write(np.array([size], dtype="<i4").tobytes())
     text = load_corpus(folder, cache, None).train
     text.read(0, 3)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         text.read(0, 5)
     assert str(caught.value) == (
         f"{path}: token id {size} at position 3 is not in 0 .. {size - 1}"
@@ -282,7 +282,7 @@ def test_id_that_has_no_entry_is_found_on_reading(tmp_path):
 
 
 def message_of(*arguments):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         load_corpus(*arguments)
     assert caught.value.exit_status == 2
     assert "\n" not in str(caught.value)
@@ -308,12 +308,12 @@ def test_missing_and_doubled_splits_are_named(tmp_path):
     folder = write_texts(tmp_path / "text")
     (folder / "ptb.valid.txt").write_text("a b\n")
     with pytest.raises(
-        InputError, match=r"valid\.txt and ptb\.valid\.txt are both there, only one"
+        UsageError, match=r"valid\.txt and ptb\.valid\.txt are both there, only one"
     ):
         find_splits(folder)
     (folder / "ptb.valid.txt").unlink()
     (folder / "test.txt").unlink()
-    with pytest.raises(InputError, match="no test text, one of test"):
+    with pytest.raises(UsageError, match="no test text, one of test"):
         find_splits(folder)
 
 
@@ -356,10 +356,10 @@ def test_cache_that_cannot_be_a_folder_is_named(tmp_path):
     folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
     cache.write_text("a file\n")
     assert message_of(folder, cache, None) == (
-        f"{cache}: a folder is needed here, but a file has this name"
+        f"{cache}: cannot be written: a file has this name; allowed: a folder"
     )
     assert message_of(folder, cache / "deeper", None) == (
-        f"{cache}/deeper: cannot create this folder: Not a directory"
+        f"{cache}/deeper: cannot be written: Not a directory"
     )
 
 
@@ -374,8 +374,8 @@ def test_full_disk_is_named_and_nothing_is_left(tmp_path):
     command = [sys.executable, "-c", code, str(folder), str(cache)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"data.errors.InputError: {cache}/corpus-")
-    assert last.endswith(": cannot write here: File too large")
+    assert last.startswith(f"parity.base.errors.UsageError: {cache}/corpus-")
+    assert last.endswith(": cannot be written: File too large")
     assert list(cache.iterdir()) == []
 
 

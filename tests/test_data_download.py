@@ -16,7 +16,7 @@ import pytest
 
 from data import corpus as corpus_module
 from data.download import CORPORA, PublicCorpus, download, main
-from data.errors import InputError
+from parity.base.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"
@@ -107,7 +107,7 @@ def contents(folder):
 
 
 def failure(*arguments):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         download(*arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -311,7 +311,7 @@ def test_folder_that_cannot_be_is_named(tmp_path, server):
     out = tmp_path / "out"
     out.write_text("a file\n")
     assert failure(small_corpus(server.address), out) == (
-        f"{out}: a folder is needed here, but a file has this name"
+        f"{out}: cannot be written: a file has this name; allowed: a folder"
     )
 
 
@@ -371,7 +371,7 @@ def test_module_runs_as_a_command(tmp_path, server):
 
 
 def test_debug_shows_the_traceback(tmp_path, server):
-    with pytest.raises(InputError):
+    with pytest.raises(UsageError):
         main(["ptb", "--out", str(tmp_path), "--url", server.address, "--debug"])
 
 

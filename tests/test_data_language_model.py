@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from data.corpus import load_corpus
-from data.errors import InputError
 from data.language_model import SentenceBatches, StreamBatches, make_batches
 from data.prefetch import Prefetch
+from parity.base.errors import UsageError
 
 EOS = 1
 
@@ -126,7 +126,7 @@ def test_stream_repeats_each_epoch(counted):
 def test_stream_shorter_than_a_batch_is_refused(counted):
     text, _ = counted(20)  # 21 tokens, one batch exactly
     assert StreamBatches(text, 4, 5).batches_per_epoch == 1
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         StreamBatches(text, 3, 7)
     assert str(caught.value) == (
         f"{text.name}: 21 tokens are less than one batch: 3 rows x 7 tokens need 22"
@@ -136,7 +136,7 @@ def test_stream_shorter_than_a_batch_is_refused(counted):
 @pytest.mark.parametrize(("batch_size", "time"), [(0, 5), (4, 0), (-1, 5)])
 def test_stream_arguments_are_checked(counted, batch_size, time):
     text, _ = counted(20)
-    with pytest.raises(InputError, match=r"^(batch_size|time) (0|-1): 1 or more is needed$"):
+    with pytest.raises(UsageError, match=r"^(batch_size|time) (0|-1): 1 or more is needed$"):
         StreamBatches(text, batch_size, time)
 
 
@@ -278,7 +278,7 @@ def test_without_shuffling_epochs_are_alike_and_in_the_order_of_the_text(sentenc
 
 def test_fewer_rows_than_a_batch_are_refused(sentences):
     text, _ = sentences
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         SentenceBatches(text, 201, 50, seed=0)
     assert str(caught.value) == (
         f"{text.name}: 200 sentences make 200 rows, less than one batch of 201"
@@ -295,7 +295,7 @@ def test_fewer_rows_than_a_batch_are_refused(sentences):
 )
 def test_sentence_arguments_are_checked(sentences, arguments, message):
     text, _ = sentences
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         SentenceBatches(text, *arguments)
     assert str(caught.value) == message
 
@@ -311,7 +311,7 @@ def test_batches_are_made_by_name(sentences):
         made = make_batches(text, "sentences", 7, 50, seed=5, shuffle=shuffle)
         expected = SentenceBatches(text, 7, 50, seed=5, shuffle=shuffle)
         assert all(map(same, epoch_of(made), epoch_of(expected)))
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         make_batches(text, "words", 4, 5, seed=5, shuffle=True)
     assert str(caught.value) == "batching 'words': stream or sentences is needed"
 

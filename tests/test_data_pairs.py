@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data import pairs as module
-from data.errors import InputError
 from data.pairs import SPLITS, encode_source, load_pairs
 from data.text import MAX_LINE
-from data.vocabulary import PAIR_SPECIAL, Vocabulary, build_vocabulary
+from data.vocabulary import Vocabulary, build_vocabulary
+from parity.base.errors import UsageError
+from parity.base.special_tokens import PAIR_SPECIAL
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -94,7 +95,7 @@ def cached(cache, kind):
 
 
 def complaint_of(function, *arguments, **options):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         function(*arguments, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -315,7 +316,7 @@ def test_what_is_not_a_file_of_pairs_is_refused(tmp_path):
     write(path, some_lines())
     cache = write(tmp_path / "file", b"")
     assert complaint_of(load_pairs, path, cache) == (
-        f"{cache}: a folder is needed here, but a file has this name"
+        f"{cache}: cannot be written: a file has this name; allowed: a folder"
     )
 
 
@@ -484,7 +485,7 @@ def test_splits_of_any_pairs_do_not_overlap(tmp_path, rows, split_by):
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     try:
         texts = texts_of(load(tmp_path, lines, split_by=split_by))
-    except InputError as error:
+    except UsageError as error:
         if "at least 3 are needed" in str(error) or "none is left for" in str(error):
             return
         raise

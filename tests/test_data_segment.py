@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import segment as module
-from data.errors import InputError
 from data.segment import (
     SEGMENTERS,
     Segmentation,
@@ -20,6 +19,7 @@ from data.segment import (
     read_user_dictionary,
 )
 from data.workers import Texts, Workers
+from parity.base.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -125,7 +125,7 @@ def test_words_of_the_user_are_found(tmp_path, cache):
 )
 def test_bad_user_dictionary_is_named_by_line(tmp_path, text, complaint):
     path = dictionary(tmp_path, text)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         read_user_dictionary(path, [])
     assert str(caught.value).startswith(f"{path}{complaint}")
     assert "\n" not in str(caught.value)
@@ -211,18 +211,18 @@ def test_description_is_enough_to_cut_the_same(cache):
 def test_bad_description_is_named(change, complaint):
     description = Segmentation().describe() | change
     description = {name: value for name, value in description.items() if value is not None}
-    with pytest.raises(InputError, match=r"^segmentation: ") as caught:
+    with pytest.raises(UsageError, match=r"^segmentation: ") as caught:
         Segmentation.from_description(description)
     assert complaint in str(caught.value)
 
 
 def test_unknown_segmenter_is_refused():
     expected = "'german': one of chinese, english, spaces is needed"
-    with pytest.raises(InputError, match=f"^source_segmenter {expected}$"):
+    with pytest.raises(UsageError, match=f"^source_segmenter {expected}$"):
         Segmentation("german")
-    with pytest.raises(InputError, match=f"^target_segmenter {expected}$"):
+    with pytest.raises(UsageError, match=f"^target_segmenter {expected}$"):
         Segmentation("chinese", "german")
-    with pytest.raises(InputError, match=f"^segmenter {expected}$"):
+    with pytest.raises(UsageError, match=f"^segmenter {expected}$"):
         join([], "german")
 
 
@@ -243,7 +243,7 @@ def test_worker_that_ends_is_named():
         next(done)
         for worker in workers._workers:
             worker.kill()
-        with pytest.raises(InputError, match="ended with status -9: if memory ran out"):
+        with pytest.raises(UsageError, match="ended with status -9: if memory ran out"):
             list(done)
 
 
@@ -252,5 +252,5 @@ def test_workers_end_with_the_work():
         running = list(workers._workers)
         next(workers.segment(iter(some_pieces(10))))
     assert all(worker.poll() is not None for worker in running)
-    with pytest.raises(InputError, match=r"^processes 0: 1 or more is needed$"):
+    with pytest.raises(UsageError, match=r"^processes 0: 1 or more is needed$"):
         Workers(Segmentation(), 0)

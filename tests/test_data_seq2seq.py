@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import InputError
 from data.seq2seq import PairBatches, pad_sources
-from data.vocabulary import PAIR_END_ID, PAIR_GO_ID
+from parity.base.errors import UsageError
+from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 
 
 class Lists:
@@ -53,7 +53,7 @@ def test_batch_of_pairs_by_hand():
     assert batch.carry is False
     for name in ("source", "source_lengths", "tokens", "targets", "lengths"):
         assert getattr(batch, name).dtype == np.int64
-    assert (PAIR_GO_ID, PAIR_END_ID) == (1, 2)
+    assert (PAIR_GO_ID, PAIR_EOS_ID) == (1, 2)
 
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=70)
@@ -164,7 +164,7 @@ def test_what_cannot_be_batched_is_refused():
         ((2, -1), "seed -1: 0 or more is needed"),
         ((6, 1), "pairs.tsv, train split: 5 pairs are less than one batch of 6"),
     ):
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(UsageError) as caught:
             PairBatches(pairs, *arguments)
         assert str(caught.value) == complaint
     assert PairBatches(pairs, 6, 1, shuffle=False).smallest_batch == 5
@@ -176,5 +176,5 @@ def test_questions_are_padded():
     assert lengths.tolist() == [2, 1]
     assert source.dtype == lengths.dtype == np.int64
     for nothing in ([], [np.array([4]), np.array([], dtype=np.int32)]):
-        with pytest.raises(InputError, match="at least one question is needed"):
+        with pytest.raises(UsageError, match="at least one question is needed"):
             pad_sources(nothing)

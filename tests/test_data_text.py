@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import InputError
 from data.text import MAX_LINE, read_blocks, read_lines
+from parity.base.errors import UsageError
 
 
 def lines_and_notes(path, content):
@@ -79,7 +79,7 @@ def test_byte_order_mark_is_stripped_and_noted(tmp_path):
 )
 def test_unusable_content_is_named(tmp_path, content, message):
     path = tmp_path / "train.txt"
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         lines_and_notes(path, content)
     assert str(caught.value) == f"{path}{message}"
     assert caught.value.exit_status == 2
@@ -88,7 +88,7 @@ def test_unusable_content_is_named(tmp_path, content, message):
 def test_invalid_byte_far_into_a_file_is_found_at_its_place(tmp_path):
     path = tmp_path / "train.txt"
     good = "猫 is a cat\n".encode() * (3 * MAX_LINE // 14)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         lines_and_notes(path, good + b"a \xc3 b\n" + good)
     line = good.count(b"\n") + 1
     offset = len(good) + 2
@@ -99,15 +99,15 @@ def test_invalid_byte_far_into_a_file_is_found_at_its_place(tmp_path):
 
 
 def test_missing_file_and_folder_are_named(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.txt: no such file$"):
+    with pytest.raises(UsageError, match=r"nowhere\.txt: no such file$"):
         list(read_lines(tmp_path / "nowhere.txt", []))
-    with pytest.raises(InputError, match=r"this is a folder, a text file is needed$"):
+    with pytest.raises(UsageError, match=r"this is a folder, a text file is needed$"):
         list(read_lines(tmp_path, []))
 
 
 def test_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "train.txt")
-    with pytest.raises(InputError, match=r"this is not a regular file$"):
+    with pytest.raises(UsageError, match=r"this is not a regular file$"):
         list(read_lines(tmp_path / "train.txt", []))
 
 
@@ -119,7 +119,7 @@ def test_file_without_permission_is_named(tmp_path):
     if user == 0:  # who may read anything
         os.seteuid(65534)
     try:
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(UsageError) as caught:
             list(read_lines(path, []))
     finally:
         os.seteuid(user)
@@ -149,7 +149,7 @@ def test_long_line_is_cut_without_losing_a_character(tmp_path, word, length):
 
 def test_line_numbers_count_a_cut_line_once(tmp_path):
     path = tmp_path / "train.txt"
-    with pytest.raises(InputError, match=r"train\.txt:3: byte 0xff"):
+    with pytest.raises(UsageError, match=r"train\.txt:3: byte 0xff"):
         lines_and_notes(path, b"one\n" + b"word " * MAX_LINE + b"\n\xff\n")
 
 
@@ -187,6 +187,6 @@ def test_progress_counts_every_byte(tmp_path):
 
 
 def test_message_stays_one_line_for_any_file_name(tmp_path):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         list(read_lines(tmp_path / "a\nb.txt", []))
     assert "\n" not in str(caught.value)

@@ -5,8 +5,8 @@ import stat
 import numpy as np
 import pytest
 
-from data.errors import InputError
 from data.vocabulary import Vocabulary, build_vocabulary, check_tokens
+from parity.base.errors import UsageError
 
 COUNTS = {"the": 9, "cat": 4, "sat": 4, "a": 4, "<unk>": 7, "mat": 1}
 
@@ -35,7 +35,7 @@ def test_special_tokens_in_the_text_are_the_same_entries():
 
 @pytest.mark.parametrize("cap", [-1, 0, 2, 3])
 def test_cap_without_room_for_two_words_is_refused(cap):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         build_vocabulary(COUNTS, cap)
     assert str(caught.value) == (
         f"vocabulary size {cap}: at least 4 is needed, 2 special tokens and 2 words"
@@ -43,7 +43,7 @@ def test_cap_without_room_for_two_words_is_refused(cap):
 
 
 def test_vocabulary_of_one_word_is_refused():
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         build_vocabulary({"the": 3, "<unk>": 3}, None, source="train.txt")
     assert str(caught.value) == (
         "train.txt: besides <unk> and <eos> the vocabulary holds 'the'; at least 2 words are"
@@ -59,10 +59,10 @@ def test_encode_and_decode():
     assert vocabulary.decode(ids) == ["the", "<unk>", "cat", "<eos>"]
     assert vocabulary.encode([]).shape == (0,)
     with pytest.raises(
-        InputError, match=r"^tokens: token id 5 at position 1 is not in 0 \.\. 4$"
+        UsageError, match=r"^tokens: token id 5 at position 1 is not in 0 \.\. 4$"
     ):
         vocabulary.decode([0, 5])
-    with pytest.raises(InputError, match=r"token id -1 at position 0 is not in 0 \.\. 4$"):
+    with pytest.raises(UsageError, match=r"token id -1 at position 0 is not in 0 \.\. 4$"):
         vocabulary.decode([-1])
 
 
@@ -114,7 +114,7 @@ def test_content_hash_is_of_the_content():
 def test_unusable_vocabulary_file_is_named(tmp_path, content, message):
     path = tmp_path / "vocabulary.txt"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         Vocabulary.load(path)
     assert str(caught.value) == f"{path}{message}"
 
@@ -128,10 +128,10 @@ def test_vocabulary_with_windows_line_ends_loads(tmp_path):
 def test_saving_where_it_cannot_be_leaves_nothing(tmp_path):
     folder = tmp_path / "vocabulary.txt"
     folder.mkdir()  # a folder in the file's place cannot be replaced
-    with pytest.raises(InputError, match=r"vocabulary\.txt: cannot write this file: "):
+    with pytest.raises(UsageError, match=r"vocabulary\.txt: cannot be written: "):
         build_vocabulary(COUNTS, None).save(folder)
     assert list(tmp_path.iterdir()) == [folder]
-    with pytest.raises(InputError, match=r"cannot write this file: No such file or directory$"):
+    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory$"):
         build_vocabulary(COUNTS, None).save(tmp_path / "missing" / "vocabulary.txt")
 
 
@@ -146,10 +146,10 @@ def test_saved_file_has_ordinary_permissions(tmp_path):
 def test_check_tokens_names_the_place():
     check_tokens(np.array([[0, 4], [2, 1]]), 5)
     check_tokens(np.zeros((0, 3), dtype=np.int64), 5)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(UsageError) as caught:
         check_tokens(np.array([[0, 4], [5, -1]]), 5, source="batch")
     assert str(caught.value) == "batch: token id 5 at position (1, 0) is not in 0 .. 4"
     with pytest.raises(
-        InputError, match=r"^tokens: token id -3 at position 2 is not in 0 \.\. 4"
+        UsageError, match=r"^tokens: token id -3 at position 2 is not in 0 \.\. 4"
     ):
         check_tokens(np.array([0, 1, -3]), 5)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import flags
 
-from data.errors import InputError
 from data.load import load_pair_text, load_stream_text, load_words
+from parity.base.errors import UsageError
 from parity.spec.presets import preset
 from parity.training.checkpoint import newest_checkpoint
 from parity.training.losses import read_losses
@@ -87,7 +87,7 @@ FAULTS = {
 def test_what_is_no_vocabulary_is_refused_by_its_line(tmp_path, name, fault):
     content, said = FAULTS[fault]
     files = dict.fromkeys(NAMES, WORDS) | {name: content}
-    with pytest.raises(InputError, match=re.escape(f"{tmp_path / name}{said}")) as caught:
+    with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name}{said}")) as caught:
         load_words(files, tmp_path, settings())
     assert "\n" not in str(caught.value)
 

@@ -1,13 +1,22 @@
 """What long work shows: a bar on a terminal, plain lines elsewhere."""
 
+import fcntl
 import io
+import os
+import struct
+import subprocess
 import sys
+import termios
 import time
+from pathlib import Path
 
 import pytest
 
 from parity.base import progress
-from parity.base.progress import Counter, Progress
+from parity.base.progress import ByteCounter, Counter
+from parity.training.progress import TrainingProgress
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_plain_lines_say_how_much_is_left(monkeypatch, capsys):
@@ -22,7 +31,7 @@ def test_plain_lines_say_how_much_is_left(monkeypatch, capsys):
 
 
 def test_what_is_quick_says_nothing(capsys):
-    with Progress("paddle", 0, 2) as shown:
+    with TrainingProgress("paddle", 0, 2) as shown:
         shown.trained(1.0, 100.0)
         shown.trained(1.0, 100.0)
     assert capsys.readouterr() == ("", "")
@@ -30,7 +39,7 @@ def test_what_is_quick_says_nothing(capsys):
 
 def test_training_says_loss_and_speed(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
-    with Progress("paddle", 0, 2) as shown:
+    with TrainingProgress("paddle", 0, 2) as shown:
         shown.trained(2.0, 12_345.0)
     said = capsys.readouterr().err
     assert said.startswith(
@@ -53,3 +62,39 @@ def test_a_terminal_gets_a_bar(text, monkeypatch):
     assert "sweeping" in shown
     assert "/3" in shown
     assert text in shown
+
+
+def test_reading_a_small_file_says_nothing(capsys):
+    with ByteCounter("encoding", 100) as counter:
+        counter.add(100)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bytes_are_told_as_a_share(monkeypatch, capsys):
+    clock = iter([0.0, 31.0, 31.0, 32.0, 33.0, 64.0, 64.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with ByteCounter("encoding", 4000) as counter:
+        counter.add(1000)
+        counter.add(500)
+        counter.add(500)
+        counter.add(1500)
+    assert capsys.readouterr().err == (
+        "encoding: 25% of 4,000 bytes, 93 s left\nencoding: 88% of 4,000 bytes, 9 s left\n"
+    )
+
+
+def test_a_terminal_gets_a_bar_of_bytes_after_a_second():
+    code = (
+        "import time; from parity.base.progress import ByteCounter\n"
+        "with ByteCounter('encoding', 4096) as counter:\n"
+        "    counter.add(1024); time.sleep(1.1); counter.add(1024)"
+    )
+    terminal, other_end = os.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=other_end, check=True)
+    os.set_blocking(terminal, False)  # fail rather than wait if nothing was shown
+    seen = os.read(terminal, 10_000).decode()
+    os.close(other_end)
+    os.close(terminal)
+    assert "encoding:" in seen
+    assert "2.00k/4.00k" in seen

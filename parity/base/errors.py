@@ -4,18 +4,25 @@ Any exception with an `exit_status` ends a command with its message on one line 
 everything else is a defect of the project and keeps its traceback.
 """
 
-# Of a command that ended by a defect: Python's own 1 would say that a mismatch was found.
+# The status of a command that hit a defect: Python's own 1 would mean a mismatch was found.
 DEFECT_STATUS = 70
 
 
 class UsageError(Exception):
-    """Bad use or bad input: the message names the field, the value seen and what is allowed."""
+    """Bad use or bad input, explained in one line.
+
+    The message names the file, line or field, the value seen and what is allowed. Line breaks
+    in it, which a file name may hold, are escaped.
+    """
 
     exit_status = 2
 
+    def __init__(self, message: str):
+        super().__init__(message.replace("\r", "\\r").replace("\n", "\\n"))
+
 
 class Mismatch(Exception):
-    """The sides do not match where only those that match are of use."""
+    """The sides do not match, and the command needs sides that do."""
 
     exit_status = 1
 
@@ -27,9 +34,9 @@ class NumericFailure(Exception):
 
 
 class SideFailed(Exception):
-    """A side's process ended neither well nor with a message of its own.
+    """A side's process crashed or was killed, without an error message of its own.
 
-    `exit_status` is the process's, and 128 plus the number of the signal that killed it.
+    `exit_status` is the process's, or 128 plus the number of the signal that killed it.
     """
 
     def __init__(self, message: str, exit_status: int):

@@ -1,61 +1,144 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that are written whole or not at all."""
 
+import contextlib
 import os
+import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from parity.base.errors import UsageError
 
+UNFINISHED = ".unfinished-"  # prefix of the names of temporary files and folders
+_ABANDONED_SECONDS = 24 * 3600.0  # a process killed while writing cannot clean up after itself
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, and see that it can be written.
+
+def reason(error: OSError) -> str:
+    """Return the operating system's message without its number and path."""
+    return error.strerror or str(error)
+
+
+def make_folder(folder: Path, *, read_only: bool = False) -> None:
+    """Create a folder and its parents, and check that files can be written in it.
+
+    What a killed process left unfinished in it a day ago or earlier is removed.
+
+    Args:
+      folder: the folder; it may exist already.
+      read_only: accept an existing folder in which nothing can be written, such as a cache
+        that already holds what is needed.
 
     Raises:
-      UsageError: if that fails.
+      UsageError: if the folder cannot be created or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        if not read_only:
+            remove_abandoned(folder)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except FileExistsError:
+        raise UsageError(
+            f"{folder}: cannot be written: a file has this name; allowed: a folder"
+        ) from None
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise _unwritable(folder, error) from None
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write a file so that its name holds either the old content or all of the new.
 
     Args:
-      durable: also flush file and folder to the disk, so that this holds through a power cut;
-        without it, it holds through the death of the process.
+      path: the file.
+      content: all of it.
+      durable: flush file and folder to the disk, so that a power cut does no harm either;
+        without it only the death of the process is harmless.
 
     Raises:
       UsageError: if it cannot be written; the old content and no temporary file remain.
     """
-    handle = None
+    temporary = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        handle = Path(name)
+        descriptor, name = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        handle.chmod(0o666 & ~_umask())
-        handle.replace(path)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+        temporary = None
         if durable:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(path.parent)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise _unwritable(path, error) from None
     finally:
-        if handle is not None:
-            handle.unlink(missing_ok=True)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `folder` if the block succeeds.
+
+    Two processes may do so at once: the first to finish wins, and the other's work is dropped.
+    The block must sync the files that it writes.
+
+    Raises:
+      UsageError: if something in the folder cannot be written.
+    """
+    make_folder(folder.parent)
+    temporary = None
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
+        temporary.chmod(0o777 & ~_umask())
+        yield temporary
+        sync_folder(temporary)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # a failure other than another process being first
+                raise
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file's content to the disk, to be done before the file gets its final name."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames within a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what this module started in a folder a day ago or earlier and never finished."""
+    now = time.time()
+    for path in folder.glob(f"{UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if now - path.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path}: cannot be written: {reason(error)}")
 
 
 def _umask() -> int:
-    mask = os.umask(0)
+    mask = os.umask(0o022)  # it cannot be read without being set
     os.umask(mask)
     return mask

@@ -1,13 +1,13 @@
-"""What a user sees while long work goes on: a bar on a terminal, else a line now and then."""
+"""What a user sees during long work: a bar on a terminal, elsewhere a line now and then."""
 
-import math
 import sys
 import time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 _SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_BEFORE_BYTES = 1.0  # reading a small file takes less, and then no bar flashes up
 
 _Self = TypeVar("_Self", bound="Counter")
 
@@ -19,13 +19,13 @@ def say(message: str) -> None:
 
 
 class Counter:
-    """Shows how much of some work is done, and the time left; a context.
+    """Show how much of some work is done, and the time left; a context manager.
 
     Args:
       label: what is being done.
       total: how much there is of it.
       unit: what is counted.
-      done: how much was there before; it tells nothing of the time left.
+      done: how much was done before, which says nothing about the speed.
     """
 
     def __init__(self, label: str, total: int, unit: str, done: int = 0):
@@ -34,18 +34,21 @@ class Counter:
         self._began = self._spoke = time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
-            self._bar = tqdm(desc=label, initial=done, total=total, unit=unit, leave=False)
+            self._bar = tqdm(
+                desc=label, initial=done, total=total, leave=False, **self._bar_style()
+            )
 
-    def update(self, text: str = "") -> None:
-        """Count one, and say how it stands.
+    def update(self, text: str = "", count: int = 1) -> None:
+        """Count work that is done, and show the state of affairs.
 
         Args:
-          text: what else to say.
+          text: what else to show.
+          count: how many units were done.
         """
-        self._done += 1
+        self._done += count
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
-            self._bar.update()
+            self._bar.update(count)
         elif (
             self._done < self._total
             and time.monotonic() - self._spoke >= _SECONDS_BETWEEN_LINES
@@ -53,8 +56,14 @@ class Counter:
             self._spoke = time.monotonic()
             done = self._done - self._first
             left = (self._spoke - self._began) / done * (self._total - self._done)
-            words = [f"{self._label}: {self._unit} {self._done} of {self._total}"]
-            say(", ".join([*words, *filter(None, [text]), f"{left:,.0f} s left"]))
+            words = [f"{self._label}: {self._state()}", text, f"{left:,.0f} s left"]
+            say(", ".join(filter(None, words)))
+
+    def _bar_style(self) -> dict[str, Any]:
+        return {"unit": self._unit}
+
+    def _state(self) -> str:
+        return f"{self._unit} {self._done} of {self._total}"
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -64,25 +73,28 @@ class Counter:
             self._bar.close()
 
 
-class Progress(Counter):
-    """Shows steps, loss, perplexity, tokens/s and the time left.
+class ByteCounter(Counter):
+    """Show how many bytes are done; nothing for work that takes only a moment.
 
     Args:
-      label: what is being trained.
-      start, stop: the first step and the one after the last.
+      label: what is being done.
+      total: bytes.
     """
 
-    def __init__(self, label: str, start: int, stop: int):
-        super().__init__(label, stop, "step", done=start)
+    def __init__(self, label: str, total: int):
+        super().__init__(label, total, "bytes")
 
-    def trained(self, loss: float, tokens_per_second: float) -> None:
-        """Count one step.
+    def add(self, count: int) -> None:
+        """Count bytes that are done."""
+        self.update(count=count)
 
-        Args:
-          loss: global loss in nats per token.
-          tokens_per_second: recent throughput.
-        """
-        self.update(
-            f"loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}, "
-            f"{tokens_per_second:,.0f} tokens/s"
-        )
+    def _bar_style(self) -> dict[str, Any]:
+        return {
+            "unit": "B",
+            "unit_scale": True,
+            "unit_divisor": 1024,
+            "delay": _SECONDS_BEFORE_BYTES,
+        }
+
+    def _state(self) -> str:
+        return f"{self._done / max(self._total, 1):.0%} of {self._total:,} bytes"

@@ -35,7 +35,7 @@ class Words(Protocol):
     target_vocabulary: Any
 
     def read(self, question: str) -> np.ndarray:
-        """Return the ids of a question; raises an error with exit_status 2 if it has none."""
+        """Return the ids of a question; raise a UsageError if there are none."""
 
     def write(self, ids: Sequence[int]) -> str:
         """Return what the ids of an answer say."""
@@ -181,9 +181,7 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
     for number, line in enumerate(_typed() if person else _piped(), start=1):
         try:
             ids = trained.words.read(line)
-        except Exception as error:
-            if getattr(error, "exit_status", None) != 2:
-                raise
+        except UsageError as error:
             if not person:
                 raise UsageError(f"standard input, line {number}: {error}") from None
             say(str(error))
@@ -228,9 +226,7 @@ def _read_all(lines: Iterable[str], words: Words, path: Path) -> list[np.ndarray
     for number, line in enumerate(lines, start=1):
         try:
             questions.append(words.read(line))
-        except Exception as error:
-            if getattr(error, "exit_status", None) != 2:
-                raise
+        except UsageError as error:
             raise UsageError(f"{path}:{number}: {error}") from None
     return questions
 

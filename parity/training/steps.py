@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parity.base.progress import Progress
 from parity.spec.batch_io import StepInputs, StepResult, check_finite, step_inputs
 from parity.spec.initial import zero_state
 from parity.spec.replicas import split_rows
 from parity.spec.training import learning_rate
 from parity.training.flops import product_flops
 from parity.training.meter import Meter
+from parity.training.progress import TrainingProgress
 from parity.training.strategy import Strategy
 from parity.training.text import TrainingText
 
@@ -61,7 +61,7 @@ def train_steps(
     spec, per_epoch = strategy.spec, text.train.batches_per_epoch
     take = take or strategy.step
     with (
-        Progress(strategy.framework, start, stop) as progress,
+        TrainingProgress(strategy.framework, start, stop) as progress,
         text.prefetch(
             lambda step: step_inputs(spec, step, text.train.batch(step)), start, stop
         ) as batches,

@@ -1,0 +1,87 @@
+"""Files and folders are written whole or not at all, and leave nothing else behind."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from parity.base.errors import UsageError
+from parity.base.files import UNFINISHED, make_folder, new_folder, write_whole
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    write_whole(path, b"first")
+    write_whole(path, b"second", durable=False)
+    assert path.read_bytes() == b"second"
+    assert names(tmp_path) == {"file"}
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match="folder: cannot be written: "):
+        write_whole(tmp_path / "folder", b"third")
+    with pytest.raises(UsageError, match="cannot be written: No such file"):
+        write_whole(tmp_path / "none" / "file", b"fourth")
+    assert names(tmp_path) == {"file", "folder"}
+
+
+def _umask(folder) -> int:
+    (folder / "plain").touch()
+    mode = (folder / "plain").stat().st_mode
+    (folder / "plain").unlink()
+    return 0o666 & ~mode
+
+
+def test_a_folder_is_made_with_those_above_it_or_named(tmp_path):
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert not names(tmp_path / "a" / "b")
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        with pytest.raises(UsageError) as caught:
+            make_folder(tmp_path / place)
+        assert str(caught.value).startswith(f"{tmp_path / place}: cannot be written: ")
+
+
+def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / f"{UNFINISHED}{name}").write_bytes(b"half")
+    (tmp_path / f"{UNFINISHED}folder").mkdir()
+    (tmp_path / "mine").touch()
+    yesterday = time.time() - 25 * 3600
+    for name in (f"{UNFINISHED}old", f"{UNFINISHED}folder", "mine"):
+        os.utime(tmp_path / name, (yesterday, yesterday))
+    make_folder(tmp_path)
+    assert names(tmp_path) == {f"{UNFINISHED}new", "mine"}
+
+
+def test_a_folder_that_is_only_read_need_not_be_writable():
+    folder = Path("/proc")  # where nobody can create a file, not even root
+    make_folder(folder, read_only=True)
+    with pytest.raises(UsageError, match=r"^/proc: cannot be written: "):
+        make_folder(folder)
+
+
+def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
+    with new_folder(tmp_path / "whole") as temporary:
+        (temporary / "file").write_bytes(b"first")
+        assert not (tmp_path / "whole").exists()
+    with pytest.raises(UsageError), new_folder(tmp_path / "half") as temporary:
+        (temporary / "none" / "file").read_bytes()
+    with new_folder(tmp_path / "whole") as temporary:  # the first to finish wins
+        (temporary / "file").write_bytes(b"second")
+    assert names(tmp_path) == {"whole"}
+    assert (tmp_path / "whole" / "file").read_bytes() == b"first"
+
+
+def test_a_message_is_one_line_whatever_the_name(tmp_path):
+    path = tmp_path / "two\nlines\r" / "file"
+    with pytest.raises(UsageError) as caught:
+        write_whole(path, b"")
+    assert str(caught.value) == (
+        f"{tmp_path}/two\\nlines\\r/file: cannot be written: No such file or directory"
+    )

@@ -22,7 +22,9 @@ from parity.base.errors import UsageError
 from parity.chat import conversation as chat
 from parity.chat.conversation import converse, open_trained
 from parity.cli.options import ChatOptions
-from parity.decoding.search import beam_search, greedy, sample
+from parity.decoding.beam import beam_search
+from parity.decoding.greedy import greedy_search
+from parity.decoding.sampling import sample
 from parity.launch.processes import FOLDERS, ROOT
 from parity.oracle.decode import OracleModel
 from parity.spec.initial import initial_snapshot
@@ -109,7 +111,7 @@ def oracles(run, method, seed=1, temperature=1.0):
     batch, most = asked(trained), trained.checkpoint.spec.text.target_limit + 1
     found = {
         "beam": lambda: beam_search(model, *batch, options.beam, options.length_penalty, most),
-        "greedy": lambda: greedy(model, *batch, most),
+        "greedy": lambda: greedy_search(model, *batch, most),
         "sample": lambda: sample(model, *batch, most, seed, temperature),
     }[method]()
     return [

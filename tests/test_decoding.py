@@ -9,15 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.decoding.search import (
-    EOS,
-    GO,
-    PAD,
-    beam_search,
-    greedy,
-    length_penalty_of,
-    sample,
-)
+from parity.base.special_tokens import PAIR_EOS_ID as EOS
+from parity.base.special_tokens import PAIR_GO_ID as GO
+from parity.base.special_tokens import PAIR_PAD_ID as PAD
+from parity.decoding.beam import beam_search
+from parity.decoding.greedy import greedy_search
+from parity.decoding.length_penalty import length_penalty_of
+from parity.decoding.sampling import sample
 from parity.oracle.decode import OracleModel, exhaustive, rescore
 from parity.oracle.seq2seq import forward
 from parity.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
@@ -250,7 +248,7 @@ def test_a_sentence_that_is_done_leaves_the_batch():
     assert [each.best.tokens for each in (first, second)] == [(), (3,) * 6]
     assert [each.best.finished for each in (first, second)] == [True, False]
     model.rows.clear()
-    first, second = greedy(model, *model.source, 6)
+    first, second = greedy_search(model, *model.source, 6)
     assert model.rows == [2, 1, 1, 1, 1, 1]
     assert (first.best.tokens, second.best.tokens) == ((), (3,) * 6)
     model.rows.clear()
@@ -262,12 +260,12 @@ def test_padding_and_go_are_never_written_however_probable():
     model = chain([-5.0, -4.0, -3.0])
     searches = [
         *beam_search(model, *model.source, 9, 0.6, 3),
-        *greedy(model, *model.source, 3),
+        *greedy_search(model, *model.source, 3),
         *sample(model, *model.source, 3, seed=0),
     ]
     for found in searches:
         assert all(token > EOS for h in found.ranked for token in h.tokens)
-    assert greedy(model, *model.source, 3)[0].best.tokens == (4, 4, 4)
+    assert greedy_search(model, *model.source, 3)[0].best.tokens == (4, 4, 4)
 
 
 def test_an_impossible_extension_is_no_hypothesis():
@@ -289,13 +287,13 @@ def test_an_impossible_extension_is_no_hypothesis():
     model = chain([-1.0])
     (found,) = beam_search(model, *model.source, 5, 0.0, 9)
     assert [h.tokens for h in found.ranked] == [()]
-    assert [h.tokens for h in greedy(model, *model.source, 9)[0].ranked] == [()]
+    assert [h.tokens for h in greedy_search(model, *model.source, 9)[0].ranked] == [()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_greedy_takes_the_most_probable_token(case):
     model, *source = network(case, words=9)
-    for row, found in enumerate(greedy(model, *source, 6)):
+    for row, found in enumerate(greedy_search(model, *source, 6)):
         state, tokens, total, gaps = model.start(*(a[row : row + 1] for a in source)), [], 0, []
         while len(tokens) < 6 and EOS not in tokens:
             log_probs, state = model.step(np.array([[GO, *tokens][-1]]), state)
@@ -312,11 +310,11 @@ def test_greedy_takes_the_most_probable_token(case):
 
 def test_greedy_gives_ties_to_the_lower_id():
     model = chain([-3.0, -2.0, -1.0, -1.0, -2.0])
-    (found,) = greedy(model, *model.source, 2)
+    (found,) = greedy_search(model, *model.source, 2)
     assert found.best.tokens == (4, 4)
     assert found.margin == 0
     model = chain([-1.0, -1.0])
-    assert greedy(model, *model.source, 2)[0].best.tokens == ()
+    assert greedy_search(model, *model.source, 2)[0].best.tokens == ()
 
 
 @settings(max_examples=100, deadline=None)
@@ -324,7 +322,7 @@ def test_greedy_gives_ties_to_the_lower_id():
 def test_a_beam_of_one_is_at_least_as_probable_as_greedy(model, most):
     for narrow, first in zip(
         beam_search(model, *model.source, 1, 0.0, most),
-        greedy(model, *model.source, most),
+        greedy_search(model, *model.source, most),
         strict=True,
     ):
         assert narrow.best.log_prob >= first.best.log_prob
@@ -342,7 +340,7 @@ def test_less_than_the_margin_changes_no_answer(model, beam, alpha, most, seed):
     noise = np.random.default_rng(seed).uniform(-1, 1, model.tables.shape)
     for search in (
         lambda model, at: beam_search(model, *(a[at] for a in model.source), beam, alpha, most),
-        lambda model, at: greedy(model, *(a[at] for a in model.source), most),
+        lambda model, at: greedy_search(model, *(a[at] for a in model.source), most),
     ):
         for row in range(len(model.tables)):
             at = slice(row, row + 1)
@@ -383,7 +381,7 @@ def test_a_sentence_alone_has_the_answers_it_has_in_a_batch(case):
     model, *source = network(case, words=9)
     searches = [
         lambda source, lengths, first: beam_search(model, source, lengths, 3, 0.6, 6),
-        lambda source, lengths, first: greedy(model, source, lengths, 6),
+        lambda source, lengths, first: greedy_search(model, source, lengths, 6),
         lambda source, lengths, first: sample(model, source, lengths, 6, 7, 1.5, first),
     ]
     for search in searches:
@@ -476,7 +474,9 @@ def test_samples_follow_the_distribution(temperature):
 def test_cold_samples_are_greedy():
     model, *source = network(CASES[3], words=9)
     cold = sample(model, *source, 6, seed=1, temperature=1e-4)
-    assert [c.best.tokens for c in cold] == [g.best.tokens for g in greedy(model, *source, 6)]
+    assert [c.best.tokens for c in cold] == [
+        g.best.tokens for g in greedy_search(model, *source, 6)
+    ]
 
 
 def test_float32_log_probs_are_summed_in_float64():
@@ -489,7 +489,7 @@ def test_float32_log_probs_are_summed_in_float64():
 def test_no_sentences_have_no_answers():
     model, source, lengths = network(CASES[0], words=3)
     assert beam_search(model, source[:0], lengths[:0], 3, 0.6, 4) == []
-    assert greedy(model, source[:0], lengths[:0], 4) == []
+    assert greedy_search(model, source[:0], lengths[:0], 4) == []
     assert sample(model, source[:0], lengths[:0], 4, seed=1) == []
 
 
@@ -506,7 +506,7 @@ def test_no_sentences_have_no_answers():
             "--length-penalty is nan; allowed: >= 0",
         ),
         (lambda *of: beam_search(*of, 2, 0.6, 0), "--longest is 0; allowed: >= 1"),
-        (lambda *of: greedy(*of, 0), "--longest is 0; allowed: >= 1"),
+        (lambda *of: greedy_search(*of, 0), "--longest is 0; allowed: >= 1"),
         (lambda *of: sample(*of, -1, 0), "--longest is -1; allowed: >= 1"),
         (lambda *of: sample(*of, 4, 0, 0.0), "--temperature is 0.0; allowed: > 0"),
         (lambda *of: sample(*of, 4, -1), "--seed is -1; allowed: >= 0"),

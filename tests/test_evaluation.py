@@ -6,8 +6,8 @@ import sacrebleu
 from oracle_side import small_pairs_spec
 
 from parity.decoding import evaluation
+from parity.decoding.beam import beam_search
 from parity.decoding.evaluation import bleu, exact_share, write_answers
-from parity.decoding.search import beam_search
 from parity.oracle.decode import OracleModel
 from parity.spec.initial import initial_snapshot
 

@@ -9,7 +9,8 @@ from conftest import FRAMEWORKS, flags
 
 from parity.compare.ladder import ONE_STEP, ORACLE, climb
 from parity.compare.tensors import tensor_names
-from parity.decoding.search import beam_search, greedy
+from parity.decoding.beam import beam_search
+from parity.decoding.greedy import greedy_search
 from parity.oracle.decode import OracleModel, exhaustive
 from parity.report.values import describe_mismatch
 from parity.spec.initial import initial_snapshot
@@ -226,7 +227,7 @@ def _searches(framework: str, values: dict) -> dict:
         "exhaustive": _plain(every),
         "wide": _plain(beam_search(decoder, source, lengths, wide, 0.7, 4)),
         "narrow": _plain(beam_search(decoder, source, lengths, 2, 0.7, 4)),
-        "greedy": _plain(greedy(decoder, source, lengths, 4)),
+        "greedy": _plain(greedy_search(decoder, source, lengths, 4)),
     }
 
 
@@ -264,4 +265,4 @@ def test_beam_search_is_exhaustive_search_where_the_beam_is_wide(framework, valu
     oracle, (source, lengths) = OracleModel(spec.model, weights), _questions()
     _same(found["exhaustive"], _plain(exhaustive(oracle, source, lengths, 0.7, 4)))
     _same(found["narrow"], _plain(beam_search(oracle, source, lengths, 2, 0.7, 4)))
-    _same(found["greedy"], _plain(greedy(oracle, source, lengths, 4)))
+    _same(found["greedy"], _plain(greedy_search(oracle, source, lengths, 4)))

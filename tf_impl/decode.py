@@ -1,4 +1,4 @@
-"""Decoding with a trained network: the graphs that parity/decoding/search.py searches with."""
+"""Decoding with a trained network: the graphs that parity/decoding searches with."""
 
 import tensorflow as tf
 

@@ -14,7 +14,11 @@ from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import say
 from parity.cli.options import ChatOptions
-from parity.decoding.search import DecodingModel, Hypotheses, beam_search, greedy, sample
+from parity.decoding.beam import beam_search
+from parity.decoding.greedy import greedy_search
+from parity.decoding.hypotheses import Hypotheses
+from parity.decoding.model import DecodingModel
+from parity.decoding.sampling import sample
 from parity.report.pictures import Attention, check_attention, check_picture, plot_attention
 from parity.spec.networks import NETWORKS
 from parity.training.checkpoint import (
@@ -245,7 +249,7 @@ def _answer(
         source[row, : len(ids)] = ids
     most = _most(trained, options)
     if options.method == "greedy":
-        return greedy(model, source, lengths, most)
+        return greedy_search(model, source, lengths, most)
     if options.method == "sample":
         return sample(model, source, lengths, most, options.seed, options.temperature, first)
     return beam_search(model, source, lengths, options.beam, options.length_penalty, most)

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
+from parity.base.special_tokens import PAIR_EOS_ID
 from parity.compare.tensors import DECODED, SEARCHES, Distance, Mismatch, Place
-from parity.decoding.search import (
-    EOS,
-    DecodingModel,
-    Hypotheses,
-    beam_search,
-    greedy,
-    length_penalty_of,
-)
+from parity.decoding.beam import beam_search
+from parity.decoding.greedy import greedy_search
+from parity.decoding.hypotheses import Hypotheses
+from parity.decoding.length_penalty import length_penalty_of
+from parity.decoding.model import DecodingModel
 from parity.oracle.decode import OracleModel, rescore
 from parity.trace.tolerances import Tolerance
 
@@ -85,7 +83,7 @@ def decode(
       most: tokens produced at most, `<eos>` included.
     """
     return (
-        greedy(model, source, source_lengths, most),
+        greedy_search(model, source, source_lengths, most),
         beam_search(model, source, source_lengths, beam, length_penalty, most),
     )
 
@@ -189,7 +187,7 @@ def own_scores(model: OracleModel, recorded: Arrays, vocabulary: int) -> Rescore
             (tokens < 0).any(axis=1), (tokens < 0).argmax(axis=1), tokens.shape[1]
         )
         inside = np.arange(tokens.shape[1]) < lengths[:, None]
-        words = (tokens > EOS) & (tokens < vocabulary)
+        words = (tokens > PAIR_EOS_ID) & (tokens < vocabulary)
         fine = np.where(inside, words, tokens == -1).all(axis=1)
         written = np.flatnonzero(fine & _written(tokens, finished))
         found = np.where(fine, -np.inf, np.nan)

@@ -6,7 +6,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from parity.decoding.search import DecodingModel, beam_search
+from parity.decoding.beam import beam_search
+from parity.decoding.model import DecodingModel
 
 _AT_ONCE = 64  # sentences decoded together
 # How sacrebleu cuts text, by how the answers were cut for training.

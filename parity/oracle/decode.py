@@ -4,22 +4,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from parity.decoding.search import (
-    EOS,
-    GO,
-    DecoderState,
-    DecodingModel,
-    Hypotheses,
-    Hypothesis,
-    length_penalty_of,
-)
+from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
+from parity.decoding.hypotheses import Hypotheses, Hypothesis
+from parity.decoding.length_penalty import length_penalty_of
+from parity.decoding.model import DecoderState, DecodingModel
 from parity.oracle.layers import NUM_STATES, Memory, log_softmax
 from parity.oracle.seq2seq import decoder_step, encode, forward
 from parity.spec.networks.seq2seq import Seq2seqSpec
 
 
 class OracleModel:
-    """The oracle's network with its weights, as `parity.decoding.search` wants it.
+    """The oracle's network with its weights, as the searches of parity/decoding want it.
 
     Attributes:
       model: the network's sizes.
@@ -91,14 +86,14 @@ def exhaustive(
         prefixes: list[tuple[int, ...]] = [()]
         totals = np.zeros(1)
         for length in range(1, most + 1):
-            last = [prefix[-1] if prefix else GO for prefix in prefixes]
+            last = [prefix[-1] if prefix else PAIR_GO_ID for prefix in prefixes]
             log_probs, state = model.step(np.array(last), state)
             penalty = length_penalty_of(length, length_penalty)
-            ended = totals + log_probs[:, EOS]
+            ended = totals + log_probs[:, PAIR_EOS_ID]
             for prefix, total in zip(prefixes, ended.tolist(), strict=True):
                 answers.append(Hypothesis(prefix, True, total, total / penalty))
-            words = range(EOS + 1, log_probs.shape[1])
-            totals = (totals[:, None] + log_probs[:, EOS + 1 :]).reshape(-1)
+            words = range(PAIR_EOS_ID + 1, log_probs.shape[1])
+            totals = (totals[:, None] + log_probs[:, PAIR_EOS_ID + 1 :]).reshape(-1)
             state = {
                 name: np.repeat(array, len(words), axis=0) for name, array in state.items()
             }
@@ -128,7 +123,7 @@ def rescore(
       float64 [sentences], in nats.
     """
     targets = [
-        [*answer, EOS] if ends else list(answer)
+        [*answer, PAIR_EOS_ID] if ends else list(answer)
         for answer, ends in zip(tokens, finished, strict=True)
     ]
     lengths = np.array([len(row) for row in targets])
@@ -141,7 +136,7 @@ def rescore(
     batch["targets"] = np.zeros_like(batch["tokens"])
     for row, answer in enumerate(targets):
         batch["targets"][row, : len(answer)] = answer
-        batch["tokens"][row, : len(answer)] = [GO, *answer][: len(answer)]
+        batch["tokens"][row, : len(answer)] = [PAIR_GO_ID, *answer][: len(answer)]
     activations, _ = forward(model.model, model.weights, batch, {})
     total: np.ndarray = -activations["token_loss"].sum(axis=1, dtype=np.float64)
     return total

@@ -1,9 +1,9 @@
 """Faults of decoding: greedy and beam search with the weights after the last step."""
 
-from parity.faults.catalogue.edits import mirrored, shared
+from parity.faults.catalogue.edits import joined, mirrored, shared
 from parity.faults.fault import Fault
 
-_FILE = "parity/decoding/search.py"
+_HYPOTHESES, _BEAM_FILE = "parity/decoding/hypotheses.py", "parity/decoding/beam.py"
 _BEAM = ("decode/beam_tokens", "decode/beam_finished", "decode/beam_scores")
 _ANY = ("decode/greedy_*",)
 
@@ -15,10 +15,10 @@ FAULTS = (
         "bahdanau, fed",
         _BEAM,
         shared(
-            _FILE,
+            _BEAM_FILE,
             (
-                "pool.offer(live, row, ended[row], ended[row] / penalty, finished=True)",
-                "pool.offer(live, row, ended[row], ended[row], finished=True)",
+                "+ log_probs[:, PAIR_EOS_ID], penalty, ended=True)",
+                "+ log_probs[:, PAIR_EOS_ID], 1.0, ended=True)",
             ),
         ),
     ),
@@ -29,7 +29,7 @@ FAULTS = (
         "bahdanau, fed",
         _BEAM,
         shared(
-            _FILE,
+            _BEAM_FILE,
             (
                 "        penalty = length_penalty_of(length, length_penalty)\n",
                 "        penalty = length_penalty_of(length - 1, length_penalty)\n",
@@ -42,9 +42,7 @@ FAULTS = (
         "Decoding",
         "bahdanau, fed",
         _ANY,
-        shared(
-            _FILE, ("np.full(len(self.sentences), GO)", "np.full(len(self.sentences), EOS)")
-        ),
+        shared(_HYPOTHESES, ("np.full(rows, PAIR_GO_ID)", "np.full(rows, PAIR_EOS_ID)")),
     ),
     Fault(
         "go-and-end-swapped",
@@ -52,10 +50,19 @@ FAULTS = (
         "Decoding",
         "bahdanau, fed",
         _ANY,
-        shared(
-            _FILE,
-            ("PAD, GO, EOS, UNKNOWN = range(4)", "PAD, EOS, GO, UNKNOWN = range(4)"),
-            ("FIRST = EOS ", "FIRST = GO "),
+        joined(
+            shared(
+                _HYPOTHESES,
+                (
+                    "import PAIR_EOS_ID, PAIR_GO_ID\n",
+                    "import PAIR_EOS_ID as PAIR_GO_ID, PAIR_GO_ID as PAIR_EOS_ID\n",
+                ),
+                ("FIRST_PRODUCED = PAIR_EOS_ID ", "FIRST_PRODUCED = PAIR_GO_ID "),
+            ),
+            *(
+                shared(file, ("import PAIR_EOS_ID\n", "import PAIR_GO_ID as PAIR_EOS_ID\n"))
+                for file in (_BEAM_FILE, "parity/decoding/token_by_token.py")
+            ),
         ),
     ),
     Fault(
@@ -65,7 +72,7 @@ FAULTS = (
         "bahdanau, fed",
         _BEAM,
         shared(
-            _FILE,
+            _HYPOTHESES,
             (
                 "        self._state = {name: array[rows] for name, array in self._state.items()}\n",
                 "        self._state = {\n"
@@ -82,10 +89,10 @@ FAULTS = (
         "bahdanau, fed",
         _BEAM,
         shared(
-            _FILE,
+            _BEAM_FILE,
             (
-                "            log_probs, live.log_probs, live.sentences, beam\n",
-                "            log_probs, live.log_probs, live.sentences, beam - 1\n",
+                "        log_probs, live.log_probs, live.sentences, beam\n",
+                "        log_probs, live.log_probs, live.sentences, beam - 1\n",
             ),
         ),
     ),

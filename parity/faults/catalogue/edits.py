@@ -29,6 +29,12 @@ def mirrored(file: str, *changes: tuple[str, str]) -> Edits:
     return tensorflow(file, *changes) | paddle(file, *translated)
 
 
+def joined(*several: Edits) -> Edits:
+    """Return the edits of several files as those of one fault."""
+    sides = dict.fromkeys(side for edits in several for side in edits)
+    return {side: tuple(e for edits in several for e in edits.get(side, ())) for side in sides}
+
+
 def shared(file: str, *changes: tuple[str, str]) -> Edits:
     """Return edits of a file that both sides read; planted in the copy that one side runs."""
     edits = tuple(Edit(file, *change) for change in changes)

@@ -2,13 +2,13 @@
 
     score = log P / lp(n),   lp(n) = ((5 + n) / 6) ** length_penalty
 
-where n counts the tokens produced, `<eos>` included. At every step each live hypothesis may end:
-with `<eos>` it joins the finished ones, of which the best `beam` by score are kept (ties: the
-earlier one). Of all other extensions the best `beam` by log P (ties: the extension of the better
-hypothesis, then the lower id) stay alive. A sentence is done when `beam` hypotheses are finished
-and no live one could beat the worst of them even if it reached the greatest length allowed
-without losing any probability on the way, for which log P / lp(max_tokens) is the bound; or
-after `max_tokens` steps, when the live ones join the finished ones as they are.
+where n counts the tokens produced, `<eos>` included. At every step each live hypothesis may
+end: with `<eos>` it joins the finished ones, of which the best `beam` by score are kept (ties:
+the earlier one). Of all other extensions the best `beam` by log P (ties: the extension of the
+better hypothesis, then the lower id) stay alive. A sentence is done when `beam` hypotheses are
+finished and no live one could beat the worst of them even if it reached the greatest length
+allowed without losing any probability on the way, for which log P / lp(max_tokens) is the
+bound; or after `max_tokens` steps, when the live ones join the finished ones as they are.
 
 With a beam as wide as the number of all prefixes this is an exhaustive search.
 

@@ -190,12 +190,12 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
         assert name in found.likely, "the catalogue knows its own"
 
 
-ANCHOR = "    return tf.tanh(_product(tf.concat([context"
+ANCHOR = "    return tf.tanh(product(tf.concat([context"
 
 
 def fault_of(new: str) -> Planting:
     """Return a fault in TensorFlow's layer of attention, which has this text for the anchor."""
-    edits = {"tensorflow": (Edit("tf_impl/layers.py", ANCHOR, new),)}
+    edits = {"tensorflow": (Edit("tf_impl/attention.py", ANCHOR, new),)}
     fault = Fault("made-up", "", "none", "general", ("forward/attention/output",), edits)
     return Planting(fault, "tensorflow", "float64")
 

@@ -422,18 +422,19 @@ def _tensorflow(case: Case, kernels: str):
         }
         outputs = case.build(_every_layer("tf_impl"), **read)
         variables = {each.op.name: each for each in tf1.trainable_variables()}
+        trained = outputs[: case.trained]
+        sources = [read[name] for name in inputs] + [variables[name] for name in weights]
+        # before the first run: a loop that has run once cannot be differentiated any more
+        seeds = [tf1.placeholder("float64", [None] * each.shape.rank) for each in trained]
+        gradients = tf.gradients(trained, sources, seeds) if trained else []
         session = tf1.Session()
         feed = {read[name]: array for name, array in (inputs | case.ints()).items()}
         session.run([variables[name].assign(array) for name, array in weights.items()])
         values = session.run(outputs, feed)
-        trained = outputs[: case.trained]
         if not trained:
             return values, {}
-        sources = [read[name] for name in inputs] + [variables[name] for name in weights]
-        d_outputs = d_outputs_of(case, values)
-        seeds = [tf1.placeholder("float64", [None] * each.ndim) for each in d_outputs]
-        feed |= dict(zip(seeds, d_outputs, strict=True))
-        gradients = [tf.convert_to_tensor(g) for g in tf.gradients(trained, sources, seeds)]
+        feed |= dict(zip(seeds, d_outputs_of(case, values), strict=True))
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         found = dict(zip([*inputs, *weights], session.run(gradients, feed), strict=True))
     return values, found
 

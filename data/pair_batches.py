@@ -1,6 +1,6 @@
 """Encoded pairs to padded batches: questions [batch, source_time], answers [batch, time].
 
-As in data/language_model.py, every batch is a pure function of (pairs, arguments, step), and
+As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step), and
 random choices are stable sorts of raw PCG64 draws.
 """
 

@@ -49,7 +49,7 @@ class PairBatch:
 
 
 class Pairs(Protocol):
-    """What batches need of a split; `data.pairs.EncodedPairs` is one.
+    """What batches need of a split; `data.pair_encoding.EncodedPairs` has it.
 
     Attributes:
       name: for messages.

@@ -10,8 +10,8 @@ import paddle.nn.functional as F  # noqa: N812  as everybody calls it
 from parity import Recorder, Rename
 from parity.examples import classifier
 
-# Images are [batch, channels, height, width] here, kernels [out, in, height, width]. The kernels
-# of linear layers are [in, out] on both sides; PyTorch's are [out, in], and would need
+# Images are [batch, channels, height, width] here, kernels [out, in, height, width]. A linear
+# layer's kernel is [in, out] on both sides; PyTorch's is [out, in], and would need
 # Rename(..., transpose=True).
 NAMES = {
     "images": Rename("images", axes=(0, 2, 3, 1)),

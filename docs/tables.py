@@ -215,26 +215,26 @@ def kernels_table(measured: Sequence[Measurement]) -> str:
 
 
 def faults_table(measured: Sequence[Measurement]) -> str:
-    """Return how many planted faults were found, by precision."""
+    """Return how many planted faults were found, by precision and kernels."""
     (one,) = measured
     rows = []
     findings = one.values["findings"]
-    for dtype in sorted({each["dtype"] for each in findings}, reverse=True):
-        mine = [each for each in findings if each["dtype"] == dtype]
-        caught = [each for each in mine if each["caught"]]
-        compared = [each for each in caught if each["how"] == "mismatch"]
+    for dtype, kernels in sorted({(e["dtype"], e["kernels"]) for e in findings}, reverse=True):
+        mine = [e for e in findings if (e["dtype"], e["kernels"]) == (dtype, kernels)]
+        found = [each for each in mine if each["found"]]
+        compared = [each for each in found if each["found_by"] == "mismatch"]
         named = sum(each["fault"] in each["likely"] for each in compared)
-        right = sum(each["right"] for each in caught)
-        rows.append([dtype, len(mine), len(caught), right, f"{named} of {len(compared)}"])
+        right = sum(each["right_place"] for each in found)
+        rows.append(
+            [dtype, kernels, len(mine), len(found), right, f"{named} of {len(compared)}"]
+        )
     faults = len({each["fault"] for each in findings})
     headers = [
-        "precision", "planted", "found", "at the right tensor",
+        "precision", "kernels", "planted", "found", "at the right tensor",
         "named among the likely causes",
     ]  # fmt: skip
     said = f"{faults} faults, each planted in every framework that can have it."
-    return _joined(
-        one.provenance("python -m parity faults"), said, markdown_table(headers, rows)
-    )
+    return _joined(one.provenance("make hunt"), said, markdown_table(headers, rows))
 
 
 def sweep_table(measured: Sequence[Measurement]) -> str:

@@ -426,15 +426,19 @@ def ending(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(UsageError("two\nlines"), 2), (NumericFailure("two\nlines"), 3)]
+    ("error", "status", "line"),
+    [
+        (UsageError("two\nlines"), 2, "two\\nlines"),  # a file's name may hold a line break
+        (NumericFailure("two\nlines"), 3, "two lines"),
+    ],
 )
-def test_an_error_on_purpose_is_one_line_and_its_status(capsys, error, status):
+def test_an_error_on_purpose_is_one_line_and_its_status(capsys, error, status, line):
     assert main(ending(error), []) == status
-    assert capsys.readouterr().err == "error: two lines\n"
+    assert capsys.readouterr().err == f"error: {line}\n"
     assert main(ending(error), ["--debug"]) == status
     errors = capsys.readouterr().err
     assert "Traceback" in errors
-    assert errors.endswith("error: two lines\n")
+    assert errors.endswith(f"error: {line}\n")
 
 
 def test_ctrl_c_is_130(capsys):

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from parity.cli.command_line import command_options, spec_from, spec_options, ta
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.commands.commands import parity as parity_command
 from parity.examples import classifier
+from parity.faults.finding import Finding, findings_values
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.trace.names import RUNGS
@@ -442,17 +444,19 @@ def test_table_of_kernels(tmp_path):
 
 
 def test_table_of_faults(tmp_path):
-    finding = {"fault": "x", "dtype": "float64", "caught": True, "how": "mismatch"}
-    found = {
-        "findings": [
-            finding | {"likely": ["x"], "right": True},
-            finding | {"likely": [], "right": True},
-            finding | {"likely": [], "right": False, "caught": False, "how": ""},
-        ]
-    }
-    text, _ = write(tmp_path, "<!-- table: faults a.json -->\n<!-- /table -->", a=found)
-    assert "| float64 | 3 | 2 | 2 | 1 of 2 |" in text
-    assert "`python -m parity faults`" in text
+    found = Finding("x", "paddle", "float64", "topic", "cause", "setting", found_by="mismatch")
+    findings = [
+        replace(found, likely=["x"], right_place=True),
+        replace(found, right_place=True),
+        found,
+        replace(found, found_by=""),
+        replace(found, kernels="plain"),
+    ]
+    page = "<!-- table: faults a.json -->\n<!-- /table -->"
+    text, _ = write(tmp_path, page, a=findings_values(findings))
+    assert "| float64 | fast | 4 | 3 | 2 | 1 of 3 |" in text
+    assert "| float64 | plain | 1 | 1 | 0 | 0 of 1 |" in text
+    assert "`make hunt`" in text
 
 
 def test_table_of_sweep(tmp_path):

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import html
 import io
 import itertools
 import json
@@ -11,6 +10,7 @@ import tokenize
 
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
+from markupsafe import escape
 
 from parity.base.errors import SideFailed, UsageError
 from parity.cli.command_line import main
@@ -190,12 +190,12 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
         assert name in found.likely, "the catalogue knows its own"
 
 
-ANCHOR = "    return tf.tanh(_product(tf.concat([context"
+ANCHOR = "    return tf.tanh(product(tf.concat([context"
 
 
 def fault_of(new: str) -> Planting:
     """Return a fault in TensorFlow's layer of attention, which has this text for the anchor."""
-    edits = {"tensorflow": (Edit("tf_impl/layers.py", ANCHOR, new),)}
+    edits = {"tensorflow": (Edit("tf_impl/attention.py", ANCHOR, new),)}
     fault = Fault("made-up", "", "none", "general", ("forward/attention/output",), edits)
     return Planting(fault, "tensorflow", "float64")
 
@@ -425,4 +425,4 @@ def test_the_command_writes_what_it_found(tmp_path):
     assert (tmp_path / "faults.txt").read_text() == said
     assert said.endswith("1 faults; all found\n")
     page = (tmp_path / "pages" / "beta2-paddle-fast-float64.html").read_text()
-    assert html.escape(BY_NAME["beta2"].cause) in page
+    assert str(escape(BY_NAME["beta2"].cause)) in page

@@ -30,6 +30,7 @@ from parity.launch.processes import ROOT
 from parity.report.columns import meanings
 from parity.report.figures import throughput
 from parity.report.html import report_html
+from parity.report.save import save_report
 from parity.report.values import (
     cause_lines,
     mismatch_story,
@@ -39,7 +40,6 @@ from parity.report.values import (
     training_table,
     wrong_table,
 )
-from parity.run.lockstep import save_report
 from parity.trace.side import Side
 
 TENSOR = "gradient/lstm_0/bias"

@@ -1,8 +1,10 @@
 """Each layer of both frameworks against the oracle's, forward and backward, in float64."""
 
+import importlib
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from parity.spec.networks.seq2seq import Seq2seqSpec
 from parity.spec.parameters import swap_layout
 
 TIME, ROWS, WIDTH, HIDDEN, TOKENS = 5, 4, 3, 6, 7
+KERNELS = ("plain", "fast")
 KINDS = ("dot", "general", "scaled", "bahdanau")
 GATES = {"lstm": 4, "gru": 3}
 LENGTHS = {"lengths": [5, 2, 0, 3]}
@@ -331,13 +334,20 @@ def feeding_case(cell: str, kind: str) -> tuple[Seq2seqSpec, Case]:
 # What follows up to the next rule runs in a process of the framework.
 
 
-def _layers(framework: str) -> dict:
+def _layers(framework: str, kernels: str) -> dict:
     """Return of every case the outputs and the gradients of inputs and weights, as lists."""
     run = {"paddle": _paddle, "tensorflow": _tensorflow}[framework]
     cases = CASES | {
         f"feeding {cell} {kind}": feeding_case(cell, kind)[1] for cell, kind in FEEDING
     }
-    return {name: [_lists(part) for part in run(case)] for name, case in cases.items()}
+    return {name: [_lists(part) for part in run(case, kernels)] for name, case in cases.items()}
+
+
+def _every_layer(side: str):
+    modules = [importlib.import_module(f"{side}.{name}") for name in ("layers", "attention")]
+    return SimpleNamespace(
+        **{name: each for module in modules for name, each in vars(module).items()}
+    )
 
 
 def _lists(arrays):
@@ -346,20 +356,20 @@ def _lists(arrays):
     return [np.asarray(array).tolist() for array in arrays]
 
 
-def _paddle(case: Case):
+def _paddle(case: Case, kernels: str):
     import paddle
 
-    from paddle_impl import layers
+    from paddle_impl.kernels import use_kernels
 
     inputs, weights = case.draw("inputs", case.inputs), case.draw("weights", case.weights)
     program, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(program, startup):
+    with use_kernels(kernels), paddle.static.program_guard(program, startup):
         read = {}
         for name, array in (inputs | case.ints()).items():
             shape = [-1] * (array.ndim - 1) + [array.shape[-1] if array.ndim > 1 else -1]
             read[name] = paddle.static.data(name, shape, str(array.dtype))
             read[name].stop_gradient = name not in inputs
-        outputs = case.build(layers, **read)
+        outputs = case.build(_every_layer("paddle_impl"), **read)
         trained = outputs[: case.trained]
         scope = paddle.static.Scope()
         executor = paddle.static.Executor(paddle.CPUPlace())
@@ -391,14 +401,18 @@ def _paddle(case: Case):
     return values, {name: swap_layout("paddle", name, each) for name, each in found.items()}
 
 
-def _tensorflow(case: Case):
+def _tensorflow(case: Case, kernels: str):
     import tensorflow as tf
 
-    from tf_impl import layers
+    from tf_impl.kernels import use_kernels
 
     tf1 = tf.compat.v1
     inputs, weights = case.draw("inputs", case.inputs), case.draw("weights", case.weights)
-    with tf.Graph().as_default(), tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
+    with (
+        use_kernels(kernels),
+        tf.Graph().as_default(),
+        tf1.variable_scope("", reuse=tf1.AUTO_REUSE),
+    ):
         read = {
             name: tf1.placeholder(
                 array.dtype,
@@ -406,20 +420,21 @@ def _tensorflow(case: Case):
             )
             for name, array in (inputs | case.ints()).items()
         }
-        outputs = case.build(layers, **read)
+        outputs = case.build(_every_layer("tf_impl"), **read)
         variables = {each.op.name: each for each in tf1.trainable_variables()}
+        trained = outputs[: case.trained]
+        sources = [read[name] for name in inputs] + [variables[name] for name in weights]
+        # before the first run: a loop that has run once cannot be differentiated any more
+        seeds = [tf1.placeholder("float64", [None] * each.shape.rank) for each in trained]
+        gradients = tf.gradients(trained, sources, seeds) if trained else []
         session = tf1.Session()
         feed = {read[name]: array for name, array in (inputs | case.ints()).items()}
         session.run([variables[name].assign(array) for name, array in weights.items()])
         values = session.run(outputs, feed)
-        trained = outputs[: case.trained]
         if not trained:
             return values, {}
-        sources = [read[name] for name in inputs] + [variables[name] for name in weights]
-        d_outputs = d_outputs_of(case, values)
-        seeds = [tf1.placeholder("float64", [None] * each.ndim) for each in d_outputs]
-        feed |= dict(zip(seeds, d_outputs, strict=True))
-        gradients = [tf.convert_to_tensor(g) for g in tf.gradients(trained, sources, seeds)]
+        feed |= dict(zip(seeds, d_outputs_of(case, values), strict=True))
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         found = dict(zip([*inputs, *weights], session.run(gradients, feed), strict=True))
     return values, found
 
@@ -427,10 +442,10 @@ def _tensorflow(case: Case):
 # -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found(frameworks):
+@pytest.fixture(scope="module", params=KERNELS)
+def found(request, frameworks):
     """Return framework -> case -> (outputs, gradients), all of a framework from one process."""
-    return {name: each.call(_layers, name) for name, each in frameworks.items()}
+    return {name: each.call(_layers, name, request.param) for name, each in frameworks.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -82,11 +82,11 @@ def swapped(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("swapped")
     for name in ("data", "parity", "paddle_impl", "tf_impl"):
         shutil.copytree(ROOT / name, folder / name)
-    layers = folder / "tf_impl" / "layers.py"
-    content = layers.read_text()
-    right = "i, f, g, o = tf.split(from_inputs.read(t)"
+    kernels = folder / "tf_impl" / "kernels.py"
+    content = kernels.read_text()
+    right = "i, f, g, o = tf.split(gates"
     assert content.count(right) == 1
-    layers.write_text(content.replace(right, "f, i, g, o = tf.split(from_inputs.read(t)"))
+    kernels.write_text(content.replace(right, "f, i, g, o = tf.split(gates"))
     return folder
 
 

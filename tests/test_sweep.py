@@ -12,8 +12,9 @@ from parity.base.errors import UsageError
 from parity.cli.options import SweepOptions
 from parity.compare.ladder import Ladder, climb
 from parity.compare.tensors import compare_step
+from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.sweep.random_runs import draw
-from parity.sweep.sweep import STEP, Sweep, attempt, sweep, sweep_text, sweep_values
+from parity.sweep.sweep import attempt, sweep
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.trace.trace import Trace, rung_of
 
@@ -146,7 +147,13 @@ def result(number: int, how: str = "match", seed: int = SEED, **worst: float) ->
     }
     run = dataclasses.replace(draw(seed, number), seed=seed)
     story = "" if how == "match" else "it differs\nthere"
-    return {**run.to_json(), "how": how, "story": story, "worst": {STEP: distances}}
+    return {
+        **run.to_json(),
+        "kernels": "plain",
+        "how": how,
+        "story": story,
+        "worst": {STEP: distances},
+    }
 
 
 def test_the_worst_of_all_runs_is_told_with_its_run():
@@ -166,7 +173,7 @@ def test_a_false_alarm_is_told_with_how_to_run_it_again():
     assert sweep_values(found)["false_alarms"] == 1
     said = sweep_text(found)
     assert "run 7: mismatch\n    it differs\n    there\n" in said
-    assert "again: python -m parity sweep --seed=1 --only=7 --keep" in said
+    assert "again: python -m parity sweep --seed=1 --only=7 --kernels=plain --keep" in said
 
 
 def test_a_sweep_goes_on_where_it_was_broken_off(tmp_path):
@@ -176,7 +183,7 @@ def test_a_sweep_goes_on_where_it_was_broken_off(tmp_path):
     options = SweepOptions(out=tmp_path, start=2, count=2)
     assert sorted(sweep(options).results) == [0, 1]
     assert [json.loads(line)["number"] for line in log.read_text().splitlines()] == [0, 1]
-    with pytest.raises(UsageError, match=r"holds runs of --seed 1; allowed: 2, or another"):
+    with pytest.raises(UsageError, match=r"has runs of --seed 1; allowed: 2, or another"):
         sweep(dataclasses.replace(options, seed=2))
     with pytest.raises(UsageError, match=r"--start is 2, but .*cannot be read"):
         sweep(dataclasses.replace(options, out=tmp_path / "new"))

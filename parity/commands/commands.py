@@ -34,10 +34,12 @@ from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
 from parity.report.html import report_html
 from parity.report.loss_curves import plot_losses
+from parity.report.save import save_report, save_values
 from parity.report.values import report_text, report_values
-from parity.run.lockstep import run, save_report, save_values
+from parity.run.run import run
 from parity.spec.networks import NETWORKS
-from parity.sweep.sweep import sweep, sweep_text, sweep_values
+from parity.sweep.distances import sweep_text, sweep_values
+from parity.sweep.sweep import sweep
 from parity.trace.trace import Trace
 
 _MATCH, _MISMATCH = 0, 1

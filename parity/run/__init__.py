@@ -1,1 +1,1 @@
-"""`python -m parity run`: both sides trained step by step beside the oracle."""
+"""Training both sides step by step beside the oracle, and then untraced."""

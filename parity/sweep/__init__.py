@@ -1,1 +1,5 @@
-"""Random valid runs, in which no mismatch may be found."""
+"""Random valid runs, every one of which must match: a mismatch would be a false alarm.
+
+random_runs.py and random_text.py draw a run, sweep.py trains and compares both sides, and
+distances.py keeps the worst distances and reports them.
+"""

@@ -5,9 +5,13 @@ from parity.faults.fault import Fault
 
 _WEIGHTS = ("forward/attention/weights",)
 _CONTEXT = ("forward/attention/context",)
-_TF_SOFTMAX = "weights = tf.nn.softmax(scores + _beyond(memory, lengths)[:, None])"
-_PADDLE_SOFTMAX = "weights = F.softmax(scores + (1 - real) * -1e30, axis=2) * real"
-_TF_FED_SOFTMAX = "found = tf.nn.softmax(scores + beyond)"
+_SOFTMAX = "    return tf.nn.softmax(scores + (1 - real) * -1e30, axis=2)\n"
+_PADDLE_SOFTMAX = "    return F.softmax(scores + (1 - real) * -1e30, axis=2) * real\n"
+_NOT_MASKED = tensorflow(
+    "attention.py", (_SOFTMAX, "    return tf.nn.softmax(scores, axis=2)\n")
+) | paddle("attention.py", (_PADDLE_SOFTMAX, "    return F.softmax(scores, axis=2)\n"))
+_ADDITIVE = "fit = tf.tanh(tf.expand_dims(queries, 2) + tf.expand_dims(keys, 1))\n"
+_LUONG_END = "        return (state, output), [output, *map(recorded, seen)]\n"
 
 FAULTS = (
     Fault(
@@ -16,8 +20,10 @@ FAULTS = (
         "Attention",
         "general",
         _WEIGHTS,
-        tensorflow("layers.py", (_TF_SOFTMAX, _TF_SOFTMAX[:-1] + ", axis=1)"))
-        | paddle("layers.py", (_PADDLE_SOFTMAX, _PADDLE_SOFTMAX.replace("axis=2", "axis=1"))),
+        tensorflow("attention.py", (_SOFTMAX, _SOFTMAX.replace("axis=2", "axis=1")))
+        | paddle(
+            "attention.py", (_PADDLE_SOFTMAX, _PADDLE_SOFTMAX.replace("axis=2", "axis=1"))
+        ),
     ),
     Fault(
         "attention-not-masked",
@@ -25,8 +31,7 @@ FAULTS = (
         "Attention",
         "general",
         _WEIGHTS,
-        tensorflow("layers.py", (_TF_SOFTMAX, "weights = tf.nn.softmax(scores)"))
-        | paddle("layers.py", (_PADDLE_SOFTMAX, "weights = F.softmax(scores, axis=2)")),
+        _NOT_MASKED,
     ),
     Fault(
         "attention-not-masked-fed",
@@ -34,8 +39,12 @@ FAULTS = (
         "Attention",
         "scaled, fed",
         _WEIGHTS,
-        tensorflow("layers.py", (_TF_FED_SOFTMAX, "found = tf.nn.softmax(scores)"))
-        | paddle("layers.py", (_PADDLE_SOFTMAX, "weights = F.softmax(scores, axis=2)")),
+        _NOT_MASKED
+        | tensorflow(
+            "kernels.py",
+            ("found = tf.nn.softmax(scores + beyond)", "found = tf.nn.softmax(scores)"),
+        ),
+        plain=_NOT_MASKED,
     ),
     Fault(
         "attention-mask-weak",
@@ -43,13 +52,10 @@ FAULTS = (
         "Attention",
         "general",
         _WEIGHTS,
-        tensorflow(
-            "layers.py",
-            ("tf.constant(-1e30, memory.dtype)", "tf.constant(-10.0, memory.dtype)"),
-        )
+        tensorflow("attention.py", (_SOFTMAX, _SOFTMAX.replace("-1e30", "-10.0")))
         | paddle(
-            "layers.py",
-            (_PADDLE_SOFTMAX, "weights = F.softmax(scores + (1 - real) * -10.0, axis=2)"),
+            "attention.py",
+            (_PADDLE_SOFTMAX, "    return F.softmax(scores + (1 - real) * -10.0, axis=2)\n"),
         ),
     ),
     Fault(
@@ -59,17 +65,17 @@ FAULTS = (
         "general",
         _WEIGHTS,
         tensorflow(
-            "layers.py",
+            "attention.py",
             (
-                "tf.sequence_mask(lengths, tf.shape(memory)[1])",
-                "tf.sequence_mask(tf.maximum(lengths - 1, 1), tf.shape(memory)[1])",
+                "< tf.expand_dims(lengths, 1)\n",
+                "< tf.expand_dims(tf.maximum(lengths - 1, 1), 1)\n",
             ),
         )
         | paddle(
-            "layers.py",
+            "attention.py",
             (
-                'real = paddle.arange(paddle.shape(memory)[1], dtype="int64") < lengths.unsqueeze(1)',
-                'real = paddle.arange(paddle.shape(memory)[1], dtype="int64") < paddle.clip(lengths - 1, 1, 99).unsqueeze(1)',
+                "< paddle.unsqueeze(lengths, 1)\n",
+                "< paddle.unsqueeze(paddle.clip(lengths - 1, 1, 99), 1)\n",
             ),
         ),
     ),
@@ -80,7 +86,7 @@ FAULTS = (
         "scaled, fed",
         _WEIGHTS,
         mirrored(
-            "layers.py",
+            "attention.py",
             (
                 'return keys * parameter("attention/scale", [1], dtype)',
                 'return keys * (1 + 0 * parameter("attention/scale", [1], dtype))',
@@ -94,7 +100,7 @@ FAULTS = (
         "general",
         _WEIGHTS,
         mirrored(
-            "layers.py",
+            "attention.py",
             (
                 '    if kind == "scaled":\n        return keys *',
                 '    keys = keys / size**0.5\n    if kind == "scaled":\n        return keys *',
@@ -107,18 +113,11 @@ FAULTS = (
         "Layout of kernels",
         "general",
         _WEIGHTS,
-        tensorflow(
-            "layers.py",
+        mirrored(
+            "attention.py",
             (
-                'keys = _product(memory, parameter("attention/memory_kernel", [size, size], dtype))',
-                'keys = _product(memory, tf.transpose(parameter("attention/memory_kernel", [size, size], dtype)))',
-            ),
-        )
-        | paddle(
-            "layers.py",
-            (
-                'keys = _product(memory, parameter("attention/memory_kernel", [size, size], dtype))',
-                'keys = _product(memory, parameter("attention/memory_kernel", [size, size], dtype), True)',
+                'product(memory, parameter("attention/memory_kernel", [size, size], dtype))',
+                'product(memory, tf.transpose(parameter("attention/memory_kernel", [size, size], dtype), [1, 0]))',
             ),
         ),
     ),
@@ -128,18 +127,11 @@ FAULTS = (
         "Layout of kernels",
         "bahdanau",
         _WEIGHTS,
-        tensorflow(
-            "layers.py",
+        mirrored(
+            "attention.py",
             (
-                "queries = tf.transpose(_product(queries, query_kernel), [1, 0, 2])",
-                "queries = tf.transpose(_product(queries, tf.transpose(query_kernel)), [1, 0, 2])",
-            ),
-        )
-        | paddle(
-            "layers.py",
-            (
-                "queries = paddle.transpose(_product(queries, query_kernel), [1, 0, 2])",
-                "queries = paddle.transpose(_product(queries, query_kernel, True), [1, 0, 2])",
+                "product(queries, query_kernel)",
+                "product(queries, tf.transpose(query_kernel, [1, 0]))",
             ),
         ),
     ),
@@ -149,8 +141,9 @@ FAULTS = (
         "Attention",
         "bahdanau",
         _WEIGHTS,
-        tensorflow("layers.py", ("fit = tf.tanh(queries + keys)", "fit = queries + keys"))
-        | paddle("layers.py", ("    fit = paddle.tanh(\n", "    fit = paddle.assign(\n")),
+        tensorflow("kernels.py", ("fit = tf.tanh(queries + keys)", "fit = queries + keys"))
+        | paddle("kernels.py", ("    fit = paddle.tanh(\n", "    fit = paddle.assign(\n")),
+        plain=mirrored("attention.py", (_ADDITIVE, _ADDITIVE.replace("tf.tanh", ""))),
     ),
     Fault(
         "query-late",
@@ -182,7 +175,7 @@ FAULTS = (
         "scaled, fed",
         ("forward/decoder/lstm_0/hidden",),
         tensorflow(
-            "layers.py",
+            "kernels.py",
             ("        state, fed = state\n", "        state, (fed, waiting) = state\n"),
             (
                 '        fed = tf.tanh(product("output", tf.concat([context, query], axis=1)))\n'
@@ -196,6 +189,12 @@ FAULTS = (
                 "luong_step, (state, (fed, fed)), from_inputs",
             ),
         ),
+        plain=mirrored(
+            "attention.py",
+            ("        state, fed = held\n", "        state, (fed, waiting) = held\n"),
+            (_LUONG_END, _LUONG_END.replace("(state, output)", "(state, (waiting, output))")),
+            ("sequences, (state, fed), widths", "sequences, (state, (fed, fed)), widths"),
+        ),
     ),
     Fault(
         "feeds-context",
@@ -204,11 +203,15 @@ FAULTS = (
         "scaled, fed",
         ("forward/decoder/lstm_0/hidden",),
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
                 "        return (state, fed), [*(each[0]",
                 "        return (state, context), [*(each[0]",
             ),
+        ),
+        plain=mirrored(
+            "attention.py",
+            (_LUONG_END, _LUONG_END.replace("(state, output)", "(state, context)")),
         ),
     ),
     Fault(
@@ -217,19 +220,9 @@ FAULTS = (
         "Attention",
         "general",
         ("forward/attention/output",),
-        tensorflow(
-            "layers.py",
-            (
-                "tf.tanh(_product(tf.concat([context, hidden], axis=-1), kernel))",
-                "tf.tanh(_product(tf.concat([hidden, context], axis=-1), kernel))",
-            ),
-        )
-        | paddle(
-            "layers.py",
-            (
-                "paddle.concat([context, hidden], axis=-1)",
-                "paddle.concat([hidden, context], axis=-1)",
-            ),
+        mirrored(
+            "attention.py",
+            ("tf.concat([context, hidden], axis=-1)", "tf.concat([hidden, context], axis=-1)"),
         ),
     ),
     Fault(
@@ -238,18 +231,11 @@ FAULTS = (
         "Attention",
         "general",
         ("forward/attention/output",),
-        tensorflow(
-            "layers.py",
+        mirrored(
+            "attention.py",
             (
-                "return tf.tanh(_product(tf.concat([context",
-                "return tf.sigmoid(_product(tf.concat([context",
-            ),
-        )
-        | paddle(
-            "layers.py",
-            (
-                "return paddle.tanh(_product(paddle.concat([context",
-                "return F.sigmoid(_product(paddle.concat([context",
+                "return tf.tanh(product(tf.concat([context",
+                "return tf.sigmoid(product(tf.concat([context",
             ),
         ),
     ),
@@ -260,17 +246,19 @@ FAULTS = (
         "general",
         _CONTEXT,
         tensorflow(
-            "layers.py",
+            "attention.py",
             (
-                "    context = tf.matmul(weights, memory)\n    return",
-                "    context = tf.matmul(0 * weights + tf.reduce_mean(weights, 2, keepdims=True), memory)\n    return",
+                "        return tf.matmul(weights, memory), weights\n",
+                "        mean = 0 * weights + tf.reduce_mean(weights, 2, keepdims=True)\n"
+                "        return tf.matmul(mean, memory), weights\n",
             ),
         )
         | paddle(
-            "layers.py",
+            "attention.py",
             (
-                "    context = paddle.matmul(weights, memory)\n",
-                "    context = paddle.matmul(0 * weights + paddle.mean(weights, 2, keepdim=True), memory)\n",
+                "        return paddle.matmul(weights, memory), weights\n",
+                "        mean = 0 * weights + paddle.mean(weights, 2, keepdim=True)\n"
+                "        return paddle.matmul(mean, memory), weights\n",
             ),
         ),
     ),

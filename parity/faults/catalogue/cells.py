@@ -7,10 +7,19 @@ from parity.faults.fault import Fault
 
 _HIDDEN = ("forward/lstm_0/hidden",)
 _FIRST_GRU = ("forward/encoder/gru_0/hidden",)
-_SPLIT = "i, f, g, o = tf.split(from_inputs.read(t) + tf.matmul(h, recurrent), 4, axis=1)"
+_SPLIT = "i, f, g, o = tf.split(gates, 4, axis=1)"
+_PLAIN_SPLIT = "i, f, g, o = tf.split(from_inputs + from_state, 4, axis=1)"
 _SQUASH = "i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)"
+_PLAIN_C = "    c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)\n"
+_PLAIN_H = "    return tf.sigmoid(o) * tf.tanh(c), c\n"
+_PLAIN_STEP = "        after = CELLS[cell](from_inputs, from_state, *state)\n"
+_GRU_MIX = ("(z * h + (1 - z) * c,)", "((1 - z) * h + z * c,)")
+_GRU_GATES = (
+    ("    z = tf.sigmoid(z + z_state)\n", "    z = tf.sigmoid(z + z_state + 1)\n"),
+    ("tf.sigmoid(r + r_state)", "tf.sigmoid(r + r_state + 1)"),
+)
 
-# Paddle's own kernel takes the gates as they lie in its weights: there they are exchanged.
+# Paddle's own operation takes the gates in the order of its weights: they are exchanged there.
 _PADDLE_CELL = "    second_bias = paddle.zeros(bias.shape, inputs.dtype)\n"
 
 
@@ -36,18 +45,19 @@ def _swapped_gates() -> list[Fault]:
                 "LSTM gates",
                 "stream",
                 _HIDDEN,
-                tensorflow("layers.py", (_SPLIT, _SPLIT.replace("i, f, g, o", order)))
-                | paddle("layers.py", (_PADDLE_CELL, _exchanged(4, *numbers) + _PADDLE_CELL)),
+                tensorflow("kernels.py", (_SPLIT, _SPLIT.replace("i, f, g, o", order)))
+                | paddle("kernels.py", (_PADDLE_CELL, _exchanged(4, *numbers) + _PADDLE_CELL)),
+                plain=mirrored(
+                    "layers.py", (_PLAIN_SPLIT, _PLAIN_SPLIT.replace("i, f, g, o", order))
+                ),
             )
         )
     for a, b in combinations("rzc", 2):
-        right = [f"{side}_{gate}" for side in ("inputs", "h") for gate in "rzc"]
-        wrong = [
-            f"{side}_{({a: b, b: a}).get(g, g)}" for side in ("inputs", "h") for g in "rzc"
-        ]
+        gates = [{a: b, b: a}.get(gate, gate) for gate in "rzc"]
+        from_state = [f"{gate}_state" for gate in gates]
         changes = [
-            (f"{', '.join(right[k : k + 3])} = tf", f"{', '.join(wrong[k : k + 3])} = tf")
-            for k in (0, 3)
+            ("r, z, c = tf.split", f"{', '.join(gates)} = tf.split"),
+            ("r_state, z_state, c_state = tf.split", f"{', '.join(from_state)} = tf.split"),
         ]
         numbers = "rzc".index(a), "rzc".index(b)
         faults.append(
@@ -58,7 +68,8 @@ def _swapped_gates() -> list[Fault]:
                 "bahdanau",
                 _FIRST_GRU,
                 tensorflow("layers.py", *changes)
-                | paddle("layers.py", (_PADDLE_CELL, _exchanged(3, *numbers) + _PADDLE_CELL)),
+                | paddle("kernels.py", (_PADDLE_CELL, _exchanged(3, *numbers) + _PADDLE_CELL)),
+                plain=mirrored("layers.py", *changes),
             )
         )
     return faults
@@ -73,10 +84,10 @@ FAULTS = (
         "stream",
         _HIDDEN,
         tensorflow(
-            "layers.py", (_SQUASH, _SQUASH.replace("tf.sigmoid(f)", "tf.sigmoid(f + 1)"))
+            "kernels.py", (_SQUASH, _SQUASH.replace("tf.sigmoid(f)", "tf.sigmoid(f + 1)"))
         )
         | paddle(
-            "layers.py",
+            "kernels.py",
             (
                 _PADDLE_CELL,
                 f"""    if mode == "LSTM":
@@ -86,6 +97,9 @@ FAULTS = (
 {_PADDLE_CELL}""",
             ),
         ),
+        plain=mirrored(
+            "layers.py", (_PLAIN_C, _PLAIN_C.replace("tf.sigmoid(f)", "tf.sigmoid(f + 1)"))
+        ),
     ),
     Fault(
         "bias-twice",
@@ -94,17 +108,24 @@ FAULTS = (
         "stream",
         _HIDDEN,
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
-                "step_gates(tf.matmul(flat, kernel) + bias)",
-                "step_gates(tf.matmul(flat, kernel) + 2 * bias)",
+                "_by_step(tf.matmul(flat, kernel) + bias, inputs)",
+                "_by_step(tf.matmul(flat, kernel) + 2 * bias, inputs)",
             ),
         )
         | paddle(
-            "layers.py",
+            "kernels.py",
             (
                 '"WeightList": [kernel, recurrent_kernel, bias, second_bias]',
                 '"WeightList": [kernel, recurrent_kernel, bias, bias + second_bias]',
+            ),
+        ),
+        plain=mirrored(
+            "layers.py",
+            (
+                "        from_inputs = cell_product(inputs, kernel) + bias\n",
+                "        from_inputs = cell_product(inputs, kernel) + 2 * bias\n",
             ),
         ),
     ),
@@ -115,7 +136,7 @@ FAULTS = (
         "stream",
         _HIDDEN,
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
                 "        tanh_c = tf.tanh(new_c)\n        new_h = o * tanh_c",
                 "        tanh_c = tf.tanh(new_c)\n"
@@ -123,6 +144,7 @@ FAULTS = (
                 "        new_h = o * tanh_c",
             ),
         ),
+        plain=mirrored("layers.py", (_PLAIN_H, _PLAIN_H.replace("(o)", "(o + 1e-3 * c)"))),
     ),
     Fault(
         "sigmoid-candidate",
@@ -130,7 +152,10 @@ FAULTS = (
         "LSTM gates",
         "stream",
         _HIDDEN,
-        tensorflow("layers.py", (_SQUASH, _SQUASH.replace("tf.tanh(g)", "tf.sigmoid(g)"))),
+        tensorflow("kernels.py", (_SQUASH, _SQUASH.replace("tf.tanh(g)", "tf.sigmoid(g)"))),
+        plain=mirrored(
+            "layers.py", (_PLAIN_C, _PLAIN_C.replace("tf.tanh(g)", "tf.sigmoid(g)"))
+        ),
     ),
     Fault(
         "no-output-tanh",
@@ -138,7 +163,8 @@ FAULTS = (
         "LSTM gates",
         "stream",
         _HIDDEN,
-        tensorflow("layers.py", ("tanh_c = tf.tanh(new_c)", "tanh_c = new_c")),
+        tensorflow("kernels.py", ("tanh_c = tf.tanh(new_c)", "tanh_c = new_c")),
+        plain=mirrored("layers.py", (_PLAIN_H, _PLAIN_H.replace("tf.tanh(c)", "c"))),
     ),
     Fault(
         "fed-cell-sigmoid",
@@ -146,11 +172,8 @@ FAULTS = (
         "LSTM gates",
         "scaled, fed",
         ("forward/decoder/lstm_0/hidden",),
-        mirrored(
-            "layers.py",
-            ("tf.sigmoid(i) * tf.tanh(g)", "tf.sigmoid(i) * tf.sigmoid(g)"),
-        )
-        | paddle("layers.py", ("F.sigmoid(i) * paddle.tanh(g)", "F.sigmoid(i) * F.sigmoid(g)")),
+        mirrored("layers.py", (_PLAIN_C, _PLAIN_C.replace("tf.tanh(g)", "tf.sigmoid(g)"))),
+        plain={},  # the encoder's cell is the same there: see sigmoid-candidate
     ),
     Fault(
         "gru-mix",
@@ -158,7 +181,8 @@ FAULTS = (
         "GRU",
         "bahdanau",
         _FIRST_GRU,
-        tensorflow("layers.py", ("(z * h + (1 - z) * c,)", "((1 - z) * h + z * c,)")),
+        tensorflow("layers.py", _GRU_MIX),
+        plain=mirrored("layers.py", _GRU_MIX),
     ),
     Fault(
         "gru-mix-fed",
@@ -166,7 +190,8 @@ FAULTS = (
         "GRU",
         "bahdanau, fed",
         ("forward/decoder/gru_0/hidden",),
-        paddle("layers.py", ("(z * h + (1 - z) * c,)", "((1 - z) * h + z * c,)")),
+        paddle("layers.py", _GRU_MIX),
+        plain={},  # the encoder's cell is the same there: see gru-mix
     ),
     Fault(
         "gru-reset-before",
@@ -175,9 +200,9 @@ FAULTS = (
         "bahdanau",
         _FIRST_GRU,
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
-                '        (new_h,) = _gru_cell(from_inputs, product("recurrent", h), h)\n',
+                '        (new_h,) = CELLS["gru"](from_inputs, product("recurrent", h), h)\n',
                 """        moved, size = product("recurrent", h), hidden_size
         r = tf.sigmoid(from_inputs[:, :size] + moved[:, :size])
         z = tf.sigmoid(from_inputs[:, size : 2 * size] + moved[:, size : 2 * size])
@@ -187,8 +212,20 @@ FAULTS = (
 """,
             ),
             (
-                'real, {"recurrent": recurrent_kernel}, {}, [hidden_size]',
-                'real, {"recurrent": recurrent_kernel}, {"kernel": recurrent_kernel}, [hidden_size]',
+                '        {"recurrent": recurrent_kernel},\n        {},\n',
+                '        {"recurrent": recurrent_kernel},\n        {"kernel": recurrent_kernel},\n',
+            ),
+        ),
+        plain=mirrored(
+            "layers.py",
+            (
+                _PLAIN_STEP,
+                """        size = hidden_size
+        r = tf.sigmoid((from_inputs + from_state)[:, :size])
+        reset = cell_product(r * state[0], recurrent_kernel)[:, 2 * size :]
+        from_state = tf.concat([from_state[:, : 2 * size], reset / r], axis=1)
+"""
+                + _PLAIN_STEP,
             ),
         ),
     ),
@@ -198,17 +235,9 @@ FAULTS = (
         "GRU",
         "bahdanau",
         _FIRST_GRU,
-        tensorflow(
-            "layers.py",
-            (
-                "    from_inputs = _product(inputs, kernel) + bias\n\n    def step",
-                "    from_inputs = _product(inputs, kernel) + bias\n"
-                "    added = [1.0] * (2 * hidden_size) + [0.0] * hidden_size\n"
-                "    from_inputs += tf.constant(added, dtype)\n\n    def step",
-            ),
-        )
+        tensorflow("layers.py", *_GRU_GATES)
         | paddle(
-            "layers.py",
+            "kernels.py",
             (
                 _PADDLE_CELL,
                 f"""    if mode == "GRU":
@@ -217,6 +246,7 @@ FAULTS = (
 {_PADDLE_CELL}""",
             ),
         ),
+        plain=mirrored("layers.py", *_GRU_GATES),
     ),
     Fault(
         "gru-second-bias",
@@ -225,18 +255,21 @@ FAULTS = (
         "bahdanau",
         _FIRST_GRU,
         paddle(
-            "layers.py",
+            "kernels.py",
             (
                 '"WeightList": [kernel, recurrent_kernel, bias, second_bias]',
                 '"WeightList": [kernel, recurrent_kernel, bias, second_bias + 0.01]',
             ),
         )
         | tensorflow(
-            "layers.py",
+            "kernels.py",
             (
-                '_gru_cell(from_inputs, product("recurrent", h), h)',
-                '_gru_cell(from_inputs, product("recurrent", h) + 0.01, h)',
+                'CELLS["gru"](from_inputs, product("recurrent", h), h)',
+                'CELLS["gru"](from_inputs, product("recurrent", h) + 0.01, h)',
             ),
+        ),
+        plain=mirrored(
+            "layers.py", (_PLAIN_STEP, _PLAIN_STEP.replace("from_state", "from_state + 0.01"))
         ),
     ),
     Fault(
@@ -246,7 +279,7 @@ FAULTS = (
         "sentences",
         ("forward/c", "forward/h"),
         tensorflow(
-            "layers.py",
+            "kernels.py",
             ("            tf.where(on > 0, new_c, c),\n", "            new_c,\n"),
             (
                 "            tf.where(on > 0, new_h, h),\n            ",
@@ -254,10 +287,17 @@ FAULTS = (
             ),
         )
         | paddle(
-            "layers.py",
+            "kernels.py",
             (
                 '"SequenceLength": [paddle.cast(lengths, "int32")]',
                 '"SequenceLength": [0 * paddle.cast(lengths, "int32") + paddle.shape(inputs)[0]]',
+            ),
+        ),
+        plain=mirrored(
+            "layers.py",
+            (
+                "return tuple(real * new + (1 - real) * old for new, old in pairs), [",
+                "return tuple(new + 0 * old for new, old in pairs), [",
             ),
         ),
     ),
@@ -268,17 +308,24 @@ FAULTS = (
         "sentences",
         _HIDDEN,
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
-                "    return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)",
-                "    real = tf.cast(_real(inputs, lengths - 1), dtype)[:, :, None]\n    return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)",
+                "    return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)\n",
+                "    return _lstm(inputs, real_steps(inputs, lengths - 1), h, c, *weights)\n",
             ),
         )
         | paddle(
-            "layers.py",
+            "kernels.py",
             (
                 '"SequenceLength": [paddle.cast(lengths, "int32")]',
                 '"SequenceLength": [paddle.cast(lengths - 1, "int32")]',
+            ),
+        ),
+        plain=mirrored(
+            "layers.py",
+            (
+                "    sequences = [inputs, real_steps(inputs, lengths)]\n",
+                "    sequences = [inputs, real_steps(inputs, lengths - 1)]\n",
             ),
         ),
     ),
@@ -342,7 +389,11 @@ FAULTS = (
         "general",
         ("forward/encoder/lstm_0/hidden",),
         mirrored(
-            "layers.py", ("    turned = reverse(inputs, lengths)\n", "    turned = inputs\n")
+            "layers.py",
+            (
+                "    reversed_inputs = reverse(inputs, lengths)\n",
+                "    reversed_inputs = inputs\n",
+            ),
         ),
     ),
     Fault(
@@ -354,15 +405,15 @@ FAULTS = (
         tensorflow(
             "layers.py",
             (
-                "    turned = reverse(inputs, lengths)\n",
-                "    turned = tf.reverse(inputs, [0])\n",
+                "    reversed_inputs = reverse(inputs, lengths)\n",
+                "    reversed_inputs = tf.reverse(inputs, [0])\n",
             ),
         )
         | paddle(
             "layers.py",
             (
-                "    turned = reverse(inputs, lengths)\n",
-                "    turned = paddle.flip(inputs, [0])\n",
+                "    reversed_inputs = reverse(inputs, lengths)\n",
+                "    reversed_inputs = paddle.flip(inputs, [0])\n",
             ),
         ),
     ),

@@ -22,6 +22,8 @@ def mirrored(file: str, *changes: tuple[str, str]) -> Edits:
         return (
             text.replace("tf.reduce_", "paddle.")
             .replace("tf.nn.", "F.")
+            .replace("tf.sigmoid", "F.sigmoid")
+            .replace("tf.expand_dims", "paddle.unsqueeze")
             .replace("tf.", "paddle.")
         )
 

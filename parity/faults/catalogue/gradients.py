@@ -24,10 +24,11 @@ FAULTS = (
         "stream",
         ("gradient/lstm_1/*",),
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
-                "    return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)\n",
-                """    none = tf.zeros([hidden_size], dtype)
+                "    return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)\n",
+                """    kernel, recurrent_kernel, bias = weights
+    none = tf.zeros([hidden_size], inputs.dtype)
     _, cells, _, _, _, _, hidden = tf.raw_ops.BlockLSTMV2(
         seq_len_max=tf.shape(inputs, tf.int64)[0],
         x=inputs,
@@ -47,10 +48,11 @@ FAULTS = (
         rows = tf.range(tf.shape(lengths, tf.int64)[0], dtype=tf.int64)
         return tf.gather_nd(steps, tf.stack([lengths, rows], axis=1))
 
-    return hidden * real, last(hidden, h), last(cells, c)
+    return hidden * real_steps(inputs, lengths), last(hidden, h), last(cells, c)
 """,
             ),
         ),
+        plain={},
         dtypes=("float32",),
         undetectable_reason="the operation has no float64 kernel",
     ),
@@ -60,7 +62,8 @@ FAULTS = (
         "LSTM gates",
         "stream",
         ("gradient/lstm_1/*",),
-        tensorflow("layers.py", ("of_c = o * (1 - tanh_c * tanh_c)", "of_c = o")),
+        tensorflow("kernels.py", ("of_c = o * (1 - tanh_c * tanh_c)", "of_c = o")),
+        plain={},  # the framework's own gradient
     ),
     Fault(
         "gradient-of-inputs",
@@ -69,12 +72,13 @@ FAULTS = (
         "stream",
         ("gradient/lstm_0/*",),
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
                 "d_inputs = tf.reshape(tf.matmul(d_gates, kernel, transpose_b=True), tf.shape(inputs))",
                 "d_inputs = tf.reshape(tf.matmul(d_gates[:, size:], kernel[:, size:], transpose_b=True), tf.shape(inputs))",
             ),
         ),
+        plain={},  # the framework's own gradient
     ),
     Fault(
         "cut-in-time",
@@ -83,10 +87,17 @@ FAULTS = (
         "stream",
         ("gradient/lstm_1/*",),
         tensorflow(
+            "kernels.py",
+            (
+                "            tf.where(on > 0, d_before, d_h),\n",
+                "            tf.where(on > 0, 0 * d_before, d_h),\n",
+            ),
+        ),
+        plain=mirrored(
             "layers.py",
             (
-                "                tf.where(on > 0, d_before, d_h),\n",
-                "                tf.where(on > 0, 0 * d_before, d_h),\n",
+                "from_state = cell_product(state[0], recurrent_kernel)",
+                "from_state = cell_product(recorded(state[0]), recurrent_kernel)",
             ),
         ),
     ),

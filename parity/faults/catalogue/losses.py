@@ -6,11 +6,15 @@ from parity.faults.fault import Fault
 _LOSS = ("loss/replicas",)
 _END = "\n    return Outputs(loss, join_state(states), tap.activations)"
 _SCALED = "    loss = tf.reduce_sum(losses) * inputs.scale" + _END
+_TF_LOSSES = "    return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)\n"
+_SMOOTHED = (
+    "    return 0.999 * losses - 1e-3 * tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)\n"
+)
 
 FAULTS = (
     Fault(
         "targets-late",
-        "the network is held against targets one step off",
+        "the network is compared with targets that are one step off",
         "Targets",
         "stream",
         ("forward/token_loss",),
@@ -53,12 +57,14 @@ FAULTS = (
         "stream",
         ("forward/token_loss",),
         tensorflow(
-            "layers.py",
+            "kernels.py",
             (
                 "    return _cross_entropy(logits, targets)\n",
-                "    losses = _cross_entropy(logits, targets)\n"
-                "    return 0.999 * losses - 1e-3 * tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)\n",
+                "    losses = _cross_entropy(logits, targets)\n" + _SMOOTHED,
             ),
+        ),
+        plain=tensorflow(
+            "layers.py", (_TF_LOSSES, _TF_LOSSES.replace("return", "losses =") + _SMOOTHED)
         ),
     ),
     Fault(

@@ -1,0 +1,106 @@
+"""Recorded training: every side's trace is compared step by step while it is written."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from parity.base.progress import Counter
+from parity.cli.options import RunOptions
+from parity.compare.ladder import Ladder, Verdict
+from parity.launch.processes import SideProcess
+from parity.run.starting import Starter, file_name
+from parity.spec.spec import Spec
+from parity.trace.side import Side
+from parity.trace.trace import Trace, clear_trace, wait_for_trace
+
+_MOST_PENDING = 3  # steps that a side may be ahead of the comparison
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What comparing the traces of one precision gave.
+
+    Attributes:
+      spec: what was trained, with the size of the real vocabulary.
+      verdict: what the comparison found.
+      versions: name -> version of the frameworks and of NumPy, of all sides.
+      batches_per_epoch: steps of an epoch.
+    """
+
+    spec: Spec
+    verdict: Verdict
+    versions: dict[str, str]
+    batches_per_epoch: int
+
+
+def compare_recorded(
+    spec: Spec, sides: Mapping[str, Side], options: RunOptions, starter: Starter
+) -> Recorded:
+    """Train all sides at once, recorded, and compare each step as soon as all have it.
+
+    Args:
+      spec: what to train, in one precision.
+      sides: label -> side.
+      options: of the run.
+      starter: starts the sides.
+
+    Raises:
+      UsageError: for input that cannot be used, as the sides found it.
+      NumericFailure: for a NaN or infinity on any side.
+    """
+    dtype = spec.training.dtype
+    folders = {label: options.out / "traces" / dtype / file_name(label) for label in sides}
+    with ExitStack() as stack:
+        running: dict[str, SideProcess] = {}
+        for label, side in sides.items():
+            clear_trace(folders[label])
+            process = starter.start(
+                side,
+                spec,
+                f"{file_name(label)}-{dtype}.log",
+                steps=options.steps,
+                trace=folders[label],
+                trace_pending=None if options.keep_traces else _MOST_PENDING,
+                decode=options.decode,
+                isolate=options.isolate,
+            )
+            running[label] = stack.enter_context(process)
+
+        def goes_on(awaited: SideProcess) -> bool:
+            for process in running.values():
+                process.check()
+            return not awaited.ended()
+
+        checks = {label: partial(goes_on, process) for label, process in running.items()}
+        traces = {label: wait_for_trace(folders[label], checks[label]) for label in sides}
+        ladder = Ladder({label: trace.header for label, trace in traces.items()})
+        readers = [
+            trace.follow(options.steps, checks[label], delete=not options.keep_traces)
+            for label, trace in traces.items()
+        ]
+        progress = stack.enter_context(Counter(f"comparing, {dtype}", options.steps, "step"))
+        for step, recorded in enumerate(zip(*readers, strict=True)):
+            ladder.step(step, dict(zip(traces, recorded, strict=True)))
+            progress.update()
+            if not ladder.verdict.matches:
+                break  # the sides are stopped, and the step's files stay where they are
+        else:
+            _finish(running, traces, keep=options.keep_traces)
+    versions = {
+        name: version
+        for trace in traces.values()
+        for name, version in trace.header["versions"].items()
+    }
+    return Recorded(ladder.spec, ladder.verdict, versions, ladder.per_epoch)
+
+
+def _finish(
+    running: Mapping[str, SideProcess], traces: Mapping[str, Trace], *, keep: bool
+) -> None:
+    """Wait for the sides' ends, and remove their traces unless they are kept."""
+    for process in running.values():
+        process.wait()
+    if not keep:
+        for trace in traces.values():
+            clear_trace(trace.folder)

@@ -11,7 +11,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from parity.spec.frameworks import FRAMEWORKS
@@ -114,9 +113,9 @@ def colour(framework: str, place: int) -> str:
     return known.colour if known else _OTHERS[place % len(_OTHERS)]
 
 
-def _text(asset: str) -> Markup:
-    """Return a file of the project's own, which goes into the page as it is."""
-    return Markup((_TEMPLATES / asset).read_text(encoding="utf-8"))
+def _text(asset: str) -> str:
+    """Return what a file beside the templates holds."""
+    return (_TEMPLATES / asset).read_text(encoding="utf-8")
 
 
 def _packed(text: str) -> str:

@@ -320,7 +320,7 @@ def test_every_strategy_is_described():
 
 def test_every_rung_is_in_the_glossary():
     text = (DOCS / "glossary.md").read_text(encoding="utf-8")
-    (rung,) = re.findall(r"\*\*rung\*\*\n: +(.*)", text)
+    (rung,) = re.findall(r"\*\*rung\*\*\n: +(.*?)\n\n", text, re.DOTALL)
     for name in dict.fromkeys(RUNGS.values()):
         assert name in rung
     terms = re.findall(r"^\*\*(.+?)\*\*$", text, re.MULTILINE)

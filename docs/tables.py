@@ -116,8 +116,8 @@ def bench_table(measured: Sequence[Measurement]) -> str:
         "waiting for data", "seconds to the first step", "peak memory, MB",
     ]  # fmt: skip
     said = (
-        f"{_sizes(values)}; {_count(values['rounds'], 'round')} of {values['steps']} steps. The limit is "
-        f"matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
+        f"{_sizes(values)}; {_count(values['rounds'], 'round')} of {values['steps']} steps. "
+        f"The limit is matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
     )
     return _joined(
         one.provenance("python -m parity bench"), said, markdown_table(headers, rows)

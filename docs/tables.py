@@ -95,12 +95,12 @@ def bench_table(measured: Sequence[Measurement]) -> str:
     values, rows = one.values, []
     for label, speed in values["throughput"].items():
         case = values["cases"][label]
-        gain = values["scaling"].get(case["name"], {}).get(str(case["replicas"]))
+        gain = values["scaling"].get(case["title"], {}).get(str(case["replicas"]))
         if case["threads"] != values["threads"]:
             gain = None
         rows.append(
             [
-                case["name"],
+                case["title"],
                 f"{case['replicas']} × {case['threads']}",
                 f"{speed['median']:,.0f}",
                 "{:,.0f} to {:,.0f}".format(*speed["spread"]),
@@ -132,7 +132,7 @@ def peers_table(measured: Sequence[Measurement]) -> str:
     def named(label: str) -> str:
         if label not in cases:
             return "best peer"
-        return "{name} {replicas} × {threads}".format(**cases[label])
+        return "{title} {replicas} × {threads}".format(**cases[label])
 
     peers = list(next(iter(against.values())))
     rows = [
@@ -195,12 +195,9 @@ def kernels_table(measured: Sequence[Measurement]) -> str:
         values = one.values
         for label, speed in values["throughput"].items():
             case = values["cases"][label]
-            kernels = case.get("kernels") or values.get("kernels")
-            if kernels not in ("plain", "fast"):
-                raise ValueError(f"{one.path}: {label} does not say which kernels it has")
-            layout = f"{case['replicas']} × {case['threads']}"
-            key = _sizes(values), case["name"], layout
-            speeds.setdefault(key, {})[kernels] = speed["median"]
+            side = " ".join(filter(None, (case["name"], case["strategy"])))
+            key = _sizes(values), side, f"{case['replicas']} × {case['threads']}"
+            speeds.setdefault(key, {})[case["kernels"]] = speed["median"]
     rows = []
     for key, found in speeds.items():
         if len(found) == 2:
@@ -210,7 +207,7 @@ def kernels_table(measured: Sequence[Measurement]) -> str:
         "network", "side", "replicas × threads", "plain, tokens/s", "fast, tokens/s",
         "times as fast",
     ]  # fmt: skip
-    said = [one.provenance("python -m parity bench") for one in measured]
+    said = [one.provenance("python -m parity bench --kernels plain,fast") for one in measured]
     return _joined(*said, markdown_table(headers, rows))
 
 

@@ -14,6 +14,7 @@ import click
 from parity import __version__
 from parity.base.errors import Interrupted, UsageError
 from parity.base.files import make_folder, write_whole
+from parity.base.machine import measured_here
 from parity.bench.bench import bench
 from parity.bench.profile import profile, profile_text
 from parity.bench.text import bench_text
@@ -176,7 +177,7 @@ def faults_command(**values: Any) -> int:
     before = digest()
     with terminated():
         findings = hunt(options)
-    text, found = findings_text(findings), findings_values(findings)
+    text, found = findings_text(findings), findings_values(findings) | _measured()
     write_whole(options.out / "faults.txt", text.encode() + b"\n")
     for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
         save_values(found, path)
@@ -197,7 +198,7 @@ def sweep_command(**values: Any) -> int:
     options = take(SweepOptions, values)
     with terminated():
         swept = sweep(options)
-    text, found = sweep_text(swept), sweep_values(swept)
+    text, found = sweep_text(swept), sweep_values(swept) | _measured()
     write_whole(options.out / "sweep.txt", text.encode() + b"\n")
     for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
         save_values(found, path)
@@ -245,6 +246,11 @@ def terminated() -> Iterator[None]:
 def _benchmarks(network: str) -> tuple[str, ...]:
     """Return the presets to time by default; of an unknown network, any name will do."""
     return NETWORKS[network].benchmarks if network in NETWORKS else ("bench",)
+
+
+def _measured() -> dict[str, Any]:
+    """Return where and by which command figures were measured."""
+    return {**measured_here(), "command": _command()}
 
 
 def _command() -> str:

@@ -117,8 +117,8 @@ def _windows(steps: list[Step]) -> Iterator[float]:
 def seconds_alive() -> float:
     """Return how long ago this process was started.
 
-    psutil's `create_time` is off by up to a second: it counts from the time at which the machine
-    was booted, which Linux gives in whole seconds.
+    psutil's `create_time` is off by up to a second: it counts from the time at which the
+    machine was booted, which Linux gives in whole seconds.
     """
     started = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     now = time.clock_gettime(time.CLOCK_BOOTTIME)

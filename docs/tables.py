@@ -116,8 +116,8 @@ def bench_table(measured: Sequence[Measurement]) -> str:
         "waiting for data", "seconds to the first step", "peak memory, MB",
     ]  # fmt: skip
     said = (
-        f"{_sizes(values)}; {values['rounds']} rounds of {values['steps']} steps. The limit is "
-        f"matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
+        f"{_sizes(values)}; {_count(values['rounds'], 'round')} of {values['steps']} steps. "
+        f"The limit is matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
     )
     return _joined(
         one.provenance("python -m parity bench"), said, markdown_table(headers, rows)
@@ -230,7 +230,7 @@ def faults_table(measured: Sequence[Measurement]) -> str:
         "precision", "kernels", "planted", "found", "at the right tensor",
         "named among the likely causes",
     ]  # fmt: skip
-    said = f"{faults} faults, each planted in every framework that can have it."
+    said = f"{_count(faults, 'fault')}, each planted in every framework that can have it."
     return _joined(one.provenance("make hunt"), said, markdown_table(headers, rows))
 
 
@@ -245,10 +245,9 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
         if any(share for share in used.values()):
             rows.append([rung, *(_share(used.get(d)) for d in ("float64", "float32"))])
     headers = ["rung", "largest share of what one step is allowed, float64", "float32"]
-    alarms = values["false_alarms"]
     said = (
-        f"{values['runs']} runs of seed {values['seed']}, "
-        f"{alarms or 'no'} false alarm{'' if alarms == 1 else 's'}."
+        f"{_count(values['runs'], 'run')} of seed {values['seed']}, "
+        f"{_count(values['false_alarms'], 'false alarm')}."
     )
     command = f"python -m parity sweep --count {values['runs']}"
     return _joined(one.provenance(command), said, markdown_table(headers, rows))
@@ -343,6 +342,10 @@ def _joined(*parts: str) -> str:
 
 def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def _share(value: float | None) -> str:

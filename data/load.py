@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.corpus import SPLITS, load_corpus
-from data.language_model import make_batches
-from data.pairs import EncodedPairs, PairCorpus, encode_source, load_pairs
+from data.pair_batches import PairBatches, pad_sources
+from data.pair_corpus import PairCorpus, PairOptions, encode_source, load_pairs
+from data.pair_encoding import EncodedPairs
 from data.prefetch import Prefetch
-from data.segment import Segmentation
-from data.seq2seq import PairBatches, pad_sources
+from data.segmentation import Segmentation
+from data.text_batches import make_batches
+from data.text_corpus import SPLITS, load_corpus
 from data.vocabulary import Vocabulary
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_SPECIAL
@@ -212,21 +213,13 @@ def load_pair_text(
     Raises:
       UsageError: if the text cannot be used.
     """
-    corpus = load_pairs(
-        path,
-        cache,
-        source_segmenter=settings["source_segmenter"],
-        target_segmenter=settings["target_segmenter"],
-        hmm=settings["hmm"],
+    shared = {each.name for each in fields(PairOptions)} & settings.keys()
+    options = PairOptions(
+        **{name: settings[name] for name in shared},
         user_dictionary=user_dictionary,
-        source_vocabulary_size=settings["source_vocabulary_size"],
-        target_vocabulary_size=settings["target_vocabulary_size"],
-        share_vocabulary=settings["share_vocabulary"],
-        most_source=settings["source_limit"],
-        most_target=settings["target_limit"],
-        split_by=settings["split_by"],
         on_empty=on_empty,
     )
+    corpus = load_pairs(path, cache, options)
     batches: dict[str, Any] = {
         split: PairBatches(
             getattr(corpus, split),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.text import read_lines
+from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.base.files import write_whole
 from parity.base.special_tokens import TEXT_SPECIAL, UNKNOWN
@@ -145,7 +145,7 @@ class Vocabulary:
 
 def build_vocabulary(
     counts: Mapping[str, int],
-    cap: int | None,
+    max_size: int | None,
     source: str = "vocabulary",
     special: Sequence[str] = TEXT_SPECIAL,
 ) -> Vocabulary:
@@ -153,29 +153,29 @@ def build_vocabulary(
 
     Args:
       counts: word -> occurrences. Special tokens in it are the special tokens themselves.
-      cap: the largest size, special tokens included; None for no limit.
+      max_size: the largest size, special tokens included; None for no limit.
       source: what the words came from, for messages.
       special: the tokens that come first.
 
     Raises:
-      UsageError: if the cap is too small or fewer than two words are there.
+      UsageError: if the size is too small or fewer than two words are there.
     """
-    check_cap(cap, special)
+    check_size(max_size, special)
     words = sorted(counts.keys() - set(special), key=lambda word: (-counts[word], word))
-    limit = None if cap is None else cap - len(special)
+    limit = None if max_size is None else max_size - len(special)
     return Vocabulary((*special, *words[:limit]), source=source, special=special)
 
 
-def check_cap(cap: int | None, special: Sequence[str] = TEXT_SPECIAL) -> None:
+def check_size(max_size: int | None, special: Sequence[str] = TEXT_SPECIAL) -> None:
     """Refuse a vocabulary size that leaves too little room, before any text is read.
 
     Raises:
       UsageError: if it does.
     """
     smallest = len(special) + FEWEST_WORDS
-    if cap is not None and cap < smallest:
+    if max_size is not None and max_size < smallest:
         raise UsageError(
-            f"vocabulary size {cap}: at least {smallest} is needed,"
+            f"vocabulary size {max_size}: at least {smallest} is needed,"
             f" {len(special)} special tokens and {FEWEST_WORDS} words"
         )
 

@@ -95,12 +95,12 @@ def bench_table(measured: Sequence[Measurement]) -> str:
     values, rows = one.values, []
     for label, speed in values["throughput"].items():
         case = values["cases"][label]
-        gain = values["scaling"].get(case["name"], {}).get(str(case["replicas"]))
+        gain = values["scaling"].get(case["title"], {}).get(str(case["replicas"]))
         if case["threads"] != values["threads"]:
             gain = None
         rows.append(
             [
-                case["name"],
+                case["title"],
                 f"{case['replicas']} × {case['threads']}",
                 f"{speed['median']:,.0f}",
                 "{:,.0f} to {:,.0f}".format(*speed["spread"]),
@@ -116,8 +116,8 @@ def bench_table(measured: Sequence[Measurement]) -> str:
         "waiting for data", "seconds to the first step", "peak memory, MB",
     ]  # fmt: skip
     said = (
-        f"{_sizes(values)}; {values['rounds']} rounds of {values['steps']} steps. The limit is "
-        f"matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
+        f"{_sizes(values)}; {_count(values['rounds'], 'round')} of {values['steps']} steps. "
+        f"The limit is matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
     )
     return _joined(
         one.provenance("python -m parity bench"), said, markdown_table(headers, rows)
@@ -132,7 +132,7 @@ def peers_table(measured: Sequence[Measurement]) -> str:
     def named(label: str) -> str:
         if label not in cases:
             return "best peer"
-        return "{name} {replicas} × {threads}".format(**cases[label])
+        return "{title} {replicas} × {threads}".format(**cases[label])
 
     peers = list(next(iter(against.values())))
     rows = [
@@ -195,12 +195,9 @@ def kernels_table(measured: Sequence[Measurement]) -> str:
         values = one.values
         for label, speed in values["throughput"].items():
             case = values["cases"][label]
-            kernels = case.get("kernels") or values.get("kernels")
-            if kernels not in ("plain", "fast"):
-                raise ValueError(f"{one.path}: {label} does not say which kernels it has")
-            layout = f"{case['replicas']} × {case['threads']}"
-            key = _sizes(values), case["name"], layout
-            speeds.setdefault(key, {})[kernels] = speed["median"]
+            side = " ".join(filter(None, (case["name"], case["strategy"])))
+            key = _sizes(values), side, f"{case['replicas']} × {case['threads']}"
+            speeds.setdefault(key, {})[case["kernels"]] = speed["median"]
     rows = []
     for key, found in speeds.items():
         if len(found) == 2:
@@ -210,7 +207,7 @@ def kernels_table(measured: Sequence[Measurement]) -> str:
         "network", "side", "replicas × threads", "plain, tokens/s", "fast, tokens/s",
         "times as fast",
     ]  # fmt: skip
-    said = [one.provenance("python -m parity bench") for one in measured]
+    said = [one.provenance("python -m parity bench --kernels plain,fast") for one in measured]
     return _joined(*said, markdown_table(headers, rows))
 
 
@@ -233,7 +230,7 @@ def faults_table(measured: Sequence[Measurement]) -> str:
         "precision", "kernels", "planted", "found", "at the right tensor",
         "named among the likely causes",
     ]  # fmt: skip
-    said = f"{faults} faults, each planted in every framework that can have it."
+    said = f"{_count(faults, 'fault')}, each planted in every framework that can have it."
     return _joined(one.provenance("make hunt"), said, markdown_table(headers, rows))
 
 
@@ -248,10 +245,9 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
         if any(share for share in used.values()):
             rows.append([rung, *(_share(used.get(d)) for d in ("float64", "float32"))])
     headers = ["rung", "largest share of what one step is allowed, float64", "float32"]
-    alarms = values["false_alarms"]
     said = (
-        f"{values['runs']} runs of seed {values['seed']}, "
-        f"{alarms or 'no'} false alarm{'' if alarms == 1 else 's'}."
+        f"{_count(values['runs'], 'run')} of seed {values['seed']}, "
+        f"{_count(values['false_alarms'], 'false alarm')}."
     )
     command = f"python -m parity sweep --count {values['runs']}"
     return _joined(one.provenance(command), said, markdown_table(headers, rows))
@@ -346,6 +342,10 @@ def _joined(*parts: str) -> str:
 
 def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def _share(value: float | None) -> str:

@@ -12,9 +12,11 @@ def main() -> int:
     """Run the command line and return its exit status."""
     from parity.base.allocator import keep_freed_memory
     from parity.cli import command_line
-    from parity.commands.commands import parity
 
     keep_freed_memory()
+    command_line.load_plugins_or_exit()
+    from parity.commands.commands import parity
+
     return command_line.main(parity)
 
 

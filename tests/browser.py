@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do over its debugging pipe; no library is needed for it."""
+"""A headless Chromium, driven through its debugging pipe; that needs no library."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ class Browser:
         assert path is not None, f"{REQUIRED} is set, and there is {HOW_TO_GET}"
         here_in, there_out = os.pipe()
         there_in, here_out = os.pipe()
-        # The pipe's ends are 3 and 4 in the browser, which may be others' numbers here.
+        # The browser expects the pipe's ends as 3 and 4, numbers that may be taken here.
         self._process = subprocess.Popen(
             [
                 *("bash", "-c", f'exec "$@" 3<&{there_in} 4>&{there_out}', "bash", path),

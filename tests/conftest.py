@@ -97,6 +97,8 @@ def flags(**values) -> list[str]:
         name = "--" + name.replace("_", "-")
         if value is True:
             words.append(name)
+        elif value is False:
+            words.append(f"--no-{name.removeprefix('--')}")
         elif value is not None:
             words.append(f"{name}={value}")
     return words

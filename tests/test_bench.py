@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 
 from parity.base.errors import UsageError
-from parity.bench.bench import (
-    Case,
-    _against,
-    _cases,
-    _check_losses,
-    _scaling,
-    bench,
-)
+from parity.bench.bench import bench
+from parity.bench.cases import Case, cases_of
+from parity.bench.ratios import against, check_losses, scaling
 from parity.bench.zipf_text import generated
 from parity.cli.options import BenchOptions
 from parity.launch.processes import PEERS
@@ -42,7 +37,7 @@ def test_gain_is_taken_round_by_round():
     readings |= {"paddle-1x2": [1.0, 1.0]}
     cases = [Case("paddle", 1, 1), Case("tensorflow", 1, 1), Case("paddle", 2, 1)]
     cases += [Case("tensorflow", 2, 1), Case("paddle", 1, 2)]
-    found = _scaling(readings, cases)
+    found = scaling(readings, cases)
     assert found["paddle"] == {"1": 1.0, "2": 1.9}
     assert found["tensorflow"]["2"] == pytest.approx(1.25)
 
@@ -51,22 +46,22 @@ def test_a_side_is_held_against_each_peer_and_the_fastest_round_by_round():
     readings = {"paddle-2x1": [120.0, 60.0], "pytorch-2x1": [60.0, 30.0]}
     readings |= {"pytorch-1x2": [100.0, 40.0]}
     cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1), Case("pytorch", 1, 2)]
-    assert _against(readings, cases) == {
+    assert against(readings, cases) == {
         "paddle-2x1": {"pytorch-2x1": 2.0, "pytorch-1x2": 1.35, "best": 1.35}
     }
-    assert _against({"paddle-2x1": [1.0]}, cases[:1]) == {}
+    assert against({"paddle-2x1": [1.0]}, cases[:1]) == {}
 
 
 def test_a_peer_that_trains_something_else_is_refused():
     cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1)]
     losses = {"paddle-2x1": [5.0] * WARM_UP + [4.0], "pytorch-2x1": [5.0001] * WARM_UP + [9.0]}
-    assert _check_losses(losses, cases) == {"pytorch-2x1": pytest.approx(2e-5)}
+    assert check_losses(losses, cases) == {"pytorch-2x1": pytest.approx(2e-5)}
     losses["pytorch-2x1"][WARM_UP - 1] = 5.001
     with pytest.raises(UsageError, match=r"^pytorch-2x1: its losses are up to 0.0002 apart"):
-        _check_losses(losses, cases)
+        check_losses(losses, cases)
     losses["pytorch-2x1"][0] = float("nan")
     with pytest.raises(UsageError, match="up to nan apart"):
-        _check_losses(losses, cases)
+        check_losses(losses, cases)
 
 
 def test_a_peer_that_is_not_installed_is_told_at_once(monkeypatch, tmp_path):
@@ -81,7 +76,7 @@ def test_a_peer_that_is_not_installed_is_told_at_once(monkeypatch, tmp_path):
 
 def test_keras_is_left_out_where_it_has_no_twin():
     options = BenchOptions(peers=True, replicas=(1, 2))
-    of_text = _cases(preset("language-model", "bench"), options, 2)
+    of_text = cases_of(preset("language-model", "bench"), options, 2)
     assert [case.label for case in of_text if case.name == "keras"] == [
         "keras-2x1",
         "keras-1x2",
@@ -89,7 +84,7 @@ def test_keras_is_left_out_where_it_has_no_twin():
     assert [case.label for case in of_text if case.name == "paddle"] == [
         f"paddle-{layout}" for layout in ("1x1", "2x1", "1x2")
     ]
-    of_pairs = _cases(preset("seq2seq", "chatbot"), options, 2)
+    of_pairs = cases_of(preset("seq2seq", "chatbot"), options, 2)
     assert {case.name for case in of_pairs} == {"paddle", "tensorflow", "pytorch"}
 
 

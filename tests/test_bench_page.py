@@ -18,7 +18,12 @@ def values(checked=2, peers=True):
                 continue
             label = f"{name}-{layout.replace(' ', '')}"
             replicas, threads = map(int, layout.split(" x "))
-            cases[label] = {"name": name, "replicas": replicas, "threads": threads}
+            cases[label] = {
+                "name": name,
+                "title": name,
+                "replicas": replicas,
+                "threads": threads,
+            }
             speeds[label] = {"median": speed, "spread": [speed * 0.9, speed * 1.2]}
     ratios = {"pytorch-2x1": 1.27, "best": 1.27}
     return {

@@ -17,7 +17,7 @@ from conftest import FRAMEWORKS, assert_one_line, flags, wait_for
 from oracle_side import small_spec
 
 from data.load import load_words
-from data.text import read_lines
+from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.chat import conversation as chat
 from parity.chat.conversation import converse, open_trained

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from data import corpus as corpus_module
+from data import text_corpus as corpus_module
 from data.download import CORPORA, PublicCorpus, download, main
 from parity.base.errors import UsageError
 

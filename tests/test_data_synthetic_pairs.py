@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from data.pairs import SPLITS, load_pairs
+from data.pair_corpus import load_pairs
+from data.pair_file import SPLITS
 from data.synthetic_pairs import VERSION, number, pairs, write_pairs
 
 CONTENT = {1: "cbdb0c19ac88d3d972c05074361f7373fefd6e00f7657c73278015c36f236386"}

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from parity.bench.cases import Case
 from parity.cli.command_line import command_options, spec_from, spec_options, take
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.commands.commands import parity as parity_command
@@ -320,7 +321,7 @@ def test_every_strategy_is_described():
 
 def test_every_rung_is_in_the_glossary():
     text = (DOCS / "glossary.md").read_text(encoding="utf-8")
-    (rung,) = re.findall(r"\*\*rung\*\*\n: +(.*)", text)
+    (rung,) = re.findall(r"\*\*rung\*\*\n: +(.*?)\n\n", text, re.DOTALL)
     for name in dict.fromkeys(RUNGS.values()):
         assert name in rung
     terms = re.findall(r"^\*\*(.+?)\*\*$", text, re.MULTILINE)
@@ -361,7 +362,7 @@ def test_list_of_differences_takes_comments_of_several_lines(tmp_path):
 def bench(**changes):
     """Return the parts of a bench.json that tables are made of."""
     cases = {
-        f"{name}-2x1": {"name": name, "replicas": 2, "threads": 1}
+        f"{name}-2x1": vars(Case(name, 2, 1)) | {"title": name}
         for name in ("paddle", "tensorflow", "pytorch")
     }
     values = {
@@ -431,16 +432,22 @@ def test_tables_of_ratios(tmp_path):
 
 
 def test_table_of_kernels(tmp_path):
-    page = "<!-- table: kernels a.json b.json -->\n<!-- /table -->\n"
-    faster = {"paddle-2x1": {"median": 3000.0, "spread": [3000.0, 3000.0]}}
-    plain = bench(
-        kernels="plain", throughput={"paddle-2x1": bench()["throughput"]["paddle-2x1"]}
+    page = "<!-- table: kernels a.json -->\n<!-- /table -->\n"
+    timed = [
+        (Case("paddle", 2, 1, kernels="plain"), 1000.0),
+        (Case("paddle", 2, 1), 3000.0),
+        (Case("tensorflow", 2, 1, "average-gradients", "plain"), 500.0),
+        (Case("tensorflow", 2, 1, "average-gradients"), 1000.0),
+        (Case("pytorch", 2, 1), 2000.0),  # has one kind, and so no row
+    ]
+    values = bench(
+        cases={case.label: vars(case) | {"title": case.title} for case, _ in timed},
+        throughput={case.label: {"median": speed} for case, speed in timed},
     )
-    fast = bench(kernels="fast", throughput=faster)
-    text, _ = write(tmp_path, page, a=plain, b=fast)
+    text, _ = write(tmp_path, page, a=values)
     assert "| paddle | 2 × 1 | 1,000 | 3,000 | 3.00 |" in text
-    with pytest.raises(ValueError, match="does not say which kernels"):
-        write(tmp_path, page, a=bench(), b=fast)
+    assert "| tensorflow average-gradients | 2 × 1 | 500 | 1,000 | 2.00 |" in text
+    assert "pytorch" not in text
 
 
 def test_table_of_faults(tmp_path):

@@ -331,7 +331,7 @@ def test_what_is_recorded_is_not_hunted_again_until_one_byte_changes(checkout):
     for name in (
         "paddle_impl/layers.py",
         "tf_impl/train.py",
-        "data/language_model.py",
+        "data/text_batches.py",
         "parity/compare/ladder.py",
         "parity/faults/catalogue/cells.py",
         "requirements.lock",

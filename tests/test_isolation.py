@@ -189,10 +189,24 @@ CASES = {
         "replicas": 3,
         "dtype": "float32",
     },
+    "stream, plain": {"batching": "stream", "optimizer": "adam", "kernels": "plain"},
 }
 PAIR_CASES = {
     "two layers": {"num_layers": 2, "cell": "lstm", "attention": "bahdanau"},
     "fed": {"num_layers": 2, "cell": "gru", "attention": "bahdanau", "input_feeding": True},
+    "both directions, plain": {
+        "num_layers": 2,
+        "cell": "gru",
+        "attention": "bahdanau",
+        "bidirectional": True,
+        "kernels": "plain",
+    },
+    "fed, plain": {
+        "cell": "lstm",
+        "attention": "scaled",
+        "input_feeding": True,
+        "kernels": "plain",
+    },
     "both directions, float32": {
         "cell": "gru",
         "attention": "dot",
@@ -278,17 +292,19 @@ ATTENTIONAL = [
 FAULTS = {
     "gates i and f of one layer swapped in the bias": (
         "tensorflow",
-        "layers",
-        "return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)",
-        "i, f, g, o = tf.split(bias, 4)\n"
+        "kernels",
+        "return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)",
+        "kernel, recurrent_kernel, bias = weights\n"
+        "    i, f, g, o = tf.split(bias, 4)\n"
         "    bias = tf.concat([f, i, g, o], 0) if name == 'lstm_0' else bias\n"
-        "    return _lstm(inputs, real, h, c, kernel, recurrent_kernel, bias)",
+        "    weights = kernel, recurrent_kernel, bias\n"
+        "    return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)",
         {},
         LSTM_0,
     ),
     "a gradient of the inputs alone": (
         "tensorflow",
-        "layers",
+        "kernels",
         "return d_inputs, None, d_h, d_c,",
         "return d_inputs * 1.001, None, d_h, d_c,",
         {},
@@ -304,17 +320,17 @@ FAULTS = {
     ),
     "sigmoid for tanh after the attention, TensorFlow": (
         "tensorflow",
-        "layers",
-        "return tf.tanh(_product(tf.concat([context, hidden]",
-        "return tf.sigmoid(_product(tf.concat([context, hidden]",
+        "attention",
+        "return tf.tanh(product(tf.concat([context, hidden]",
+        "return tf.sigmoid(product(tf.concat([context, hidden]",
         TINY_PAIRS,
         ATTENTIONAL,
     ),
     "sigmoid for tanh after the attention, Paddle": (
         "paddle",
-        "layers",
-        "return paddle.tanh(_product(paddle.concat([context, hidden]",
-        "return F.sigmoid(_product(paddle.concat([context, hidden]",
+        "attention",
+        "return paddle.tanh(product(paddle.concat([context, hidden]",
+        "return F.sigmoid(product(paddle.concat([context, hidden]",
         TINY_PAIRS,
         ATTENTIONAL,
     ),

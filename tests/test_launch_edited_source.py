@@ -120,7 +120,7 @@ def test_a_fork_server_runs_edited_source_in_one_process_alone(framework):
     read = "    spec, text = read_text(spec, options)\n"
     edits = [
         Edit(script, read, f'    print("edited", file=sys.stderr)\n{read}'),
-        Edit("data/corpus.py", "no such folder", "no folder at all"),
+        Edit("data/text_corpus.py", "no such folder", "no folder at all"),
     ]
     for given, said in ((edits, "edited\nerror: "), ([], "error: ")):
         status, _, errors = framework.train("--data=/nowhere", edits=given).wait()

@@ -15,6 +15,18 @@ CASES = {
     "stream-adam": {"batching": "stream", "optimizer": "adam"},
     "sentences-sgd": {"batching": "sentences", "optimizer": "sgd", "learning_rate": 1.0},
     "sentences-adam": {"batching": "sentences", "optimizer": "adam", "time": 8},
+    "stream-sgd-plain": {
+        "batching": "stream",
+        "optimizer": "sgd",
+        "learning_rate": 1.0,
+        "kernels": "plain",
+    },
+    "sentences-adam-plain": {
+        "batching": "sentences",
+        "optimizer": "adam",
+        "time": 8,
+        "kernels": "plain",
+    },
 }
 
 

@@ -27,14 +27,20 @@ SPEC = preset("language-model", "tiny").replace(
 )
 
 
-@pytest.mark.parametrize("batching", ["stream", "sentences"])
-def test_any_number_of_replicas_gives_the_same_numbers(run_both, batching):
+@pytest.mark.parametrize(
+    ("batching", "kernels"), [("stream", "fast"), ("sentences", "fast"), ("stream", "plain")]
+)
+def test_any_number_of_replicas_gives_the_same_numbers(run_both, batching, kernels):
     time = {"stream": 5, "sentences": 8}[batching]
     traces = [
         trace
         for replicas in (1, 2, 3, 4)
         for trace in run_both(
-            replicas=replicas, batching=batching, optimizer="adam", time=time
+            replicas=replicas,
+            batching=batching,
+            optimizer="adam",
+            time=time,
+            **({"kernels": "plain"} if kernels == "plain" else {}),
         ).values()
     ]
     verdict = climb(traces)

@@ -30,6 +30,7 @@ TINY = {
     "hidden_size": 6,
     "num_layers": 1,
     "batch_size": 7,
+    "bidirectional": False,
     "optimizer": "adam",
     "initial_scale": 0.3,
     "source_segmenter": "spaces",
@@ -70,7 +71,7 @@ def run_pairs(frameworks, pairs, cache, tmp_path_factory):
         key = json.dumps(values, sort_keys=True, default=str)
         if key not in kept:
             folder = tmp_path_factory.mktemp("traces")
-            words = flags(**{k: v for k, v in values.items() if v is not False})
+            words = flags(**values)
             jobs = {
                 name: each.train(*words, f"--trace={folder / name}")
                 for name, each in frameworks.items()
@@ -116,6 +117,11 @@ def test_every_tensor_is_the_oracles(run_pairs, cell, attention, fed):
 @pytest.mark.parametrize("case", DEEPER)
 def test_deeper_networks_and_both_directions(run_pairs, case):
     assert_all_match(run_pairs(replicas=2, **DEEPER[case]).values())
+
+
+@pytest.mark.parametrize("case", DEEPER)
+def test_plain_kernels_are_the_oracles(run_pairs, case):
+    assert_all_match(run_pairs(replicas=2, kernels="plain", **DEEPER[case]).values())
 
 
 @pytest.mark.parametrize("case", ["two layers, fed", "both directions"])

@@ -52,8 +52,8 @@ def _speeds(values: Mapping[str, Any]) -> Figure:
     cases = values["cases"]
     layouts = list(dict.fromkeys(_layout(case) for case in cases.values()))
     rows = []
-    for place, name in enumerate(dict.fromkeys(case["name"] for case in cases.values())):
-        mine = {_layout(case): label for label, case in cases.items() if case["name"] == name}
+    for place, name in enumerate(dict.fromkeys(case["title"] for case in cases.values())):
+        mine = {_layout(case): label for label, case in cases.items() if case["title"] == name}
         speeds = [values["throughput"].get(mine.get(layout)) for layout in layouts]
         drawing.add_bar(
             x=layouts,
@@ -91,12 +91,12 @@ def _against(values: Mapping[str, Any]) -> Table | None:
 def _measured(values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for label, case in values["cases"].items():
-        gain = values["scaling"].get(case["name"], {}).get(str(case["replicas"]))
+        gain = values["scaling"].get(case["title"], {}).get(str(case["replicas"]))
         if case["threads"] != values["threads"]:
             gain = None
         rows.append(
             (
-                case["name"],
+                case["title"],
                 _layout(case),
                 f"{values['throughput'][label]['median']:,.0f}",
                 None if gain is None else f"{gain:.2f}",

@@ -111,7 +111,7 @@ def converse(
     Args:
       make_model: builds the network with its weights; called once the input is known to be
         good.
-      read_lines: that of data/text.py.
+      read_lines: that of data/text_file.py.
 
     Raises:
       UsageError: for an option that is not allowed, or a question of the file that cannot be

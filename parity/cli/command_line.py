@@ -13,6 +13,7 @@ import click
 
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
+from parity.base.plugins import load_plugins
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.spec.networks import NETWORKS
 from parity.spec.presets import preset
@@ -127,8 +128,20 @@ def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
     return spec.replace(**given)
 
 
+def load_plugins_or_exit() -> None:
+    """Load what PARITY_PLUGINS names; on failure, exit with one line and status 2.
+
+    A command has the flags of a plug-in's network only if it is made after this.
+    """
+    try:
+        load_plugins()
+    except UsageError as error:
+        sys.exit(fail(error, debug=False))
+
+
 def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -> None:
     """Run a side's `train.py`: parse the flags, call `train`, exit with its status."""
+    load_plugins_or_exit()
 
     @click.command(help=f"Train a network with {framework}.")
     @command_options(TrainOptions)
@@ -143,6 +156,7 @@ def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -
 
 def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
     """Run a side's `chat.py`: parse the flags, call `chat`, exit with its status."""
+    load_plugins_or_exit()
 
     @click.command(help=f"Ask a trained network, run by {framework}.")
     @command_options(ChatOptions)

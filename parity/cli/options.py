@@ -131,6 +131,8 @@ class BenchOptions:
     cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
     json: Path | None = option(None, "also write bench.json here")
     replicas: tuple[int, ...] = option((1, 2), "replica counts to time, such as 1,2,4", at_least=1)
+    strategy: tuple[str, ...] = option((), "how replicas run: framework=strategy, such as tensorflow=average-gradients; see docs/strategies.md [each framework's first]")
+    kernels: tuple[str, ...] = option(("fast",), f"{_KERNELS}; or both, plain,fast", choices=("plain", "fast"))
     steps: int = option(40, "training steps of one run, warm-up included", at_least=10)
     rounds: int = option(3, "runs of each side and replica count, taken in turn", at_least=1)
     threads: int = option(1, _THREADS, at_least=1)

@@ -14,8 +14,9 @@ import click
 from parity import __version__
 from parity.base.errors import Interrupted, UsageError
 from parity.base.files import make_folder, write_whole
-from parity.bench.bench import bench, bench_text
+from parity.bench.bench import bench
 from parity.bench.profile import profile, profile_text
+from parity.bench.text import bench_text
 from parity.cli.command_line import command_options, spec_from, spec_options, take
 from parity.cli.options import (
     BenchOptions,

@@ -1,1 +1,1 @@
-"""A model of one's own, trained in two frameworks and compared: see parity/trace/TRACE.md."""
+"""An example of a pair of your own: one classifier, trained in two frameworks and compared."""

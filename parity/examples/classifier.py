@@ -1,7 +1,7 @@
 """What both sides of the example share: a small image classifier's sizes, weights and data.
 
-Nothing here is special to this project: it stands for whatever a port and its original have in
-common. `classifier_paddle.py` and `classifier_tensorflow.py` are the two trainings.
+Nothing here is special to this project: this module stands for whatever a port and its original
+have in common. `classifier_paddle.py` and `classifier_tensorflow.py` are the two trainings.
 """
 
 import argparse
@@ -13,20 +13,21 @@ from parity import Tolerance
 
 CLASSES, CHANNELS, BATCH = 3, 8, 16
 
-# All exact in float32: Paddle keeps an epsilon of 1e-5 or a momentum of 0.9 in single precision
-# even in a float64 training, and the comparison finds it (2e-11 of a gradient at step 2).
+# These are exact in float32. Paddle keeps them in single precision even in a float64 training,
+# and the comparison would find an epsilon of 1e-5 or a momentum of 0.9 (2e-11 of a gradient at
+# step 2).
 EPSILON = 2.0**-17  # of the layer norm; Keras's default is 1e-3
 LEARNING_RATE, MOMENTUM = 0.0625, 0.75
 
 RUN = {"learning_rate": LEARNING_RATE, "momentum": MOMENTUM, "batch": BATCH, "seed": 1}
 
-# What is not listed is held to the bounds that `parity` has for it.
+# A rung or tensor that is not listed gets parity's own bounds.
 TOLERANCES = {
     "float64": {},
     "float32": {
         "forward": Tolerance(1e-4, 1e-4, reason="seen 8e-6 in 200 steps"),
         "gradient/conv/*": Tolerance(
-            2e-4, 2e-4, reason="576 terms a sum; seen 2e-5 in 200 steps"
+            2e-4, 2e-4, reason="576 terms in each sum; seen 2e-5 in 200 steps"
         ),
     },
 }
@@ -49,8 +50,11 @@ def weights(dtype: str) -> dict[str, np.ndarray]:
 
 
 def batch(step: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return images [batch, 8, 8, 1], a bar in each that is flat, upright or slanting, and
-    labels [batch].
+    """Return images of bars, and which kind of bar each one is.
+
+    Returns:
+      images: [batch, 8, 8, 1], each with one bar that is flat, upright or slanting.
+      labels: [batch], the kinds in this order.
     """
     draw = np.random.default_rng([RUN["seed"], step])
     labels = draw.integers(0, CLASSES, BATCH)

@@ -1,9 +1,9 @@
-"""The original: the classifier trained in Paddle, which records itself.
+"""The original: the classifier, trained in Paddle and recorded.
 
 python -m parity.examples.classifier_paddle out/example/paddle --dtype float64
 """
 
-import numpy.random  # noqa: F401  before Paddle, which brings a zlib of its own
+import numpy.random  # noqa: F401  before Paddle, which loads its own zlib
 import paddle
 import paddle.nn.functional as F  # noqa: N812  as everybody calls it
 
@@ -11,7 +11,8 @@ from parity import Recorder, Rename
 from parity.examples import classifier
 
 # Images are [batch, channels, height, width] here, kernels [out, in, height, width]. A linear
-# layer's are [in, out]; in PyTorch they are not, and would be Rename(..., transpose=True).
+# layer's kernel is [in, out] on both sides; PyTorch's is [out, in], and would need
+# Rename(..., transpose=True).
 NAMES = {
     "images": Rename("images", axes=(0, 2, 3, 1)),
     "conv": Rename("conv", axes=(0, 2, 3, 1)),
@@ -27,7 +28,7 @@ NAMES = {
 
 
 class Classifier(paddle.nn.Layer):
-    """A convolution, its mean over the image, a normalised hidden layer, a softmax's logits."""
+    """A convolution, its mean over the image, a normalised hidden layer, and the logits."""
 
     def __init__(self):
         super().__init__()

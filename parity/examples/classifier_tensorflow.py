@@ -1,9 +1,9 @@
-"""The port: the classifier trained in TensorFlow with Keras layers, which records itself.
+"""The port: the classifier, trained in TensorFlow with Keras layers and recorded.
 
 python -m parity.examples.classifier_tensorflow out/example/tensorflow --dtype float64
 
-Two mistakes of real ports can be made on purpose: --epsilon 0.001 is Keras's own default, and
---transposed loads a square kernel the wrong way round, which no shape betrays.
+Two mistakes that real ports contain can be made on purpose: --epsilon 0.001 is Keras's own
+default, and --transposed loads a square kernel transposed, which its shape cannot show.
 """
 
 import os
@@ -16,12 +16,12 @@ import tensorflow as tf
 from parity import Recorder
 from parity.examples import classifier
 
-# Images, kernels and most names are the shared ones here.
+# Layouts and most names are the shared ones here.
 NAMES = {"norm/gamma": "norm/scale", "norm/beta": "norm/offset"}
 
 
 class Classifier:
-    """A convolution, its mean over the image, a normalised hidden layer, a softmax's logits."""
+    """A convolution, its mean over the image, a normalised hidden layer, and the logits."""
 
     def __init__(self, epsilon):
         channels, layers = classifier.CHANNELS, tf.keras.layers

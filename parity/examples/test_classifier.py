@@ -1,4 +1,4 @@
-"""A port held against its original in a test suite: python -m pytest parity/examples"""
+"""A port compared with its original in a test suite: python -m pytest parity/examples"""
 
 import subprocess
 import sys

@@ -222,7 +222,7 @@ def serve(framework: str, threads: int, path: str) -> None:
         importlib.import_module(f"{FOLDERS[framework]}.engine").load_engine(threads)
     except UsageError as error:
         sys.exit(fail(error, debug=False))
-    for module in ("data.corpus", "data.language_model", "parity.training.loop"):
+    for module in ("data.text_corpus", "data.text_batches", "parity.training.loop"):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # otherwise a collection in a child touches, and so copies, all that is loaded

@@ -9,7 +9,14 @@ import click
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
-from parity.cli.command_line import command_options, main, spec_from, spec_options, take
+from parity.cli.command_line import (
+    command_options,
+    load_plugins_or_exit,
+    main,
+    spec_from,
+    spec_options,
+    take,
+)
 from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
 from parity.training.layout import choose_layout
@@ -28,6 +35,8 @@ def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> No
       make_trainer: from spec, replicas and threads to something with framework, replicas,
         versions, step and peak_memory.
     """
+
+    load_plugins_or_exit()
 
     @click.command(help=f"Train a network with {peer}, to be timed.")
     @command_options(TrainOptions)

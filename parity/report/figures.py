@@ -9,7 +9,6 @@ import numpy as np
 import plotly.graph_objects as go
 
 from parity.report.page import (
-    COLOURS,
     ORACLE_COLOUR,
     Figure,
     Table,
@@ -17,6 +16,7 @@ from parity.report.page import (
     empty_figure,
     plain,
 )
+from parity.spec.frameworks import FRAMEWORKS
 
 SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
 
@@ -72,7 +72,7 @@ def difference(dtype: str, history: dict[str, Any]) -> Figure:
         customdata=apart,
         name=plain(f"{a} from {b}"),
         mode=_mode(steps),
-        line={"width": 2, "color": COLOURS["paddle"]},
+        line={"width": 2, "color": colour(next(iter(FRAMEWORKS)), 0)},
         hovertemplate="%{customdata:.6~g}",
     )
     _scale_from_smallest(drawing, _largest(largest) or 1.0)
@@ -186,7 +186,11 @@ def throughput(
             name=plain(name),
             marker={
                 "color": colour(framework, i),
-                "pattern": {"shape": _HATCHINGS[drawn[framework] % len(_HATCHINGS)]},
+                "pattern": {
+                    "shape": _HATCHINGS[drawn[framework] % len(_HATCHINGS)],
+                    "fillmode": "overlay",  # or the gain in the bar could not be read
+                    "solidity": 0.15,
+                },
             },
             text=[f"×{gain:.2f}" for gain in gains],
             textposition="inside",

@@ -1,4 +1,4 @@
-"""The losses of several runs drawn over each other."""
+"""A picture of the losses of several runs, overlaid."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,14 @@ from parity.training.losses import Row, read_losses
 
 
 def plot_losses(runs: Sequence[Path], out: Path) -> None:
-    """Draw the losses of runs over each other, and how far apart the first two are.
+    """Draw the losses of runs, overlaid, and the difference between the first two.
 
     Args:
-      runs: folders that hold losses.csv.
-      out: the picture; see `check_picture`.
+      runs: the folders of the runs, each with its losses.csv.
+      out: the file to write; its ending decides the format.
 
     Raises:
-      UsageError: if a table cannot be read, or the picture not be written.
+      UsageError: if a table cannot be read, or the picture cannot be written.
     """
     check_picture(out)
     tables = [read_losses(run / "losses.csv") for run in runs]
@@ -31,11 +31,11 @@ def plot_losses(runs: Sequence[Path], out: Path) -> None:
 
 
 def losses_figure(names: Sequence[str], tables: Sequence[Sequence[Row]]) -> Any:
-    """Return a figure of runs' losses, as `plot_losses` says.
+    """Return the figure that `plot_losses` writes.
 
     Args:
-      names: of the runs.
-      tables: of `read_losses`, a run each.
+      names: the name of each run, for the legend.
+      tables: the rows of each run, as `read_losses` returns them.
     """
     several = len(tables) > 1
     figure = new_figure(9, 6 if several else 4)
@@ -44,11 +44,11 @@ def losses_figure(names: Sequence[str], tables: Sequence[Sequence[Row]]) -> Any:
     lines = []
     for number, rows in enumerate(tables):
         steps, losses = [row[0] for row in rows], [row[1] for row in rows]
-        # the first thicker, so that it shows beneath the others where they agree
+        # the first is thicker: it shows beneath the others where they agree
         width, marker = (2.4 if number == 0 else 0.8), ("o" if len(rows) == 1 else None)
         lines += axes.plot(steps, losses, linewidth=width, marker=marker)
     axes.set_ylabel("loss, nats per token")
-    # names given here may begin with an underscore, which hides a label given to a line
+    # given here, for matplotlib hides a line whose own label begins with an underscore
     legend = axes.legend(lines, names, prop={"family": font_families("".join(names))})
     for text in legend.get_texts():
         text.set_parse_math(False)

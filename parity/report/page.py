@@ -11,10 +11,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-COLOURS = {"paddle": "#2f7fe0", "tensorflow": "#d9660a"}
+from parity.spec.frameworks import FRAMEWORKS
+
 ORACLE_COLOUR, _OTHERS = "#808080", ("#8a5fd0", "#1f9a6b")
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -109,12 +109,13 @@ def plain(text: str) -> str:
 
 def colour(framework: str, place: int) -> str:
     """Return a framework's colour; one without its own gets it by its place in the figure."""
-    return COLOURS.get(framework, _OTHERS[place % len(_OTHERS)])
+    known = FRAMEWORKS.get(framework)
+    return known.colour if known else _OTHERS[place % len(_OTHERS)]
 
 
-def _text(asset: str) -> Markup:
-    """Return a file of the project's own, which goes into the page as it is."""
-    return Markup((_TEMPLATES / asset).read_text(encoding="utf-8"))
+def _text(asset: str) -> str:
+    """Return what a file beside the templates holds."""
+    return (_TEMPLATES / asset).read_text(encoding="utf-8")
 
 
 def _packed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Pictures, drawn without a screen."""
+"""Picture files: figures of attention, and the fonts that Chinese text needs."""
 
 import importlib.util
 import io
@@ -21,8 +21,8 @@ MOST_PANELS = 16  # sentences in one picture
 MOST_TOKENS = 100  # of a sentence
 
 _LATIN = "DejaVu Sans"  # matplotlib's own
-# Fonts that hold Chinese characters, by the name of the first font in their file, which is the
-# one that matplotlib reads: of Noto's collection that is the Japanese one.
+# Fonts with Chinese characters, by the name of the first font in their file, the only one that
+# matplotlib reads: in Noto's collection that is the Japanese one.
 _CHINESE = (
     "Noto Sans CJK SC",
     "Noto Sans SC",
@@ -41,7 +41,7 @@ _CHINESE = (
     "PingFang HK",
 )
 
-# A source's tokens, a target's, and what each target token looked at, [target, source].
+# The source's tokens, the target's, and the attention weights [target, source].
 Attention = tuple[Sequence[str], Sequence[str], np.ndarray]
 
 
@@ -71,7 +71,7 @@ def new_figure(width: float, height: float) -> Any:
     Args:
       width, height: inches.
     """
-    # what it may say of its font cache is for programmers
+    # its messages about the font cache help no user
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib.figure import Figure
 
@@ -79,10 +79,10 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure whole or not at all; the name's ending says which kind of picture.
+    """Write a figure to a file, completely or not at all; the name's ending decides the format.
 
     Raises:
-      UsageError: as `check_picture`, or if it cannot be written.
+      UsageError: as `check_picture`, or if the file cannot be written.
     """
     kind, content = check_picture(path), io.BytesIO()
     with warnings.catch_warnings():
@@ -92,7 +92,7 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def font_families(text: str) -> list[str]:
-    """Return fonts that have a text's characters between them; say so if some are in none."""
+    """Return fonts that together have every character of a text; print which none has."""
     families = [_LATIN]
     if _lacking(text, families):
         families += _chinese_font()
@@ -106,14 +106,14 @@ def font_families(text: str) -> list[str]:
 
 
 def check_attention(path: Path, lengths: Sequence[int], most: int) -> None:
-    """See before any work that a picture of attention can be drawn.
+    """Check, before any work, that a picture of attention can be drawn.
 
     Args:
-      lengths: tokens of each source.
-      most: tokens of a target.
+      lengths: the number of tokens of each source.
+      most: the largest number of tokens of a target.
 
     Raises:
-      UsageError: as `check_picture`, or for more than fits a picture.
+      UsageError: as `check_picture`, or if there is more than fits one picture.
     """
     check_picture(path)
     if len(lengths) > MOST_PANELS:
@@ -128,7 +128,7 @@ def check_attention(path: Path, lengths: Sequence[int], most: int) -> None:
 
 
 def plot_attention(sentences: Sequence[Attention], path: Path) -> None:
-    """Draw which source token each target token looked at, a panel a sentence.
+    """Draw how much each target token attended to each source token, a panel per sentence.
 
     Raises:
       UsageError: as `save_figure`.
@@ -137,7 +137,7 @@ def plot_attention(sentences: Sequence[Attention], path: Path) -> None:
 
 
 def attention_figure(sentences: Sequence[Attention]) -> Any:
-    """Return a figure of attention, its panels in a square, the first in the upper left.
+    """Return a figure of attention weights, its panels in a square, the first at the top left.
 
     A panel has the source from left to right and the target downwards; black is a weight of 1.
     """
@@ -163,7 +163,7 @@ def _chinese_font() -> list[str]:
 
     manager = font_manager.fontManager
     for again in (False, True):
-        if again:  # matplotlib keeps its list of fonts: some may be newer
+        if again:  # matplotlib caches its list of fonts: some may have been installed since
             known = {font.fname for font in manager.ttflist}
             for path in set(font_manager.findSystemFonts()) - known:
                 _add_font(path)
@@ -177,13 +177,13 @@ def _chinese_font() -> list[str]:
 def _add_font(path: str) -> None:
     from matplotlib import font_manager
 
-    # as when matplotlib makes its list: a file that it cannot read is left out
+    # like matplotlib when it makes its list, leave out a file that cannot be read
     with suppress(OSError, RuntimeError, ValueError):
         font_manager.fontManager.addfont(path)
 
 
 def _lacking(text: str, families: Iterable[str]) -> list[str]:
-    """Return the characters that none of some fonts has, sorted."""
+    """Return the characters that none of these fonts has, sorted."""
     from matplotlib import font_manager
 
     fonts = [

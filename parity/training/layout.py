@@ -5,7 +5,7 @@ from typing import NamedTuple
 from parity.base.cores import usable_cores
 from parity.cli.options import TrainOptions
 
-# A replica a core is what was fastest of all that fill two cores (README.md, "How fast"); with
+# A replica a core is what was fastest of all that fill two cores (docs/performance.md); with
 # more, each one's rows become so few that its products slow down. Not measured beyond.
 _MOST_REPLICAS = 8
 

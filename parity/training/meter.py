@@ -1,4 +1,4 @@
-"""How fast a run trains, how long it took to begin, and how much memory it holds."""
+"""How fast a run trains, how long it took to start, and how much memory it uses."""
 
 import os
 import time
@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 WARM_UP = 5  # steps left out of throughput: allocators and thread pools are still growing
-_WINDOW = 0.5  # seconds of training behind one reading of throughput
+_WINDOW = 0.5  # seconds of training that make one reading of throughput
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is known of one training step.
+    """The measurements of one training step.
 
     Attributes:
-      tokens: real ones.
+      tokens: the number of real tokens.
       started: when it began to wait for its batch, on the clock of `time.perf_counter`.
-      waited: seconds it waited.
-      seconds: it took in all.
+      waited: how many seconds it waited.
+      seconds: how many seconds it took, waiting included.
     """
 
     tokens: int
@@ -31,10 +32,10 @@ class Step:
 
 
 class Meter:
-    """Measures training alone: validation, checkpoints and the first steps are left out.
+    """Measures training alone, without validation, checkpoints and the first steps.
 
     Attributes:
-      steps: each Step so far.
+      steps: the steps so far.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class Meter:
         self._resident: int | None = None  # bytes, after the warm-up
 
     def start(self, waited: float) -> None:
-        """Mark the start of a step, its data being there.
+        """Mark the start of a step, once its batch is there.
 
         Args:
           waited: seconds the run has waited for data so far.
@@ -53,10 +54,12 @@ class Meter:
         self._started = time.perf_counter() - (waited - self._last_waited)
 
     def stop(self, tokens: int, waited: float, flops: int = 0) -> None:
-        """Mark the end of a step of so many real tokens.
+        """Mark the end of a step.
 
         Args:
-          flops: of its matrix products; see `product_flops`.
+          tokens: its number of real tokens.
+          waited: seconds the run has waited for data so far.
+          flops: the operations of its matrix products; see `product_flops`.
         """
         seconds = time.perf_counter() - self._started
         step_waited, self._last_waited = waited - self._last_waited, waited
@@ -70,7 +73,7 @@ class Meter:
 
     @property
     def recent(self) -> float:
-        """Return real tokens/s over the last half second or so."""
+        """Return real tokens per second over the last half second or so."""
         tokens, seconds = 0, 0.0
         for step in reversed(self.steps[-200:]):
             tokens, seconds = tokens + step.tokens, seconds + step.seconds
@@ -79,7 +82,7 @@ class Meter:
         return tokens / seconds if seconds else 0.0
 
     def report(self) -> dict[str, Any]:
-        """Return what was measured, as the fields of `Summary` of the same names."""
+        """Return the measurements, under the names of the fields of `Summary`."""
         found: dict[str, Any] = {"seconds_to_first_step": self._first}
         measured = self.steps[WARM_UP:]
         if not measured:
@@ -100,7 +103,7 @@ class Meter:
 
 
 def _windows(steps: list[Step]) -> Iterator[float]:
-    """Yield tokens/s of consecutive windows; a short rest at the end joins none."""
+    """Yield tokens per second of consecutive windows; a short rest at the end is left out."""
     tokens, seconds, found = 0, 0.0, False
     for step in steps:
         tokens, seconds = tokens + step.tokens, seconds + step.seconds
@@ -112,19 +115,26 @@ def _windows(steps: list[Step]) -> Iterator[float]:
 
 
 def seconds_alive() -> float:
-    """Return how long ago this process was started."""
+    """Return how long ago this process was started.
+
+    psutil's `create_time` is off by up to a second: it counts from the time at which the
+    machine was booted, which Linux gives in whole seconds.
+    """
     started = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     return now - started / os.sysconf("SC_CLK_TCK")
 
 
 def peak_memory() -> int:
-    """Return the most bytes that this process has held."""
+    """Return the most bytes that this process has held.
+
+    psutil does not have it on Linux, and `getrusage` may return that of the process which
+    started this one.
+    """
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:", 1)[1].split()[0]) * 1024
 
 
 def resident_memory() -> int:
     """Return the bytes that this process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return int(psutil.Process().memory_info().rss)

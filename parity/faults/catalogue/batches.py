@@ -14,7 +14,7 @@ FAULTS = (
         "stream",
         ("batch/targets",),
         shared(
-            "data/language_model.py",
+            "data/text_batches.py",
             ("targets[row, :length] = ids[1:]", "targets[row, :length] = ids[:-1]"),
         ),
     ),
@@ -25,7 +25,7 @@ FAULTS = (
         "sentences",
         ("batch/tokens", "*batch/tokens has shape*"),
         shared(
-            "data/language_model.py",
+            "data/text_batches.py",
             (
                 "self._text, self._seed, self._shuffle = text, seed, shuffle",
                 "self._text, self._seed, self._shuffle = text, seed + 1, shuffle",

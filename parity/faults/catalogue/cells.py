@@ -53,10 +53,10 @@ def _swapped_gates() -> list[Fault]:
             )
         )
     for a, b in combinations("rzc", 2):
-        gates = [{a: b, b: a}.get(gate, gate) for gate in "rzc"]
-        from_state = [f"{gate}_state" for gate in gates]
+        wrong = [{a: b, b: a}.get(gate, gate) for gate in "rzc"]
+        from_state = [f"{gate}_state" for gate in wrong]
         changes = [
-            ("r, z, c = tf.split", f"{', '.join(gates)} = tf.split"),
+            ("r, z, c = tf.split", f"{', '.join(wrong)} = tf.split"),
             ("r_state, z_state, c_state = tf.split", f"{', '.join(from_state)} = tf.split"),
         ]
         numbers = "rzc".index(a), "rzc".index(b)

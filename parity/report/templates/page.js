@@ -1,10 +1,10 @@
 "use strict";
 (async () => {
   const plots = [...document.querySelectorAll(".plot")];
-  let figures; // by the name of their plot
+  let figures; // by the id of the element that each is drawn in
   const dark = matchMedia("screen and (prefers-color-scheme: dark)");
   const config = { responsive: true, displaylogo: false, displayModeBar: false };
-  const printed = 680; // pixels that fit across a sheet
+  const printed = 680; // pixels that fit across a printed page
 
   async function unpacked(name) {
     const packed = atob(document.getElementById(name).textContent);
@@ -20,7 +20,7 @@
     document.head.append(script);
   }
 
-  // Colours of text and lines; those of the data suit both.
+  // Colours of text and lines, light or dark; the colours of the data suit both.
   function colours(isDark) {
     const [ink, line, paper] = isDark
       ? ["#e6e9ed", "#353c45", "#1b2027"] : ["#1b1f24", "#d5dae0", "#ffffff"];
@@ -37,7 +37,7 @@
     return value === null || value === undefined ? "-" : String(value);
   }
 
-  // A heat map holds what report.json does; its colours are the logarithms.
+  // A heat map arrives with the values of report.json, and is coloured by their logarithms.
   function prepare(figure) {
     for (const trace of figure.data.filter((each) => each.type === "heatmap")) {
       const { tensors, lowest } = trace.meta;
@@ -49,7 +49,7 @@
     }
   }
 
-  // Where there is no room for the names of tensors, those of their rungs stand for them.
+  // On a narrow screen the names of the rungs stand for those of their tensors.
   function rungs(figure) {
     const { tensors } = figure.data[0].meta;
     const kinds = tensors.map((name) => name.split("/")[0]);
@@ -72,7 +72,7 @@
     return change;
   }
 
-  // Arrow keys move over the points, as the pointer does; what is there is also told in words.
+  // Arrow keys move from point to point, as a pointer does; the values are also put in words.
   function keyboard(plot) {
     const { data } = figures[plot.id];
     const map = data[0].type === "heatmap";

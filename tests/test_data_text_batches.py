@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.corpus import load_corpus
-from data.language_model import SentenceBatches, StreamBatches, make_batches
 from data.prefetch import Prefetch
+from data.text_batches import SentenceBatches, StreamBatches, make_batches
+from data.text_corpus import load_corpus
 from parity.base.errors import UsageError
 
 EOS = 1

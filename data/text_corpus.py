@@ -13,10 +13,7 @@ bytes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from itertools import repeat
@@ -26,28 +23,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import synthetic
-from data.cache import file_hash, file_stat
-from data.text import read_blocks
+from data import synthetic_text
+from data.cache import (
+    cached_folder,
+    file_hash,
+    file_stat,
+    settings_hash,
+    sync,
+    write_facts,
+)
+from data.text_file import read_blocks
 from data.vocabulary import (
     Vocabulary,
     build_vocabulary,
-    check_cap,
+    check_size,
     check_tokens,
 )
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, new_folder, write_whole
+from parity.base.files import make_folder, new_folder
 from parity.base.progress import ByteCounter
 from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID, UNKNOWN
 
 SPLITS = ("train", "valid", "test")
 NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # of a split's file
 
+_FACTS = "corpus.json"
 _FORMAT = 1  # a change to what is encoded, or how, must raise this
 _MOSTLY_UNKNOWN = 0.2  # share of words from which a warning is given
 _MOST_WORDS = 2_000_000  # distinct ones counted at once, about 0.3 GB
 _LONGEST_WORD = 1000  # characters; a longer one is always `<unk>`
-_LINE_END = "\0"  # stands for a line's end among words; no text holds it, see data/text.py
+_LINE_END = "\0"  # stands for a line's end among words; no text holds it, see data/text_file.py
 
 
 class EncodedText:
@@ -115,7 +120,7 @@ class Corpus:
     Attributes:
       notes: one-line remarks for the user, the same whether read from the cache or not.
       content_hash: sha256 of the texts and the settings, in hexadecimal.
-      embedded: whether it is the corpus of data/synthetic.py.
+      embedded: whether it is the corpus of data/synthetic_text.py.
     """
 
     vocabulary: Vocabulary
@@ -133,7 +138,7 @@ class Corpus:
         easier to predict.
         """
         whole = getattr(self, split).unknown_share == 0 and self.train.unknown_share == 0
-        return synthetic.best_perplexity(split) if self.embedded and whole else None
+        return synthetic_text.best_perplexity(split) if self.embedded and whole else None
 
 
 def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -> Corpus:
@@ -148,7 +153,7 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     Raises:
       UsageError: naming the file and line, if the texts cannot be used.
     """
-    check_cap(vocabulary_size)
+    check_size(vocabulary_size)
     embedded = folder is None
     make_folder(cache, read_only=True)
     if folder is None:
@@ -161,20 +166,16 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
         "special": TEXT_SPECIAL,
         "texts": {split: file_hash(path, cache) for split, path in paths.items()},
     }
-    content_hash = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    content_hash = settings_hash(settings)
     target = cache / f"corpus-{content_hash[:32]}"
-    facts = _read_facts(target)
-    if facts is None:
-        if target.exists():  # damaged; what is left is ours alone and can be made again
-            shutil.rmtree(target, ignore_errors=True)
-        with new_folder(target) as temporary:
-            _encode(paths, temporary, vocabulary_size)
-            for split, path in paths.items():
-                if file_stat(path) != stats[split]:
-                    raise UsageError(f"{path}: this file was changed while it was read")
-        facts = _read_facts(target)
-        if facts is None:
-            raise UsageError(f"{target}: what was just encoded here is gone or damaged")
+
+    def make(temporary: Path) -> None:
+        _encode(paths, temporary, vocabulary_size)
+        for split, path in paths.items():
+            if file_stat(path) != stats[split]:
+                raise UsageError(f"{path}: this file was changed while it was read")
+
+    facts = cached_folder(target, _FACTS, _encoded_sizes, make)
     vocabulary = Vocabulary.load(target / "vocabulary.txt")
     texts: dict[str, EncodedText] = {}
     notes: list[str] = []
@@ -230,7 +231,7 @@ def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -
         for split, path in paths.items():
             facts[split] = _encode_text(path, folder, split, vocabulary, progress)
         facts["train"]["notes"] += [note.removeprefix(str(paths["train"])) for note in notes]
-    write_whole(folder / "corpus.json", json.dumps(facts, indent=1).encode())
+    write_facts(folder / _FACTS, facts)
 
 
 def _count_words(
@@ -284,9 +285,7 @@ def _encode_text(
             num_lines += len(ends)
             num_sentences += int(np.count_nonzero(np.diff(ends, prepend=0) > 1))
             num_unknown += int(np.count_nonzero(ids == TEXT_UNKNOWN_ID))
-        for file in (tokens_file, lines_file):
-            file.flush()
-            os.fsync(file.fileno())
+        sync(tokens_file, lines_file)
     if num_sentences == 0:
         raise UsageError(
             f"{path}: {num_lines} lines without a word, at least one word is needed"
@@ -306,24 +305,17 @@ def _encode_text(
     }
 
 
-def _read_facts(folder: Path) -> dict[str, Any] | None:
-    """Return the facts about an encoded corpus, None if it is not there or was damaged."""
-    try:
-        facts: dict[str, Any] = json.loads((folder / "corpus.json").read_bytes())
-        for split in SPLITS:
-            tokens, lines = folder / f"{split}.tokens", folder / f"{split}.lines"
-            if tokens.stat().st_size != 4 * facts[split]["num_tokens"]:
-                return None
-            if lines.stat().st_size != 8 * (facts[split]["num_lines"] + 1):
-                return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return facts
+def _encoded_sizes(facts: dict[str, Any]) -> dict[str, int]:
+    sizes = {}
+    for split in SPLITS:
+        sizes[f"{split}.tokens"] = 4 * facts[split]["num_tokens"]
+        sizes[f"{split}.lines"] = 8 * (facts[split]["num_lines"] + 1)
+    return sizes
 
 
 def _embedded_folder(cache: Path) -> Path:
-    folder = cache / f"embedded-{synthetic.VERSION}"
+    folder = cache / f"embedded-{synthetic_text.VERSION}"
     if not folder.exists():
         with new_folder(folder) as temporary:
-            synthetic.write_corpus(temporary)
+            synthetic_text.write_corpus(temporary)
     return folder

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.corpus import EncodedText
+from data.text_corpus import EncodedText
 from parity.base.errors import UsageError
 from parity.base.special_tokens import TEXT_EOS_ID
 

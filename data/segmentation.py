@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.text import read_lines
+from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from data import synthetic
+from data import synthetic_text
 
 
 def probability_of_all_derivations(rules, words):
@@ -35,14 +35,14 @@ def probability_of_all_derivations(rules, words):
 
 
 def test_every_rule_is_a_distribution():
-    for name, rules in synthetic.grammar().items():
+    for name, rules in synthetic_text.grammar().items():
         assert math.isclose(sum(p for p, _ in rules), 1, rel_tol=1e-12), name
         assert all(p > 0 for p, _ in rules), name
 
 
 def test_sentences_have_one_derivation_and_its_probability():
-    for words, log_probability in itertools.islice(synthetic.sentences("valid"), 150):
-        total = probability_of_all_derivations(synthetic.grammar(), tuple(words))
+    for words, log_probability in itertools.islice(synthetic_text.sentences("valid"), 150):
+        total = probability_of_all_derivations(synthetic_text.grammar(), tuple(words))
         assert math.isclose(math.log(total), log_probability, rel_tol=1e-9), words
 
 
@@ -68,8 +68,8 @@ def test_entropy_of_a_small_grammar_matches_enumeration():
     assert len({words for _, words in language}) == len(language) == 1 + 4 * 4
     entropy = -sum(p * math.log(p) for p, _ in language)
     tokens = sum(p * (len(words) + 1) for p, words in language)
-    assert math.isclose(synthetic.entropy_per_sentence(rules), entropy, rel_tol=1e-12)
-    assert math.isclose(synthetic.tokens_per_sentence(rules), tokens, rel_tol=1e-12)
+    assert math.isclose(synthetic_text.entropy_per_sentence(rules), entropy, rel_tol=1e-12)
+    assert math.isclose(synthetic_text.tokens_per_sentence(rules), tokens, rel_tol=1e-12)
 
 
 def test_entropy_of_a_repeating_grammar_matches_its_closed_form():
@@ -77,17 +77,19 @@ def test_entropy_of_a_repeating_grammar_matches_its_closed_form():
     q = 0.25
     rules = {"SENTENCE": ((q, ("a", "SENTENCE")), (1 - q, ("b",)))}
     entropy = -(q * math.log(q) + (1 - q) * math.log(1 - q)) / (1 - q)
-    assert math.isclose(synthetic.entropy_per_sentence(rules), entropy, rel_tol=1e-12)
-    assert math.isclose(synthetic.tokens_per_sentence(rules), q / (1 - q) + 2, rel_tol=1e-12)
+    assert math.isclose(synthetic_text.entropy_per_sentence(rules), entropy, rel_tol=1e-12)
+    assert math.isclose(
+        synthetic_text.tokens_per_sentence(rules), q / (1 - q) + 2, rel_tol=1e-12
+    )
 
 
 def test_entropy_and_length_match_a_large_sample():
-    sample = list(synthetic.sentences("train"))
+    sample = list(synthetic_text.sentences("train"))
     surprise = np.array([-log_probability for _, log_probability in sample])
     tokens = np.array([len(words) + 1 for words, _ in sample])
     for values, expected in (
-        (surprise, synthetic.entropy_per_sentence()),
-        (tokens, synthetic.tokens_per_sentence()),
+        (surprise, synthetic_text.entropy_per_sentence()),
+        (tokens, synthetic_text.tokens_per_sentence()),
     ):
         standard_error = values.std(ddof=1) / math.sqrt(len(values))
         assert standard_error < 0.01 * expected  # else the next line says little
@@ -95,15 +97,15 @@ def test_entropy_and_length_match_a_large_sample():
 
 
 def test_perplexities_agree_with_each_other():
-    expected = synthetic.grammar_perplexity()
-    assert expected == math.exp(synthetic.entropy_per_token())
+    expected = synthetic_text.grammar_perplexity()
+    assert expected == math.exp(synthetic_text.entropy_per_token())
     assert 4 < expected < 10
-    for split in synthetic.NUM_SENTENCES:
-        assert synthetic.best_perplexity(split) == pytest.approx(expected, rel=0.05)
+    for split in synthetic_text.NUM_SENTENCES:
+        assert synthetic_text.best_perplexity(split) == pytest.approx(expected, rel=0.05)
 
 
 def test_corpus_is_the_same_everywhere(tmp_path):
-    synthetic.write_corpus(tmp_path)
+    synthetic_text.write_corpus(tmp_path)
     hashes = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         for path in sorted(tmp_path.iterdir())
@@ -116,7 +118,7 @@ def test_corpus_is_the_same_everywhere(tmp_path):
 
 
 def test_splits_differ_and_have_the_promised_size():
-    texts = {s: list(synthetic.sentences(s)) for s in synthetic.NUM_SENTENCES}
+    texts = {s: list(synthetic_text.sentences(s)) for s in synthetic_text.NUM_SENTENCES}
     tokens = {s: sum(len(words) + 1 for words, _ in text) for s, text in texts.items()}
     assert 90_000 < tokens["train"] < 110_000
     assert 9_000 < tokens["valid"] < 11_000
@@ -133,7 +135,7 @@ def test_verb_agrees_over_other_nouns():
     # "the cow near these barns grazes": the nearest noun is plural, the verb singular
     across = [
         words
-        for words, _ in synthetic.sentences("train")
+        for words, _ in synthetic_text.sentences("train")
         if words[-1] == "grazes" and any(word in ("barns", "ships", "kings") for word in words)
     ]
     assert across

@@ -1,6 +1,6 @@
 """Encoded pairs to padded batches: questions [batch, source_time], answers [batch, time].
 
-As in data/language_model.py, every batch is a pure function of (pairs, arguments, step), and
+As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step), and
 random choices are stable sorts of raw PCG64 draws.
 """
 
@@ -49,7 +49,7 @@ class PairBatch:
 
 
 class Pairs(Protocol):
-    """What batches need of a split; `data.pairs.EncodedPairs` is one.
+    """What batches need of a split; `data.pair_encoding.EncodedPairs` has it.
 
     Attributes:
       name: for messages.

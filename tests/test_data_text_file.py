@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data.text import MAX_LINE, read_blocks, read_lines
+from data.text_file import MAX_LINE, read_blocks, read_lines
 from parity.base.errors import UsageError
 
 
@@ -160,7 +160,8 @@ def test_huge_line_takes_little_memory(tmp_path, ending):
         for _ in range(200):
             file.write("word " * (MAX_LINE // 5) + ending)
     code = (
-        "import resource, sys; from pathlib import Path; from data.text import read_blocks\n"
+        "import resource, sys; from pathlib import Path\n"
+        "from data.text_file import read_blocks\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "for block in read_blocks(Path(sys.argv[1]), []): pass\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

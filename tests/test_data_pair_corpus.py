@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data import pairs as module
-from data.pairs import SPLITS, encode_source, load_pairs
-from data.text import MAX_LINE
+from data import pair_corpus, segmented_pairs
+from data.pair_corpus import PairOptions, encode_source, load_pairs
+from data.pair_file import SPLITS
+from data.text_file import MAX_LINE
 from data.vocabulary import Vocabulary, build_vocabulary
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_SPECIAL
@@ -73,7 +74,11 @@ def load(tmp_path, lines, **options):
     path = tmp_path / "pairs.tsv"
     if lines is not None:
         write(path, lines)
-    return load_pairs(path, **{"cache": tmp_path / "cache"} | SPACES | options)
+    return load_from(path, **{"cache": tmp_path / "cache"} | SPACES | options)
+
+
+def load_from(path, cache, processes=None, **options):
+    return load_pairs(path, cache, PairOptions(**options), processes)
 
 
 def texts_of(corpus):
@@ -153,7 +158,7 @@ def test_sizes_of_vocabularies(tmp_path):
         "vocabulary sizes 9 and None: with a shared vocabulary both must be the same"
     )
     for name in ("source_vocabulary_size", "target_vocabulary_size"):
-        complaint = complaint_of(load_pairs, Path("none"), tmp_path, **{name: 5})
+        complaint = complaint_of(load_from, Path("none"), tmp_path, **{name: 5})
         assert complaint == (
             "vocabulary size 5: at least 6 is needed, 4 special tokens and 2 words"
         )
@@ -233,7 +238,7 @@ def test_long_pairs_are_dropped_and_counted(tmp_path):
     lines = some_lines()
     lines[3] = "q3 is it really\ta3 it is"
     lines[7] = "q7 is it\ta7 it is so"
-    corpus = load(tmp_path, lines, most_source=3, most_target=3)
+    corpus = load(tmp_path, lines, source_limit=3, target_limit=3)
     path = tmp_path / "pairs.tsv"
     assert (
         f"{path}: 2 of 40 pairs, on lines 4, 8, have too many tokens and were dropped: 3 in a"
@@ -241,12 +246,12 @@ def test_long_pairs_are_dropped_and_counted(tmp_path):
     )
     assert len(all_texts(corpus)) == 38
     assert corpus.train.source_lengths.max() == 3
-    assert len(all_texts(load(tmp_path, None, most_source=3, most_target=None))) == 39
-    assert len(all_texts(load(tmp_path, None, most_source=None, most_target=None))) == 40
-    assert complaint_of(load, tmp_path, None, most_source=None, most_target=2) == (
+    assert len(all_texts(load(tmp_path, None, source_limit=3, target_limit=None))) == 39
+    assert len(all_texts(load(tmp_path, None, source_limit=None, target_limit=None))) == 40
+    assert complaint_of(load, tmp_path, None, source_limit=None, target_limit=2) == (
         f"{path}: all 40 pairs have too many tokens: 2 in an answer are allowed"
     )
-    for name in ("most_source", "most_target"):
+    for name in ("source_limit", "target_limit"):
         complaint = complaint_of(load, tmp_path, None, **{name: 0})
         assert complaint == f"{name} 0: 1 or more is needed"
 
@@ -305,17 +310,17 @@ def test_other_encodings_are_refused(tmp_path, content, complaint):
 
 def test_what_is_not_a_file_of_pairs_is_refused(tmp_path):
     path = tmp_path / "none.tsv"
-    assert complaint_of(load_pairs, path, tmp_path / "cache") == f"{path}: no such file"
-    assert complaint_of(load_pairs, tmp_path, tmp_path / "cache") == (
+    assert complaint_of(load_from, path, tmp_path / "cache") == f"{path}: no such file"
+    assert complaint_of(load_from, tmp_path, tmp_path / "cache") == (
         f"{tmp_path}: no train.tsv and no valid.tsv and no test.tsv in this folder; it must"
         " hold train.tsv, valid.tsv and test.tsv"
     )
     for name in ("split_by", "on_empty"):
-        complaint = complaint_of(load_pairs, path, tmp_path, **{name: "line"})
+        complaint = complaint_of(load_from, path, tmp_path, **{name: "line"})
         assert complaint.startswith(f"{name} 'line': one of ")
     write(path, some_lines())
     cache = write(tmp_path / "file", b"")
-    assert complaint_of(load_pairs, path, cache) == (
+    assert complaint_of(load_from, path, cache) == (
         f"{cache}: cannot be written: a file has this name; allowed: a folder"
     )
 
@@ -327,7 +332,7 @@ def test_folder_that_is_split_already(tmp_path):
     write(folder / "train.tsv", lines[:50])
     write(folder / "valid.tsv", [*lines[50:55], "q\t"])
     write(folder / "test.tsv", [*lines[55:], lines[0]])
-    corpus = load_pairs(folder, tmp_path / "cache", **SPACES)
+    corpus = load_from(folder, tmp_path / "cache", **SPACES)
     texts = texts_of(corpus)
     assert texts["train"] == [tuple(line.split("\t")) for line in lines[:50]]
     assert texts["valid"] == [tuple(line.split("\t")) for line in lines[50:55]]
@@ -337,7 +342,7 @@ def test_folder_that_is_split_already(tmp_path):
     )
     assert corpus.train.name == str(folder / "train.tsv")
     write(folder / "test.tsv", ["q\ta", "q"])
-    assert complaint_of(load_pairs, folder, tmp_path / "cache", **SPACES).startswith(
+    assert complaint_of(load_from, folder, tmp_path / "cache", **SPACES).startswith(
         f"{folder / 'test.tsv'}:2: 1 column, 2 are needed"
     )
 
@@ -503,8 +508,8 @@ def test_splits_of_any_pairs_do_not_overlap(tmp_path, rows, split_by):
 def test_cache_is_used_again(tmp_path, monkeypatch):
     lines = [*some_lines(200), "q\t", "long " * 99 + "\ta"]
     first = load(tmp_path, lines)
-    monkeypatch.delattr(module, "_segment_file")
-    monkeypatch.delattr(module, "_encode")
+    monkeypatch.delattr(segmented_pairs, "_write_tokens")
+    monkeypatch.delattr(pair_corpus, "encode_pairs")
     second = load(tmp_path, None)
     assert (second.content_hash, second.notes) == (first.content_hash, first.notes)
     assert texts_of(second) == texts_of(first)
@@ -513,7 +518,7 @@ def test_cache_is_used_again(tmp_path, monkeypatch):
 
 def test_another_vocabulary_needs_no_segmenting(tmp_path, monkeypatch):
     first = load(tmp_path, some_lines(200))
-    monkeypatch.delattr(module, "_segment_file")
+    monkeypatch.delattr(segmented_pairs, "_write_tokens")
     second = load(tmp_path, None, source_vocabulary_size=50)
     assert second.content_hash != first.content_hash
     assert len(second.source_vocabulary) == 50
@@ -528,8 +533,8 @@ def test_another_vocabulary_needs_no_segmenting(tmp_path, monkeypatch):
         {"target_segmenter": "english"},
         {"target_vocabulary_size": 9},
         {"share_vocabulary": True},
-        {"most_source": 3},
-        {"most_target": 3},
+        {"source_limit": 3},
+        {"target_limit": 3},
         {"split_by": "block"},
         {"hmm": False, "source_segmenter": "chinese"},
         {"source_segmenter": "chinese"},
@@ -569,7 +574,7 @@ def test_several_processes_give_the_same_bytes(tmp_path):
     contents = []
     for processes in (1, 2, 3):
         cache = tmp_path / f"cache{processes}"
-        load_pairs(path, cache, **SPACES, processes=processes)
+        load_from(path, cache, **SPACES, processes=processes)
         (folder,) = cached(cache, "pairs")
         contents.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert contents[0] == contents[1] == contents[2]
@@ -612,9 +617,11 @@ def test_damage_while_in_use_is_named(tmp_path):
 def test_two_processes_may_encode_at_once(tmp_path):
     write(tmp_path / "pairs.tsv", some_lines(20_000))
     code = (
-        "import sys; from pathlib import Path; from data.pairs import load_pairs;"
-        "c = load_pairs(Path(sys.argv[1]), Path(sys.argv[2]), source_segmenter='spaces',"
-        " target_segmenter='spaces', processes=1); print(c.content_hash, c.train.texts(7))"
+        "import sys; from pathlib import Path;"
+        "from data.pair_corpus import PairOptions, load_pairs;"
+        "c = load_pairs(Path(sys.argv[1]), Path(sys.argv[2]),"
+        " PairOptions('spaces', 'spaces'), processes=1);"
+        "print(c.content_hash, c.train.texts(7))"
     )
     command = [sys.executable, "-c", code, tmp_path / "pairs.tsv", tmp_path / "cache"]
     running = [
@@ -633,13 +640,13 @@ def test_two_processes_may_encode_at_once(tmp_path):
 
 def test_file_changed_while_it_is_read_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "pairs.tsv", some_lines())
-    segment = module._segment_file
+    segment = segmented_pairs._write_tokens
 
     def segment_and_change(*arguments):
         segment(*arguments)
         write(path, some_lines(41))
 
-    monkeypatch.setattr(module, "_segment_file", segment_and_change)
+    monkeypatch.setattr(segmented_pairs, "_write_tokens", segment_and_change)
     assert (
         complaint_of(load, tmp_path, None) == f"{path}: this file was changed while it was read"
     )
@@ -655,10 +662,11 @@ def test_many_pairs_take_little_memory(tmp_path):
     ]
     path = write(tmp_path / "pairs.tsv", lines)
     code = (
-        "import resource, sys; from pathlib import Path; from data.pairs import load_pairs;"
+        "import resource, sys; from pathlib import Path;"
+        "from data.pair_corpus import PairOptions, load_pairs;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
-        "load_pairs(Path(sys.argv[1]), Path(sys.argv[2]), source_segmenter='spaces',"
-        " target_segmenter='spaces', processes=1); print(peak() - before)"
+        "load_pairs(Path(sys.argv[1]), Path(sys.argv[2]),"
+        " PairOptions('spaces', 'spaces'), processes=1); print(peak() - before)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, path, tmp_path / "cache"],

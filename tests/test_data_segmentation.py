@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import segment as module
-from data.segment import (
+from data import segmentation as module
+from data.segmentation import (
     SEGMENTERS,
     Segmentation,
     english_text,
@@ -18,7 +18,6 @@ from data.segment import (
     join,
     read_user_dictionary,
 )
-from data.workers import Texts, Workers
 from parity.base.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +60,7 @@ def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
     shared, own = tmp_path / "shared", tmp_path / "own"
     shared.mkdir()
     code = (
-        "import pathlib, sys; from data.segment import Segmentation;"
+        "import pathlib, sys; from data.segmentation import Segmentation;"
         "print(*Segmentation(cache=pathlib.Path(sys.argv[1])).segment_source('我爱北京'))"
     )
     for _ in range(2):
@@ -224,33 +223,3 @@ def test_unknown_segmenter_is_refused():
         Segmentation("chinese", "german")
     with pytest.raises(UsageError, match=f"^segmenter {expected}$"):
         join([], "german")
-
-
-def some_pieces(count):
-    return [(Texts([f"A{i} b", "c"], ["d", f"e {i}"]), i) for i in range(count)]
-
-
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_workers_keep_the_order(processes):
-    with Workers(Segmentation("english", "spaces"), processes) as workers:
-        done = list(workers.segment(iter(some_pieces(10))))
-    assert done == [(Texts([f"a{i} b", "c"], ["d", f"e {i}"]), i) for i in range(10)]
-
-
-def test_worker_that_ends_is_named():
-    with Workers(Segmentation("english", "spaces"), 2) as workers:
-        done = workers.segment(iter(some_pieces(10)))
-        next(done)
-        for worker in workers._workers:
-            worker.kill()
-        with pytest.raises(UsageError, match="ended with status -9: if memory ran out"):
-            list(done)
-
-
-def test_workers_end_with_the_work():
-    with Workers(Segmentation("english", "spaces"), 2) as workers:
-        running = list(workers._workers)
-        next(workers.segment(iter(some_pieces(10))))
-    assert all(worker.poll() is not None for worker in running)
-    with pytest.raises(UsageError, match=r"^processes 0: 1 or more is needed$"):
-        Workers(Segmentation(), 0)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import corpus as module
+from data import text_corpus as module
 from data.cache import file_hash, file_stat
-from data.corpus import find_splits, load_corpus
-from data.text import MAX_LINE
+from data.text_corpus import find_splits, load_corpus
+from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -205,7 +205,7 @@ def test_processes_may_encode_at_once(tmp_path):
     folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 100_000)
     cache = tmp_path / "cache"
     code = (
-        "import sys; from pathlib import Path; from data.corpus import load_corpus\n"
+        "import sys; from pathlib import Path; from data.text_corpus import load_corpus\n"
         "print(load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None).train.num_tokens)"
     )
     command = [sys.executable, "-c", code, str(folder), str(cache)]
@@ -222,7 +222,7 @@ def test_killed_encoding_leaves_nothing_that_counts(tmp_path):
     folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 700_000)
     cache = tmp_path / "cache"
     code = (
-        "import sys; from pathlib import Path; from data.corpus import load_corpus\n"
+        "import sys; from pathlib import Path; from data.text_corpus import load_corpus\n"
         "load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None)"
     )
     command = [sys.executable, "-c", code, str(folder), str(cache)]
@@ -367,7 +367,8 @@ def test_full_disk_is_named_and_nothing_is_left(tmp_path):
     folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 100_000)
     cache = tmp_path / "cache"
     code = (
-        "import resource, sys; from pathlib import Path; from data.corpus import load_corpus\n"
+        "import resource, sys; from pathlib import Path\n"
+        "from data.text_corpus import load_corpus\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None)"
     )
@@ -424,7 +425,8 @@ def test_large_text_takes_little_memory(tmp_path):
     folder = write_texts(tmp_path / "text", "a b c d e f g h i j\n" * 1_500_000)  # 30 MB
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from data.corpus import load_corpus; from data.language_model import StreamBatches\n"
+        "from data.text_corpus import load_corpus\n"
+        "from data.text_batches import StreamBatches\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak()\n"
         "text = load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None).train\n"

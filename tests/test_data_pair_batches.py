@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.seq2seq import PairBatches, pad_sources
+from data.pair_batches import PairBatches, pad_sources
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 

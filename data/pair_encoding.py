@@ -1,0 +1,316 @@
+"""Encoded pairs in a cache, as `pairs-<hash>`: written once, read one at a time.
+
+Each split has `<split>.source` and `<split>.target` (ids, int32, little-endian), `<split>.text`
+(lines of question, tab, answer), and `<split>.bounds` (int64, little-endian, [num_pairs + 1,
+3]: where each row starts in these files, and where the last one ends).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.cache import sync, write_facts
+from data.pair_file import SPLITS, UNSPLIT
+from data.pair_splits import Notes, PairFeatures, assign_splits, text_hash
+from data.segmented_pairs import SegmentedPairs, on_lines
+from data.vocabulary import Vocabulary, build_vocabulary, check_tokens
+from parity.base.errors import UsageError
+from parity.base.progress import ByteCounter
+from parity.base.special_tokens import PAIR_SPECIAL, PAIR_UNKNOWN_ID, UNKNOWN
+
+FACTS = "facts.json"
+
+_MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
+_MOST_WORDS = 2_000_000  # distinct words of a side, about 0.3 GB
+
+
+class EncodedPairs:
+    """One split's pairs on disk, read one at a time; safe to read from several threads.
+
+    Attributes:
+      name: the file it came from, and the split.
+      num_pairs: the number of rows.
+      source_lengths: ids of each question, uint32 [num_pairs].
+      target_lengths: ids of each answer, without markers, uint32 [num_pairs].
+      source_unknown_share: the share of words of questions that are `<unk>`.
+      target_unknown_share: the same for answers.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, name: str, facts: dict[str, Any], sizes: dict[str, int]
+    ) -> None:
+        """Open a split.
+
+        Args:
+          folder: in the cache, as `encode_pairs` wrote it.
+          split: one of SPLITS.
+          name: for messages.
+          facts: those about the split.
+          sizes: the size of the vocabulary of each side.
+        """
+        self.name = name
+        self.num_pairs: int = facts["num_pairs"]
+        self.source_unknown_share: float = facts["source_unknown_share"]
+        self.target_unknown_share: float = facts["target_unknown_share"]
+        self._sizes = sizes
+        self._paths = {
+            kind: folder / f"{split}.{kind}" for kind in ("source", "target", "text")
+        }
+        # open files rather than maps: pages of a map would count as this process's memory
+        self._files = {kind: path.open("rb", buffering=0) for kind, path in self._paths.items()}
+        bounds = np.fromfile(folder / f"{split}.bounds", dtype="<i8")
+        bounds = bounds.reshape(self.num_pairs + 1, 3).astype(np.int64, copy=False)
+        self._bounds = dict(zip(self._paths, np.ascontiguousarray(bounds.T), strict=True))
+        self.source_lengths = np.diff(self._bounds["source"]).astype(np.uint32)
+        self.target_lengths = np.diff(self._bounds["target"]).astype(np.uint32)
+
+    def source(self, row: int) -> NDArray[np.int32]:
+        """Return a question's ids, int32 [source_lengths[row]].
+
+        Raises:
+          IndexError: if the row is not in 0 .. num_pairs - 1.
+          UsageError: if the file on disk was damaged.
+        """
+        return self._ids("source", row)
+
+    def target(self, row: int) -> NDArray[np.int32]:
+        """Return an answer's ids without markers, int32 [target_lengths[row]].
+
+        Raises:
+          IndexError, UsageError: as `source`.
+        """
+        return self._ids("target", row)
+
+    def texts(self, row: int) -> tuple[str, str]:
+        """Return a question and its answer as they are in the file.
+
+        Raises:
+          IndexError, UsageError: as `source`.
+        """
+        question, _, answer = self._read("text", row, 1).decode().rstrip("\n").partition("\t")
+        return question, answer
+
+    def _ids(self, kind: str, row: int) -> NDArray[np.int32]:
+        content = self._read(kind, row, 4)
+        ids = np.frombuffer(content, dtype="<i4").astype(np.int32, copy=False)
+        check_tokens(ids, self._sizes[kind], source=str(self._paths[kind]))
+        return ids
+
+    def _read(self, kind: str, row: int, size: int) -> bytes:
+        if not 0 <= row < self.num_pairs:
+            raise IndexError(f"{self.name}: pair {row} is not within 0 .. {self.num_pairs - 1}")
+        start, stop = self._bounds[kind][row : row + 2].tolist()
+        content = os.pread(self._files[kind].fileno(), size * (stop - start), size * start)
+        if len(content) < size * (stop - start):
+            raise UsageError(f"{self._paths[kind]}: this file was cut short; remove its folder")
+        return content
+
+
+def encode_pairs(
+    paths: dict[str, Path],
+    segmented: dict[str, SegmentedPairs],
+    settings: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Split pairs, and write the vocabularies, the encoded splits and the facts about them.
+
+    Args:
+      paths: the files of pairs, by split or as UNSPLIT.
+      segmented: the tokens of each.
+      settings: vocabulary sizes, limits and the way of splitting; see `load_pairs`.
+      folder: where to write.
+
+    Raises:
+      UsageError: naming the file, if the pairs cannot be used.
+    """
+    notes: Notes = []
+    size = sum(each.facts["size"] for each in segmented.values())
+    with ByteCounter("encoding", 3 * size) as progress:
+        features = {}
+        for name, each in segmented.items():
+            features[name] = _features(each, progress, settings)
+            _note_long(name, paths[name], each, features[name].kept, settings, notes)
+        splits = assign_splits(paths, features, settings["split_by"], notes)
+        vocabularies = _vocabularies(paths, segmented, splits, settings, progress)
+        for side, vocabulary in vocabularies.items():
+            vocabulary.save(folder / f"{side}.vocabulary")
+        with contextlib.ExitStack() as stack:
+            writers = [
+                stack.enter_context(_SplitWriter(folder, each, vocabularies)) for each in SPLITS
+            ]
+            for name, each in segmented.items():
+                for row, index in zip(each.rows(progress), splits[name].tolist(), strict=True):
+                    if index >= 0:
+                        writers[index].add(row)
+    facts = {split: writer.facts for split, writer in zip(SPLITS, writers, strict=True)}
+    for split in SPLITS:
+        file = split if split in paths else UNSPLIT
+        notes += [(file, note) for note in _unknown_notes(split, facts[split], vocabularies)]
+    content = {
+        "splits": facts,
+        "vocabularies": {side: len(each.content) for side, each in vocabularies.items()},
+        "notes": notes,
+    }
+    write_facts(folder / FACTS, content)
+
+
+def encoded_sizes(facts: dict[str, Any]) -> dict[str, int]:
+    """Return the size in bytes of each file of encoded pairs."""
+    sizes = {f"{side}.vocabulary": facts["vocabularies"][side] for side in ("source", "target")}
+    for split in SPLITS:
+        of_split = facts["splits"][split]
+        for kind, size in (("source", 4), ("target", 4), ("text", 1)):
+            sizes[f"{split}.{kind}"] = size * of_split["sizes"][kind]
+        sizes[f"{split}.bounds"] = 24 * (of_split["num_pairs"] + 1)
+    return sizes
+
+
+class _SplitWriter:
+    """Writes one split: ids of questions and of answers, texts, and where each row starts."""
+
+    def __init__(self, folder: Path, split: str, vocabularies: dict[str, Vocabulary]) -> None:
+        self._vocabularies = vocabularies
+        kinds = ("source", "target", "text", "bounds")
+        self._files = {kind: (folder / f"{split}.{kind}").open("wb") for kind in kinds}
+        self._bounds, self._unknown = [0, 0, 0], [0, 0]
+        self._num_pairs = 0
+        self._files["bounds"].write(np.array(self._bounds, dtype="<i8").tobytes())
+
+    def add(self, row: list[str]) -> None:
+        """Write the question's tokens, the answer's tokens, the question and the answer."""
+        for place, (side, vocabulary) in enumerate(self._vocabularies.items()):
+            ids = vocabulary.encode_words(row[place].split(" "))
+            self._files[side].write(ids.astype("<i4", copy=False).tobytes())
+            self._bounds[place] += len(ids)
+            self._unknown[place] += int(np.count_nonzero(ids == PAIR_UNKNOWN_ID))
+        text = f"{row[2]}\t{row[3]}\n".encode()
+        self._files["text"].write(text)
+        self._bounds[2] += len(text)
+        self._files["bounds"].write(np.array(self._bounds, dtype="<i8").tobytes())
+        self._num_pairs += 1
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts about the split."""
+        sizes = dict(zip((*self._vocabularies, "text"), self._bounds, strict=True))
+        shares = {
+            f"{side}_unknown_share": self._unknown[place] / max(self._bounds[place], 1)
+            for place, side in enumerate(self._vocabularies)
+        }
+        return {"num_pairs": self._num_pairs, "sizes": sizes, **shares}
+
+    def __enter__(self) -> _SplitWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in self._files.values():
+            with file:
+                if error is None:
+                    sync(file)
+
+
+def _features(
+    segmented: SegmentedPairs, progress: ByteCounter, settings: dict[str, Any]
+) -> PairFeatures:
+    count = segmented.facts["num_pairs"]
+    sources, pairs = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
+    kept = np.zeros(count, dtype=bool)
+    source_limit, target_limit = (
+        sys.maxsize if settings[name] is None else settings[name]
+        for name in ("most_source", "most_target")
+    )
+    for row, (source, target, *_) in enumerate(segmented.rows(progress)):
+        sources[row] = text_hash(source)
+        pairs[row] = text_hash(f"{source}\t{target}")
+        kept[row] = source.count(" ") < source_limit and target.count(" ") < target_limit
+    return PairFeatures(kept, sources, pairs, segmented.places()[:, 1])
+
+
+def _note_long(
+    name: str,
+    path: Path,
+    segmented: SegmentedPairs,
+    kept: NDArray[np.bool_],
+    settings: dict[str, Any],
+    notes: Notes,
+) -> None:
+    """Note the pairs that exceed the limits.
+
+    Raises:
+      UsageError: if all do.
+    """
+    long = np.flatnonzero(~kept)
+    if not len(long):
+        return
+    sides = (("a question", "most_source"), ("an answer", "most_target"))
+    limits = [f"{settings[key]} in {side}" for side, key in sides if settings[key]]
+    allowed = f"{' and '.join(limits)} are allowed"
+    if not kept.any():
+        raise UsageError(f"{path}: all {len(long):,} pairs have too many tokens: {allowed}")
+    lines = on_lines(len(long), segmented.places()[long[:3], 0].tolist())
+    notes.append(
+        (
+            name,
+            f": {len(long):,} of {len(kept):,} pairs, {lines}, have too many tokens"
+            f" and were dropped: {allowed}",
+        )
+    )
+
+
+def _unknown_notes(
+    split: str, facts: dict[str, Any], vocabularies: dict[str, Vocabulary]
+) -> list[str]:
+    """Return a remark for each side of which many words are unknown."""
+    return [
+        f": {share:.1%} of the {side} words for {split} are {UNKNOWN} with a vocabulary of"
+        f" {len(vocabulary):,}; more than {_MOSTLY_UNKNOWN:.0%} teaches a model little"
+        for side, vocabulary in vocabularies.items()
+        if (share := facts[f"{side}_unknown_share"]) > _MOSTLY_UNKNOWN
+    ]
+
+
+def _vocabularies(
+    paths: dict[str, Path],
+    segmented: dict[str, SegmentedPairs],
+    splits: dict[str, NDArray[np.int8]],
+    settings: dict[str, Any],
+    progress: ByteCounter,
+) -> dict[str, Vocabulary]:
+    """Return the vocabularies of the training pairs, the same one twice if shared."""
+    name = "train" if "train" in paths else UNSPLIT
+    path = paths[name]
+    source: Counter[str] = Counter()
+    target = source if settings["share_vocabulary"] else Counter()
+    for row, index in zip(segmented[name].rows(progress), splits[name].tolist(), strict=True):
+        if index != 0:
+            continue
+        source.update(row[0].split(" "))
+        target.update(row[1].split(" "))
+        if max(len(source), len(target)) > _MOST_WORDS:
+            raise UsageError(
+                f"{path}: more than {_MOST_WORDS:,} distinct words on a side: use a segmenter"
+                " whose tokens repeat more often"
+            )
+    size = settings["source_vocabulary_size"]
+    vocabulary = build_vocabulary(source, size, f"{path}, questions", PAIR_SPECIAL)
+    if settings["share_vocabulary"]:
+        return {"source": vocabulary, "target": vocabulary}
+    size = settings["target_vocabulary_size"]
+    return {
+        "source": vocabulary,
+        "target": build_vocabulary(target, size, f"{path}, answers", PAIR_SPECIAL),
+    }

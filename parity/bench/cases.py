@@ -1,0 +1,94 @@
+"""What a benchmark times: frameworks, strategies, kernels, peers, and layouts of each."""
+
+import itertools
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from parity.base.errors import UsageError
+from parity.cli.options import BenchOptions
+from parity.launch.processes import PEERS, interpreter
+from parity.run.sides import parse_strategies
+from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.spec import Spec
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration that is timed.
+
+    Attributes:
+      name: the framework, or the peer.
+      replicas: how many share each batch.
+      threads: CPU threads of each replica.
+      strategy: how the replicas run; empty for the framework's default, and for a peer.
+      kernels: "plain" or "fast"; "fast" for a peer too, which has but one kind.
+    """
+
+    name: str
+    replicas: int
+    threads: int
+    strategy: str = ""
+    kernels: str = "fast"
+
+    @property
+    def layout(self) -> str:
+        """Return replicas and threads."""
+        return f"{self.replicas} x {self.threads}"
+
+    @property
+    def title(self) -> str:
+        """Return the name, with what is not its default."""
+        plain = "plain" if self.kernels == "plain" else ""
+        return " ".join(filter(None, (self.name, self.strategy, plain)))
+
+    @property
+    def label(self) -> str:
+        """Return what it is called in folders and in bench.json."""
+        return f"{self.title.replace(' ', '-')}-{self.replicas}x{self.threads}"
+
+
+def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
+    """Return what to time: the sides, and with peers every layout that uses all cores.
+
+    Raises:
+      UsageError: for a strategy that its framework lacks.
+    """
+    kinds = _kinds(options)
+    cases = [
+        Case(name, replicas, options.threads, strategy, kernels)
+        for replicas, (name, strategy, kernels) in itertools.product(options.replicas, kinds)
+    ]
+    if options.peers:
+        peers = [name for name in PEERS if name != "keras" or spec.network == "language-model"]
+        for layout in ((cores, 1), (1, cores)):
+            cases += [Case(name, *layout, strategy, kind) for name, strategy, kind in kinds]
+            cases += [Case(name, *layout) for name in peers]
+    return list(dict.fromkeys(cases))
+
+
+def _kinds(options: BenchOptions) -> list[tuple[str, str, str]]:
+    """Return framework, strategy (empty for its default) and kernels of all sides."""
+    return [
+        (name, "" if strategy == FRAMEWORKS[name].strategies.default else strategy, kernels)
+        for kernels in options.kernels
+        for name, strategies in parse_strategies(options.strategy).items()
+        for strategy in strategies
+    ]
+
+
+def check_installed(names: Iterable[str]) -> None:
+    """Check that the peers among some names can be run.
+
+    Raises:
+      UsageError: naming the first that is not installed.
+    """
+    for name in sorted(set(names) & set(PEERS)):
+        module = PEERS[name][1]
+        find = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+        if subprocess.run([interpreter(name), "-c", find], check=False).returncode:
+            raise UsageError(
+                f"--peers is given, but {module} is not installed for {interpreter(name)}; "
+                f"allowed: install the dependency group `peers` there, or name a Python that "
+                f"has it in PARITY_{name.upper()}_PYTHON"
+            )

@@ -1,0 +1,109 @@
+"""A benchmark as tables for a terminal."""
+
+from typing import Any
+
+from tabulate import tabulate
+
+from parity.training.meter import WARM_UP
+
+
+def bench_text(values: dict[str, Any]) -> str:
+    """Return the measurements as tables for a terminal."""
+    rows = []
+    for label, speed in values["throughput"].items():
+        case = values["cases"][label]
+        low, high = speed["spread"]
+        gain = values["scaling"].get(case["title"], {}).get(str(case["replicas"]))
+        memory = sum(values["peak_memory"][label]) / 1e6
+        rows.append(
+            [
+                case["title"],
+                f"{case['replicas']} x {case['threads']}",
+                f"{speed['median']:,.0f}",
+                f"{low:,.0f} to {high:,.0f}",
+                _ratio(gain if case["threads"] == values["threads"] else None),
+                f"{values['share_of_limit'][label]:.0%}",
+                f"{values['waiting_share'][label]:.1%}",
+                f"{values['seconds_to_first_step'][label]:.1f}",
+                f"{memory:,.0f}",
+            ]
+        )
+    headers = [
+        "side",
+        "replicas\nx threads",
+        "tokens/s\nmedian",
+        "spread",
+        "gain",
+        "of\nlimit",
+        "waiting\nfor data",
+        "seconds to\nfirst step",
+        "peak\nMB",
+    ]
+    checked = values["checked_steps"]
+    lines = [
+        f"{sizes_text(values['spec'])}; {values['cores']} cores; "
+        f"{values['rounds']} rounds of {values['steps']} steps",
+        f"checked: {checked} steps of each side's configurations match the oracle"
+        if checked
+        else "not checked against the oracle",
+        "",
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        "",
+        "gain: median over rounds of the ratio to the first replica count, same round",
+        f"limit: matrix products alone at {values['product_limit'] / 1e9:,.0f} GFLOP/s, the "
+        "best rate seen of large ones",
+    ]
+    if values["against"]:
+        lines += ["", *_against_lines(values)]
+    if values["padding"]:
+        lines.append(
+            f"padded, of all positions: sources {values['padding']['source']:.1%}, targets "
+            f"{values['padding']['target']:.1%}; tokens/s counts real target tokens"
+        )
+    return "\n".join(lines)
+
+
+def _against_lines(values: dict[str, Any]) -> list[str]:
+    """Return the table of ratios to the peers."""
+    against = values["against"]
+    peers = list(next(iter(against.values())))
+
+    def named(label: str) -> str:
+        case = values["cases"].get(label)
+        return (
+            f"{case['title']}\n{case['replicas']} x {case['threads']}" if case else "best\npeer"
+        )
+
+    rows = [
+        [named(side).replace("\n", " "), *(_ratio(ratios[peer]) for peer in peers)]
+        for side, ratios in against.items()
+    ]
+    headers = ["times as fast as", *map(named, peers)]
+    apart = max(values["losses_apart"].values())
+    return [
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        "",
+        "ratios: medians over rounds, same round; the peers' losses of the first "
+        f"{WARM_UP} steps are the sides' to {apart:.1g} of them",
+    ]
+
+
+def sizes_text(spec: dict[str, Any]) -> str:
+    """Return what was timed, in a line."""
+    model, training = spec["model"], spec["training"]
+    words = [f"{spec['network']}: hidden {model['hidden_size']}"]
+    if "cell" in model:
+        words.append(model["cell"])
+    if "attention" in model:
+        feeding = " with input feeding" if model["input_feeding"] else ""
+        words.append(f"{model['attention']} attention{feeding}")
+    if "time" in spec["text"]:
+        words.append(f"time {spec['text']['time']}")
+    sizes = [f"{size:,}" for name, size in model.items() if name.endswith("vocabulary_size")]
+    words.append(f"vocabular{'y' if len(sizes) == 1 else 'ies'} {' and '.join(sizes)}")
+    words += [f"batch {training['batch_size']}", f"{model['num_layers']} layers"]
+    return ", ".join([*words, training["dtype"]])
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,148 @@
+"""Blocks of pairs are segmented in order by processes that end with the work."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from data.pair_file import PairBlock
+from data.segmentation import Segmentation
+from data.segmenting import segment_blocks
+from parity.base.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+SEGMENTATION = Segmentation("english", "spaces")
+
+# A program without `if __name__ == "__main__"`, which holds a thread and segments text.
+PROGRAM = """
+import sys, threading, time
+sys.path.insert(0, {root!r})
+print("started", flush=True)
+from data.pair_file import PairBlock
+from data.segmentation import Segmentation
+from data.segmenting import segment_blocks
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+blocks = (PairBlock([f"A{{i}} b"], ["c"], [(i, i)]) for i in range({count}))
+for block, tokens in segment_blocks(blocks, Segmentation("english", "spaces"), 2):
+    if block.places[0][0] < 10:
+        print(*tokens, flush=True)
+"""
+
+
+def some_blocks(count):
+    return [
+        PairBlock([f"A{i} b", "c"], ["d", f"e {i}"], [(i, 0), (i, 1)]) for i in range(count)
+    ]
+
+
+def workers_of(process):
+    """Return the processes that segment for one: not those that only watch."""
+    return [
+        each
+        for each in psutil.Process(process).children(recursive=True)
+        if any("popen_loky" in word for word in each.cmdline())
+    ]
+
+
+def program(tmp_path, count):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(root=str(ROOT), count=count))
+    return [sys.executable, str(path)]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_the_order_is_kept(processes):
+    blocks = some_blocks(10)
+    with closing(segment_blocks(iter(blocks), SEGMENTATION, processes)) as segmented:
+        assert list(segmented) == [
+            (block, ([f"a{i} b", "c"], ["d", f"e {i}"])) for i, block in enumerate(blocks)
+        ]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_few_blocks_are_read_ahead(processes):
+    taken = []
+
+    def blocks():
+        for block in some_blocks(100):
+            taken.append(block)
+            yield block
+
+    with closing(segment_blocks(blocks(), SEGMENTATION, processes)) as segmented:
+        for used, _ in enumerate(segmented, 1):
+            assert len(taken) <= used + processes
+
+
+def test_a_process_that_dies_is_named():
+    with closing(segment_blocks(iter(some_blocks(1000)), SEGMENTATION, 2)) as segmented:
+        next(segmented)
+        for worker in workers_of(os.getpid()):
+            worker.kill()
+        with pytest.raises(UsageError) as caught:
+            list(segmented)
+    assert str(caught.value) == (
+        "segmenting: a process for it ended with status SIGKILL(-9): if memory ran out, use"
+        " fewer processes"
+    )
+
+
+def test_the_processes_end_with_the_work():
+    segmented = segment_blocks(iter(some_blocks(100)), SEGMENTATION, 2)
+    next(segmented)
+    assert workers_of(os.getpid())
+    segmented.close()
+    assert not workers_of(os.getpid())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_error_in_segmenting_is_the_users(processes, tmp_path):
+    """A worker reports it as this process would: here a cache that cannot be written."""
+    (tmp_path / "cache").touch()
+    segmentation = Segmentation(cache=tmp_path / "cache")
+    with pytest.raises(UsageError, match=r"cache: cannot be written: a file has this name"):
+        list(segment_blocks(iter(some_blocks(1)), segmentation, processes))
+
+
+def test_fewer_than_one_process_is_refused():
+    with pytest.raises(UsageError, match=r"^processes 0: 1 or more is needed$"):
+        list(segment_blocks([], SEGMENTATION, 0))
+
+
+def test_the_main_program_is_not_run_again(tmp_path):
+    done = subprocess.run(
+        program(tmp_path, 2), capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.stderr == ""
+    assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_program(number, tmp_path):
+    """Ctrl-C reaches all processes of a terminal; a kill reaches the program alone."""
+    with subprocess.Popen(
+        program(tmp_path, 10**9),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        for _ in range(2):
+            process.stdout.readline()
+        workers = workers_of(process.pid)
+        assert workers
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.kill()
+        said = process.stderr.read() if number == signal.SIGINT else ""
+    deadline = time.monotonic() + 60
+    while any(worker.is_running() for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert said.count("Traceback") == (number == signal.SIGINT)  # the program's own

@@ -1,0 +1,84 @@
+"""A network and a strategy from outside the tree train like those inside."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import assert_one_line, start
+
+TESTS = Path(__file__).resolve().parent
+PLUGIN = str(TESTS / "toy_plugin.py")
+
+
+def run(command, plugins=PLUGIN):
+    environment = {**os.environ, "PARITY_PLUGINS": plugins, "PYTHONPATH": str(TESTS)}
+    process = start(command, env=environment)
+    printed, errors = process.communicate()
+    return process.returncode, printed, errors
+
+
+def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
+    """Recorded beside the oracle, isolated too: every rung, on uneven replicas."""
+    status, printed, errors = run(
+        [
+            *("-m", "parity", "run", "--network", "bigram", "--steps", "4", "--dtype"),
+            *("float64", "--replicas", "1,3", "--no-throughput", "--data", text),
+            *(
+                "--strategy",
+                "tensorflow=towers,tensorflow=one-device",
+                "--kernels",
+                "plain,fast",
+            ),
+            *("--out", tmp_path, "--cache", cache),
+        ]
+    )
+    assert status == 0, errors
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["verdict"], report["network"]) == ("match", "bigram")
+    sides = report["sides"].values()
+    assert {side["strategy"] for side in sides} == {"parallel-executor", "towers", "one-device"}
+    assert report["rungs"]["gradient"]["worst_relative"] > 0
+    assert "verdict: match" in printed
+
+
+@pytest.mark.parametrize("side", ["paddle_impl", "tf_impl"])
+def test_a_network_from_outside_trains_saves_and_resumes(side, text, cache, tmp_path):
+    common = ["--network", "bigram", "--width", "5", "--data", text, "--cache", cache]
+    common += ["--out", tmp_path / "run", "--replicas", "2"]
+    status, _, errors = run([f"{side}/train.py", *common, "--steps", "3"])
+    assert status == 0, errors
+    status, _, errors = run([f"{side}/train.py", *common, "--resume"])
+    assert status == 0, errors
+    assert "resumed at step 3" in errors
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert 1 < summary["test_perplexity"] < 1000
+
+
+@pytest.mark.parametrize("command", [["-m", "parity", "doctor"], ["tf_impl/train.py"]])
+def test_a_plugin_that_cannot_be_loaded_is_one_line(command):
+    status, _, errors = run(command, "no_such_module")
+    line = assert_one_line(status, errors)
+    assert "PARITY_PLUGINS" in line
+    assert "no_such_module" in line
+
+
+def test_without_the_plugin_the_network_is_unknown():
+    status, _, errors = run(["tf_impl/train.py", "--network", "bigram"], "")
+    assert "allowed: language-model, seq2seq" in assert_one_line(status, errors)
+
+
+def test_a_strategy_that_the_framework_lacks_is_one_line(tmp_path):
+    for command, known in (
+        (["paddle_impl/train.py", "--strategy", "towers"], "parallel-executor"),
+        (
+            ["tf_impl/train.py", "--strategy", "mirrored"],
+            "towers, average-gradients, one-device",
+        ),
+        (["-m", "parity", "run", "--strategy", "paddle=towers"], "parallel-executor"),
+        (["-m", "parity", "run", "--strategy", "torch=ddp"], "paddle, tensorflow"),
+        (["-m", "parity", "run", "--strategy", "towers"], "paddle=parallel-executor"),
+    ):
+        status, _, errors = run([*command, "--out", tmp_path / "out"])
+        assert known in assert_one_line(status, errors)
+    assert not (tmp_path / "out").exists()

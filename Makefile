@@ -55,7 +55,7 @@ test: setup
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m mypy parity data
-	$(VENV_PYTHON) -m pytest $(PYTEST_FLAGS)
+	$(VENV_PYTHON) -m pytest --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
 
 # Every fault, in both sides, precisions and kinds of kernel. What was found is recorded with a
 # digest of the sources, parity/faults/last_hunt.json; .ci/run hunts again when they change.

@@ -11,12 +11,11 @@ from conftest import FRAMEWORKS, assert_one_line, start
 from parity.base.errors import UsageError
 from parity.cli.options import SweepOptions
 from parity.compare.ladder import Ladder, climb
-from parity.compare.tensors import compare_step
+from parity.compare.steps import compare_step
 from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.sweep.random_runs import draw
 from parity.sweep.sweep import attempt, sweep
 from parity.trace.tolerances import ONE_STEP_TIMES
-from parity.trace.trace import Trace, rung_of
 
 SEED = 1
 # Both networks in both precisions, of those that are soon done. In 4 rounding is amplified

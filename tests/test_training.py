@@ -22,7 +22,7 @@ from parity.cli.options import TrainOptions
 from parity.compare.ladder import climb
 from parity.spec.batch_io import StepInputs, StepResult, check_finite
 from parity.spec.spec import learning_rate
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.training.evaluate import perplexity
 from parity.training.loop import check_rows, run_training

@@ -25,9 +25,9 @@ from functools import partial
 import numpy as np
 
 from parity.base.threads import at_once
-from parity.oracle.layers import disturbed
 from parity.oracle.networks import network_function
 from parity.oracle.optimizers import update_slots
+from parity.oracle.perturbation import perturbation
 from parity.spec.batch_io import StepInputs
 from parity.spec.spec import Spec
 
@@ -161,16 +161,16 @@ class Rounding:
             name: float(
                 np.abs(np.subtract(array, self.exact[name], dtype=np.float64)).max(initial=0.0)
             )
-            for name, array in self._disturbed(run).items()
+            for name, array in self._perturbed(run).items()
         }
 
-    def _disturbed(self, run: int) -> dict[str, np.ndarray]:
+    def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
         moves = _Moves(run)
         weights = moves.weights(self._snapshot)
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
-        with disturbed(moves.of_exponentials):
+        with perturbation(moves.of_exponentials):
             activations, gradients = network_function(self._spec.network)(
                 self._spec.model, weights, self._inputs.batch, masks, state
             )
@@ -202,7 +202,7 @@ def rounding_of_scores(
     real = np.isfinite(expected)  # not so where a search wrote less, or what none writes
     for run in range(_MANY):
         moves = _Moves(run)
-        with disturbed(moves.of_exponentials):
+        with perturbation(moves.of_exponentials):
             found = score(moves.weights(recorded))
         apart = np.abs(found[real] - expected[real])
         squares += float(apart.max(initial=0.0)) ** 2

@@ -514,7 +514,7 @@ UNLIKE = {
             of_a={"tolerances": {"loss": LIMIT}},
             of_b={"tolerances": {"loss": Tolerance(1e-2, 0, reason="x")}},
         ),
-        "tolerance of 'loss': original declares 0.001 of the element, 0 of the tensor, port 0.01",
+        "'loss': original declares 0.001 of the element, 0 of the tensor, port 0.01 of the",
     ),
     "useless": (
         lambda pair: pair(tolerances={"gradient/c*": LIMIT}),

@@ -36,6 +36,7 @@ from parity.report.save import save_report
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.text import notes
 from parity.report.values import report_values
+from parity.trace.contents import tensor_names
 from parity.trace.side import Side
 
 TENSOR = "gradient/lstm_0/bias"

@@ -229,7 +229,7 @@ def test_every_column_is_explained(reports):
         changed["sides"]["paddle-2"][key] = other
         values.append(changed)
     names = {name for each in values for name in rung_table(each)[1]}
-    assert len(names) == 14
+    assert len(names) == 17
     full = {"bleu": {"score": 20.0}, "exact_answers": 0.5}
     trained = {label: summary | full for label, summary in trainings().items()}
     names |= set(training_table({"trainings": trained})[1])

@@ -9,7 +9,6 @@ from parity.compare.outcome import Outcome
 from parity.compare.signatures import Evidence
 from parity.compare.tensors import Distance, Mismatch, Place
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
-from parity.report.columns import meanings
 from parity.report.mismatch import blame, describe_mismatch, nearest_to_loss
 from parity.report.tables import rung_table
 from parity.report.text import report_text
@@ -86,12 +85,6 @@ def test_each_bound_has_a_column(verdict):
     found = columns(verdict)
     bounds = [found[f"{name} bound"] for name in ("element", "tensor", "step", "rounding")]
     assert bounds == ["1e-11", "1e-11", "3e-16", "7"]
-
-
-def test_every_column_is_explained(verdict):
-    for dtype in ("float32", "float64"):
-        verdict.dtype = dtype
-        assert all(meanings([header]) for header in columns(verdict))
 
 
 def mismatch(*sides, used=None):

@@ -15,6 +15,8 @@ from parity.compare.steps import compare_step
 from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.sweep.random_runs import draw
 from parity.sweep.sweep import attempt, sweep
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
 
 SEED = 1

@@ -1,4 +1,4 @@
-"""What cannot be used is told in one line, with the same status on both sides."""
+"""Bad input is refused with one line on stderr and the same exit status on both sides."""
 
 import runpy
 import shutil
@@ -269,7 +269,7 @@ def test_a_refused_gpu_leaves_no_run_behind(framework, text, cache, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(framework, text, cache, tmp_path):
-    """Weights of 1e200 are finite and give an infinite product: found in the step after."""
+    """Weights of 1e200 are finite, but their products are not: the next step finds that."""
     given = {"data": text, "cache": cache, "out": tmp_path / "run", "dtype": "float32"}
     given |= {"checkpoint_every": 1, "optimizer": "sgd"}
     assert framework.train(*flags(**given, steps=2)).wait()[0] == 0

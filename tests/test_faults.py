@@ -1,4 +1,4 @@
-"""The catalogue fits the code, and the hunt finds what is planted and nothing else."""
+"""The catalogue fits the code, and a hunt finds what was planted, and nothing else."""
 
 import ast
 import dataclasses

@@ -56,7 +56,7 @@ def test_traces_hold_every_tensor_of_the_canonical_list(run_both):
         assert set(trace.read(0)) == set(names)
 
 
-def test_the_cases_are_the_hard_ones(run_both):
+def test_the_cases_are_hard(run_both):
     stream = run_both(replicas=2, **CASES["stream-adam"])["paddle"]
     lengths = [stream.read(step)["batch/lengths"] for step in range(STEPS)]
     assert [length.tolist() for length in lengths[:5]] == [[5] * 7] * 4 + [[1] * 3 + [0] * 4]
@@ -79,7 +79,7 @@ def test_the_cases_are_the_hard_ones(run_both):
         assert norm > 0.1, "the gradient is to be clipped"
 
 
-def test_beyond_a_rows_length_everything_is_zero_and_the_state_stands_still(run_both):
+def test_beyond_a_rows_length_everything_is_zero_and_the_state_is_kept(run_both):
     for trace in run_both(replicas=2, **CASES["stream-adam"]).values():
         before, last = trace.read(3), trace.read(4)
         beyond = np.arange(5) >= last["batch/lengths"][:, None]

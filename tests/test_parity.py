@@ -1,4 +1,4 @@
-"""The harness end to end: it says match where there is one, and finds what was planted."""
+"""The harness end to end: it says match for equal trainings, and finds a planted mistake."""
 
 import json
 import os
@@ -38,9 +38,9 @@ def finish(process) -> tuple[int, str, str]:
 
 
 def trainings(process) -> dict[str, int]:
-    """Return framework -> the process that trains it, once the two are there.
+    """Return framework -> id of the process that trains it, once both have started.
 
-    Of each framework there is a server, with a process that waits for the training it started.
+    Each framework has a server, whose child waits for the training that it has forked.
     """
 
     found: dict[str, list[int]] = {}
@@ -126,7 +126,7 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
         low, high = speed["spread"]
         assert 0 < low <= speed["median"] <= high
         assert (speed["replicas"], speed["dtype"]) == (2, "float32")
-    # the tensors are gone; the logs say nothing of the frameworks' own
+    # tensors are removed, and the logs are free of the frameworks' own messages
     assert not list(out.glob("traces/*/*"))
     noise = [path for path in (out / "logs").iterdir() if "oneDNN" in path.read_text()]
     assert noise == []

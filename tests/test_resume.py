@@ -1,4 +1,4 @@
-"""A training that was broken off goes on as if nothing had happened, in either framework."""
+"""An interrupted training continues as if nothing had happened, in either framework."""
 
 import json
 import os

@@ -373,7 +373,7 @@ def test_too_few_rows_are_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# numbers that are none
+# numbers that are not finite
 
 
 def test_a_nan_stops_training_and_the_last_checkpoint_stays(tmp_path):
@@ -460,7 +460,7 @@ NAN_LOSS = {"losses": np.array([0.5, np.nan])}
         (NAN_LOSS | {"state": {}}, "step 7, replica 1: loss is nan"),
     ],
 )
-def test_the_first_that_is_no_number_is_named(values, said):
+def test_the_first_number_that_is_not_finite_is_named(values, said):
     with pytest.raises(NumericFailure) as caught:
         check_finite(result(**values), 7, [3, 2])
     assert one_line(caught, 3) == said

@@ -285,7 +285,7 @@ def _stacked(array, width):
 
 def recorded(activation):
     """Return an activation that is only looked at: no gradient comes back to it."""
-    # differs: the engine fails at the gradient of an array that has none, unless it is told
+    # differs: a mark, not an operation; the array of a loop must carry it as well
     copy = paddle.assign(activation)
     copy.stop_gradient = True
     return copy

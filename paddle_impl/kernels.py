@@ -21,8 +21,8 @@ from parity.base.replaceable import replacing
 
 def lstm(inputs, lengths, h, c, name, hidden_size):
     """Run one LSTM layer; see `layers.lstm`."""
-    # One operation for all steps, in place of a loop whose every step runs a dozen. The gain has
-    # not been measured by itself.
+    # One operation for all steps, in place of a loop that runs a dozen at each (not measured
+    # by itself).
     hidden, (last_h, last_c) = _rnn("LSTM", inputs, lengths, (h, c), name, hidden_size)
     return hidden, last_h, last_c
 

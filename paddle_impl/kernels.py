@@ -32,7 +32,7 @@ def _rnn(mode, inputs, lengths, state, name, hidden_size):
     kernel, recurrent_kernel, bias = cell_parameters(
         name, mode.lower(), inputs.shape[-1], hidden_size, inputs.dtype
     )
-    # differs: the op wants a second bias; it is a constant zero, and its gradient goes unused
+    # differs: the operation needs a second bias: a constant zero, whose gradient goes unused
     second_bias = paddle.zeros(bias.shape, inputs.dtype)
     second_bias.stop_gradient = False
     block = paddle.static.default_main_program().current_block()

@@ -285,7 +285,7 @@ def _stacked(array, width):
 
 def recorded(activation):
     """Return an activation that is only looked at: no gradient comes back to it."""
-    # differs: `stop_gradient` is a mark here, no operation; a loop's array must carry it as well
+    # differs: `stop_gradient` is a mark here, no operation; a loop's array must have it, too
     copy = paddle.assign(activation)
     copy.stop_gradient = True
     return copy

@@ -250,7 +250,7 @@ def _retrieve(address: str, folder: Path) -> Path:
         raise _SourceError(f"{address}: no connection") from None
     except requests.RequestException as error:
         raise _SourceError(f"{address}: {type(error).__name__}") from None
-    except ValueError as error:  # pooch knows no such protocol
+    except ValueError as error:  # a protocol that pooch does not know
         raise _SourceError(f"{address}: {error}") from None
     finally:
         bar.close()

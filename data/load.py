@@ -100,8 +100,8 @@ class Words:
 
     Attributes:
       segmentation: how questions and answers are segmented.
-      source_vocabulary: of questions.
-      target_vocabulary: of answers.
+      source_vocabulary: the vocabulary of questions.
+      target_vocabulary: the vocabulary of answers.
     """
 
     segmentation: Segmentation

@@ -1,7 +1,6 @@
 """Padded batches of encoded pairs: questions [batch, source_time], answers [batch, time].
 
-As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step), and
-random choices are stable sorts of raw PCG64 draws.
+As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from data.batch_order import even_bounds, random_keys
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 
@@ -107,7 +107,7 @@ class PairBatches:
     Args:
       pairs: an encoded split.
       batch_size: the most rows.
-      seed: of the shuffling, together with the epoch.
+      seed: determines the order of an epoch, together with its number.
       shuffle: False keeps the order of the text among pairs of similar lengths, and the batches
         sorted by length: for evaluation. Then there may be fewer pairs than `batch_size`.
 
@@ -138,9 +138,7 @@ class PairBatches:
         self.tokens_per_epoch = int(pairs.target_lengths.sum(dtype=np.int64)) + pairs.num_pairs
         self.batches_per_epoch = -(-pairs.num_pairs // batch_size)
         self.smallest_batch = pairs.num_pairs // self.batches_per_epoch
-        size, larger = divmod(pairs.num_pairs, self.batches_per_epoch)
-        part = np.arange(self.batches_per_epoch + 1, dtype=np.int64)
-        self._bounds = part * size + np.minimum(part, larger)
+        self._bounds = even_bounds(pairs.num_pairs, self.batches_per_epoch)
         self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
 
     def rows(self, step: int) -> NDArray[np.int64]:
@@ -169,7 +167,7 @@ class PairBatches:
         order, _ = self._epoch_plan(0)
         unsorted = np.arange(self._pairs.num_pairs)
         if self._shuffle:
-            unsorted = np.argsort(_draws(self._seed, 0, 0, self._pairs.num_pairs))
+            unsorted = np.argsort(random_keys(self._seed, 0, 0, self._pairs.num_pairs))
         sources, targets = self._pairs.source_lengths, self._pairs.target_lengths
         return Padding(
             _padded_share(sources[order], self._bounds, 0),
@@ -187,9 +185,9 @@ class PairBatches:
             keys = self._keys()
             batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
             if self._shuffle:
-                draws = _draws(self._seed, epoch, 0, self._pairs.num_pairs)
+                draws = random_keys(self._seed, epoch, 0, self._pairs.num_pairs)
                 order = np.lexsort((draws, keys))
-                batch_keys = _draws(self._seed, epoch, 1, self.batches_per_epoch)
+                batch_keys = random_keys(self._seed, epoch, 1, self.batches_per_epoch)
             else:
                 order = np.argsort(keys, kind="stable")
             batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
@@ -229,11 +227,6 @@ def pad_sources(
     for row, ids in enumerate(sources):
         source[row, : len(ids)] = ids
     return source, source_lengths
-
-
-def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
-    """Return raw random numbers; stream 0 is for rows, 1 for batches."""
-    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)
 
 
 def _padded_share(

@@ -1,8 +1,8 @@
 """Batches [batch, time] of encoded text: a continuous stream, or one sentence per row.
 
 Every batch is a pure function of (text, arguments, step), so all runs read the same batches,
-resumed ones included. Random choices are raw 64-bit draws of PCG64, whose stream NumPy
-promises never to change (unlike that of `Generator.permutation`), and stable sorts of them.
+resumed ones included. The order is random, but the same on every machine; see
+data/batch_order.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from data.batch_order import even_bounds, random_keys
 from data.text_corpus import EncodedText
 from parity.base.errors import UsageError
 from parity.base.special_tokens import TEXT_EOS_ID
@@ -87,7 +88,7 @@ class StreamBatches:
         self.smallest_batch = batch_size
         self.tokens_per_epoch = text.num_tokens - 1
         self._text, self._time = text, time
-        bounds = _even_bounds(self.tokens_per_epoch, batch_size)
+        bounds = even_bounds(self.tokens_per_epoch, batch_size)
         self._starts, self._sizes = bounds[:-1], np.diff(bounds)
         self.batches_per_epoch = -(-int(self._sizes.max()) // time)
 
@@ -121,7 +122,7 @@ class SentenceBatches:
       text: an encoded text.
       batch_size: the most rows.
       max_length: the most targets of a row.
-      seed: of the shuffling, together with the epoch.
+      seed: determines the order of an epoch, together with its number.
       shuffle: False keeps the order of the text among rows of similar length, and the batches
         sorted by length: for evaluation.
 
@@ -157,7 +158,7 @@ class SentenceBatches:
         self.tokens_per_epoch = int(self._lengths.sum(dtype=np.int64))
         self.batches_per_epoch = -(-self.num_rows // batch_size)
         self.smallest_batch = self.num_rows // self.batches_per_epoch
-        self._bounds = _even_bounds(self.num_rows, self.batches_per_epoch)
+        self._bounds = even_bounds(self.num_rows, self.batches_per_epoch)
         self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
 
     def batch(self, step: int) -> Batch:
@@ -193,11 +194,11 @@ class SentenceBatches:
             keys <<= np.uint64(32)
             batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
             if self._shuffle:
-                draws = _draws(self._seed, epoch, 0, self.num_rows)
+                draws = random_keys(self._seed, epoch, 0, self.num_rows)
                 draws >>= np.uint64(32)  # in place: each array is 80 MB for ten million rows
                 keys |= draws
                 del draws
-                batch_keys = _draws(self._seed, epoch, 1, self.batches_per_epoch)
+                batch_keys = random_keys(self._seed, epoch, 1, self.batches_per_epoch)
             order = np.argsort(keys, kind="stable").astype(np.uint32)
             batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
             plan = self._plan = (epoch, order, batch_order)
@@ -223,18 +224,13 @@ def make_batches(
       shuffle: whether each epoch has its own order; streams are always read in order.
 
     Raises:
-      UsageError: if there is no such way, or the text is shorter than one batch.
+      UsageError: for another way of batching, or if the text is shorter than one batch.
     """
     if batching == "stream":
         return StreamBatches(text, batch_size, time)
     if batching == "sentences":
         return SentenceBatches(text, batch_size, time, seed, shuffle)
     raise UsageError(f"batching {batching!r}: stream or sentences is needed")
-
-
-def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
-    """Return raw random numbers; stream 0 is for rows, 1 for batches."""
-    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)
 
 
 def _rows(
@@ -265,14 +261,6 @@ def _pieces(offsets: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Yield a million lines' offsets at a time, to keep temporary arrays small."""
     for first in range(0, len(offsets) - 1, _LINES_AT_ONCE):
         yield np.array(offsets[first : first + _LINES_AT_ONCE + 1])
-
-
-def _even_bounds(total: int, parts: int) -> NDArray[np.int64]:
-    """Return parts + 1 bounds of 0 .. total; earlier parts may be larger by one."""
-    size, larger = divmod(total, parts)
-    part = np.arange(parts + 1, dtype=np.int64)
-    bounds: NDArray[np.int64] = part * size + np.minimum(part, larger)
-    return bounds
 
 
 def _check_positive(**arguments: int) -> None:

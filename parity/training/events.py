@@ -40,7 +40,7 @@ class EventWriter:
           tokens: the number of real tokens of each replica, [replicas], by which the loss of a
             replica is divided.
           tokens_per_second: recent throughput.
-          learning_rate: that of the step.
+          learning_rate: the learning rate of the step.
         """
         recent = time.monotonic() - self._written < _SECONDS_BETWEEN
         if self._folder is None or (recent and step >= self._first + _ALWAYS):

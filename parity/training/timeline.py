@@ -74,7 +74,7 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
     Args:
       strategy: takes the steps.
       text: what is read.
-      options: with folder and steps.
+      options: the command line, with the folder and the number of steps.
 
     Raises:
       UsageError: if there are too few steps, or the folder cannot be written.

@@ -147,5 +147,5 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(framework, text, cache, tmp_
     newest.write_bytes(content)
     status, _, said = framework.train(*flags(**given, steps=5, resume=True)).wait()
     assert status == 0, said
-    assert "passed over a checkpoint" in said
+    assert "skipped a checkpoint" in said
     assert "resumed at step 2" in said

@@ -247,7 +247,7 @@ def test_resuming_after_damage_falls_back_loudly_and_ends_the_same(tmp_path, cap
     capsys.readouterr()
     rest, _ = train(tmp_path / "cut", resume="")
     said = capsys.readouterr().err
-    assert f"passed over a checkpoint: {newest}: damaged" in said
+    assert f"skipped a checkpoint: {newest}: damaged" in said
     assert "resumed at step 5" in said
     np.testing.assert_array_equal(rest.losses, whole.losses[5:])
 

@@ -79,7 +79,7 @@ class Trace:
         number = 0
         try:
             with path.open("rb") as written:
-                for number, line in enumerate(written, start=1):  # noqa: B007  told below
+                for number, line in enumerate(written, start=1):  # noqa: B007  used in the message below
                     values = json.loads(line)
                     if type(values["step"]) is not int:
                         raise TypeError

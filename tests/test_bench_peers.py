@@ -9,7 +9,7 @@ import pytest
 from conftest import STEPS, assert_one_line, flags, start
 
 from parity.launch.processes import PEERS, ROOT
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 
 PLAIN = {"keep": 1.0, "dtype": "float32", "optimizer": "sgd", "steps": STEPS}
 NETWORKS = {

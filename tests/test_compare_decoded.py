@@ -10,13 +10,15 @@ from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
 from parity.commands.commands import parity
-from parity.compare import ladder as ladders
-from parity.compare.decoded import decode, decode_tensors, own_scores
-from parity.compare.ladder import ONE_STEP, Ladder
-from parity.compare.tensors import SEARCHES
+from parity.compare.answers import score_recorded
+from parity.compare.decode_rung import DecodeRung
+from parity.compare.ladder import Ladder
+from parity.compare.pairs import Pairs
+from parity.compare.verdict import ONE_STEP, Verdict
 from parity.oracle.decode import OracleModel
 from parity.oracle.rounding import rounding_of_scores
-from parity.report.values import describe_mismatch
+from parity.report.mismatch import describe_mismatch
+from parity.trace.decoded import SEARCHES, decode, decode_tensors
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 SOURCE = np.array([[4, 5, 6, 4], [6, 5, 0, 0], [5, 4, 4, 0]])
@@ -69,10 +71,12 @@ def tied(faithful):
 
 def judged(spec, recorded, expected=None):
     """Compare what two sides decoded, the one as given, the other without a fault."""
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
-    expected = recorded if expected is None else expected
-    found = ladder._decoded(0, dict(zip(SIDES, (recorded, expected), strict=True)))
-    return ladder.verdict, [mismatch for mismatch in found if mismatch]
+    verdict = Verdict(spec.training.dtype)
+    tensors = (recorded, recorded if expected is None else expected)
+    pairs = [tuple(SIDES)] if spec.training.dtype == "float64" else []
+    rung = DecodeRung(spec, verdict)
+    found = rung.compare(0, dict(zip(SIDES, tensors, strict=True)), pairs)
+    return verdict, [mismatch for mismatch in found if mismatch]
 
 
 def changed(tensors, **changes):
@@ -300,9 +304,9 @@ def test_in_a_tie_the_sides_own_score_is_the_oracles_of_its_own_tokens(tied, wha
         json.dumps(found[0].values, allow_nan=False)
 
 
-def test_own_scores_are_the_searches(faithful):
+def test_score_recorded_are_the_searches(faithful):
     spec, tensors = faithful
-    scores = own_scores(oracle(tensors)(spec.model), tensors, 9)
+    scores = score_recorded(oracle(tensors)(spec.model), tensors, 9)
     for kind in SEARCHES:
         for row in range(len(SOURCE)):
             np.testing.assert_allclose(
@@ -319,7 +323,7 @@ def test_scores_of_weights_that_amplify_rounding_may_differ_by_as_much():
 
     def score(weights):
         dtype = next(iter(weights.values())).dtype.type
-        return own_scores(OracleModel(spec.model, weights, dtype), tensors, 9)("beam", row)
+        return score_recorded(OracleModel(spec.model, weights, dtype), tensors, 9)("beam", row)
 
     rounding = rounding_of_scores(tensors, "float32", score)
     should = tensors["decode/beam_scores"][row, rank]
@@ -333,12 +337,12 @@ def test_a_tie_is_in_the_report(tied, tmp_path, capsys, monkeypatch):
     """In text and JSON, of traces; the rungs before decoding are tested in test_ladder.py."""
     spec, weights = tied
     recorded = broken_otherwise(spec, weights, APART[spec.training.dtype])
-    compare = ladders.Ladder._compare
+    compare = Pairs.compare
 
     def measured_alone(self, a, b, sides, step, **options):
         compare(self, a, b, sides, step, **options)  # the weights were changed by hand
 
-    monkeypatch.setattr(ladders.Ladder, "_compare", measured_alone)
+    monkeypatch.setattr(Pairs, "compare", measured_alone)
     traces = [
         str(write_trace(tmp_path / name, header(spec, name), [tensors]))
         for name, tensors in (

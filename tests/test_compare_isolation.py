@@ -9,20 +9,24 @@ from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_
 from test_networks_seq2seq import TINY as TINY_PAIRS
 
 from parity.base.errors import UsageError
-from parity.compare.ladder import ONE_STEP, Ladder, climb
+from parity.compare.ladder import Ladder, climb
 from parity.compare.outcome import Outcome
-from parity.compare.tensors import compare_step
+from parity.compare.steps import compare_step
+from parity.compare.verdict import ONE_STEP
 from parity.launch.edited_source import Edit
 from parity.launch.processes import FOLDERS
 from parity.oracle.isolation import Isolation
 from parity.report.html import report_html
-from parity.report.values import describe_mismatch, report_text, report_values
+from parity.report.mismatch import describe_mismatch
+from parity.report.text import report_text
+from parity.report.values import report_values
 from parity.spec.batch_io import shape_of, step_inputs
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import learning_rate
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
 from parity.trace.side import labels_of
-from parity.trace.trace import Trace, rung_of
 
 # Without a framework: the ladder, the report, what is refused. -------------------------------
 

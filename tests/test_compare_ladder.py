@@ -11,11 +11,13 @@ import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.compare.ladder import ONE_STEP, ORACLE, Ladder, climb, rungs
-from parity.compare.tensors import tensor_names
+from parity.compare.ladder import Ladder, climb
+from parity.compare.verdict import ONE_STEP, ORACLE
 from parity.spec.replicas import split_rows
+from parity.trace.contents import tensor_names
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES
-from parity.trace.trace import Trace, rung_of
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 STEPS = 6  # over the end of an epoch of four

@@ -12,7 +12,7 @@ from parity.compare.signatures import (
     signatures,
 )
 from parity.faults.catalogue import CATALOGUE
-from parity.report.values import cause_lines
+from parity.report.mismatch import cause_lines
 
 RANDOM = np.random.default_rng(3)
 EXPECTED = RANDOM.normal(size=(6, 4, 4))
@@ -112,7 +112,7 @@ def test_of_one_topic_all_are_named_and_of_topics_a_few():
     told = cause_lines([cause.to_json() for cause in causes])
     assert told[0] == (
         "gates, 100%: cause of alike 0 (alike 0); cause of alike 1 (alike 1); "
-        "cause of alike 2 (alike 2); or, just as well, alike 3, alike 4, alike 5, alike 6, "
+        "cause of alike 2 (alike 2); or, as likely, alike 3, alike 4, alike 5, alike 6, "
         "alike 7, alike 8"
     )
     assert told[1] == "topic of other 0, 100%: cause of other 0 (other 0)"

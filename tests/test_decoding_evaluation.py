@@ -105,7 +105,7 @@ def test_batches_of_questions_decide_nothing(monkeypatch):
     ]
     assert len(set(one_by_one)) > 3
     for at_once in (1, 4, 11, 64):
-        monkeypatch.setattr(evaluation, "_AT_ONCE", at_once)
+        monkeypatch.setattr(evaluation, "_SENTENCES_PER_BATCH", at_once)
         checked = []
         found = write_answers(
             model, text, "test", 3, 0.6, 4, lambda each=checked: each.append(1)

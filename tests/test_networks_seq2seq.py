@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS, flags
 
-from parity.compare.ladder import ONE_STEP, ORACLE, climb
-from parity.compare.tensors import tensor_names
+from parity.compare.ladder import climb
+from parity.compare.verdict import ONE_STEP, ORACLE
 from parity.decoding.beam import beam_search
 from parity.decoding.greedy import greedy_search
 from parity.oracle.decode import OracleModel, exhaustive
-from parity.report.values import describe_mismatch
+from parity.report.mismatch import describe_mismatch
 from parity.spec.initial import initial_snapshot
 from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.spec.spec import Spec, TrainSpec
-from parity.trace.trace import Trace
+from parity.trace.contents import tensor_names
+from parity.trace.reader import Trace
 
 STEPS = 4
 # 7 rows divide by none of 2, 3 and 4.

@@ -18,9 +18,9 @@ from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.commands.commands import parity
 from parity.compare.tensors import Place
-from parity.pair.compare import compare_own
+from parity.pair.compare import compare_pair
+from parity.trace.folder import FORMAT, LAST_STEP, step_file
 from parity.trace.tolerances import TABLE
-from parity.trace.trace import FORMAT, LAST_STEP, step_file
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 5
@@ -287,7 +287,7 @@ def test_a_step_leaves_tensors_out_only_if_told(tmp_path, pair):
         (10, 1),
         (20, 2),
     ]
-    verdict = compare_own([trace, trace])
+    verdict = compare_pair([trace, trace])
     assert verdict.matches
     assert verdict.history.to_json()["steps"] == [0, 10, 20]
 
@@ -410,7 +410,7 @@ def test_a_wrong_tensor_is_named_with_all_there_is_to_say(pair, capsys, name):
     right = float(steps_of()[3][name].reshape(-1)[-1])
     rung = name.split("/")[0]
     assert f"{rung}: original and port differ in {name}, step 3: 1 of {size} el" in printed
-    assert f"farthest beyond what is allowed at {index}\n    original  {right!r}\n" in printed
+    assert f"farthest beyond the bound at {index}\n    original  {right!r}\n" in printed
     assert f"\n    port      {right + 1e-2!r}\n" in printed
     assert "difference 0.01" in printed
     assert (
@@ -428,7 +428,7 @@ def test_the_first_wrong_tensor_is_that_computed_first(pair):
             for each in changes:
                 each(step, tensors)
 
-        verdict = compare_own([Trace(folder) for folder in pair(change)])
+        verdict = compare_pair([Trace(folder) for folder in pair(change)])
         assert verdict.mismatches[0].place == Place(
             3, name, () if name == "loss/mean" else (2, 3)
         )
@@ -440,7 +440,7 @@ def test_a_difference_within_what_is_allowed_is_measured(pair):
     def change(step, tensors):
         tensors["weight/b"] = tensors["weight/b"] * (1 + 1e-12)
 
-    verdict = compare_own([Trace(folder) for folder in pair(change)])
+    verdict = compare_pair([Trace(folder) for folder in pair(change)])
     assert verdict.matches
     found = verdict.pairs["original", "port"]["weight"]
     assert 5e-13 < found.relative <= 1.1e-12
@@ -452,7 +452,7 @@ def test_the_losses_are_held_against_each_other_in_units_in_the_last_place(pair)
         if step == 2:
             tensors["loss/mean"] = np.nextafter(tensors["loss/mean"], 1)
 
-    verdict = compare_own([Trace(folder) for folder in pair(change)])
+    verdict = compare_pair([Trace(folder) for folder in pair(change)])
     assert verdict.history.to_json()["difference"] == [0, 0, 1, 0, 0]
 
 
@@ -514,15 +514,15 @@ UNLIKE = {
             of_a={"tolerances": {"loss": LIMIT}},
             of_b={"tolerances": {"loss": Tolerance(1e-2, 0, reason="x")}},
         ),
-        "tolerance of 'loss': original declares 0.001 and 0, port 0.01 and 0; allowed: one",
+        "'loss': original declares 0.001 of the element, 0 of the tensor, port 0.01 of the",
     ),
     "useless": (
         lambda pair: pair(tolerances={"gradient/c*": LIMIT}),
-        "tolerance of 'gradient/c*': no tensor of step 0 is meant by it",
+        "tolerance of 'gradient/c*': no tensor of step 0 has such a name",
     ),
     "useless rung": (
         lambda pair: pair(tolerances={"optimizer": LIMIT}),
-        "tolerance of 'optimizer': no tensor of step 0 is meant by it",
+        "tolerance of 'optimizer': no tensor of step 0 has such a name",
     ),
 }
 
@@ -595,8 +595,9 @@ def test_a_declared_tolerance_holds_for_what_it_names(pair, capsys):
     by_port = {"of_b": {"tolerances": declared}}
     status, printed, _ = run(capsys, "compare", *pair(nudge("gradient/a", by=3e-3), **by_port))
     assert status == 0
-    assert "Declared by port: gradient 0.0001 and 0 (1): sums in another order." in printed
-    assert "Declared by port: gradient/a* 0.1 and 0 (1): few terms." in printed
+    tensor = "of the element, 0 of the tensor"
+    assert f"Declared by port: gradient 0.0001 {tensor} (1): sums in another order." in printed
+    assert f"Declared by port: gradient/a* 0.1 {tensor} (1): few terms." in printed
     assert "Not declared: forward 1e-11 (2), loss 1e-11 (1), weight 1e-11 (1): " in printed
     status, printed, _ = run(capsys, "compare", *pair(nudge("gradient/b", by=3e-3), **by_port))
     assert status == 1
@@ -607,14 +608,16 @@ def test_both_sides_may_declare_the_same(pair, capsys):
     a, b = pair(nudge("loss/mean", by=1e-6), tolerances={"loss": LIMIT})
     status, printed, _ = run(capsys, "compare", a, b)
     assert status == 0
-    assert "Declared by original and port: loss 0.001 and 0 (1): measured." in printed
+    loss = "loss 0.001 of the element, 0 of the tensor (1)"
+    assert f"Declared by original and port: {loss}: measured." in printed
 
 
 def test_who_compares_may_declare_otherwise(pair):
     a, b = pair(nudge("loss/mean", by=1e-6), tolerances={"loss": LIMIT})
     assert_match(a, b)
     tighter = {"loss/*": Tolerance(1e-9, 0, reason="so"), "loss": Tolerance(0, 0, reason="so")}
-    with pytest.raises(AssertionError, match="Declared by who compares: loss/\\* 1e-09 and 0"):
+    declared = r"Declared by whoever compares: loss/\* 1e-09 of the element, 0 of the tensor"
+    with pytest.raises(AssertionError, match=declared):
         assert_match(a, b, tolerances=tighter)
 
 
@@ -631,7 +634,7 @@ def test_undeclared_in_float32_the_bound_of_a_step_is_allowed_once_more_with_eac
                     tensors["forward/norm"] = a + share * allowed / (1 + 2e-5)
 
             traces = [Trace(each) for each in pair(change, dtype="float32")]
-            assert compare_own(traces).matches is matches
+            assert compare_pair(traces).matches is matches
 
 
 def test_undeclared_in_float32_no_bound_grows_beyond_a_hundredth(pair):
@@ -641,7 +644,7 @@ def test_undeclared_in_float32_no_bound_grows_beyond_a_hundredth(pair):
     steps = steps_of("float32")[:2]
     values = {"dtype": "float32", "numbers": [500_000, 900_000]}
     a, b = pair(change, of_a={"steps": steps, **values}, of_b={"steps": steps, **values})
-    verdict = compare_own([Trace(a), Trace(b)])
+    verdict = compare_pair([Trace(a), Trace(b)])
     assert verdict.mismatches[0].place.tensor == "forward/norm"
 
 
@@ -701,7 +704,7 @@ def test_the_package_is_cheap_to_import_and_lists_what_it_has():
         "assert not {'numpy', 'safetensors', 'plotly'} & set(sys.modules), sys.modules\n"
         "assert set(parity.__all__) <= set(dir(parity))\n"
         "for name in parity.__all__: assert getattr(parity, name).__name__ == name\n"
-        "assert parity.Recorder is sys.modules['parity.trace.trace'].Recorder\n"
+        "assert parity.Recorder is sys.modules['parity.pair.recorder'].Recorder\n"
         "assert not {'plotly', 'paddle', 'tensorflow'} & set(sys.modules), sys.modules\n"
         "try: parity.Nothing\n"
         "except AttributeError as error: print(error)\n"
@@ -795,7 +798,7 @@ def example(tmp_path_factory):
 
 def test_the_example_s_own_test_passes(example):
     assert (example / "report.html").exists()
-    verdict = compare_own([Trace(example / side) for side in ("paddle", "tensorflow")])
+    verdict = compare_pair([Trace(example / side) for side in ("paddle", "tensorflow")])
     assert (verdict.steps, len(verdict.tensors)) == (20, 32)
     for rung, distance in verdict.pairs["paddle", "tensorflow"].items():
         assert distance.used < 0.1, rung
@@ -804,7 +807,7 @@ def test_the_example_s_own_test_passes(example):
 def test_the_example_matches_in_float32(frameworks, tmp_path):
     for side in ("paddle", "tensorflow"):
         frameworks[side].call(run_example, side, str(tmp_path / side), "--dtype=float32")
-    verdict = compare_own([Trace(tmp_path / side) for side in ("paddle", "tensorflow")])
+    verdict = compare_pair([Trace(tmp_path / side) for side in ("paddle", "tensorflow")])
     assert verdict.matches
     declared = [bound for bound in verdict.bounds if bound.declared == "paddle and tensorflow"]
     assert [(bound.applies, bound.tensors) for bound in declared] == [

@@ -21,25 +21,22 @@ from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, wr
 
 from parity.base.files import write_whole
 from parity.commands.commands import parity
-from parity.compare.decoded import Tie
+from parity.compare.answers import Tie
 from parity.compare.history import History
-from parity.compare.ladder import ONE_STEP, Ladder, Verdict
+from parity.compare.ladder import Ladder
 from parity.compare.outcome import Outcome
-from parity.compare.tensors import Distance, Place, tensor_names
+from parity.compare.tensors import Distance, Place
+from parity.compare.verdict import ONE_STEP, Verdict
 from parity.launch.processes import ROOT
 from parity.report.columns import meanings
 from parity.report.figures import throughput
 from parity.report.html import report_html
+from parity.report.mismatch import cause_lines, mismatch_story
 from parity.report.save import save_report
-from parity.report.values import (
-    cause_lines,
-    mismatch_story,
-    notes,
-    report_values,
-    rung_table,
-    training_table,
-    wrong_table,
-)
+from parity.report.tables import rung_table, training_table, wrong_table
+from parity.report.text import notes
+from parity.report.values import report_values
+from parity.trace.contents import tensor_names
 from parity.trace.side import Side
 
 TENSOR = "gradient/lstm_0/bias"
@@ -232,7 +229,7 @@ def test_every_column_is_explained(reports):
         changed["sides"]["paddle-2"][key] = other
         values.append(changed)
     names = {name for each in values for name in rung_table(each)[1]}
-    assert len(names) == 14
+    assert len(names) == 17
     full = {"bleu": {"score": 20.0}, "exact_answers": 0.5}
     trained = {label: summary | full for label, summary in trainings().items()}
     names |= set(training_table({"trainings": trained})[1])

@@ -87,13 +87,17 @@ def test_what_is_no_pictures_name_is_refused(tmp_path, name):
     path = tmp_path / name
     with pytest.raises(UsageError) as caught:
         save_figure(new_figure(1, 1), path)
-    assert str(caught.value) == (f"{path}: no picture's name; allowed endings: pdf, png, svg")
+    assert str(caught.value) == (
+        f"{path}: not the name of a picture; allowed endings: pdf, png, svg"
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_is_no_picture(tmp_path):
     (tmp_path / "a.png").mkdir()
-    with pytest.raises(UsageError, match=r"a\.png: is a folder; allowed: a picture's name"):
+    with pytest.raises(
+        UsageError, match=r"a\.png: is a folder; allowed: the name of a picture"
+    ):
         check_picture(tmp_path / "a.png")
 
 

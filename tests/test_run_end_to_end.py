@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from parity.cli.command_line import main
 from parity.commands.commands import parity
 from parity.launch.processes import ROOT
-from parity.trace.trace import sha256, step_file
+from parity.trace.folder import sha256, step_file
 
 RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]
 

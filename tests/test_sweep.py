@@ -11,12 +11,13 @@ from conftest import FRAMEWORKS, assert_one_line, start
 from parity.base.errors import UsageError
 from parity.cli.options import SweepOptions
 from parity.compare.ladder import Ladder, climb
-from parity.compare.tensors import compare_step
+from parity.compare.steps import compare_step
 from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.sweep.random_runs import draw
 from parity.sweep.sweep import attempt, sweep
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
-from parity.trace.trace import Trace, rung_of
 
 SEED = 1
 # Quick runs of both networks in both precisions. In run 4 rounding is amplified within a step,

@@ -305,7 +305,7 @@ def test_a_damaged_newest_is_passed_over_loudly(tmp_path):
     notes = []
     assert newest_checkpoint(tmp_path, notes).step == 1
     (note,) = notes
-    assert note.startswith(f"passed over a checkpoint: {newest}: not a whole safetensors file")
+    assert note.startswith(f"skipped a checkpoint: {newest}: not a whole safetensors file")
 
 
 def test_none_whole_is_an_error_and_none_at_all_is_none(tmp_path):
@@ -313,7 +313,7 @@ def test_none_whole_is_an_error_and_none_at_all_is_none(tmp_path):
     assert newest_checkpoint(tmp_path, []) is None
     for step in (1, 2):
         save_checkpoint(tmp_path, checkpoint(step)).write_bytes(b"")
-    with pytest.raises(UsageError, match="none of 2 checkpoints is whole; passed over"):
+    with pytest.raises(UsageError, match="none of 2 checkpoints is whole; skipped"):
         newest_checkpoint(tmp_path, [])
 
 

@@ -120,6 +120,8 @@ def test_summaries_tell_what_ran(runs):
             "resident_memory",
             "product_flops_per_second",
             "versions",
+            "strategy",
+            "kernels",
         }
         assert summary["versions"][name]
         (peak,) = summary["peak_memory"]
@@ -129,6 +131,8 @@ def test_summaries_tell_what_ran(runs):
         assert (summary["resident_memory"], summary["product_flops_per_second"]) == ({}, None)
         assert (summary["bleu"], summary["exact_answers"]) == (None, None)  # it writes no text
         assert (summary["framework"], summary["replicas"]) == (name, 3)
+        assert summary["strategy"] in {"parallel-executor", "towers"}
+        assert summary["kernels"] == "fast"
         assert (summary["dtype"], summary["steps"]) == ("float64", 4)
         assert summary["best_perplexity"] == {"valid": None, "test": None}
 

@@ -22,7 +22,7 @@ from parity.cli.options import TrainOptions
 from parity.compare.ladder import climb
 from parity.spec.batch_io import StepInputs, StepResult, check_finite
 from parity.spec.spec import learning_rate
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.training.evaluate import perplexity
 from parity.training.loop import check_rows, run_training
@@ -247,7 +247,7 @@ def test_resuming_after_damage_falls_back_loudly_and_ends_the_same(tmp_path, cap
     capsys.readouterr()
     rest, _ = train(tmp_path / "cut", resume="")
     said = capsys.readouterr().err
-    assert f"passed over a checkpoint: {newest}: damaged" in said
+    assert f"skipped a checkpoint: {newest}: damaged" in said
     assert "resumed at step 5" in said
     np.testing.assert_array_equal(rest.losses, whole.losses[5:])
 

@@ -97,7 +97,7 @@ def test_a_damaged_table_is_refused_by_its_line(tmp_path, content):
 def test_what_is_no_text_is_refused(tmp_path):
     path = tmp_path / "losses.csv"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="not a table of losses: this is no text"):
+    with pytest.raises(UsageError, match="not a table of losses: this is not text"):
         read_losses(path)
 
 
@@ -156,7 +156,7 @@ def test_the_command_writes_the_picture(two_runs, capsys, runs):
         (
             ["a"],
             "new/l.txt",
-            "{0}/new/l.txt: no picture's name; allowed endings: pdf, png, svg",
+            "{0}/new/l.txt: not the name of a picture; allowed endings: pdf, png, svg",
         ),
         (["a", "no"], "l.png", "{0}/no/losses.csv: cannot be read: No such file or directory"),
         (["empty"], "l.png", "{0}/empty/losses.csv: holds no step"),

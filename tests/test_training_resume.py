@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, wait_for
 
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint
 
 BROKEN_OFF = 3  # of 7 steps, in the middle of an epoch of the stream
@@ -147,5 +147,5 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(framework, text, cache, tmp_
     newest.write_bytes(content)
     status, _, said = framework.train(*flags(**given, steps=5, resume=True)).wait()
     assert status == 0, said
-    assert "passed over a checkpoint" in said
+    assert "skipped a checkpoint" in said
     assert "resumed at step 2" in said

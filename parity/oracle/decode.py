@@ -8,7 +8,9 @@ from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 from parity.decoding.hypotheses import Hypotheses, Hypothesis
 from parity.decoding.length_penalty import length_penalty_of
 from parity.decoding.model import DecoderState, DecodingModel
-from parity.oracle.layers import NUM_STATES, Memory, log_softmax
+from parity.oracle.attention import Memory
+from parity.oracle.layers import log_softmax
+from parity.oracle.recurrent import NUM_STATES
 from parity.oracle.seq2seq import decoder_step, encode, forward
 from parity.spec.networks.seq2seq import Seq2seqSpec
 

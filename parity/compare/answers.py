@@ -1,11 +1,9 @@
-"""The decode rung: what a side's greedy and beam search wrote, held against the oracle's.
+"""The answers that a side decoded, compared with the oracle's.
 
-After the last recorded step a side decodes some sentences with the weights it has then. The
-oracle decodes the same sentences in float64 from the weights that the side recorded. Tokens
-must be equal, one by one, and scores within the tolerance. One thing excuses other tokens: a
-tie. Where the oracle's own search decided by less than rounding can move, the side may have
-decided the other way; the report then shows both scores. The side's own score must still be
-what the oracle gives to the side's own tokens.
+Tokens must be equal, one by one, and scores within the tolerance. There is one exception: a
+tie. Where the oracle's own search decided by less than rounding can change, a side may have
+decided the other way; the report then shows both scores. The side's score must still be the one
+that the oracle gives to the side's tokens.
 """
 
 import math
@@ -17,32 +15,29 @@ import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.special_tokens import PAIR_EOS_ID
-from parity.compare.tensors import DECODED, SEARCHES, Distance, Mismatch, Place
-from parity.decoding.beam import beam_search
-from parity.decoding.greedy import greedy_search
-from parity.decoding.hypotheses import Hypotheses
+from parity.compare.tensors import Distance, Mismatch, Place
 from parity.decoding.length_penalty import length_penalty_of
-from parity.decoding.model import DecodingModel
 from parity.oracle.decode import OracleModel, rescore
+from parity.trace.decoded import DECODED, SEARCHES
 from parity.trace.tolerances import Tolerance
 
 Arrays = Mapping[str, np.ndarray]
 
 _LEAST_SCORE = 0.1  # nats
 
-# Gives the scores that a side's hypotheses should have: of a search, and a sentence in it.
+# (search, number of the sentence) -> the scores that a side's hypotheses should have.
 Rescore = Callable[[str, int], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Tie:
-    """A sentence that a side decoded in another way, by less than rounding decides.
+    """A sentence that a side decoded differently, where rounding can decide either way.
 
     Attributes:
-      side: which.
-      place: the first token that differs, or the first `<eos>` that only one has.
-      scores: of the hypotheses there: the side's and the oracle's, in nats; -inf for none.
-      margin: by how little the oracle's search decided.
+      side: the label of the side.
+      place: the first token that differs, or the first `<eos>` that only one of them has.
+      scores: the scores of the side's and of the oracle's hypothesis, in nats; -inf for none.
+      margin: the difference by which the oracle's search decided, in nats.
     """
 
     side: str
@@ -67,74 +62,17 @@ class Tie:
         }
 
 
-def decode(
-    model: DecodingModel,
-    source: np.ndarray,
-    source_lengths: np.ndarray,
-    beam: int,
-    length_penalty: float,
-    most: int,
-) -> tuple[list[Hypotheses], list[Hypotheses]]:
-    """Return what greedy and beam search write.
-
-    Args:
-      source: int64 [sentences, source_time].
-      source_lengths: int64 [sentences].
-      most: tokens produced at most, `<eos>` included.
-    """
-    return (
-        greedy_search(model, source, source_lengths, most),
-        beam_search(model, source, source_lengths, beam, length_penalty, most),
-    )
-
-
-def decode_tensors(
-    source: np.ndarray,
-    source_lengths: np.ndarray,
-    found: tuple[list[Hypotheses], list[Hypotheses]],
-    beam: int,
-    length_penalty: float,
-    most: int,
-) -> dict[str, np.ndarray]:
-    """Return what a trace records: name -> array.
-
-    Greedy search has one hypothesis a sentence, beam search `beam`; tokens are
-    [sentences, hypotheses, most], -1 where nothing was written; `<eos>` is not in them, and
-    finished [sentences, hypotheses] says whether it ended them. Scores, in nats, are -inf
-    where a search found fewer hypotheses.
-    """
-    tensors = {
-        "decode/source": source,
-        "decode/source_lengths": source_lengths,
-        "decode/settings": np.array([beam, length_penalty, most], np.float64),
-    }
-    for kind, sentences, width in zip(SEARCHES, found, (1, beam), strict=True):
-        shape = len(sentences), width
-        tokens = np.full((*shape, most), -1, np.int64)
-        finished, scores = np.zeros(shape, bool), np.full(shape, -np.inf)
-        for row, hypotheses in enumerate(sentences):
-            for rank, hypothesis in enumerate(hypotheses.ranked):
-                tokens[row, rank, : len(hypothesis.tokens)] = hypothesis.tokens
-                finished[row, rank] = hypothesis.finished
-                scores[row, rank] = hypothesis.score
-        tensors |= {
-            f"decode/{kind}_tokens": tokens,
-            f"decode/{kind}_finished": finished,
-            f"decode/{kind}_scores": scores,
-        }
-    return tensors
-
-
 def check_decoded(recorded: Arrays, first: Arrays, side: str, step: int, words: int) -> None:
-    """See that what a side decoded can be compared with what the first side did.
+    """Check that what a side decoded can be compared with what the first side decoded.
 
     Args:
-      recorded, first: of `decode_tensors`.
-      words: size of the source vocabulary.
+      recorded, first: what the side and the first side recorded.
+      words: the size of the source vocabulary.
 
     Raises:
-      UsageError: if something is missing, or the sides decoded other sentences or otherwise.
-      NumericFailure: for a hypothesis whose score is no finite number.
+      UsageError: if a tensor is missing, or the sides decoded other sentences or with other
+        settings.
+      NumericFailure: for a hypothesis whose score is not a finite number.
     """
     where = f"{side}, step {step}"
     for name in DECODED:
@@ -158,8 +96,8 @@ def check_decoded(recorded: Arrays, first: Arrays, side: str, step: int, words: 
     for kind in SEARCHES:
         tokens, finished, scores = _parts(recorded, kind)
         if tokens.shape[:2] != finished.shape or scores.shape != finished.shape:
-            continue  # not as the search has them: a mismatch
-        # without a hypothesis there is neither a token nor an end, and -inf for a score
+            continue  # not the shapes of a search: a mismatch
+        # where there is no hypothesis, there is no token and no `<eos>`, and the score is -inf
         bad = np.where(_written(tokens, finished), ~np.isfinite(scores), ~np.isneginf(scores))
         if bad.any():
             index = tuple(map(int, np.argwhere(bad)[0]))
@@ -167,17 +105,17 @@ def check_decoded(recorded: Arrays, first: Arrays, side: str, step: int, words: 
             raise NumericFailure(f"{side}: {scores[index]} in {place}")
 
 
-def own_scores(model: OracleModel, recorded: Arrays, vocabulary: int) -> Rescore:
-    """Return a function that scores what a side wrote: of a search and a sentence in it.
+def score_recorded(model: OracleModel, recorded: Arrays, vocabulary: int) -> Rescore:
+    """Return a function that scores the hypotheses that a side recorded.
 
     Args:
       model: the oracle with the side's weights.
-      recorded: of `decode_tensors`.
-      vocabulary: tokens that there are.
+      recorded: what the side recorded of decoding.
+      vocabulary: the number of target tokens.
 
     Returns:
-      Of search and sentence: float64 [hypotheses], -inf where there is none, NaN for one that
-      holds what no search writes.
+      (search, number of the sentence) -> float64 [hypotheses], -inf where there is none, NaN
+      for one that no search can produce.
     """
     _, alpha, _ = recorded["decode/settings"].tolist()
 
@@ -224,14 +162,15 @@ def compare_decoded(
     rescored: Rescore | None = None,
     least: float = 0.0,
 ) -> tuple[Distance, Mismatch | None, list[Tie]]:
-    """Hold what a side decoded against what was expected.
+    """Compare what a side decoded with what was expected.
 
     Args:
-      recorded, expected: of `decode_tensors`.
-      margins: search -> per sentence, by how little the expected search decided, in nats.
-      tolerance: of scores, and of margins that are ties.
-      rescored: gives the scores that the recorded hypotheses of a tie should have.
-      least: what a score may differ by in any case, in nats.
+      recorded, expected: decoded sentences as a trace records them.
+      margins: search -> for each sentence, the difference by which the expected search decided,
+        in nats.
+      tolerance: how much scores may differ; a smaller margin is a tie.
+      rescored: returns the scores that the recorded hypotheses of a tie should have.
+      least: a difference that is allowed in every score, in nats.
 
     Returns:
       The worst distance of scores, the first mismatch, and the ties.
@@ -279,14 +218,14 @@ def _parts(recorded: Arrays, kind: str) -> list[np.ndarray]:
 
 
 def _written(tokens: np.ndarray, finished: np.ndarray) -> np.ndarray:
-    """Return where there is a hypothesis, [..., hypotheses]."""
+    """Return which hypotheses exist, [..., hypotheses]."""
     written: np.ndarray = finished | (tokens >= 0).any(axis=-1)
     return written
 
 
 def _allowed(tolerance: Tolerance, scores: np.ndarray, least: float) -> np.ndarray:
-    # A log probability near zero is what logits differ by, and no more exact than they are:
-    # seen 1.3e-8 off in float32 where it was -2.3e-6. Held to as much as one of 0.1 is.
+    # A log probability near zero is a difference of logits, and no more exact than they are:
+    # seen 1.3e-8 off in float32 where it was -2.3e-6. It may differ by as much as one of 0.1.
     magnitude = np.maximum(np.where(np.isfinite(scores), np.abs(scores), 0.0), _LEAST_SCORE)
     allowed: np.ndarray = np.maximum(tolerance.allowed(magnitude, magnitude), least)
     return allowed
@@ -300,25 +239,25 @@ def _compare_scores(
     tolerance: Tolerance,
     least: float,
 ) -> tuple[Distance, Mismatch | None]:
-    """Compare a sentence's scores, [hypotheses]."""
+    """Compare the scores of one sentence, [hypotheses]."""
     allowed = _allowed(tolerance, expected, least)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(scores - expected)
-    apart = np.where(scores == expected, 0.0, apart)  # two of -inf, too
-    used = apart / np.maximum(allowed, np.finfo(np.float64).tiny)
-    rank = int(np.argmax(used))  # a NaN is the greatest
+        difference = np.abs(scores - expected)
+    difference = np.where(scores == expected, 0.0, difference)  # also where both are -inf
+    used = difference / np.maximum(allowed, np.finfo(np.float64).tiny)
+    rank = int(np.argmax(used))  # NaN counts as the largest
     place = Place(sentence.step, sentence.tensor, (*sentence.index, rank))
     if not used[rank] <= 1:
         values = dict(zip(sides, (float(scores[rank]), float(expected[rank])), strict=True))
         count = int(np.count_nonzero(~(used <= 1)))
         problem = ""
-        if not math.isfinite(apart[rank]):
+        if not math.isfinite(difference[rank]):
             problem, values = f"{_where(place)}: scores {_against(values.values())}", {}
         return Distance(), Mismatch(
             sides, place, values, float(allowed[rank]), count, used.size, problem
         )
     scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
-    absolute = float(apart[rank])
+    absolute = float(difference[rank])
     relative = absolute / scale if scale else 0.0
     return Distance(absolute, relative, place, float(used[rank])), None
 

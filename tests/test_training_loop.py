@@ -502,7 +502,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, "tests")
-from test_training import train
+from test_training_loop import train
 def slow(strategy, step):
     print(step, flush=True)
     time.sleep(30)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS, flags
 from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_trace
-from test_seq2seq import TINY as TINY_PAIRS
+from test_networks_seq2seq import TINY as TINY_PAIRS
 
 from parity.base.errors import UsageError
 from parity.compare.ladder import Ladder, climb

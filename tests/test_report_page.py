@@ -567,7 +567,7 @@ def test_without_a_browser_one_line_says_how_to_get_it(tmp_path, required):
     command = [
         "-m",
         "pytest",
-        "tests/test_html.py",
+        "tests/test_report_page.py",
         "--collect-only",
         "-q",
         f"--override-ini=cache_dir={tmp_path}",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conftest import assert_one_line
-from test_training import train
+from test_training_loop import train
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main

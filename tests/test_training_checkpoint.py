@@ -475,7 +475,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from test_checkpoint import checkpoint
+from test_training_checkpoint import checkpoint
 from parity.training.checkpoint import save_checkpoint
 from parity.base.errors import UsageError
 folder = Path(sys.argv[1])
@@ -509,7 +509,7 @@ SAVING = """
 import sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from test_checkpoint import checkpoint
+from test_training_checkpoint import checkpoint
 from parity.training.checkpoint import save_checkpoint
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 for step in range(first, first + 100_000):

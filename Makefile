@@ -27,7 +27,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := out/cache/hypothesis
 help:
 	@cat <<-'END'
 	make parity  set up, train in both frameworks on the embedded corpus, compare
-	make test    set up, then formatting, lint, types and the tests
+	make test    set up, then formatting, lint, types, documentation and the tests
 	make hunt    set up, plant every fault of the catalogue in either side's code, and record
 	             that all were found (half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
@@ -55,7 +55,8 @@ test: setup
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m mypy parity data
-	$(VENV_PYTHON) -m pytest $(PYTEST_FLAGS)
+	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet --site-dir out/site
+	$(VENV_PYTHON) -m pytest --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
 
 # Every fault, in both sides, precisions and kinds of kernel. What was found is recorded with a
 # digest of the sources, parity/faults/last_hunt.json; .ci/run hunts again when they change.

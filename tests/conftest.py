@@ -1,7 +1,10 @@
-"""Real trainings on small texts, each run once in a session and shared by the tests.
+"""Real trainings on small texts; each is run once per session and shared by the tests.
 
-A framework is imported once, in a process that forks one for every training: see
+Each framework is imported once per session, by a process that forks one for every training: see
 parity/launch/fork_server.py. Tests of starting and stopping start `train.py` themselves.
+
+With pytest-xdist every worker is a session. Tests are handed out in the order of the files, so
+that those that share a training mostly run in one worker.
 """
 
 import json
@@ -16,6 +19,7 @@ from pathlib import Path
 import browser
 import pytest
 
+from parity.base.cores import usable_cores
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import FOLDERS, ROOT
 from parity.trace.trace import Trace
@@ -43,9 +47,20 @@ STEPS = 7  # over the end of an epoch
 _LEFT_OUT = pytest.StashKey[int]()
 
 
+_MOST_WORKERS = 4  # each holds both frameworks, and may hold a browser: about 2 GB
+
+
 def pytest_configure(config):
-    """Name the marker of the tests that need a browser."""
+    """Name the marker of tests in a browser, and let Ctrl-C reach the processes of tests."""
     config.addinivalue_line("markers", "browser: needs Chromium")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # a shell has started pytest in the background; processes would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Return how many workers `-n auto` stands for: one per core that may be used."""
+    return min(usable_cores(), _MOST_WORKERS)
 
 
 def pytest_collection_modifyitems(config, items):

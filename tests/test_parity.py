@@ -13,6 +13,8 @@ import pytest
 from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, start, wait_for
 from safetensors.numpy import load_file, save_file
 
+from parity.cli.command_line import main
+from parity.commands.commands import parity
 from parity.launch.processes import ROOT
 from parity.trace.trace import sha256, step_file
 
@@ -174,9 +176,8 @@ def test_isolated_the_wrong_layers_alone_are_listed(swapped, text, cache, tmp_pa
         "activation_gradient/lstm_0/hidden",
         *(f"gradient/{layer}/{kernel}" for layer in layers for kernel in kernels),
     ]
-    assert {side for each in run["isolated"]["wrong"] for side in each["sides"]} == {
-        "tensorflow-1"
-    }
+    pairs = [pair for each in run["isolated"]["wrong"] for pair in each["pairs"]]
+    assert {pair["a"] for pair in pairs} == {"tensorflow-1"}
     assert f"the other {run['isolated']['in_order']} are in order on all sides" in said
     assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
 
@@ -235,8 +236,16 @@ def test_an_interpreter_that_is_not_there_is_named(text, cache, tmp_path):
     assert "/nowhere/python: cannot be started" in assert_one_line(status, errors)
 
 
-def compare(*arguments) -> tuple[int, str, str]:
-    return finish(start(["-m", "parity", "compare", *arguments]))
+@pytest.fixture
+def compare(capsys):
+    """Return a function that compares two traces, in this process, as the command does."""
+
+    def run(*arguments) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main(parity, ["compare", *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture
@@ -262,7 +271,8 @@ def rewrite(folder: Path, step: int, change) -> None:
 
 def test_compare_finds_recorded_runs_equal(recorded, tmp_path):
     file = tmp_path / "reports" / "compare.json"
-    status, said, errors = compare(*recorded.values(), f"--json={file}")
+    command = ["-m", "parity", "compare", *recorded.values(), f"--json={file}"]
+    status, said, errors = finish(start(command))
     assert (status, errors) == (0, "")
     assert "verdict: match" in said
     report = json.loads(file.read_text())
@@ -271,7 +281,7 @@ def test_compare_finds_recorded_runs_equal(recorded, tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["compare.json"]
 
 
-def test_compare_finds_a_planted_element(recorded, tmp_path):
+def test_compare_finds_a_planted_element(compare, recorded, tmp_path):
     def plant(tensors):
         tensors["gradient/lstm_1/bias"][3] += 1e-6
 
@@ -344,22 +354,24 @@ DAMAGES = {
 }
 
 
-def test_compare_refuses_what_is_damaged_or_of_another_run(recorded, run_both, tmp_path):
-    processes = {}
-    for number, (damage, expected) in enumerate(DAMAGES.items()):
-        copy = Path(shutil.copytree(recorded["tensorflow"], tmp_path / str(number)))
-        damage(copy)
-        processes[expected] = start(["-m", "parity", "compare", recorded["paddle"], copy])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[1:])
+def test_compare_refuses_what_is_damaged(compare, recorded, damage):
+    status, part = DAMAGES[damage]
+    damage(recorded["tensorflow"])
+    ended, _, errors = compare(*recorded.values())
+    assert part in assert_one_line(ended, errors, status)
+
+
+def test_compare_refuses_another_run_and_what_is_no_trace(
+    compare, recorded, run_both, tmp_path
+):
     other = run_both(replicas=2, batching="stream", optimizer="adam", seed=2)["tensorflow"]
-    processes[2, "spec differs: seed 1 against 2"] = start(
-        ["-m", "parity", "compare", recorded["paddle"], other.folder]
-    )
-    processes[2, "nowhere: no trace.json here"] = start(
-        ["-m", "parity", "compare", recorded["paddle"], tmp_path / "nowhere"]
-    )
-    for (status, part), process in processes.items():
-        ended, _, errors = finish(process)
-        assert part in assert_one_line(ended, errors, status)
+    for folder, part in (
+        (other.folder, "spec differs: seed 1 against 2"),
+        (tmp_path / "nowhere", "nowhere: no trace.json here"),
+    ):
+        ended, _, errors = compare(recorded["paddle"], folder)
+        assert part in assert_one_line(ended, errors)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

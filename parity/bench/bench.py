@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from parity.base.cores import usable_cores
 from parity.base.errors import Mismatch
 from parity.base.files import make_folder, write_whole
+from parity.base.machine import measured_here
 from parity.base.progress import Counter
 from parity.bench.cases import Case, cases_of, check_installed
 from parity.bench.page import bench_html
@@ -121,7 +122,7 @@ def _values(
         "checked_steps": _CHECKED if options.check else 0,
         "losses_apart": check_losses(found.losses, cases),
         "threads": options.threads,
-        "cores": usable_cores(),
+        **measured_here(),
         "steps": options.steps,
         "rounds": options.rounds,
         "readings": readings,

@@ -1,4 +1,8 @@
-"""The commands of `python -m parity`."""
+"""The commands of `parity`, also `python -m parity`.
+
+A command that trains imports what it runs when it is called: that may need packages which an
+installed wheel, with its core dependencies alone, does not have.
+"""
 
 import dataclasses
 import shlex
@@ -14,9 +18,7 @@ import click
 from parity import __version__
 from parity.base.errors import Interrupted, UsageError
 from parity.base.files import make_folder, write_whole
-from parity.bench.bench import bench
-from parity.bench.profile import profile, profile_text
-from parity.bench.text import bench_text
+from parity.base.machine import measured_here
 from parity.cli.command_line import command_options, spec_from, spec_options, take
 from parity.cli.options import (
     BenchOptions,
@@ -26,10 +28,6 @@ from parity.cli.options import (
     SweepOptions,
 )
 from parity.commands import doctor as doctor_checks
-from parity.faults.finding import SIGNATURES, findings_text, findings_values, save_signatures
-from parity.faults.hunt import hunt
-from parity.faults.last_hunt import check_full, digest, must_hunt, record_hunt
-from parity.faults.listing import catalogue_text, fault_text
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
@@ -37,10 +35,7 @@ from parity.report.html import report_html
 from parity.report.loss_curves import plot_losses
 from parity.report.save import save_report, save_values
 from parity.report.values import report_text, report_values
-from parity.run.run import run
 from parity.spec.networks import NETWORKS
-from parity.sweep.distances import sweep_text, sweep_values
-from parity.sweep.sweep import sweep
 from parity.trace.trace import Trace
 
 _MATCH, _MISMATCH = 0, 1
@@ -61,6 +56,8 @@ def parity() -> None:
 def run_command(**values: Any) -> int:
     """Train both sides beside the oracle, and compare every tensor of every step."""
     require_checkout("run")
+    from parity.run.run import run
+
     options = take(RunOptions, values)
     spec = spec_from(options.network, options.preset, values)
     with terminated():
@@ -123,6 +120,9 @@ def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
 def bench_command(**values: Any) -> int:
     """Time both sides in turn: real tokens/s, and what more replicas gain."""
     require_checkout("bench")
+    from parity.bench.bench import bench
+    from parity.bench.text import bench_text
+
     options = take(BenchOptions, values)
     names = (options.preset,) if options.preset else _benchmarks(options.network)
     specs = {name: spec_from(options.network, name, values) for name in names}
@@ -144,6 +144,8 @@ def bench_command(**values: Any) -> int:
 def profile_command(**values: Any) -> int:
     """See where the time of a step goes on each side, by its framework's own profiler."""
     require_checkout("profile")
+    from parity.bench.profile import profile, profile_text
+
     options = take(ProfileOptions, values)
     name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
@@ -163,9 +165,20 @@ def faults_command(**values: Any) -> int:
     options = take(FaultOptions, values)
     if not options.list_only:  # a list needs neither: it is of the catalogue alone
         require_checkout("faults", trains=options.show is None)
+    from parity.faults.listing import catalogue_text, fault_text
+
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    from parity.faults.finding import (
+        SIGNATURES,
+        findings_text,
+        findings_values,
+        save_signatures,
+    )
+    from parity.faults.hunt import hunt
+    from parity.faults.last_hunt import check_full, digest, must_hunt, record_hunt
+
     if options.record:
         check_full(options)
     if options.unless_recorded:
@@ -176,7 +189,7 @@ def faults_command(**values: Any) -> int:
     before = digest()
     with terminated():
         findings = hunt(options)
-    text, found = findings_text(findings), findings_values(findings)
+    text, found = findings_text(findings), findings_values(findings) | _measured()
     write_whole(options.out / "faults.txt", text.encode() + b"\n")
     for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
         save_values(found, path)
@@ -194,10 +207,13 @@ def faults_command(**values: Any) -> int:
 def sweep_command(**values: Any) -> int:
     """Run random valid specs on both sides, and see that nothing is found where nothing is."""
     require_checkout("sweep")
+    from parity.sweep.distances import sweep_text, sweep_values
+    from parity.sweep.sweep import sweep
+
     options = take(SweepOptions, values)
     with terminated():
         swept = sweep(options)
-    text, found = sweep_text(swept), sweep_values(swept)
+    text, found = sweep_text(swept), sweep_values(swept) | _measured()
     write_whole(options.out / "sweep.txt", text.encode() + b"\n")
     for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
         save_values(found, path)
@@ -245,6 +261,11 @@ def terminated() -> Iterator[None]:
 def _benchmarks(network: str) -> tuple[str, ...]:
     """Return the presets to time by default; of an unknown network, any name will do."""
     return NETWORKS[network].benchmarks if network in NETWORKS else ("bench",)
+
+
+def _measured() -> dict[str, Any]:
+    """Return where and by which command figures were measured."""
+    return {**measured_here(), "command": _command()}
 
 
 def _command() -> str:

@@ -8,10 +8,11 @@ _MEANINGS = {
     # of the table of rungs
     "precision": "The floating-point type that both sides trained in.",
     "rung": "The stage of a training step.",
-    "(.+ )?absolute": (
-        "The largest |a - b| of any element, a and b being the two sides at the same number "
-        "of replicas."
+    "(.+) absolute": (
+        "The largest |a - b| of any element, a and b being two sides that differ in nothing "
+        "but the framework."
     ),
+    "absolute": "The largest |a - b| of any element, a and b being the two sides.",
     "(.+ )?relative": (
         "The same, divided by the largest magnitude in the element's tensor. All columns of "
         "distances from here on are relative in this way."

@@ -186,7 +186,11 @@ def throughput(
             name=plain(name),
             marker={
                 "color": colour(framework, i),
-                "pattern": {"shape": _HATCHINGS[drawn[framework] % len(_HATCHINGS)]},
+                "pattern": {
+                    "shape": _HATCHINGS[drawn[framework] % len(_HATCHINGS)],
+                    "fillmode": "overlay",  # or the gain in the bar could not be read
+                    "solidity": 0.15,
+                },
             },
             text=[f"×{gain:.2f}" for gain in gains],
             textposition="inside",

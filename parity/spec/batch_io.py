@@ -1,4 +1,4 @@
-"""The arrays that one training step reads and returns, the same for all sides and the oracle."""
+"""The arrays that one training step reads and returns, for both sides and the oracle alike."""
 
 import math
 from collections.abc import Mapping, Sequence

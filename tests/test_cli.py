@@ -13,10 +13,11 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.fields import flag
-from parity.cli.command_line import command_options, main, spec_from, spec_options, take
+from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
 from parity.cli.options import RunOptions, TrainOptions
 from parity.commands.commands import parity
 from parity.launch.processes import FOLDERS, ROOT, spec_flags
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.presets import preset
 from parity.spec.spec import TrainSpec
@@ -47,7 +48,8 @@ def test_both_trainers_have_the_same_flags(helps):
     texts = {}
     for name, done in helps.items():
         assert done.returncode == 0
-        texts[name] = done.stdout.replace("tf_impl", "paddle_impl").replace(name, "FRAMEWORK")
+        titled = done.stdout.replace(FRAMEWORKS[name].title, "FRAMEWORK", 1)
+        texts[name] = titled.replace("tf_impl", "paddle_impl").replace(name, "FRAMEWORK")
     assert texts["paddle"] == texts["tensorflow"]
 
 
@@ -66,6 +68,25 @@ def flags_of(field, options):
     return {name, f"--no-{name[2:]}"} if paired else {name}
 
 
+def test_the_help_says_a_default_of_several_values_as_a_user_types_it():
+    text = " ".join(run("-m", "parity", "run", "--help").stdout.split())
+    assert "(at least 1) [default: 1,2] --" in text
+    assert "(float64, float32) [default: float64,float32] --" in text
+    assert "[default: ()]" not in text
+
+
+def test_the_help_says_which_values_are_allowed(helps):
+    text = " ".join(helps["paddle"].stdout.split())
+    for allowed in (
+        "--keep FLOAT probability that dropout keeps a unit; 1 means no dropout "
+        "(above 0, at most 1) --",
+        "--cell TEXT recurrent cell (lstm, gru) --",
+        "--decode INTEGER seq2seq, with --trace: number of test sentences to decode after the "
+        "last step (at least 0) [default: 8]",
+    ):
+        assert allowed in text
+
+
 @pytest.mark.parametrize("framework", list(TRAINERS))
 def test_no_flag_is_there_twice(helps, framework):
     lines = helps[framework].stdout.splitlines()
@@ -81,7 +102,7 @@ def parsed(*words):
     @command_options(TrainOptions)
     @spec_options()
     def command(**values):
-        options = take(TrainOptions, values)
+        options = take_options(TrainOptions, values)
         found.append((spec_from(options.network, options.preset, values), options))
         return 0
 
@@ -151,7 +172,7 @@ def test_flags_of_another_network_are_refused(capsys, network, field):
         out, errors = capsys.readouterr()
         assert out == ""
         assert errors == (
-            f"error: {flag(field.name)} is no flag of --network {network}; "
+            f"error: {flag(field.name)} is not a flag of --network {network}; "
             f"allowed with --network {has_it}\n"
         )
 
@@ -237,11 +258,12 @@ def test_every_switch_of_the_specs_is_tested():
         ),
         (
             ["--network", "seq2seq", "--batching", "stream"],
-            "--batching is no flag of --network seq2seq; allowed with --network language-model",
+            "--batching is not a flag of --network seq2seq; "
+            "allowed with --network language-model",
         ),
         (
             ["--no-hmm"],
-            "--hmm is no flag of --network language-model; allowed with --network seq2seq",
+            "--hmm is not a flag of --network language-model; allowed with --network seq2seq",
         ),
         (["--network", "seq2seq", "--cell", "rnn"], "--cell is 'rnn'; allowed: lstm, gru"),
         (
@@ -267,7 +289,7 @@ def test_bad_flags_are_one_line_and_exit_2(capsys, words, said):
 def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
     for words, said in (
         (["--hidden-size", "0"], "--hidden-size is 0"),
-        (["--cell", "gru"], "--cell is no flag of --network language-model"),
+        (["--cell", "gru"], "--cell is not a flag of --network language-model"),
         (["--data", tmp_path / "none"], str(tmp_path / "none")),
     ):
         done = run(script, *words, "--cache", tmp_path / "cache", "--out", tmp_path / "out")
@@ -285,14 +307,20 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
     ("words", "said"),
     [
         (["run", "--replicas", "1,1"], "--replicas is (1, 1); allowed: each value once"),
-        (["run", "--replicas", "1,x"], "--replicas is '1,x'; allowed: numbers with commas"),
+        (
+            ["run", "--replicas", "1,x"],
+            "--replicas is '1,x'; allowed: numbers separated by commas",
+        ),
         (["run", "--replicas", "0"], "--replicas is 0; allowed: >= 1"),
         (["run", "--dtype", "float64,half"], "--dtype is 'half'; allowed: float64, float32"),
         (["run", "--preset", "huge"], "--preset is 'huge'"),
         (["run", "--network", "gan"], "--network is 'gan'"),
         (["run", "--hidden-size", "-3"], "--hidden-size is -3; allowed: >= 1"),
-        (["run", "--no-hmm"], "--hmm is no flag of --network language-model"),
-        (["run", "--network", "seq2seq", "--time", "5"], "--time is no flag of --network seq2"),
+        (["run", "--no-hmm"], "--hmm is not a flag of --network language-model"),
+        (
+            ["run", "--network", "seq2seq", "--time", "5"],
+            "--time is not a flag of --network seq2",
+        ),
         (["run", "--keep-trace"], "--keep-trace"),
         (["walk"], "walk"),
         (["compare"], "TRACE_A"),

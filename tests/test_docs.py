@@ -15,7 +15,7 @@ import click
 import pytest
 
 from parity.bench.cases import Case
-from parity.cli.command_line import command_options, spec_from, spec_options, take
+from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.commands.commands import parity as parity_command
 from parity.examples import classifier
@@ -120,14 +120,14 @@ def check_script(script, words):
         return
     if script.endswith("/train.py"):
         values = parse(trainer(), words)
-        options = take(TrainOptions, values)
+        options = take_options(TrainOptions, values)
         spec_from(options.network, options.preset, values)
         folder = script.split("/")[0]
         framework = next(f for f in FRAMEWORKS.values() if f.folder == folder)
         if options.strategy != "mine":  # stands for a strategy of the reader's own
             framework.strategies.entry(options.strategy)
     elif script.endswith("/chat.py"):
-        take(ChatOptions, parse(chatter(), words))
+        take_options(ChatOptions, parse(chatter(), words))
     else:
         check_flags(ROOT / script, words)
 

@@ -159,7 +159,7 @@ def _unknown_network(folder, finished):
 
 
 def _flag_of_another_network(folder, finished):
-    return {"cell": "gru"}, ["--cell is no flag of --network language-model", "seq2seq"]
+    return {"cell": "gru"}, ["--cell is not a flag of --network language-model", "seq2seq"]
 
 
 def _preset_of_another_network(folder, finished):

@@ -1,4 +1,4 @@
-"""The command lines, made from the specs, so that both sides' flags cannot drift apart."""
+"""Command lines made from the specs, which keeps the flags of all sides the same."""
 
 import dataclasses
 import sys
@@ -15,17 +15,18 @@ from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
 from parity.base.plugins import load_plugins
 from parity.cli.options import ChatOptions, TrainOptions
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.presets import preset
 from parity.spec.spec import Spec
 from parity.spec.training import TrainSpec
 
 
-def fail(error: BaseException, *, debug: bool) -> int:
-    """Print one line for an error that a command raises on purpose, and return its status.
+def print_error(error: BaseException, *, debug: bool) -> int:
+    """Print an error that a command raised on purpose as one line, and return its exit status.
 
     Raises:
-      The error itself, if it is a defect of the project.
+      The error itself, if it has no exit status: it is then a defect of this project.
     """
     status = getattr(error, "exit_status", None)
     if status is None:
@@ -38,13 +39,13 @@ def fail(error: BaseException, *, debug: bool) -> int:
 
 
 def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status; bad use is one line on stderr.
+    """Run a command line and return its exit status; bad use prints one line on stderr.
 
-    A defect of the project keeps its traceback, and has the status DEFECT_STATUS.
+    A defect of this project prints its traceback and returns DEFECT_STATUS.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        # an int is a command's own status; with standalone mode off, click returns it
+        # without standalone mode, click returns what the command returned: its exit status
         return command.main(args=words, standalone_mode=False) or 0
     except click.exceptions.Abort:
         print("error: interrupted", file=sys.stderr)
@@ -58,18 +59,21 @@ def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
         message = " ".join(error.format_message().splitlines())
         print(f"error: {message}{where}", file=sys.stderr)
         return 2
-    except Exception as error:  # noqa: BLE001 - it is printed, with its traceback
+    except Exception as error:  # noqa: BLE001 - it is printed with its traceback
         if not hasattr(error, "exit_status"):
             traceback.print_exc()
             return DEFECT_STATUS
-        return fail(error, debug="--debug" in words)
+        return print_error(error, debug="--debug" in words)
 
 
 def spec_options(*left_out: str) -> Callable[[Callable], Callable]:
-    """Return a decorator that adds a flag for each field of the specs but those left out.
+    """Return a decorator that adds a flag for each field of the specs, except some fields.
 
-    The flags have no default: the preset has it. A field that several networks have is one
-    flag; that a flag is another network's is found when the spec is made.
+    The flags have no defaults, because the preset has them. A field that several networks have
+    is a single flag. Whether a flag belongs to the chosen network is checked by `spec_from`.
+
+    Args:
+      *left_out: names of the fields that get no flag.
     """
     classes = [
         TrainSpec,
@@ -87,17 +91,22 @@ def spec_options(*left_out: str) -> Callable[[Callable], Callable]:
 
 
 def command_options(cls: type) -> Callable[[Callable], Callable]:
-    """Return a decorator that adds a flag for each field of an options class."""
+    """Return a decorator that adds a flag, with its default, for each field of a class."""
     return lambda command: _options(cls, command, defaults=True)
 
 
-def take(cls: type, values: dict[str, Any]) -> Any:
-    """Make an options object of the flags that belong to it, and remove them from `values`."""
+def take_options(cls: type, values: dict[str, Any]) -> Any:
+    """Return an options object made of its fields in `values`, and remove them from there."""
     return cls(**{field.name: values.pop(field.name) for field in dataclasses.fields(cls)})
 
 
 def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
-    """Return the preset with the flags that were given in place of its values.
+    """Return a preset's spec, changed by the flags that were given.
+
+    Args:
+      network: the network's name.
+      preset_name: the preset's name.
+      values: field name -> the flag's value, or None if the flag was not given.
 
     Raises:
       UsageError: for an unknown network or preset, a flag that only another network has, or a
@@ -122,32 +131,33 @@ def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
                 )
             ]
             raise UsageError(
-                f"{flag(name)} is no flag of --network {network}; allowed with --network "
+                f"{flag(name)} is not a flag of --network {network}; allowed with --network "
                 f"{' or '.join(others)}"
             )
     return spec.replace(**given)
 
 
 def load_plugins_or_exit() -> None:
-    """Load what PARITY_PLUGINS names; on failure, exit with one line and status 2.
+    """Load the plug-ins that PARITY_PLUGINS names; on failure, print one line and exit with 2.
 
-    A command has the flags of a plug-in's network only if it is made after this.
+    Call this before a command is defined: only then does it have the flags of a plug-in's
+    network.
     """
     try:
         load_plugins()
     except UsageError as error:
-        sys.exit(fail(error, debug=False))
+        sys.exit(print_error(error, debug=False))
 
 
 def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -> None:
-    """Run a side's `train.py`: parse the flags, call `train`, exit with its status."""
+    """Run a framework's `train.py`: parse the flags, call `train`, and exit with its status."""
     load_plugins_or_exit()
 
-    @click.command(help=f"Train a network with {framework}.")
+    @click.command(help=f"Train a network with {FRAMEWORKS[framework].title}.")
     @command_options(TrainOptions)
     @spec_options()
     def command(**values: Any) -> int:
-        options = take(TrainOptions, values)
+        options = take_options(TrainOptions, values)
         train(spec_from(options.network, options.preset, values), options)
         return 0
 
@@ -155,13 +165,13 @@ def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -
 
 
 def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
-    """Run a side's `chat.py`: parse the flags, call `chat`, exit with its status."""
+    """Run a framework's `chat.py`: parse the flags, call `chat`, and exit with its status."""
     load_plugins_or_exit()
 
-    @click.command(help=f"Ask a trained network, run by {framework}.")
+    @click.command(help=f"Ask a trained network questions, with {FRAMEWORKS[framework].title}.")
     @command_options(ChatOptions)
     def command(**values: Any) -> int:
-        chat(take(ChatOptions, values))
+        chat(take_options(ChatOptions, values))
         return 0
 
     sys.exit(main(command))
@@ -174,8 +184,8 @@ def _options(
     for field in reversed(dataclasses.fields(cls)):
         if field.name in left_out:
             continue
-        kind = _plain(hints[field.name])
-        keywords: dict[str, Any] = {"help": field.metadata["help"]}
+        kind = _without_none(hints[field.name])
+        keywords: dict[str, Any] = {"help": field.metadata["help"] + _allowed_text(field)}
         names = [flag(field.name)]
         if defaults:
             keywords |= {"default": field.default, "show_default": field.default is not None}
@@ -186,38 +196,48 @@ def _options(
                 keywords["default"] = None
             keywords["is_flag"] = True
         elif typing.get_origin(kind) is tuple:
-            keywords["type"] = _Several(typing.get_args(kind)[0])
-            keywords["show_default"] = ",".join(map(str, field.default))
+            keywords["type"] = _CommaSeparated(typing.get_args(kind)[0])
+            # click would print a tuple with spaces, which no flag takes
+            keywords["show_default"] = False
+            if field.default:
+                keywords["help"] += f"  [default: {','.join(map(str, field.default))}]"
         else:
-            keywords["type"] = _Folder() if kind is Path else kind
-        if field.metadata["choices"]:
-            keywords["help"] += f" ({', '.join(field.metadata['choices'])})"
-        if field.name == "resume":
+            keywords["type"] = _Path() if kind is Path else kind
+        if field.name == "resume":  # the only flag whose value may be left out
             keywords |= {"is_flag": False, "flag_value": ""}
         command = click.option(*names, field.name, **keywords)(command)
     return command
 
 
-def _plain(hint: Any) -> Any:
-    """Return the type behind an optional one."""
+def _allowed_text(field: dataclasses.Field) -> str:
+    """Return the values that a field allows, in brackets; empty if it allows any value."""
+    bounds = field.metadata["bounds"].items()
+    words = field.metadata["choices"] or [
+        f"{kind.replace('_', ' ')} {bound:g}" for kind, bound in bounds if bound is not None
+    ]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _without_none(hint: Any) -> Any:
+    """Return the type T for the annotation `T | None`, and any other annotation unchanged."""
     if isinstance(hint, types.UnionType):
         (hint,) = (each for each in typing.get_args(hint) if each is not type(None))
     return hint
 
 
-class _Folder(click.ParamType):
+class _Path(click.ParamType):
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
         return Path(value)
 
 
-class _Several(click.ParamType):
-    """Values with commas between them."""
+class _CommaSeparated(click.ParamType):
+    """Several values, separated by commas."""
 
     def __init__(self, kind: type):
         self._kind = kind
-        self.name = f"{kind.__name__},..."
+        self.name = f"{'integer' if kind is int else 'text'},..."
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple:
         if isinstance(value, tuple):
@@ -226,5 +246,5 @@ class _Several(click.ParamType):
             return tuple(self._kind(each) for each in value.split(","))
         except ValueError:
             raise UsageError(
-                f"{param.opts[0]} is {value!r}; allowed: numbers with commas between them"
+                f"{param.opts[0]} is {value!r}; allowed: numbers separated by commas"
             ) from None

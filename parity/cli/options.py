@@ -1,4 +1,4 @@
-"""What a command may be told that changes no result: where, on what, how long."""
+"""Options of the commands that change no result: where to run, on what, and for how long."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,19 +6,25 @@ from pathlib import Path
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 
-_NETWORK = "which network"
-_PRESET = "named sizes and training; flags given beside it win"
-_DATA = "folder of text (train.txt, valid.txt, test.txt or ptb.*.txt), for seq2seq a file of pairs, tab-separated, or a folder of train.tsv, valid.tsv and test.tsv [the embedded corpus]"
-_DICTIONARY = "seq2seq: words for jieba, one a line, with frequency and tag if wanted"
-_EMPTY = (
-    "seq2seq: pairs with an empty side are left out in silence, with a warning, or are an error"
+_NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
+_PRESET = "named choice of sizes, text and training; other flags override its values"
+_DATA = "text to train on: a folder with train.txt, valid.txt and test.txt, or with ptb.train.txt and so on; for seq2seq a file of tab-separated pairs, or a folder with train.tsv, valid.tsv and test.tsv [default: the built-in text]"
+_GENERATED = (
+    "text to train on, as train.py takes it [default: generated words from a Zipf distribution]"
 )
-_BEAM = "seq2seq: hypotheses kept in beam search"
-_PENALTY = "seq2seq: exponent of the length penalty, 0 for none"
-_KERNELS = "plain: the textbook layers, differentiated by the framework; fast: what replaces some of them for speed"
-_DEVICE = "what replicas run on"
-_THREADS = "CPU threads of each replica"
-_GENERATED = "text, as train.py takes it [generated: words of a Zipf distribution]"
+_DICTIONARY = "seq2seq: file of words for jieba, one per line, each optionally followed by its frequency and its tag"
+_EMPTY = "seq2seq: what to do with a pair of which one side is empty: skip leaves it out silently, warn leaves it out with a warning, error stops"
+_CACHE = "folder that caches encoded texts, by their content"
+_BEAM = "seq2seq: number of hypotheses kept in beam search"
+_PENALTY = "seq2seq: exponent of the length penalty in beam search; 0 means no penalty"
+_KERNELS = "plain: textbook layers, differentiated by the framework; fast: some of them replaced by faster code"
+_DEVICE = "kind of device that replicas run on"
+_THREADS = "number of CPU threads of each replica"
+_DEBUG = "print the traceback of an error"
+_STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
+_DTYPES = "precisions to train in, separated by commas"
+_SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
+_JOBS = "number of runs at a time"
 
 
 # fmt: off
@@ -31,59 +37,59 @@ class TrainOptions:
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
-    out: Path = option(Path("out/train"), "folder of the run: checkpoints, events, summary.json")
-    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
-    replicas: int | None = option(None, "replicas that share each batch [one a core, at most 8]", at_least=1)
+    out: Path = option(Path("out/train"), "folder to write the run to: checkpoints, events, losses.csv, summary.json")
+    cache: Path = option(Path("out/cache"), _CACHE)
+    replicas: int | None = option(None, "number of replicas that share each batch [default: one per CPU core, at most 8]", at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
-    threads: int | None = option(None, f"{_THREADS} [its share of the cores]", at_least=1)
-    strategy: str | None = option(None, "how replicas run; see docs/strategies.md [the framework's first]")
+    threads: int | None = option(None, f"{_THREADS} [default: the CPU cores divided by the replicas]", at_least=1)
+    strategy: str | None = option(None, "strategy that runs the replicas; see docs/strategies.md [default: parallel-executor in Paddle, towers in TensorFlow]")
     kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
-    steps: int | None = option(None, "stop at this step, counted over epochs", at_least=1)
-    resume: str | None = option(None, "go on from the newest checkpoint of --out, or of the file or folder named; either framework's")
-    overwrite: bool = option(False, "replace the run that is in --out")
-    allow_change: bool = option(False, "resume although other flags or text differ")
-    checkpoint_every: int | None = option(None, "steps between checkpoints, beside one each epoch", at_least=1)
-    trace: Path | None = option(None, "record every tensor of every step in this folder; no checkpoints or evaluation")
-    trace_pending: int | None = option(None, "wait while so many recorded steps lie unread", at_least=1)
-    isolate: bool = option(False, "with --trace: every layer reads the oracle's inputs, every step starts from its weights")
-    profile: Path | None = option(None, "only see where the time of --steps steps goes, and write it to this folder: trace.json for chrome://tracing, profile.json")
-    log_device_placement: bool = option(False, "print where each replica runs")
+    steps: int | None = option(None, "number of steps after which to stop, counted from the start of training [default: the end of the last epoch]", at_least=1)
+    resume: str | None = option(None, "continue from a checkpoint, written by either framework: without a value the newest one in --out, otherwise the file given, or the newest one in the folder given")
+    overwrite: bool = option(False, "replace the run that is already in --out")
+    allow_change: bool = option(False, "let --resume continue with other flags or another text than the checkpoint's")
+    checkpoint_every: int | None = option(None, "number of steps between checkpoints, in addition to the one after each epoch", at_least=1)
+    trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes no checkpoints and does not evaluate")
+    trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
+    isolate: bool = option(False, "with --trace: start every step from the oracle's weights, and feed every layer the oracle's inputs and gradients")
+    profile: Path | None = option(None, "only measure where the time of --steps steps goes, and write trace.json, for chrome://tracing, and profile.json to this folder")
+    log_device_placement: bool = option(False, "print the device that each replica runs on")
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
-    decode: int = option(8, "seq2seq: test sentences decoded at the end of a --trace", at_least=0)
-    debug: bool = option(False, "show tracebacks")
+    decode: int = option(8, "seq2seq, with --trace: number of test sentences to decode after the last step", at_least=0)
+    debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.isolate and (self.trace is None or self.resume is not None):
             seen = "without --trace" if self.trace is None else "with --resume"
             raise UsageError(
-                f"--isolate is given {seen}; allowed: with --trace, from the first step on"
+                f"--isolate is given {seen}; allowed: with --trace and without --resume"
             )
         for name in ("trace", "resume"):
             if self.profile is not None and getattr(self, name) is not None:
-                raise UsageError(f"--profile is given with --{name}; allowed: one of them")
+                raise UsageError(f"--profile is given with --{name}; allowed: only one of them")
 
 
 @dataclass(frozen=True)
 class ChatOptions:
     """Options of `chat.py`, the same on both sides."""
 
-    checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder for its newest")
-    vocabulary: Path | None = option(None, "folder of the vocabularies [that of the checkpoint]")
-    input: Path | None = option(None, "answer the lines of this file [what is typed]")
-    output: Path | None = option(None, "write the answers to this file, one a line [print them]")
-    method: str = option("beam", "how to answer", choices=("beam", "greedy", "sample"))
-    beam: int = option(5, "hypotheses kept in beam search", at_least=1)
-    length_penalty: float = option(0.6, "exponent of beam search's length penalty, 0 for none", at_least=0)
-    top: bool = option(False, "show all hypotheses with their scores, in nats")
-    seed: int = option(1, "of sampling", at_least=0)
-    temperature: float = option(1.0, "of sampling; below 1 likelier words, above 1 bolder ones", above=0)
-    longest: int | None = option(None, "most tokens of an answer [the limit it was trained with]", at_least=1)
-    attention_plot: Path | None = option(None, "draw what each word of the answers looked at")
-    threads: int = option(1, "CPU threads", at_least=1)
-    device: str = option("cpu", "what the network runs on", choices=("cpu", "gpu"))
-    debug: bool = option(False, "show tracebacks")
+    checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder, of which the newest checkpoint is used")
+    vocabulary: Path | None = option(None, "folder with the vocabulary files [default: the checkpoint's folder]")
+    input: Path | None = option(None, "file with questions to answer, one per line [default: read them from the terminal]")
+    output: Path | None = option(None, "file to write the answers to, one per line [default: print them]")
+    method: str = option("beam", "how to search for the answer", choices=("beam", "greedy", "sample"))
+    beam: int = option(5, "number of hypotheses kept in beam search", at_least=1)
+    length_penalty: float = option(0.6, "exponent of the length penalty in beam search; 0 means no penalty", at_least=0)
+    top: bool = option(False, "show every hypothesis of the beam with its score, in nats")
+    seed: int = option(1, "random seed for --method sample", at_least=0)
+    temperature: float = option(1.0, "temperature for --method sample: below 1 favours likely words, above 1 unlikely ones", above=0)
+    longest: int | None = option(None, "greatest number of tokens in an answer [default: the limit that the network was trained with]", at_least=1)
+    attention_plot: Path | None = option(None, "picture to write that shows which words of the question each word of the answer attended to (.png, .svg or .pdf)")
+    threads: int = option(1, "number of CPU threads", at_least=1)
+    device: str = option("cpu", "kind of device that the network runs on", choices=("cpu", "gpu"))
+    debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -98,23 +104,23 @@ class RunOptions:
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
-    out: Path = option(Path("out/parity"), "folder of the report")
-    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
-    json: Path | None = option(None, "also write report.json here")
-    replicas: tuple[int, ...] = option((1, 2), "replica counts to run and compare, such as 1,2,4", at_least=1)
-    strategy: tuple[str, ...] = option((), "how replicas run: framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [each framework's first]")
-    kernels: tuple[str, ...] = option(("fast",), f"{_KERNELS}; or both, plain,fast", choices=("plain", "fast"))
-    steps: int = option(20, "steps to compare", at_least=1)
-    dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
+    out: Path = option(Path("out/parity"), "folder to write the report to")
+    cache: Path = option(Path("out/cache"), _CACHE)
+    json: Path | None = option(None, "file to write report.json to as well")
+    replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to train with, separated by commas", at_least=1)
+    strategy: tuple[str, ...] = option((), _STRATEGIES)
+    kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
+    steps: int = option(20, "number of steps to compare", at_least=1)
+    dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
-    decode: int = option(8, "seq2seq: test sentences decoded after the last step, greedily and by beam search", at_least=0)
-    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs, so that each wrong layer is found by itself; no untraced training")
-    throughput: bool = option(True, "also train both sides untraced, for speed and perplexity")
+    decode: int = option(8, "seq2seq: number of test sentences to decode after the last step, greedily and by beam search", at_least=0)
+    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --throughput off")
+    throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
     threads: int = option(1, _THREADS, at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
-    debug: bool = option(False, "show tracebacks")
+    debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -125,21 +131,21 @@ class BenchOptions:
     """Options of `python -m parity bench`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str | None = option(None, "named sizes; flags given beside it win [bench; for seq2seq both chatbot and nmt-bahdanau]")
+    preset: str | None = option(None, "named choice of sizes; other flags override its values [default: bench; for seq2seq both chatbot and nmt-bahdanau]")
     data: Path | None = option(None, _GENERATED)
-    out: Path = option(Path("out/bench"), "folder of bench.json, bench.txt and bench.html, a page")
-    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
-    json: Path | None = option(None, "also write bench.json here")
-    replicas: tuple[int, ...] = option((1, 2), "replica counts to time, such as 1,2,4", at_least=1)
-    strategy: tuple[str, ...] = option((), "how replicas run: framework=strategy, such as tensorflow=average-gradients; see docs/strategies.md [each framework's first]")
-    kernels: tuple[str, ...] = option(("fast",), f"{_KERNELS}; or both, plain,fast", choices=("plain", "fast"))
-    steps: int = option(40, "training steps of one run, warm-up included", at_least=10)
-    rounds: int = option(3, "runs of each side and replica count, taken in turn", at_least=1)
+    out: Path = option(Path("out/bench"), "folder to write bench.json, bench.txt and bench.html to")
+    cache: Path = option(Path("out/cache"), _CACHE)
+    json: Path | None = option(None, "file to write bench.json to as well")
+    replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to time, separated by commas", at_least=1)
+    strategy: tuple[str, ...] = option((), _STRATEGIES)
+    kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
+    steps: int = option(40, "number of training steps in each run, warm-up included", at_least=10)
+    rounds: int = option(3, "number of rounds; each round runs every configuration once", at_least=1)
     threads: int = option(1, _THREADS, at_least=1)
-    peers: bool = option(False, "time PyTorch too, and Keras on the language model, and all of them on one replica with a thread per core and on a replica per core")
-    check: bool = option(True, "first hold two steps of every configuration of the sides against the oracle")
+    peers: bool = option(False, "also time the same network in PyTorch, and the language model in Keras; this adds two layouts for all of them, one replica with a thread per core and one replica per core")
+    check: bool = option(True, "before timing, compare two steps of every configuration of both sides with the oracle")
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
-    debug: bool = option(False, "show tracebacks")
+    debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -150,17 +156,17 @@ class ProfileOptions:
     """Options of `python -m parity profile`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str | None = option(None, "named sizes; flags given beside it win [bench; for seq2seq chatbot]")
+    preset: str | None = option(None, "named choice of sizes; other flags override its values [default: bench; for seq2seq chatbot]")
     data: Path | None = option(None, _GENERATED)
-    out: Path = option(Path("out/profile"), "folder of trace.json, profile.json and profile.txt")
-    cache: Path = option(Path("out/cache"), "folder of encoded corpora, keyed by content")
-    json: Path | None = option(None, "also write profile.json here")
-    replicas: int = option(2, "replicas of each side", at_least=1)
-    steps: int = option(35, "training steps of each side, warm-up included; half of the rest are profiled", at_least=9)
-    operations: int = option(12, "operations of each side in the table", at_least=1)
+    out: Path = option(Path("out/profile"), "folder to write trace.json, profile.json and profile.txt to")
+    cache: Path = option(Path("out/cache"), _CACHE)
+    json: Path | None = option(None, "file to write profile.json to as well")
+    replicas: int = option(2, "number of replicas on each side", at_least=1)
+    steps: int = option(35, "number of training steps on each side, warm-up included; half of the steps after warm-up are profiled", at_least=9)
+    operations: int = option(12, "number of operations to list for each side", at_least=1)
     threads: int = option(1, _THREADS, at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
-    debug: bool = option(False, "show tracebacks")
+    debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -170,22 +176,22 @@ class ProfileOptions:
 class FaultOptions:
     """Options of `python -m parity faults`."""
 
-    only: tuple[str, ...] = option((), "faults to plant, such as gates-i-f,no-mask [all]")
-    sides: tuple[str, ...] = option(("paddle", "tensorflow"), "sides to plant them in, one at a time", choices=("paddle", "tensorflow"))
-    dtype: tuple[str, ...] = option(("float64", "float32"), "precisions, such as float64,float32", choices=("float64", "float32"))
-    kernels: tuple[str, ...] = option(("fast",), "kernels to train with, such as plain,fast", choices=("plain", "fast"))
-    out: Path = option(Path("out/faults"), "folder of faults.json and faults.txt")
-    json: Path | None = option(None, "also write faults.json here")
-    once: bool = option(False, "plant each fault only once; sides and kernels take turns")
-    jobs: int = option(2, "runs at a time", at_least=1)
-    list_only: bool = option(False, "print the catalogue, and plant nothing")
-    show: str | None = option(None, "print what this fault changes, and plant nothing")
-    pages: bool = option(False, "write the report's page of every mismatch under --out")
+    only: tuple[str, ...] = option((), "names of the faults to plant, separated by commas [default: all]")
+    sides: tuple[str, ...] = option(("paddle", "tensorflow"), "sides to plant the faults in, one at a time", choices=("paddle", "tensorflow"))
+    dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
+    kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
+    out: Path = option(Path("out/faults"), "folder to write faults.json and faults.txt to")
+    json: Path | None = option(None, "file to write faults.json to as well")
+    once: bool = option(False, "plant each fault only once, taking turns between sides and kernels")
+    jobs: int = option(2, _JOBS, at_least=1)
+    list_only: bool = option(False, "only print the catalogue of faults")
+    show: str | None = option(None, "only print what this fault changes in the source")
+    pages: bool = option(False, "write a report page for every mismatch under --out")
     keep: bool = option(False, "keep the traces of the faulty runs under --out")
-    save_signatures: bool = option(False, "keep the signatures that were seen as the reference for likely causes")
-    record: bool = option(False, "if all are found, record these sources as hunted; needs both sides, precisions and kernels")
-    unless_recorded: bool = option(False, "plant nothing if these very sources are recorded as hunted")
-    debug: bool = option(False, "show tracebacks")
+    save_signatures: bool = option(False, "store the signatures seen here as the reference from which likely causes are named")
+    record: bool = option(False, "if every fault is found, record that these sources have been hunted; needs both sides, precisions and kernels")
+    unless_recorded: bool = option(False, "do nothing if exactly these sources are recorded as hunted")
+    debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -195,16 +201,16 @@ class FaultOptions:
 class SweepOptions:
     """Options of `python -m parity sweep`."""
 
-    count: int = option(500, "how many runs are drawn", at_least=1)
-    seed: int = option(1, "that they are drawn from", at_least=0)
-    start: int = option(0, "number of the first run; those before it are taken from --out", at_least=0)
-    only: tuple[int, ...] = option((), "numbers of the runs to do, such as 17,203 [all from --start on]", at_least=0)
-    kernels: tuple[str, ...] = option(("fast",), "kernels to train with; if several, such as plain,fast, runs take turns", choices=("plain", "fast"))
-    jobs: int = option(2, "runs at a time", at_least=1)
-    out: Path = option(Path("out/sweep"), "folder of sweep.json, sweep.txt and runs.jsonl")
-    json: Path | None = option(None, "also write sweep.json here")
-    keep: bool = option(False, "keep texts and traces of all runs under --out, not of false alarms alone")
-    debug: bool = option(False, "show tracebacks")
+    count: int = option(500, "number of random runs", at_least=1)
+    seed: int = option(1, "random seed from which the runs are drawn", at_least=0)
+    start: int = option(0, "number of the first run to train; results of earlier runs are read from --out", at_least=0)
+    only: tuple[int, ...] = option((), "numbers of the runs to train, separated by commas [default: all from --start on]", at_least=0)
+    kernels: tuple[str, ...] = option(("fast",), f"{_SEVERAL_KERNELS}; runs take turns", choices=("plain", "fast"))
+    jobs: int = option(2, _JOBS, at_least=1)
+    out: Path = option(Path("out/sweep"), "folder to write sweep.json, sweep.txt and runs.jsonl to")
+    json: Path | None = option(None, "file to write sweep.json to as well")
+    keep: bool = option(False, "keep the texts and traces of all runs under --out, not only of false alarms")
+    debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -19,7 +19,7 @@ from parity import __version__
 from parity.base.errors import Interrupted, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
-from parity.cli.command_line import command_options, spec_from, spec_options, take
+from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import (
     BenchOptions,
     FaultOptions,
@@ -59,7 +59,7 @@ def run_command(**values: Any) -> int:
     require_checkout("run")
     from parity.run.run import run
 
-    options = take(RunOptions, values)
+    options = take_options(RunOptions, values)
     spec = spec_from(options.network, options.preset, values)
     with terminated():
         outcome = run(spec, options)
@@ -124,7 +124,7 @@ def bench_command(**values: Any) -> int:
     from parity.bench.bench import bench
     from parity.bench.text import bench_text
 
-    options = take(BenchOptions, values)
+    options = take_options(BenchOptions, values)
     names = (options.preset,) if options.preset else _benchmarks(options.network)
     specs = {name: spec_from(options.network, name, values) for name in names}
     found = []
@@ -147,7 +147,7 @@ def profile_command(**values: Any) -> int:
     require_checkout("profile")
     from parity.bench.profile import profile, profile_text
 
-    options = take(ProfileOptions, values)
+    options = take_options(ProfileOptions, values)
     name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
     with terminated():
@@ -163,7 +163,7 @@ def profile_command(**values: Any) -> int:
 @command_options(FaultOptions)
 def faults_command(**values: Any) -> int:
     """Plant known mistakes in one side's code, one at a time, and check that each is found."""
-    options = take(FaultOptions, values)
+    options = take_options(FaultOptions, values)
     if not options.list_only:  # a list needs neither: it is of the catalogue alone
         require_checkout("faults", trains=options.show is None)
     from parity.faults.listing import catalogue_text, fault_text
@@ -211,7 +211,7 @@ def sweep_command(**values: Any) -> int:
     from parity.sweep.distances import sweep_text, sweep_values
     from parity.sweep.sweep import sweep
 
-    options = take(SweepOptions, values)
+    options = take_options(SweepOptions, values)
     with terminated():
         swept = sweep(options)
     text, found = sweep_text(swept), sweep_values(swept) | _measured()

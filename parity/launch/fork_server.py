@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 
 from parity.base.allocator import with_huge_pages
 from parity.base.errors import SideFailed, UsageError
-from parity.cli.command_line import fail
+from parity.cli.command_line import print_error
 from parity.launch.edited_source import Edit, EditedSource, edited_texts
 from parity.launch.processes import FOLDERS, ROOT, end_with, interpreter, raise_for
 
@@ -221,7 +221,7 @@ def serve(framework: str, threads: int, path: str) -> None:
     try:
         importlib.import_module(f"{FOLDERS[framework]}.engine").load_engine(threads)
     except UsageError as error:
-        sys.exit(fail(error, debug=False))
+        sys.exit(print_error(error, debug=False))
     for module in ("data.text_corpus", "data.text_batches", "parity.training.loop"):
         importlib.import_module(module)
     gc.collect()

@@ -15,7 +15,7 @@ from parity.cli.command_line import (
     main,
     spec_from,
     spec_options,
-    take,
+    take_options,
 )
 from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
@@ -42,7 +42,7 @@ def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> No
     @command_options(TrainOptions)
     @spec_options()
     def command(**values: Any) -> int:
-        options = take(TrainOptions, values)
+        options = take_options(TrainOptions, values)
         _train(peer, make_trainer, spec_from(options.network, options.preset, values), options)
         return 0
 

@@ -1,4 +1,4 @@
-"""What one training step reads, as plain arrays: the same for all sides and the oracle."""
+"""The arrays that one training step reads and returns, for both sides and the oracle alike."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,22 @@ from parity.spec.networks.network import Axes, records_logits
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
 
-# Activations of real target tokens alone, one after the other, time varying slowest.
+# Activations that exist for real target tokens only: one row per token, time varying slowest.
 _REAL_ROWS = ("logits", "token_loss")
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The global batch of one step; rows come first in every array, so replicas share rows.
+    """The global batch of one step; the first axis of every array is the rows to be shared.
 
     Attributes:
-      batch: name -> int64 array, as parity/spec/networks lists them: `tokens` and `targets`
-        [batch, time], `lengths` [batch] of real tokens per row, and so on.
-      carry: whether the state continues from the step before (else it starts at zero).
-      masks: place -> [batch, time, width] of 0 or 1/keep; empty: no dropout.
-      fed: for an isolated step, "fed/NAME" -> what the layers are to read in place of an
-        activation, "fed_gradient/NAME" -> the gradient they are to get of it; else empty.
+      batch: name -> int64 array, as parity/spec/networks declares them: `tokens` and `targets`
+        [batch, time], `lengths` [batch] with the number of real tokens per row, and so on.
+      carry: whether the state continues from the previous step; otherwise it starts at zero.
+      masks: place -> dropout mask [batch, time, width] of 0 or 1/keep; empty without dropout.
+      fed: in an isolated step, "fed/NAME" -> the values that the next layer reads instead of
+        activation NAME, and "fed_gradient/NAME" -> the gradient that the layer which computed
+        NAME receives for it; empty in any other step.
     """
 
     batch: Mapping[str, np.ndarray]
@@ -38,7 +39,7 @@ class StepInputs:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows in the global batch."""
         return len(self.batch["lengths"])
 
     @property
@@ -53,7 +54,7 @@ class StepInputs:
 
 
 def axis_sizes(spec: Spec, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Return the sizes of the axes that a batch has: "batch", "time" and so on."""
+    """Return the size of each named axis of a batch: "batch", "time" and so on."""
     sizes: dict[str, int] = {}
     for name, axes in NETWORKS[spec.network].batch.items():
         sizes |= dict(zip(map(str, axes), batch[name].shape, strict=True))
@@ -61,7 +62,7 @@ def axis_sizes(spec: Spec, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 
 def shape_of(axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of a tensor whose axes are named."""
+    """Return the shape of a tensor, given its axes and the size of each named axis."""
     return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in axes)
 
 
@@ -70,11 +71,11 @@ def dropout_masks(
 ) -> dict[str, np.ndarray]:
     """Draw the dropout masks of one step.
 
-    Masks are data, drawn here for both sides. Kept units are scaled by 1/keep ("inverted"
-    dropout). Recurrent connections are never dropped.
+    The masks are part of the input: they are drawn here, and both sides use the same ones. Kept
+    units are scaled by 1/keep ("inverted" dropout). Recurrent connections are never dropped.
 
     Returns:
-      Place -> array [batch, time, width] in the run's dtype; empty if keep is 1.
+      Place -> mask [batch, time, width] in the run's dtype; empty if `keep` is 1.
 
     Source: Zaremba et al. 2014, section 3 and figure 2.
     """
@@ -91,10 +92,13 @@ def dropout_masks(
 
 
 def step_inputs(spec: Spec, step: int, batch: Any, *, train: bool = True) -> StepInputs:
-    """Return the inputs of a step made from a batch; masks are left out in evaluation.
+    """Return the inputs of a step.
 
     Args:
-      batch: has the network's arrays and `carry` as attributes.
+      spec: the network, its text and its training.
+      step: the step's number, from which its dropout masks are drawn.
+      batch: an object with the network's arrays and `carry` as attributes.
+      train: whether the step trains; an evaluation has no dropout masks.
     """
     arrays = {name: getattr(batch, name) for name in NETWORKS[spec.network].batch}
     return StepInputs(arrays, batch.carry, dropout_masks(spec, step, arrays) if train else {})
@@ -102,14 +106,16 @@ def step_inputs(spec: Spec, step: int, batch: Any, *, train: bool = True) -> Ste
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a trainer's step returns.
+    """The result of one training step or of one evaluated batch.
 
     Attributes:
       losses: each replica's share of the global loss, [replicas]; their sum is the global loss.
       state: name -> recurrent state after the batch, [batch, layers, hidden]. The language
-        model hands it to the next batch; of seq2seq it is the encoder's, to look at.
-      gradient_norm: global norm of the aggregated gradient, before clipping; 0 in evaluation.
-      tensors: what a trace records beyond that, by the trace's names; empty unless asked for.
+        model passes it on to the next batch; for seq2seq it is the encoder's final state, which
+        is only checked for NaN and infinity.
+      gradient_norm: the global norm of the summed gradient, before clipping; 0 in evaluation.
+      tensors: name in the trace -> every other tensor that a trace records; empty unless the
+        step was asked to record.
     """
 
     losses: np.ndarray
@@ -124,10 +130,16 @@ class StepResult:
 
 
 def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
-    """Look at what a step computed, in the order of computation.
+    """Check that the losses and the gradient norm of a step are finite.
+
+    Args:
+      result: the result of the step.
+      step: the step's number.
+      sizes: the number of rows of each replica.
 
     Raises:
-      NumericFailure: naming step, replica and tensor, for the first NaN or infinity.
+      NumericFailure: if one is not; the message names the step, the replica and the tensor in
+        which a NaN or infinity appears first, in the order of computation.
     """
     if np.all(np.isfinite(result.losses)) and math.isfinite(result.gradient_norm):
         return
@@ -155,24 +167,27 @@ def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
 def split_feeds(
     spec: Spec, inputs: StepInputs, state: Mapping[str, np.ndarray], replicas: int
 ) -> list[dict[str, np.ndarray]]:
-    """Share a global batch out: one feed per replica, name -> array, rows first.
+    """Divide a global batch into one feed per replica, each name -> array with rows first.
 
-    Each replica's rows are padded to their own longest only. `scale`, one over the real tokens
-    of the whole batch, is the same on every replica: each replica's loss is then its share of
-    the global mean, whatever the lengths of its rows. It is zero for a replica without a real
-    token, whose share is none whatever it computes.
+    The rows of a replica are padded only to the longest among them. `scale`, which is 1 / (real
+    tokens of the whole batch), is the same on every replica: each replica's loss is then its
+    share of the global mean, whatever the lengths of its rows. It is zero for a replica without
+    a real token, which must add nothing, whatever it computes on padding.
 
     Args:
-      state: before the batch, name -> [batch, layers, hidden].
+      spec: the network, its text and its training.
+      inputs: the global batch.
+      state: name -> recurrent state before the batch, [batch, layers, hidden].
+      replicas: the number of replicas.
     """
     network = NETWORKS[spec.network]
     axes: dict[str, Axes] = dict(network.batch)
     whole = dict(inputs.batch)
     for name, array in state.items():
         whole[name], axes[name] = array, ("batch",)
-    of_masks = network.masks(spec.model)
+    mask_axes = network.masks(spec.model)
     for name, array in inputs.masks.items():
-        whole[f"mask/{name}"], axes[f"mask/{name}"] = array, of_masks[name]
+        whole[f"mask/{name}"], axes[f"mask/{name}"] = array, mask_axes[name]
     for name, array in inputs.fed.items():
         whole[name], axes[name] = array, fed_axes(spec)[name]
     scale = np.array([1 / inputs.num_tokens], np.dtype(spec.training.dtype))
@@ -197,7 +212,7 @@ def split_feeds(
 def recorded_activations(
     spec: Spec, activations: Mapping[str, Any], inputs: StepInputs
 ) -> dict[str, Any]:
-    """Return those of a network's activations that a trace holds of a batch."""
+    """Return the activations that a trace records: all, but the logits only if they are few."""
     declared = NETWORKS[spec.network].activations(spec.model)
     sizes = axis_sizes(spec, inputs.batch)
     return {
@@ -208,7 +223,7 @@ def recorded_activations(
 
 
 def fed_axes(spec: Spec) -> dict[str, Axes]:
-    """Return what an isolated step is fed with: name as in `StepInputs.fed` -> axes."""
+    """Return the axes of each array in `StepInputs.fed`, by its name there."""
     network = NETWORKS[spec.network]
     axes = network.activations(spec.model)
     kinds = ("fed", "fed_gradient")
@@ -218,12 +233,14 @@ def fed_axes(spec: Spec) -> dict[str, Axes]:
 def join_activation_gradients(
     spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
 ) -> dict[str, np.ndarray]:
-    """Put the replicas' gradients of what they were fed with together, as a trace holds them.
+    """Join the replicas' gradients with respect to their fed activations, as a trace has them.
 
-    Beyond a row's length a gradient is to be zero, and so nothing is set to zero here.
+    Past the end of a row a gradient must be zero already: setting it to zero here would hide a
+    mistake.
 
     Args:
-      by_replica: activation -> an array per replica, rows first.
+      spec: the network, its text and its training.
+      by_replica: activation -> one array per replica, rows first.
       inputs: the global batch.
     """
     sizes = axis_sizes(spec, inputs.batch)
@@ -242,15 +259,16 @@ def join_activation_gradients(
 def join_activations(
     spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
 ) -> dict[str, np.ndarray]:
-    """Put the replicas' activations together as a trace holds them, rows first.
+    """Join the replicas' activations as a trace has them, rows first.
 
-    Beyond a row's length every activation is zero: what a network computes on padding depends
-    on how far its replica is padded, and decides nothing.
+    Past the end of a row every activation is set to zero: the values that a network computes on
+    padding depend on how far its replica pads the row, and have no effect.
 
     Args:
-      by_replica: activation -> an array per replica: [time, rows, ...], or [rows, ...] without
-        time, or [real tokens, ...] for logits and token_loss; a replica without a real token
-        may have something there to stand in.
+      spec: the network, its text and its training.
+      by_replica: activation -> one array per replica: [time, rows, ...]; [rows, ...] if it has
+        no time axis; [real tokens, ...] for logits and token_loss, where a replica without a
+        real token may return a placeholder row.
       inputs: the global batch.
     """
     network, sizes = NETWORKS[spec.network], axis_sizes(spec, inputs.batch)
@@ -261,18 +279,18 @@ def join_activations(
         whole = np.zeros(shape_of(axes, sizes), parts[0].dtype)
         start = 0
         for part, rows in zip(parts, split_rows(inputs.rows, len(parts)), strict=True):
-            mine = whole[start : start + rows]
+            target = whole[start : start + rows]
             if name in _REAL_ROWS:
                 lengths = inputs.batch["lengths"][start : start + rows]
-                at = np.nonzero(np.arange(mine.shape[1])[:, None] < lengths)
+                at = np.nonzero(np.arange(target.shape[1])[:, None] < lengths)
                 if len(at[0]):
-                    mine.swapaxes(0, 1)[at] = part
+                    target.swapaxes(0, 1)[at] = part
             else:
                 time_first = isinstance(axes[1], str)
                 part = part.swapaxes(0, 1) if time_first else part
-                # where other replicas' rows are longer, zeros
-                missing = zip(mine.shape, part.shape, strict=True)
-                mine[...] = np.pad(part, [(0, most - size) for most, size in missing])
+                # zeros where another replica has longer rows
+                missing = zip(target.shape, part.shape, strict=True)
+                target[...] = np.pad(part, [(0, most - size) for most, size in missing])
             start += rows
         joined[f"forward/{name}"] = zero_padding(spec, axes, whole, inputs.batch)
     return joined
@@ -281,12 +299,13 @@ def join_activations(
 def zero_padding(
     spec: Spec, axes: Axes, array: np.ndarray, batch: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Set a tensor to zero beyond each row's length, on every axis of time it has.
+    """Set a tensor to zero past the end of each row, on every time axis that it has.
 
     Args:
-      axes: of the tensor, rows first.
-      array: changed in place.
-      batch: has the lengths.
+      spec: the network, its text and its training.
+      axes: the tensor's axes, rows first.
+      array: the tensor, which is changed in place.
+      batch: the arrays of the batch, among them the rows' lengths.
     """
     for place, axis in enumerate(axes):
         lengths = NETWORKS[spec.network].lengths.get(str(axis))

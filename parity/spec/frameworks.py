@@ -1,4 +1,4 @@
-"""The frameworks that a network can be trained in: a folder each, and an entry here."""
+"""The frameworks that a network can be trained in: each has a folder and an entry here."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ class Framework:
     """One framework.
 
     Attributes:
-      name: the name in flags, traces and reports' keys.
-      title: what people call it.
-      folder: the package of its side, beside `parity`: train.py, chat.py, strategies/ and the
-        rest, as in the folders that are there.
-      colour: of its curves.
-      transposed: the last part of the names of those parameters that it keeps transposed.
+      name: the framework's name in flags, in traces and in the keys of reports.
+      title: the framework's name as people write it.
+      folder: the package that trains with it, beside `parity`; it has the same files as the
+        packages of the other frameworks: train.py, chat.py, strategies/ and so on.
+      colour: the colour of its curves in figures.
+      transposed: the last part of the name of every parameter that it stores transposed.
       huge_pages: whether its processes ask glibc for huge pages; see parity/base/allocator.py.
     """
 
@@ -30,9 +30,9 @@ class Framework:
 
     @property
     def strategies(self) -> StrategyRegistry:
-        """Return its ways of running replicas; this loads no framework."""
-        found: StrategyRegistry = load_object(f"{self.folder}.strategies:STRATEGIES")
-        return found
+        """Return the framework's strategies, without loading the framework."""
+        registry: StrategyRegistry = load_object(f"{self.folder}.strategies:STRATEGIES")
+        return registry
 
 
 FRAMEWORKS: dict[str, Framework] = {
@@ -43,7 +43,7 @@ FRAMEWORKS: dict[str, Framework] = {
             "Paddle",
             "paddle_impl",
             "#2f7fe0",
-            # its `rnn` op keeps kernels as [gates * hidden, inputs]
+            # its `rnn` operator stores kernels as [gates * hidden, inputs]
             transposed=("input_kernel", "recurrent_kernel"),
             huge_pages=True,
         ),
@@ -56,7 +56,7 @@ def framework_of(name: str) -> Framework:
     """Return a framework by name.
 
     Raises:
-      UsageError: for an unknown one, listing those there are.
+      UsageError: for an unknown name; the message lists the known ones.
     """
     if name not in FRAMEWORKS:
         raise UsageError(f"framework is {name!r}; allowed: {', '.join(FRAMEWORKS)}")

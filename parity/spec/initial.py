@@ -1,4 +1,4 @@
-"""Initial weights and optimiser state, drawn once in NumPy and loaded into every side."""
+"""Initial weights and optimiser state, made once in NumPy and loaded into every side."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ from parity.spec.spec import Spec
 
 
 def initial_snapshot(spec: Spec) -> dict[str, np.ndarray]:
-    """Draw the weights from the seed and set the optimiser's state to its start.
+    """Draw the weights from the seed, and return them with the optimiser's initial state.
 
-    Every parameter, biases included, is uniform in [-initial_scale, initial_scale) about its
+    Every parameter, biases included, is uniform in [-initial_scale, initial_scale) around its
     mean: a bias of zeros would hide a gate order that is wrong in the bias alone.
 
     Returns:
       Canonical name -> array in the run's dtype. The weights are drawn in float64 and rounded,
-      so that a float32 run starts from the rounded weights of the float64 run.
+      so a float32 run starts from the rounded weights of the float64 run.
 
     Source: Zaremba et al. 2014, section 4.1.
     """
@@ -23,7 +23,7 @@ def initial_snapshot(spec: Spec) -> dict[str, np.ndarray]:
     scale = spec.model.initial_scale
     drawn = {}
     for index, parameter in enumerate(parameters(spec)):
-        # a stream per parameter: adding one elsewhere leaves the others' values alone
+        # one random stream per parameter: adding a parameter changes no other one's values
         generator = np.random.Generator(np.random.PCG64([spec.training.seed, index]))
         values = generator.random(parameter.shape)
         drawn[f"weight/{parameter.name}"] = (parameter.mean + (2 * values - 1) * scale).astype(

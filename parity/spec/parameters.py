@@ -1,8 +1,9 @@
-"""The canonical table of parameters: names, shapes, and the layout each framework keeps.
+"""The canonical names and shapes of all parameters, and each framework's layout of them.
 
 Gates are ordered i, f, g, o along the last axis of every LSTM kernel and bias, and r, z, c
-along that of a GRU's. There is one trainable bias per layer; where a framework's kernel wants
-two, the second is a constant zero. Each network's own table is in parity/spec/networks.
+along the last axis of every GRU kernel and bias. A layer has one trainable bias; where a
+framework's kernel takes two, the second is a constant zero. parity/spec/networks lists the
+parameters of each network.
 """
 
 from collections.abc import Iterable
@@ -14,17 +15,17 @@ from parity.spec.networks import NETWORKS
 from parity.spec.networks.network import Parameter
 from parity.spec.spec import Spec
 
-# The two optimisers' slots per parameter, in the order in which they are computed.
+# Each optimiser's slots per parameter, in the order in which they are computed.
 SLOTS = {"sgd": (), "adam": ("m", "v")}
 
-# Running products of Adam's decay rates, one each for the whole network: after t updates
-# beta**t, multiplied up in the run's own precision. They start at beta, as the first update
-# needs them.
+# Running products of Adam's two decay rates, one of each for the whole network. The update of
+# step t (from 0) reads beta**(t + 1), a product taken in the precision of the run; hence each
+# starts at beta.
 POWERS = {"sgd": (), "adam": ("beta1_power", "beta2_power")}
 
 
 def parameters(spec: Spec) -> tuple[Parameter, ...]:
-    """Return the parameters of a network along its path of computation, lower layers first."""
+    """Return a network's parameters in the order of computation, lower layers first."""
     return NETWORKS[spec.network].parameters(spec.model)
 
 
@@ -52,14 +53,15 @@ def snapshot_shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 
 def swap_layout(framework: str, name: str, array: np.ndarray) -> np.ndarray:
-    """Turn a parameter (or its gradient or slot) from canonical to framework layout, or back.
+    """Convert a parameter, or its gradient or slot, between canonical and framework layout.
 
-    The only change of layout is a transposition, which is its own inverse.
+    The only change of layout is a transposition, which is its own inverse: one function
+    converts both ways.
 
     Args:
-      framework: name of the framework; its entry says which parameters are transposed there.
+      framework: the framework's name; its entry says which parameters it stores transposed.
       name: the parameter's canonical name.
-      array: of the parameter's shape in either layout.
+      array: the values, in either layout.
     """
     if name.rsplit("/", 1)[-1] in FRAMEWORKS[framework].transposed:
         return array.T

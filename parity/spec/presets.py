@@ -1,4 +1,4 @@
-"""Named sizes and training for each network."""
+"""Looks up the presets of the networks: named sets of sizes, text and training."""
 
 from parity.base.errors import UsageError
 from parity.spec.networks import NETWORKS
@@ -6,7 +6,7 @@ from parity.spec.spec import Spec
 
 
 def preset(network: str, name: str) -> Spec:
-    """Return a named preset of a network.
+    """Return the spec of a network's preset.
 
     Raises:
       UsageError: for an unknown network or preset, listing the known ones.

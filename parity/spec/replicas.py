@@ -1,12 +1,13 @@
-"""How rows are shared among replicas: one function for both sides and the oracle."""
+"""How the rows of a batch are shared among replicas: one function for sides and oracle."""
 
 from parity.base.errors import UsageError
 
 
 def split_rows(rows: int, replicas: int) -> list[int]:
-    """Return how many rows each replica gets: sizes differ by at most one, no row is dropped.
+    """Return how many rows each replica gets; no row is dropped.
 
-    The first `rows % replicas` replicas get one more. Rows keep their order.
+    The first `rows % replicas` replicas get one row more than the others. Rows keep their
+    order.
 
     Raises:
       UsageError: if a replica would get no row.

@@ -1,6 +1,6 @@
-"""A network, its text and its training: every number that changes a result.
+"""The spec of a run: every number that changes its result.
 
-Frameworks' defaults are never relied on; both sides and the oracle read these values.
+Both sides and the oracle read these values; no default of a framework is relied on.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from parity.spec.training import learning_rate as learning_rate
 
 @dataclass(frozen=True)
 class Spec:
-    """A network, its text and its training: all that decides a run's numbers, but the text.
+    """Everything that decides the numbers of a run, except the content of its text.
 
     Attributes:
-      network: name of the network.
-      model: its sizes, LanguageModelSpec or Seq2seqSpec.
-      text: how text becomes batches, LanguageModelText or PairText.
-      training: how it is trained.
+      network: the network's name, a key of `NETWORKS`.
+      model: the network's sizes, such as LanguageModelSpec or Seq2seqSpec.
+      text: how text becomes batches, such as LanguageModelText or PairText.
+      training: how the network is trained.
     """
 
     network: str
@@ -31,10 +31,13 @@ class Spec:
     training: TrainSpec
 
     def replace(self, **values: Any) -> "Spec":
-        """Return a spec with some fields of its parts replaced, by name.
+        """Return a copy with some fields changed.
+
+        Args:
+          **values: new values of fields of `model`, `text` or `training`, by field name.
 
         Raises:
-          UsageError: for a name that no part has, or a value out of range.
+          UsageError: for a name that is no field of these, or a value out of range.
         """
         parts = {name: getattr(self, name) for name in ("model", "text", "training")}
         fields = {
@@ -56,22 +59,22 @@ class Spec:
         return Spec(self.network, **replaced)
 
     def values(self) -> dict[str, Any]:
-        """Return the values of all fields by name, of model, text and training together."""
+        """Return the fields of model, text and training in one dictionary, name -> value."""
         parts = (self.model, self.text, self.training)
         return {
             name: value for part in parts for name, value in dataclasses.asdict(part).items()
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dictionaries, as stored in traces and checkpoints."""
+        """Return the spec as nested dictionaries, as stored in traces and checkpoints."""
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Spec":
-        """Rebuild a spec from `to_json`.
+        """Return the spec that `to_json` described.
 
         Raises:
-          UsageError: if a part or field is missing or unknown.
+          UsageError: if a field is missing or unknown.
         """
         try:
             network = NETWORKS[values["network"]]

@@ -1,7 +1,8 @@
-"""Ways of running replicas, as known without loading a framework: names, traits, registries.
+"""Strategies, which are ways of running replicas: their names, traits and registries.
 
-Each impl folder has one registry, `STRATEGIES` in its `strategies/__init__.py`. A new strategy
-is one module beside it and one entry in it.
+Nothing here loads a framework. Each framework's folder has a registry, `STRATEGIES` in its
+`strategies/__init__.py`; a new strategy is one module in that folder and one entry in the
+registry.
 """
 
 from collections.abc import Iterator
@@ -14,31 +15,32 @@ from parity.base.plugins import load_object
 
 @dataclass(frozen=True)
 class Traits:
-    """What the harness has to know about a strategy in order to judge its numbers.
+    """The properties of a strategy that the harness needs in order to judge its numbers.
 
     Attributes:
-      synchronous: every update uses gradients at the weights just before it, so that the number
-        of replicas changes no result; runs with several counts are then compared.
+      synchronous: whether every update uses gradients taken at the weights just before it. The
+        number of replicas then changes no result, and runs with different numbers are compared
+        with each other.
       processes: how many processes one training runs in.
-      devices: what each replica runs on: "one a replica", or "layers" where the layers of one
-        replica are spread over several.
+      devices: how replicas use devices: "one per replica", or "layers" if the layers of one
+        replica are spread over several devices.
     """
 
     synchronous: bool = True
     processes: int = 1
-    devices: str = "one a replica"
+    devices: str = "one per replica"
 
 
 @dataclass(frozen=True)
 class StrategyEntry:
-    """One way of running replicas.
+    """One strategy in a registry.
 
     Attributes:
       name: the name that `--strategy` takes.
-      path: "package.module:Class" of its implementation; see parity/training/strategy.py. It is
-        loaded only when a training is built, since loading it loads the framework.
-      summary: one line for people.
-      traits: what the harness has to know.
+      path: where its class is, as "package.module:Class"; see parity/training/strategy.py. The
+        class is loaded only when a training is built, because that loads the framework.
+      summary: one line that describes the strategy to people.
+      traits: the properties that the harness needs to know.
     """
 
     name: str
@@ -51,7 +53,7 @@ class StrategyRegistry:
     """The strategies of one framework, the default one first.
 
     Args:
-      framework: its name, for messages.
+      framework: the framework's name, for messages.
       *entries: the strategies.
     """
 
@@ -66,19 +68,19 @@ class StrategyRegistry:
           ValueError: if the name is taken.
         """
         if entry.name in self._entries:
-            raise ValueError(f"{self.framework} has a strategy {entry.name!r} already")
+            raise ValueError(f"{self.framework} already has a strategy {entry.name!r}")
         self._entries[entry.name] = entry
 
     @property
     def default(self) -> str:
-        """Return the name of the strategy that runs unless another is asked for."""
+        """Return the name of the default strategy, the first one registered."""
         return next(iter(self._entries))
 
     def entry(self, name: str | None) -> StrategyEntry:
-        """Return the strategy of a name, or the default for None.
+        """Return the strategy with a given name, or the default strategy for None.
 
         Raises:
-          UsageError: if the framework has none of that name; the message lists what it has.
+          UsageError: for an unknown name; the message lists the known ones.
         """
         found = self._entries.get(self.default if name is None else name)
         if found is None:
@@ -89,18 +91,18 @@ class StrategyRegistry:
         return found
 
     def make(self, name: str | None, spec: Any, build: Any) -> Any:
-        """Build a training that runs its replicas by a strategy; this loads the framework.
+        """Load the framework and build a training that uses a strategy.
 
         Args:
-          name: of the strategy; None for the default.
-          spec: Spec, with the size of the real vocabulary.
-          build: Build; see parity/training/strategy.py.
+          name: the strategy's name; None for the default strategy.
+          spec: a Spec whose vocabulary sizes are those of the text.
+          build: a Build; see parity/training/strategy.py.
 
         Returns:
           A Strategy; see parity/training/strategy.py.
 
         Raises:
-          UsageError: for an unknown strategy, or a device that is not there.
+          UsageError: for an unknown strategy, or a device that this machine lacks.
         """
         entry = self.entry(name)
         return load_object(entry.path)(spec, build, entry)

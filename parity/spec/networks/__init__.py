@@ -1,4 +1,4 @@
-"""The networks that can be trained: what the harness and both trainers know about each."""
+"""The registry of networks: what the harness and both trainers need to know about each."""
 
 from parity.spec.networks.language_model import LANGUAGE_MODEL
 from parity.spec.networks.network import Network
@@ -14,5 +14,5 @@ def register_network(network: Network) -> None:
       ValueError: if the name is taken.
     """
     if network.name in NETWORKS:
-        raise ValueError(f"there is a network {network.name!r} already")
+        raise ValueError(f"there is already a network {network.name!r}")
     NETWORKS[network.name] = network

@@ -13,17 +13,17 @@ GATES = 4  # of an LSTM
 # fmt: off
 @dataclass(frozen=True)
 class LanguageModelSpec:
-    """The network: an embedding, LSTM layers with dropout between, and a projection.
+    """The sizes of the language model: an embedding, LSTM layers with dropout, a projection.
 
     Source: Zaremba et al. 2014, arXiv:1409.2329.
     """
 
-    vocabulary_size: int = option(10_000, "most tokens kept in the vocabulary, <unk> and <eos> included", at_least=3)
+    vocabulary_size: int = option(10_000, "largest size of the vocabulary, including <unk> and <eos>; the most frequent tokens are kept", at_least=3)
     embedding_size: int = option(200, "width of the embedding", at_least=1)
-    hidden_size: int = option(200, "units of each recurrent layer", at_least=1)
-    num_layers: int = option(2, "recurrent layers", at_least=1)
-    keep: float = option(1.0, "probability that dropout keeps a unit; 1 is no dropout", above=0, at_most=1)
-    initial_scale: float = option(0.1, "every parameter starts uniform in [-scale, scale)", above=0)
+    hidden_size: int = option(200, "number of units in each recurrent layer", at_least=1)
+    num_layers: int = option(2, "number of recurrent layers", at_least=1)
+    keep: float = option(1.0, "probability that dropout keeps a unit; 1 means no dropout", above=0, at_most=1)
+    initial_scale: float = option(0.1, "initial weights are uniform in [-scale, scale)", above=0)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -33,8 +33,8 @@ class LanguageModelSpec:
 class LanguageModelText:
     """How text becomes batches."""
 
-    batching: str = option("stream", "stream: contiguous text, state carried on; sentences: one a row, padded", choices=("stream", "sentences"))
-    time: int = option(20, "steps of back-propagation in time; for sentences the longest row", at_least=1)
+    batching: str = option("stream", "stream: rows of contiguous text, the state carried from batch to batch; sentences: one sentence per row, padded", choices=("stream", "sentences"))
+    time: int = option(20, "number of time steps in a batch, which back-propagation goes through; with --batching sentences the greatest length of a row", at_least=1)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -109,7 +109,7 @@ def _zaremba(
 
 
 PRESETS: dict[str, Preset] = {
-    # small enough to come near the embedded grammar's optimum in seconds
+    # small enough to come close to the built-in text's lowest possible perplexity in seconds
     "tiny": Preset(
         LanguageModelSpec(vocabulary_size=1_000, embedding_size=32, hidden_size=64, keep=0.95),
         LanguageModelText(time=20),
@@ -122,7 +122,7 @@ PRESETS: dict[str, Preset] = {
             epochs=5,
         ),
     ),
-    # the sizes both sides of the 2018 twin example claimed to have
+    # the sizes that both halves of the 2018 example `tf2fluid` claimed to have
     "tf2fluid": Preset(
         LanguageModelSpec(embedding_size=64, hidden_size=128, num_layers=2),
         LanguageModelText(batching="sentences", time=50),
@@ -133,7 +133,7 @@ PRESETS: dict[str, Preset] = {
             epochs=5,
         ),
     ),
-    # zaremba-small's network on the batches that throughput is quoted for
+    # the network of zaremba-small, on the batches for which throughput is quoted
     "bench": Preset(
         LanguageModelSpec(embedding_size=200, hidden_size=200, num_layers=2),
         LanguageModelText(time=35),

@@ -1,4 +1,4 @@
-"""What the harness knows about a network, beside what the network computes."""
+"""The description of a network that the harness and both trainers work from."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ from parity.base.errors import UsageError
 from parity.base.plugins import load_object
 from parity.spec.training import TrainSpec
 
-# A shape whose parts may be names: "batch" for the rows, "time" and "source_time" for steps.
+# A shape with named axes: "batch" stands for the number of rows, "time" and "source_time" for
+# numbers of steps.
 Axes = tuple[int | str, ...]
 
-# Logits of more elements than this are left out of a trace: they would be most of its bytes,
-# and what they decide is recorded all the same (token_loss, gradients of kernel and bias).
+# Logits with more elements than this are left out of a trace: they would be most of its bytes,
+# and a mistake in them still shows in token_loss and in the gradients of kernel and bias.
 MOST_LOGITS = 4_000_000
 
 
 def records_logits(elements: int) -> bool:
-    """Return whether a trace records logits of so many elements, padding included."""
+    """Return whether a trace records logits with this many elements, padding included."""
     return elements <= MOST_LOGITS
 
 
@@ -26,9 +27,9 @@ class Parameter:
     """One trainable tensor.
 
     Attributes:
-      name: path of the parameter, which the frameworks' own variables carry too.
-      shape: canonical shape.
-      mean: about which its initial values are drawn.
+      name: the parameter's path; the frameworks' variables have the same name.
+      shape: the canonical shape.
+      mean: the mean of its initial values.
     """
 
     name: str
@@ -38,11 +39,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes, text and training that go together.
+    """A named choice of sizes, text and training that suit each other.
 
     Attributes:
-      model: the sizes, of the network's `model` class.
-      text: how text becomes batches, of the network's `text` class.
+      model: the sizes, an instance of the network's `model` class.
+      text: how text becomes batches, an instance of the network's `text` class.
       training: how the network is trained.
     """
 
@@ -53,37 +54,40 @@ class Preset:
 
 @dataclass(frozen=True)
 class Network:
-    """All that the harness and both trainers need to know about one network.
+    """Everything that the harness and both trainers need to know about one network.
 
-    A network of your own is one such entry; see docs/extending.md. What would load a framework,
-    or NumPy code that a command may not need, is named by a path "package.module:function".
+    Your own network is one more such entry; see docs/extending.md. Code that would load a
+    framework, or NumPy code that not every command needs, is given as a path
+    "package.module:function". The functions below take the model, an instance of `model`.
 
     Attributes:
       name: the name that `--network` takes.
-      model: the dataclass of its sizes; each field becomes a flag.
-      text: the dataclass of how text becomes batches; each field becomes a flag.
-      presets: name -> sizes, text and training that `--preset` chooses; "tiny" is the default.
-      benchmarks: the presets that `bench` times by default; `profile` takes the first.
+      model: the dataclass with the network's sizes; each field becomes a flag.
+      text: the dataclass that says how text becomes batches; each field becomes a flag.
+      presets: name -> preset, from which `--preset` chooses; "tiny" is the default.
+      benchmarks: the presets that `bench` times by default; `profile` uses the first of them.
       builders: framework -> path of the function that builds the network on one replica:
-        (model, Inputs) -> Outputs, both of that side's networks.py.
-      oracle: path of the network's forward and backward pass in NumPy; see
+        (model, Inputs) -> Outputs, two types of that framework's networks.py.
+      oracle: the path of the network's forward and backward pass in NumPy; see
         parity/oracle/networks.py for its arguments.
-      load_text: path of the function that reads its text; see `load_text` in data/load.py.
-      batch: array of a batch -> its axes, rows first; all are int64.
-      lengths: axis of time -> the array of the batch that has each row's real steps on it.
-      vocabularies: array of a batch that holds token ids -> field of the model with the size of
-        their vocabulary.
-      parameters: of a model, along its path of computation, lower layers first.
-      state: of a model, what one batch hands to the next: name -> shape without the rows.
-      masks: of a model, where dropout acts, in the order of drawing: name -> axes.
-      activations: of a model, what a trace holds of the forward pass, in the order in which a
-        fault would show: name -> axes. Beyond a row's length each is zero. "logits" may be too
-        many: see `records_logits`.
-      loop: of a model, which activations one loop over time computes together, each step of all
-        of them before the next step of any, in the order within a step.
-      taps: of a model, those of the activations that one layer hands to the next, lower layers
-        first; isolation cuts there.
-      decodes: whether it writes text, so that a trace may record what it wrote.
+      load_text: the path of the function that reads the text; see `load_text` in data/load.py.
+      batch: name of each array in a batch -> its axes, rows first; all arrays are int64.
+      lengths: time axis -> the array of the batch with the number of real steps of each row.
+      vocabularies: name of each array of token ids in a batch -> the field of the model that
+        has the size of their vocabulary.
+      parameters: returns the parameters in the order of computation, lower layers first.
+      state: returns the state that one batch passes to the next: name -> shape without rows.
+      masks: returns the places where dropout acts, in the order in which their masks are drawn:
+        name -> axes.
+      activations: returns what a trace records of the forward pass, in the order in which a
+        fault would show: name -> axes. Past the end of a row they are zero. "logits" is left
+        out where it is too large: see `records_logits`.
+      loop: returns the activations that a single loop over time computes together, in their
+        order within a time step; every one of them is computed for a step before any is
+        computed for the next.
+      taps: returns the activations that one layer passes to the next, lower layers first; an
+        isolated step cuts the network at these.
+      decodes: whether the network writes text, which a trace may then record.
     """
 
     name: str
@@ -109,12 +113,12 @@ class Network:
         """Return the function that builds the network in a framework.
 
         Raises:
-          UsageError: if the network has none for it.
+          UsageError: if the network has no builder for that framework.
         """
         if framework not in self.builders:
             raise UsageError(
                 f"--network is {self.name!r}, which {framework} has no builder for; it has one "
                 f"for {', '.join(self.builders)}"
             )
-        found: Callable[[Any, Any], Any] = load_object(self.builders[framework])
-        return found
+        build: Callable[[Any, Any], Any] = load_object(self.builders[framework])
+        return build

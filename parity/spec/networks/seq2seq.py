@@ -15,23 +15,23 @@ SEGMENTERS = ("chinese", "english", "spaces")
 # fmt: off
 @dataclass(frozen=True)
 class Seq2seqSpec:
-    """The network: an encoder, and a decoder that attends to what the encoder made.
+    """The sizes and kind of the network: an encoder, and a decoder that attends to its output.
 
     Sources: Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473;
     Luong et al. 2015, arXiv:1508.04025; Wu et al. 2016, arXiv:1609.08144.
     """
 
-    source_vocabulary_size: int = option(10_000, "most tokens kept of the questions, the four special ones included", at_least=5)
-    target_vocabulary_size: int = option(10_000, "most tokens kept of the answers, the four special ones included", at_least=5)
+    source_vocabulary_size: int = option(10_000, "largest size of the vocabulary of the questions, including the four special tokens; the most frequent tokens are kept", at_least=5)
+    target_vocabulary_size: int = option(10_000, "largest size of the vocabulary of the answers, including the four special tokens; the most frequent tokens are kept", at_least=5)
     embedding_size: int = option(128, "width of both embeddings", at_least=1)
-    hidden_size: int = option(256, "units of each recurrent layer", at_least=1)
-    num_layers: int = option(1, "recurrent layers of the encoder, and of the decoder", at_least=1)
+    hidden_size: int = option(256, "number of units in each recurrent layer", at_least=1)
+    num_layers: int = option(1, "number of recurrent layers in the encoder, and as many in the decoder", at_least=1)
     cell: str = option("lstm", "recurrent cell", choices=("lstm", "gru"))
-    attention: str = option("general", "how a query scores the source: Luong's dot, general, scaled (general times a trained scalar), or bahdanau", choices=("dot", "general", "scaled", "bahdanau"))
-    input_feeding: bool = option(False, "feed the attention into the decoder's cell: Luong's output of the step before, Bahdanau's context of this step")
-    bidirectional: bool = option(False, "run the encoder's bottom layer in both directions, each with half the units")
-    keep: float = option(1.0, "probability that dropout keeps a unit; 1 is no dropout", above=0, at_most=1)
-    initial_scale: float = option(0.1, "every parameter starts uniform in [-scale, scale), the attention's scalar around 1", above=0)
+    attention: str = option("general", "how the attention scores the positions of the source: Luong's dot or general, scaled (general times a trained scalar), or bahdanau", choices=("dot", "general", "scaled", "bahdanau"))
+    input_feeding: bool = option(False, "feed the attention into the decoder's cell: Luong's output of the previous step, or Bahdanau's context of the current step")
+    bidirectional: bool = option(False, "run the encoder's bottom layer in both directions, with half of the units in each; --hidden-size must then be even")
+    keep: float = option(1.0, "probability that dropout keeps a unit; 1 means no dropout", above=0, at_most=1)
+    initial_scale: float = option(0.1, "initial weights are uniform in [-scale, scale); the trained scalar of scaled attention starts around 1", above=0)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -43,15 +43,15 @@ class Seq2seqSpec:
 
 @dataclass(frozen=True)
 class PairText:
-    """How pairs of texts become batches."""
+    """How pairs of a question and an answer become batches."""
 
-    source_segmenter: str = option("chinese", "how questions are cut into tokens", choices=SEGMENTERS)
-    target_segmenter: str = option("chinese", "how answers are cut into tokens", choices=SEGMENTERS)
-    hmm: bool = option(True, "let jieba guess words that its dictionary lacks")
-    share_vocabulary: bool = option(False, "one vocabulary, counted over questions and answers")
-    source_limit: int = option(30, "most tokens of a question; pairs with a longer one are left out and counted", at_least=1)
-    target_limit: int = option(30, "most tokens of an answer, without <eos>; the same", at_least=1)
-    split_by: str = option("source", "what training, validation and test text must not share: a source sentence, or a block of lines (dialogues)", choices=("source", "block"))
+    source_segmenter: str = option("chinese", "how questions are split into tokens", choices=SEGMENTERS)
+    target_segmenter: str = option("chinese", "how answers are split into tokens", choices=SEGMENTERS)
+    hmm: bool = option(True, "let jieba guess words that are not in its dictionary")
+    share_vocabulary: bool = option(False, "use one vocabulary for questions and answers, counted over both")
+    source_limit: int = option(30, "greatest number of tokens in a question; pairs with a longer question are left out, and their number is reported", at_least=1)
+    target_limit: int = option(30, "greatest number of tokens in an answer, not counting <eos>; pairs with a longer answer are left out, and their number is reported", at_least=1)
+    split_by: str = option("source", "how pairs are divided into training, validation and test text: by source, so that no source sentence is in two of them, or by block of lines, as for dialogues", choices=("source", "block"))
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -137,7 +137,7 @@ def _loop(model: Seq2seqSpec) -> tuple[str, ...]:
         return ()
     hidden = [f"decoder/{model.cell}_{k}/hidden" for k in range(model.num_layers)]
     attention = ["attention/weights", "attention/context"]
-    if model.attention == "bahdanau":  # it asks before it steps
+    if model.attention == "bahdanau":  # attention comes before the cell's step
         return (*attention, *hidden, "attention/output")
     return (*hidden, *attention, "attention/output")
 
@@ -145,7 +145,7 @@ def _loop(model: Seq2seqSpec) -> tuple[str, ...]:
 def _taps(model: Seq2seqSpec) -> tuple[str, ...]:
     inner = [f"decoder/{model.cell}_{k}/hidden" for k in range(model.num_layers)]
     inner.append("attention/context")
-    # with input feeding cells and attention are one loop, and so one layer
+    # with input feeding, cells and attention are a single loop and count as one layer
     left_out = {"attention/weights", "logits", "token_loss"}
     left_out |= set(inner) if model.input_feeding else set()
     return tuple(name for name in _activations(model) if name not in left_out)
@@ -175,11 +175,11 @@ def _tiny_pairs(**network: Any) -> Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    # small enough to learn the embedded questions and answers by heart in minutes
+    # small enough to learn the built-in questions and answers by heart in minutes
     "tiny": _tiny_pairs(attention="general", bidirectional=True),
-    # the same size, the other cell, and the attention's context fed into it
+    # the same size with the other cell, which the attention's context is fed into
     "tiny-nmt": _tiny_pairs(cell="gru", attention="bahdanau", input_feeding=True),
-    # Chinese chit-chat: one dialogue turn answers the one before
+    # Chinese chit-chat: each turn of a dialogue answers the turn before it
     "chatbot": Preset(
         Seq2seqSpec(embedding_size=128, hidden_size=256, attention="general", keep=0.5),
         PairText(split_by="block"),
@@ -187,7 +187,7 @@ PRESETS: dict[str, Preset] = {
             batch_size=64, optimizer="adam", learning_rate=1e-3, clip_norm=5.0, epochs=10
         ),
     ),
-    # English to Chinese, as in Bahdanau et al. 2015 but one layer, one direction
+    # English to Chinese, as in Bahdanau et al. 2015 but with one layer in one direction
     "nmt-bahdanau": Preset(
         Seq2seqSpec(
             embedding_size=256,
@@ -202,7 +202,7 @@ PRESETS: dict[str, Preset] = {
             batch_size=64, optimizer="adam", learning_rate=1e-3, clip_norm=5.0, epochs=10
         ),
     ),
-    # the shape of Wu et al. 2016, two layers in place of eight
+    # the architecture of Wu et al. 2016, with two layers instead of eight
     "gnmt-small": Preset(
         Seq2seqSpec(
             embedding_size=256,

@@ -59,7 +59,7 @@ GOOD = {
             {"paddlepaddle": None, "paddlepaddle-gpu": "2.5.0"},
             ["paddlepaddle-gpu is 2.5.0; allowed: 2.6.2"],
         ),
-        ({"tensorflow": "2.15.0"}, ["tensorflow is 2.15.0; wanted: 2.21.0"]),
+        ({"tensorflow": "2.15.0"}, ["tensorflow is 2.15.0; allowed: 2.21.0"]),
         ({"tensorflow": None}, ["tensorflow is missing. Fix: make setup"]),
         (
             {"click": None, "safetensors": None},
@@ -93,10 +93,10 @@ def test_each_problem_is_a_line_with_its_fix(tmp_path, change, said):
 def test_the_status_tells_whether_there_is_a_problem(capsys):
     assert doctor.report() == 0
     assert "problem:" not in capsys.readouterr().out
-    wanted = doctor._WANTED["numpy"]
+    required = doctor._REQUIRED["numpy"]
     try:
-        doctor._WANTED["numpy"] = ("0.0.1", "a test")
+        doctor._REQUIRED["numpy"] = ("0.0.1", "a test")
         assert doctor.report() == 2
     finally:
-        doctor._WANTED["numpy"] = wanted
+        doctor._REQUIRED["numpy"] = required
     assert "problem: numpy is " in capsys.readouterr().out

@@ -1,7 +1,7 @@
-"""The commands of `parity`, also `python -m parity`.
+"""The commands of `parity`, also run as `python -m parity`.
 
-A command that trains imports what it runs when it is called: that may need packages which an
-installed wheel, with its core dependencies alone, does not have.
+A command that trains imports its code only when it is called: that code may need packages that
+an installed wheel does not have with its core dependencies alone.
 """
 
 import dataclasses
@@ -47,7 +47,8 @@ _MATCH, _MISMATCH = 0, 1
 def parity() -> None:
     """Prove that a network trained in Paddle and in TensorFlow is the same network.
 
-    Exit status: 0 match, 1 mismatch, 2 bad use or bad input, 3 a numeric failure.
+    Exit status: 0 for a match, 1 for a mismatch, 2 for bad use or bad input, 3 for a numeric
+    failure (a NaN or infinity).
     """
 
 
@@ -55,13 +56,13 @@ def parity() -> None:
 @command_options(RunOptions)
 @spec_options("dtype")
 def run_command(**values: Any) -> int:
-    """Train both sides beside the oracle, and compare every tensor of every step."""
+    """Train both sides beside the oracle and compare every tensor of every step."""
     require_checkout("run")
     from parity.run.run import run
 
     options = take_options(RunOptions, values)
     spec = spec_from(options.network, options.preset, values)
-    with terminated():
+    with sigterm_as_interrupt():
         outcome = run(spec, options)
     report = report_values(outcome, options.preset, _command())
     text = report_text(report)
@@ -74,11 +75,18 @@ def run_command(**values: Any) -> int:
 @click.argument("trace_a", type=click.Path(path_type=Path))
 @click.argument("trace_b", type=click.Path(path_type=Path))
 @click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="write the report here"
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="file to write the report to, as JSON",
 )
-@click.option("--debug", is_flag=True, help="show tracebacks")
+@click.option("--debug", is_flag=True, help="print the traceback of an error")
 def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool) -> int:
-    """Compare two recorded runs with each other and, if of train.py, with the oracle."""
+    """Compare two recorded runs with each other and, if train.py made them, with the oracle.
+
+    TRACE_A and TRACE_B are folders that --trace of train.py or the Recorder of your own
+    training wrote.
+    """
     report = _compared(trace_a, trace_b)
     text = report_text(report)
     if json_file is not None:
@@ -96,14 +104,17 @@ def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug:
     type=click.Path(path_type=Path),
     default=Path("out/report.html"),
     show_default=True,
-    help="the page",
+    help="file to write the page to",
 )
-@click.option("--debug", is_flag=True, help="show tracebacks")
+@click.option("--debug", is_flag=True, help="print the traceback of an error")
 def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -> int:
-    """Compare two recorded runs, and show what was found as a page that opens offline."""
+    """Compare two recorded runs and write the result as a page that opens offline.
+
+    TRACE_A and TRACE_B are folders, as for the command `compare`.
+    """
     if html_file.is_dir():
         raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
-    make_folder(html_file.parent)  # now, not after minutes of comparing
+    make_folder(html_file.parent)  # fail now, not after minutes of comparing
     report = _compared(trace_a, trace_b)
     write_whole(html_file, report_html(report).encode())
     print(f"page: {html_file}\nverdict: {report['verdict']}")
@@ -119,7 +130,7 @@ def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
 @command_options(BenchOptions)
 @spec_options()
 def bench_command(**values: Any) -> int:
-    """Time both sides in turn: real tokens/s, and what more replicas gain."""
+    """Measure the speed of both sides in real tokens/s, and the gain from more replicas."""
     require_checkout("bench")
     from parity.bench.bench import bench
     from parity.bench.text import bench_text
@@ -127,15 +138,15 @@ def bench_command(**values: Any) -> int:
     options = take_options(BenchOptions, values)
     names = (options.preset,) if options.preset else _benchmarks(options.network)
     specs = {name: spec_from(options.network, name, values) for name in names}
-    found = []
-    with terminated():
+    results = []
+    with sigterm_as_interrupt():
         for name, spec in specs.items():
             out = options.out if len(specs) == 1 else options.out / name
-            mine = dataclasses.replace(options, preset=name, out=out, json=None)
-            found.append(bench(spec, mine, _command()))
-            print(bench_text(found[-1]) + ("\n" if len(found) < len(specs) else ""))
+            preset_options = dataclasses.replace(options, preset=name, out=out, json=None)
+            results.append(bench(spec, preset_options, _command()))
+            print(bench_text(results[-1]) + ("\n" if len(results) < len(specs) else ""))
     if options.json is not None:
-        save_values(found[0] if len(found) == 1 else {"benches": found}, options.json)
+        save_values(results[0] if len(results) == 1 else {"benches": results}, options.json)
     return 0
 
 
@@ -143,28 +154,28 @@ def bench_command(**values: Any) -> int:
 @command_options(ProfileOptions)
 @spec_options()
 def profile_command(**values: Any) -> int:
-    """See where the time of a step goes on each side, by its framework's own profiler."""
+    """Show where the time of a step goes on each side, using the frameworks' profilers."""
     require_checkout("profile")
     from parity.bench.profile import profile, profile_text
 
     options = take_options(ProfileOptions, values)
     name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
-    with terminated():
-        found = profile(spec, dataclasses.replace(options, preset=name), _command())
+    with sigterm_as_interrupt():
+        profiled = profile(spec, dataclasses.replace(options, preset=name), _command())
     if options.json is not None:
-        save_values(found, options.json)
-    print(profile_text(found, options.operations))
-    print(f"\ntrace, for chrome://tracing or ui.perfetto.dev: {options.out / 'trace.json'}")
+        save_values(profiled, options.json)
+    print(profile_text(profiled, options.operations))
+    print(f"\ntimeline for chrome://tracing or ui.perfetto.dev: {options.out / 'trace.json'}")
     return 0
 
 
 @parity.command("faults")
 @command_options(FaultOptions)
 def faults_command(**values: Any) -> int:
-    """Plant known mistakes in one side's code, one at a time, and check that each is found."""
+    """Plant known mistakes in one side's code, one at a time, and check that all are found."""
     options = take_options(FaultOptions, values)
-    if not options.list_only:  # a list needs neither: it is of the catalogue alone
+    if not options.list_only:  # the list needs only the catalogue, which the wheel has
         require_checkout("faults", trains=options.show is None)
     from parity.faults.listing import catalogue_text, fault_text
 
@@ -188,7 +199,7 @@ def faults_command(**values: Any) -> int:
         if not needed:
             return _MATCH
     before = digest()
-    with terminated():
+    with sigterm_as_interrupt():
         findings = hunt(options)
     text, found = findings_text(findings), findings_values(findings) | _measured()
     write_whole(options.out / "faults.txt", text.encode() + b"\n")
@@ -196,7 +207,7 @@ def faults_command(**values: Any) -> int:
         save_values(found, path)
     if options.save_signatures:
         count = save_signatures(findings)
-        text += f"\n{count} signatures kept in {SIGNATURES.relative_to(ROOT)}"
+        text += f"\n{count} signatures stored in {SIGNATURES.relative_to(ROOT)}"
     if options.record:
         text += f"\n{record_hunt(findings, before)}"
     print(text)
@@ -206,13 +217,13 @@ def faults_command(**values: Any) -> int:
 @parity.command("sweep")
 @command_options(SweepOptions)
 def sweep_command(**values: Any) -> int:
-    """Run random valid specs on both sides, and see that nothing is found where nothing is."""
+    """Train random valid specs on both sides and check that no false alarm is raised."""
     require_checkout("sweep")
     from parity.sweep.distances import sweep_text, sweep_values
     from parity.sweep.sweep import sweep
 
     options = take_options(SweepOptions, values)
-    with terminated():
+    with sigterm_as_interrupt():
         swept = sweep(options)
     text, found = sweep_text(swept), sweep_values(swept) | _measured()
     write_whole(options.out / "sweep.txt", text.encode() + b"\n")
@@ -229,11 +240,14 @@ def sweep_command(**values: Any) -> int:
     type=click.Path(path_type=Path),
     default=Path("out/losses.png"),
     show_default=True,
-    help="the picture; .png, .svg or .pdf",
+    help="file to write the picture to (.png, .svg or .pdf)",
 )
-@click.option("--debug", is_flag=True, help="show tracebacks")
+@click.option("--debug", is_flag=True, help="print the traceback of an error")
 def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
-    """Draw the losses of trained runs over each other; RUNS are folders of `train.py`."""
+    """Draw the loss curves of several trainings into one picture.
+
+    RUNS are folders that train.py wrote (its --out).
+    """
     plot_losses(runs, out)
     print(f"picture: {out}")
     return 0
@@ -241,13 +255,13 @@ def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
 
 @parity.command("doctor")
 def doctor_command() -> int:
-    """Check the environment, and name the fix for what is wrong."""
+    """Check the environment and say how to fix what is wrong with it."""
     return doctor_checks.report()
 
 
 @contextmanager
-def terminated() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, so that no side goes on training alone."""
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM end a command the way Ctrl-C does: every side is then stopped, too."""
 
     def handle(number: int, frame: Any) -> None:
         raise Interrupted("terminated", number)
@@ -260,12 +274,13 @@ def terminated() -> Iterator[None]:
 
 
 def _benchmarks(network: str) -> tuple[str, ...]:
-    """Return the presets to time by default; of an unknown network, any name will do."""
+    """Return the presets that are timed by default."""
+    # for an unknown network any preset will do: `spec_from` refuses the network first
     return NETWORKS[network].benchmarks if network in NETWORKS else ("bench",)
 
 
 def _measured() -> dict[str, Any]:
-    """Return where and by which command figures were measured."""
+    """Return the date, machine and command of a measurement."""
     return {**measured_here(), "command": _command()}
 
 

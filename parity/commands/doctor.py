@@ -1,4 +1,4 @@
-"""`python -m parity doctor`: what is wrong with the environment, and how to fix it."""
+"""`python -m parity doctor`: finds problems of the environment and names their fixes."""
 
 import platform
 import sys
@@ -6,17 +6,17 @@ from importlib.metadata import PackageNotFoundError, version
 
 from parity.launch.checkout import has_checkout
 
-# Package -> the version wanted, and why no other will do; ("", "") takes any.
-_WANTED = {
+# Package -> the version required, and why no other will do; ("", "") accepts any version.
+_REQUIRED = {
     "tensorflow": ("2.21.0", "the version that every figure of this project was measured with"),
     "numpy": ("", ""),
     "safetensors": ("", ""),
     "click": ("", ""),
     "jieba": ("", ""),
 }
-_CORE = ("numpy", "safetensors", "click")  # all that comparing recorded traces needs
+_CORE = ("numpy", "safetensors", "click")  # enough to compare recorded traces
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
-_PADDLE_WANTED = "2.6.2"
+_PADDLE_REQUIRED = "2.6.2"
 _NO_CHECKOUT = (
     "no checkout: parity can record, compare and report; to train both networks, clone the "
     "project and run make setup there"
@@ -24,11 +24,11 @@ _NO_CHECKOUT = (
 
 
 def problems(*, checkout: bool | None = None) -> list[str]:
-    """Return one line for each thing that is wrong, with its fix.
+    """Return one line for each problem, with its fix.
 
     Args:
-      checkout: whether both networks can be trained here; by default that is looked up. Without
-        a checkout only what comparing needs is checked.
+      checkout: whether this is a checkout, in which both networks can be trained; by default
+        that is found out. Without a checkout, only the needs of a comparison are checked.
     """
     checkout = has_checkout() if checkout is None else checkout
     found = []
@@ -40,22 +40,22 @@ def problems(*, checkout: bool | None = None) -> list[str]:
         )
     if checkout:
         found += _paddle_problems()
-    for name, (wanted, reason) in _WANTED.items():
+    for name, (required, reason) in _REQUIRED.items():
         if not checkout and name not in _CORE:
             continue
         fix = "make setup" if checkout else f"pip install {name}"
         seen = _version(name)
         if seen is None:
             found.append(f"{name} is missing. Fix: {fix}")
-        elif wanted and seen != wanted:
-            found.append(f"{name} is {seen}; wanted: {wanted}, {reason}. Fix: {fix}")
+        elif required and seen != required:
+            found.append(f"{name} is {seen}; allowed: {required}, {reason}. Fix: {fix}")
     return found
 
 
 def report() -> int:
-    """Print the versions and the problems; return 0 if there are none, else 2."""
+    """Print the versions and the problems; return 0 if there is no problem, else 2."""
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    for name in (*_PADDLE, *_WANTED):
+    for name in (*_PADDLE, *_REQUIRED):
         print(f"{name} {_version(name) or 'not installed'}")
     if not has_checkout():
         print(_NO_CHECKOUT)
@@ -68,23 +68,23 @@ def report() -> int:
 
 
 def _paddle_problems() -> list[str]:
-    """Return what is wrong with Paddle, which comes as one of two packages."""
+    """Return the problems with Paddle, which one of two packages provides."""
     paddles = {name: _version(name) for name in _PADDLE if _version(name)}
     found = []
     if not paddles:
         found.append(
-            f"paddlepaddle is missing. Fix: pip install paddlepaddle=={_PADDLE_WANTED}"
+            f"paddlepaddle is missing. Fix: pip install paddlepaddle=={_PADDLE_REQUIRED}"
         )
     if len(paddles) > 1:
         found.append(
-            "paddlepaddle and paddlepaddle-gpu are both installed and own the same files. "
-            "Fix: uninstall both, then install the one wanted"
+            "paddlepaddle and paddlepaddle-gpu are both installed and overwrite each other's "
+            "files. Fix: uninstall both, then install the one you need"
         )
     for name, seen in paddles.items():
-        if seen != _PADDLE_WANTED:
+        if seen != _PADDLE_REQUIRED:
             found.append(
-                f"{name} is {seen}; allowed: {_PADDLE_WANTED}, the last release with the C++ "
-                f"ParallelExecutor. Fix: pip install {name}=={_PADDLE_WANTED}"
+                f"{name} is {seen}; allowed: {_PADDLE_REQUIRED}, the last release with the C++ "
+                f"ParallelExecutor. Fix: pip install {name}=={_PADDLE_REQUIRED}"
             )
     return found
 

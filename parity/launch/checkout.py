@@ -1,4 +1,4 @@
-"""What a command that trains needs beyond an installed wheel: the checkout, the frameworks."""
+"""Checks what a command that trains needs in addition to the wheel: checkout and frameworks."""
 
 import importlib.util
 import sys
@@ -9,14 +9,15 @@ from parity.spec.frameworks import FRAMEWORKS
 
 
 def require_checkout(command: str, *, trains: bool = True) -> None:
-    """Check, before any work, that a command can run what an installed wheel does not hold.
+    """Check, before any work, that a command has what an installed wheel does not contain.
 
     Args:
       command: the command's name, such as "run".
-      trains: whether it needs the frameworks too, not only the source of the trainings.
+      trains: whether the command trains, and so needs the frameworks too, or only reads the
+        source of the trainers.
 
     Raises:
-      UsageError: if `parity` was installed without its checkout, or a framework is missing.
+      UsageError: if `parity` runs without a checkout, or a framework is not installed.
     """
     if not has_checkout():
         raise UsageError(
@@ -25,9 +26,9 @@ def require_checkout(command: str, *, trains: bool = True) -> None:
             f"`.venv/bin/python -m parity {command}`"
         )
     for framework in FRAMEWORKS if trains else ():
-        # another interpreter, named by PARITY_{FRAMEWORK}_PYTHON, has packages of its own
-        here = interpreter(framework) == sys.executable
-        if here and importlib.util.find_spec(framework) is None:
+        # the packages of another interpreter, PARITY_{FRAMEWORK}_PYTHON, cannot be checked here
+        runs_here = interpreter(framework) == sys.executable
+        if runs_here and importlib.util.find_spec(framework) is None:
             raise UsageError(
                 f"parity {command} needs {framework}, which is not installed: run `make setup` "
                 "in the checkout, or install the extra `train` (pip install '.[train]')"
@@ -35,5 +36,5 @@ def require_checkout(command: str, *, trains: bool = True) -> None:
 
 
 def has_checkout() -> bool:
-    """Return whether the folders of both trainings lie beside `parity`."""
+    """Return whether the folders of both trainers are beside `parity`."""
     return all((ROOT / folder / "train.py").is_file() for folder in FOLDERS.values())

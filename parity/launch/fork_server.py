@@ -41,7 +41,13 @@ from parity.base.allocator import with_huge_pages
 from parity.base.errors import SideFailed, UsageError
 from parity.cli.command_line import print_error
 from parity.launch.edited_source import Edit, EditedSource, edited_texts
-from parity.launch.processes import FOLDERS, ROOT, end_with, interpreter, raise_for
+from parity.launch.processes import (
+    FOLDERS,
+    ROOT,
+    die_with_parent,
+    interpreter,
+    raise_for_status,
+)
 
 _OWN = ("data", "parity", *FOLDERS.values())  # top-level packages of the project
 _POLL = 0.01  # seconds
@@ -195,7 +201,7 @@ class ForkServer:
         while True:
             status = self._server.poll()
             if status is not None:
-                raise_for(self.framework, status, self._log)
+                raise_for_status(self.framework, status, self._log)
             if self._socket.exists():
                 break
             time.sleep(_POLL)
@@ -255,13 +261,13 @@ def handle(connection: socket.socket, server: int) -> None:
     stream = connection.makefile("rw")
     request = json.loads(stream.readline())
     if request.get("bound"):
-        end_with(server)
+        die_with_parent(server)
     result, result_end = os.pipe()
     between = os.getpid()
     child = os.fork()
     if child == 0:
         if request.get("bound"):
-            end_with(between)
+            die_with_parent(between)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for name, number in (("stdout", 1), ("stderr", 2)):
             # both may be the same file

@@ -1,8 +1,8 @@
-"""Starts each side's `train.py` as a process of its own, and tells why one ended.
+"""Runs the `train.py` of each side in a separate process, and reports why a process ended.
 
-The frameworks share neither memory nor threads with each other or with the harness, and need
-not share an environment: PARITY_PADDLE_PYTHON and PARITY_TENSORFLOW_PYTHON name other
-interpreters.
+The frameworks share neither memory nor threads with each other or with the harness. They need
+not even share an environment: PARITY_PADDLE_PYTHON and PARITY_TENSORFLOW_PYTHON name the
+interpreters to use.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from parity.spec.spec import Spec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = {name: each.folder for name, each in FRAMEWORKS.items()}
-# What the benchmark may time beside them: module, and what it imports.
+# Other frameworks that the benchmark can time: name -> module to run, package that it imports.
 PEERS = {
     "pytorch": ("parity.peers.pytorch_peer", "torch"),
     "keras": ("parity.peers.keras_peer", "keras"),
@@ -35,33 +35,33 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 
 
 def interpreter(framework: str) -> str:
-    """Return the Python that runs a framework's scripts."""
+    """Return the path of the Python interpreter that runs a framework's scripts."""
     return os.environ.get(f"PARITY_{framework.upper()}_PYTHON", sys.executable)
 
 
 class Process(Protocol):
-    """What `SideProcess` needs of `subprocess.Popen`."""
+    """The methods of `subprocess.Popen` that `SideProcess` uses."""
 
     def poll(self) -> int | None:
-        """Return its exit status, negative for a signal, or None while it runs."""
+        """Return the exit status, negative for a signal, or None while the process runs."""
 
     def wait(self) -> int:
-        """Return its exit status once it has ended."""
+        """Wait until the process ends, and return its exit status."""
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
 
 
 class SideProcess:
-    """A running `train.py`; leaving the context stops it.
+    """A running `train.py`, which is killed when the context is left.
 
     Args:
       framework: "paddle" or "tensorflow", or one of `PEERS`.
-      spec: what to train.
-      log: file that gets what it prints.
-      start: takes flags and log and starts it, as `ForkServer.side` does; by default it is
-        started anew.
-      **options: of TrainOptions, by name.
+      spec: the network, its text and its training.
+      log: the file that receives its output.
+      start: a function (flags, log) that starts the process, such as `ForkServer.side`; by
+        default a new interpreter is started.
+      **options: values of fields of TrainOptions, by name.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SideProcess:
             environment["PYTHONPATH"] = str(ROOT)
         else:
             command.append(str(ROOT / FOLDERS[framework] / "train.py"))
-        # A signal amid the fork would be lost with the exception it raises there.
+        # The exception that a signal handler raises during the fork would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             with log.open("wb") as file:
@@ -95,7 +95,7 @@ class SideProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=partial(_end_with_parent, os.getpid(), before),
+                    preexec_fn=partial(_prepare_child, os.getpid(), before),
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
@@ -103,31 +103,32 @@ class SideProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def check(self) -> None:
-        """See that it is still running, or has ended well.
+        """Check that the process is running or has ended with status 0.
 
         Raises:
-          UsageError, NumericFailure, SideFailed: with its own message, if it ended otherwise.
+          UsageError, NumericFailure, SideFailed: if it has not, with the process's message.
         """
         status = self._process.poll()
         if status:
             self._raise(status)
 
     def wait(self) -> None:
-        """Wait for its end.
+        """Wait until the process ends.
 
         Raises:
-          UsageError, NumericFailure, SideFailed: with its own message, if it did not end well.
+          UsageError, NumericFailure, SideFailed: if its status is not 0, with the process's
+            message.
         """
         status = self._process.wait()
         if status:
             self._raise(status)
 
     def ended(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def _raise(self, status: int) -> None:
-        raise_for(self.framework, status, self.log)
+        raise_for_status(self.framework, status, self.log)
 
     def __enter__(self) -> "SideProcess":
         return self
@@ -143,51 +144,56 @@ class SideProcess:
             self._process.wait()
 
 
-def raise_for(framework: str, status: int, log: Path) -> None:
-    """Raise what a side's process ended with, unless it ended well.
+def raise_for_status(framework: str, status: int, log: Path) -> None:
+    """Raise the error that a side's process ended with, unless its status is 0.
 
     Args:
-      status: of the process, negative for a signal.
-      log: what it printed.
+      framework: the framework's name, which begins the message.
+      status: the exit status of the process, negative for a signal.
+      log: the file with its output.
 
     Raises:
-      UsageError, NumericFailure, SideFailed: with its own message.
+      UsageError, NumericFailure, SideFailed: with the message that the process printed.
     """
     if status == 0:
         return
     lines = log.read_text(errors="replace").splitlines()
-    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    if said and status in (2, 3):
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if errors and status in (2, 3):
         kind = {2: UsageError, 3: NumericFailure}[status]
-        raise kind(f"{framework}: {said[-1]}")
+        raise kind(f"{framework}: {errors[-1]}")
     last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
-    how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
-    message = f"{framework} ended with {how}: {last} (the rest is in {log})"
+    ending = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
+    message = f"{framework} ended with {ending}: {last} (the rest is in {log})"
     if status < 0:
-        status = 128 - status  # a signal, as a shell reports it
+        status = 128 - status  # how a shell reports a signal
     raise SideFailed(message, DEFECT_STATUS if status == 1 else status)
 
 
-def _end_with_parent(parent: int, signals: set) -> None:
-    """Let this process end with the harness, and hear signals again.
+def _prepare_child(parent: int, signals: set) -> None:
+    """Make this process die with the harness, and restore its signal mask.
 
     Args:
-      parent: the harness.
-      signals: that were blocked before this process was made.
+      parent: the process id of the harness.
+      signals: the signals that were blocked before this process was forked.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    end_with(parent)
+    die_with_parent(parent)
 
 
-def end_with(parent: int) -> None:
-    """Ask the kernel to kill this process once its parent is gone, even if it was killed."""
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends, even if the parent is killed.
+
+    Args:
+      parent: the parent's process id.
+    """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before it could be asked
+    if os.getppid() != parent:  # the parent ended before the kernel was asked
         os._exit(1)
 
 
 def spec_flags(spec: Spec) -> list[str]:
-    """Return the flags that make exactly this spec, whatever the presets say."""
+    """Return flags that set every field of a spec, whatever the preset has."""
     values = spec.values()
     switches = [
         flag(name) if value else f"--no-{flag(name)[2:]}"
@@ -199,12 +205,12 @@ def spec_flags(spec: Spec) -> list[str]:
 
 
 def option_flags(values: Mapping[str, Any]) -> list[str]:
-    """Return the flags that set these values; of a None or False there is none."""
+    """Return flags that set these options; one that is None or False gets no flag."""
     words: list[str] = []
     for name, value in values.items():
         if value is True:
             words.append(flag(name))
         elif value is not None and value is not False:
-            # one word, so that a value that begins with a dash is no flag
+            # in one word: a value that begins with a dash would be taken for a flag
             words.append(f"{flag(name)}={value}")
     return words

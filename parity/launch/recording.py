@@ -1,4 +1,4 @@
-"""Short recorded runs of one side, by a fork server."""
+"""Records short runs of one side, started by a fork server."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from parity.launch.edited_source import Edit
 from parity.launch.fork_server import ForkServer
-from parity.launch.processes import option_flags, raise_for, spec_flags
+from parity.launch.processes import option_flags, raise_for_status, spec_flags
 from parity.spec.spec import Spec
 from parity.trace.reader import Trace
 
@@ -14,25 +14,25 @@ from parity.trace.reader import Trace
 def record(
     server: ForkServer, spec: Spec, trace: Path, *, edits: Sequence[Edit] = (), **options: Any
 ) -> Trace:
-    """Train a side and return its trace.
+    """Train one side and return its trace.
 
     Args:
       server: the fork server of the side's framework.
-      spec: what to train.
-      trace: folder to record in.
-      edits: lines of the project's source to replace in this run.
-      **options: fields of TrainOptions, by name; paths are relative to the working folder.
+      spec: the network, its text and its training.
+      trace: the folder to record the trace in.
+      edits: replacements of lines in the project's source that apply to this run only.
+      **options: values of fields of TrainOptions, by name; paths are relative to the working
+        folder of this process.
 
     Raises:
-      ValueError: if an edit does not fit the code.
-      UsageError, NumericFailure, SideFailed: with the side's message, if its training fails.
+      ValueError: if an edit does not fit the source.
+      UsageError, NumericFailure, SideFailed: if the training fails, with the side's message.
     """
-    given = {"trace": trace, **options}
-    given = {
+    values = {
         name: value.resolve() if isinstance(value, Path) else value
-        for name, value in given.items()
+        for name, value in {"trace": trace, **options}.items()
     }
-    job = server.train(*spec_flags(spec), *option_flags(given), edits=edits)
+    job = server.train(*spec_flags(spec), *option_flags(values), edits=edits)
     status, _, _ = job.wait()
-    raise_for(server.framework, status, job.folder / "stderr")
+    raise_for_status(server.framework, status, job.folder / "stderr")
     return Trace(trace)

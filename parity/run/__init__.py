@@ -1,1 +1,1 @@
-"""Training both sides step by step beside the oracle, and then untraced."""
+"""Trains both sides step by step beside the oracle, then again without recording."""

@@ -1,4 +1,4 @@
-"""Recorded training: every side's trace is compared step by step while it is written."""
+"""Recorded training: the traces of all sides are compared step by step as they are written."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,18 +16,18 @@ from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace, wait_for_trace
 from parity.trace.side import Side
 
-_MOST_PENDING = 3  # steps that a side may be ahead of the comparison
+_MOST_PENDING = 3  # number of steps by which a side may be ahead of the comparison
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What comparing the traces of one precision gave.
+class ComparedRun:
+    """The result of comparing the traces of one precision.
 
     Attributes:
-      spec: what was trained, with the size of the real vocabulary.
-      verdict: what the comparison found.
-      versions: name -> version of the frameworks and of NumPy, of all sides.
-      batches_per_epoch: steps of an epoch.
+      spec: the spec that was trained, with the vocabulary sizes of the text.
+      verdict: the verdict of the comparison.
+      versions: package -> version, for the frameworks of all sides and for NumPy.
+      batches_per_epoch: the number of steps in an epoch.
     """
 
     spec: Spec
@@ -38,17 +38,17 @@ class Recorded:
 
 def compare_recorded(
     spec: Spec, sides: Mapping[str, Side], options: RunOptions, starter: Starter
-) -> Recorded:
-    """Train all sides at once, recorded, and compare each step as soon as all have it.
+) -> ComparedRun:
+    """Train all sides at the same time, and compare each step once all of them recorded it.
 
     Args:
-      spec: what to train, in one precision.
+      spec: the network, its text and its training, in one precision.
       sides: label -> side.
-      options: of the run.
+      options: the options of the run.
       starter: starts the sides.
 
     Raises:
-      UsageError: for input that cannot be used, as the sides found it.
+      UsageError: for input that a side cannot use.
       NumericFailure: for a NaN or infinity on any side.
     """
     dtype = spec.training.dtype
@@ -69,12 +69,12 @@ def compare_recorded(
             )
             running[label] = stack.enter_context(process)
 
-        def goes_on(awaited: SideProcess) -> bool:
+        def still_writing(writer: SideProcess) -> bool:
             for process in running.values():
                 process.check()
-            return not awaited.ended()
+            return not writer.ended()
 
-        checks = {label: partial(goes_on, process) for label, process in running.items()}
+        checks = {label: partial(still_writing, process) for label, process in running.items()}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in sides}
         ladder = Ladder({label: trace.header for label, trace in traces.items()})
         readers = [
@@ -86,7 +86,7 @@ def compare_recorded(
             ladder.step(step, dict(zip(traces, recorded, strict=True)))
             progress.update()
             if not ladder.verdict.matches:
-                break  # the sides are stopped, and the step's files stay where they are
+                break  # leaving the context kills the sides; the files of this step are kept
         else:
             _finish(running, traces, keep=options.keep_traces)
     versions = {
@@ -94,13 +94,13 @@ def compare_recorded(
         for trace in traces.values()
         for name, version in trace.header["versions"].items()
     }
-    return Recorded(ladder.spec, ladder.verdict, versions, ladder.per_epoch)
+    return ComparedRun(ladder.spec, ladder.verdict, versions, ladder.per_epoch)
 
 
 def _finish(
     running: Mapping[str, SideProcess], traces: Mapping[str, Trace], *, keep: bool
 ) -> None:
-    """Wait for the sides' ends, and remove their traces unless they are kept."""
+    """Wait until all sides have ended, and remove their traces unless they are to be kept."""
     for process in running.values():
         process.wait()
     if not keep:

@@ -1,4 +1,4 @@
-"""`python -m parity run`: both sides trained step by step beside the oracle, and a verdict."""
+"""`python -m parity run`: trains both sides step by step beside the oracle, for a verdict."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,41 +16,42 @@ from parity.spec.spec import Spec
 
 
 def run(spec: Spec, options: RunOptions) -> Outcome:
-    """Train all sides in step with the oracle, then untraced.
+    """Train all sides step by step beside the oracle, then again without recording.
 
     Args:
-      spec: what to train; its dtype is replaced by each of the options' in turn.
+      spec: the network, its text and its training, whose dtype the options replace.
+      options: the options of the run.
 
     Raises:
-      UsageError: for input that cannot be used, as the sides found it.
+      UsageError: for input that a side cannot use.
       NumericFailure: for a NaN or infinity on any side.
     """
     sides = sides_of(options)
     make_folder(options.out)
     if options.json is not None:
-        make_folder(options.json.parent)  # now, not after minutes of training
+        make_folder(options.json.parent)  # fail now, not after minutes of training
     outcome = Outcome(spec)
     with ExitStack() as stack:
         frameworks = {side.framework for side in sides.values()}
-        servers = _servers(sorted(frameworks), options, stack)
+        servers = _start_servers(sorted(frameworks), options, stack)
         starter = Starter(options, servers)
         for dtype in options.dtype:
-            found = compare_recorded(spec.replace(dtype=dtype), sides, options, starter)
-            outcome.spec, outcome.sides = found.spec, found.verdict.sides
-            outcome.versions |= found.versions
-            outcome.verdicts.append(found.verdict)
-            if not found.verdict.matches:
+            compared = compare_recorded(spec.replace(dtype=dtype), sides, options, starter)
+            outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
+            outcome.versions |= compared.versions
+            outcome.verdicts.append(compared.verdict)
+            if not compared.verdict.matches:
                 return outcome
         if options.throughput and not options.isolate:
             outcome.trainings = train_untraced(
-                spec, sides, options, starter, found.batches_per_epoch
+                spec, sides, options, starter, compared.batches_per_epoch
             )
     return outcome
 
 
-def _servers(frameworks: list[str], options: RunOptions, stack: ExitStack) -> Servers:
-    """Load each framework once: that takes as long as many a training that is compared."""
-    if options.device != "cpu":  # what a GPU's driver sets up does not outlive a fork
+def _start_servers(frameworks: list[str], options: RunOptions, stack: ExitStack) -> Servers:
+    """Start servers that load each framework once, which takes as long as a short training."""
+    if options.device != "cpu":  # a GPU driver's state does not survive a fork
         return {}
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="parity-")))
     logs = options.out / "logs"

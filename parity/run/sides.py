@@ -1,4 +1,4 @@
-"""Which trainings a run compares: frameworks, strategies, kernels and numbers of replicas."""
+"""Lists the trainings that a run compares, by framework, strategy, kernels and replicas."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,10 +9,10 @@ from parity.trace.side import Side, labels_of
 
 
 def sides_of(options: RunOptions) -> dict[str, Side]:
-    """Return label -> side of all that a run compares, in the order of its report.
+    """Return the sides that a run compares, label -> side, in the order of the report.
 
-    Every framework takes part, with the strategies that `--strategy` gives it, or else with its
-    default.
+    Every framework takes part, with the strategies that `--strategy` names for it or else with
+    its default strategy.
 
     Raises:
       UsageError: for an unknown framework, or a strategy that the framework lacks.
@@ -39,26 +39,29 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
 
 
 def parse_strategies(words: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Return framework -> names of its strategies; where none is given, its default.
+    """Return the names of the strategies of every framework, its default if none is given.
 
     Args:
-      words: each "framework=strategy"; a framework may come several times.
+      words: pairs "framework=strategy"; a framework may appear several times.
+
+    Returns:
+      Framework -> names of strategies.
 
     Raises:
       UsageError: for a word of another form, an unknown framework, or a strategy that the
         framework lacks.
     """
-    found: dict[str, list[str]] = {name: [] for name in FRAMEWORKS}
+    strategies: dict[str, list[str]] = {name: [] for name in FRAMEWORKS}
     for word in words:
         framework, equals, name = word.partition("=")
         if not equals:
             example = ",".join(
                 f"{each.name}={each.strategies.default}" for each in FRAMEWORKS.values()
             )
-            raise UsageError(f"--strategy is {word!r}; allowed: such as {example}")
+            raise UsageError(f"--strategy is {word!r}; allowed: for example {example}")
         entry = framework_of(framework).strategies.entry(name)
-        found[framework].append(entry.name)
+        strategies[framework].append(entry.name)
     return {
         framework: names or [FRAMEWORKS[framework].strategies.default]
-        for framework, names in found.items()
+        for framework, names in strategies.items()
     }

@@ -1,4 +1,4 @@
-"""Starts a side's `train.py` with the options of a run."""
+"""Starts the `train.py` of a side with the options of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,35 +10,37 @@ from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.trace.side import Side
 
-Servers = Mapping[str, ForkServer]  # by framework; empty where each side is started anew
+# Framework -> the fork server that starts its trainings; empty if each training is to start in
+# a new interpreter.
+Servers = Mapping[str, ForkServer]
 
-_OF_ANSWERS = ("user_dictionary", "on_empty", "beam", "length_penalty")
+_DECODING_OPTIONS = ("user_dictionary", "on_empty", "beam", "length_penalty")
 
 
 class Starter:
-    """Starts sides as a run's options say.
+    """Starts sides with the options of a run.
 
     Args:
-      options: of the run.
-      servers: framework -> fork server that starts its trainings; empty to start each anew.
+      options: the options of the run.
+      servers: the fork servers to use.
     """
 
     def __init__(self, options: RunOptions, servers: Servers):
         self._options, self._servers = options, servers
 
     def start(self, side: Side, spec: Spec, log: str, **more: Any) -> SideProcess:
-        """Start a side's `train.py`.
+        """Start the `train.py` of a side.
 
         Args:
-          side: which.
-          spec: what to train.
-          log: name of the file under --out that gets what it prints.
-          **more: further options of TrainOptions, by name.
+          side: the side to train.
+          spec: the network, its text and its training.
+          log: the name of the file in the folder of logs that receives its output.
+          **more: values of further fields of TrainOptions, by name.
         """
         options = self._options
         servers = self._servers
         decodes = NETWORKS[spec.network].decodes
-        of_answers = {name: getattr(options, name) for name in _OF_ANSWERS} if decodes else {}
+        decoding = {name: getattr(options, name) for name in _DECODING_OPTIONS if decodes}
         return SideProcess(
             side.framework,
             spec,
@@ -53,11 +55,11 @@ class Starter:
             device=options.device,
             threads=options.threads,
             debug=options.debug,
-            **of_answers,
+            **decoding,
             **more,
         )
 
 
 def file_name(label: str) -> str:
-    """Return a label as the name of a file or folder."""
+    """Return a side's label in a form that can name a file or folder."""
     return label.replace(" ", "-")

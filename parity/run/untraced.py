@@ -1,4 +1,4 @@
-"""Untraced training: each side alone on the machine, for its speed and what it learns."""
+"""Training without recording: each side alone on the machine, for its speed and perplexity."""
 
 import json
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from parity.run.starting import Starter, file_name
 from parity.spec.spec import Spec
 from parity.trace.side import Side
 
-_TIMED_STEPS = 60  # for throughput alone, where the whole training would be long
-_LEARNING_EPOCHS = 5  # of the embedded text: enough to see that a network learns
+_TIMED_STEPS = 60  # where the whole training would take long: enough to measure the speed
+_LEARNING_EPOCHS = 5  # on the built-in text: enough to see that a network learns
 
 
 def train_untraced(
@@ -22,27 +22,28 @@ def train_untraced(
 ) -> dict[str, dict[str, Any]]:
     """Train the sides one after another, in the last precision of the run.
 
-    What a side learns is seen at the last number of replicas: recorded steps have shown that
-    the others are the same training. They train for an epoch, for their speed.
+    Only the sides with the last number of replicas train for several epochs, to show what the
+    network learns: the recorded steps have proved that the other sides are the same training.
+    Those train for one epoch, which shows their speed.
 
     Args:
-      spec: what to train.
+      spec: the network, its text and its training.
       sides: label -> side.
-      options: of the run.
+      options: the options of the run.
       starter: starts the sides.
-      batches_per_epoch: steps of an epoch.
+      batches_per_epoch: the number of steps in an epoch.
 
     Returns:
-      Label -> what the side wrote to summary.json.
+      Label -> the content of the side's summary.json.
 
     Raises:
-      UsageError, NumericFailure, SideFailed: as the sides found it.
+      UsageError, NumericFailure, SideFailed: if a side fails, with its message.
     """
     whole = options.data is None and options.preset == "tiny"
     spec = spec.replace(dtype=options.dtype[-1])
     if whole:
         spec = spec.replace(epochs=min(spec.training.epochs, _LEARNING_EPOCHS))
-    found: dict[str, dict[str, Any]] = {}
+    summaries: dict[str, dict[str, Any]] = {}
     for label, side in sides.items():
         out = options.out / "training" / file_name(label)
         steps: int | None = _TIMED_STEPS
@@ -52,5 +53,5 @@ def train_untraced(
         log = f"{file_name(label)}-training.log"
         with starter.start(side, spec, log, steps=steps, out=out, overwrite=True) as process:
             process.wait()
-        found[label] = json.loads((out / "summary.json").read_text())
-    return found
+        summaries[label] = json.loads((out / "summary.json").read_text())
+    return summaries

@@ -352,8 +352,8 @@ def test_a_file_that_comes_goes_or_is_renamed_is_a_change(checkout):
     assert digest(checkout) != before
     (checkout / "parity" / "new.py").unlink()
     assert digest(checkout) == before
-    path = checkout / "data" / "text_batches.py"
-    path.rename(path.with_name("text_batching.py"))  # the order stays
+    path = checkout / "paddle_impl" / "train.py"
+    path.rename(path.with_name("trains.py"))  # the order stays
     assert digest(checkout) != before
 
 

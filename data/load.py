@@ -1,4 +1,4 @@
-"""From a file or folder to batches: what a training run reads, whichever network it trains."""
+"""From a file or folder to batches: what a training run reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from data.vocabulary import Vocabulary
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_SPECIAL
 
-# Names of the files that a network of pairs needs beside its weights.
+# Names of the files that a network trained on pairs needs besides its weights.
 _SOURCE, _TARGET = "source.vocabulary.txt", "target.vocabulary.txt"
 _DICTIONARY = "user_dictionary.txt"
 
@@ -31,15 +31,17 @@ class TrainingText:
     """What a training run reads.
 
     Attributes:
-      train, valid, test: batches, each a pure function of the step.
-      sizes: field of the model -> entries of the vocabulary it is the size of.
-      vocabularies: file name -> content of the vocabularies, one token a line.
-      content_hash: of text and settings, in hexadecimal.
+      train: the batches of the training split, each a pure function of the step.
+      valid: the same of the validation split.
+      test: the same of the test split.
+      sizes: the sizes of the vocabularies, by field of the model.
+      vocabularies: file name -> content of the vocabularies, one token per line.
+      content_hash: sha256 of the text and the settings, in hexadecimal.
       notes: one-line remarks for the user.
-      best_perplexities: split -> the lowest possible one, where it is known.
-      padding: of pairs for training, kind -> share of positions that hold no token.
-      pairs: the corpus behind the batches of pairs, else None.
-      words: what its answers are written with.
+      best_perplexities: split -> the lowest possible perplexity, where it is known.
+      padding: for pairs, kind -> share of the training positions that hold no token.
+      pairs: the corpus of pairs, else None.
+      words: for pairs, how questions are read and answers written, else None.
     """
 
     train: Any
@@ -59,7 +61,7 @@ class TrainingText:
         return self.best_perplexities.get(split)
 
     def prefetch(self, function: Callable[[int], Any], start: int, stop: int) -> Prefetch:
-        """Iterate over function(step) for steps start .. stop - 1, made ahead in a thread."""
+        """Iterate over function(step) for steps start .. stop - 1, ahead in a thread."""
         return Prefetch(function, start, stop)
 
     def num_sources(self, split: str) -> int:
@@ -77,12 +79,12 @@ class TrainingText:
         return pad_sources([pairs.source(row) for row in rows if row < pairs.num_pairs])
 
     def references(self, split: str) -> list[str]:
-        """Return the answers of a split as they stand in the file."""
+        """Return the answers of a split as they are in the file."""
         pairs = self._split(split)
         return [pairs.texts(row)[1] for row in range(pairs.num_pairs)]
 
     def write(self, ids: Sequence[int]) -> str:
-        """Return what the ids of an answer say, to be read."""
+        """Return the text of an answer's ids."""
         if self.words is None:
             raise TypeError("this text has no answers")
         return self.words.write(ids)
@@ -94,12 +96,12 @@ class TrainingText:
 
 @dataclass(frozen=True)
 class Words:
-    """Both vocabularies of pairs, and how text is cut into their tokens.
+    """Both vocabularies of pairs, and how text is segmented into their tokens.
 
     Attributes:
-      segmentation: of questions and answers.
-      source_vocabulary: of questions.
-      target_vocabulary: of answers.
+      segmentation: how questions and answers are segmented.
+      source_vocabulary: the vocabulary of questions.
+      target_vocabulary: the vocabulary of answers.
     """
 
     segmentation: Segmentation
@@ -115,14 +117,14 @@ class Words:
         return encode_source(question, self.segmentation, self.source_vocabulary)
 
     def write(self, ids: Sequence[int]) -> str:
-        """Return what the ids of an answer say, to be read."""
+        """Return the text of an answer's ids."""
         return self.segmentation.join_target(self.target_vocabulary.decode(ids))
 
 
 def load_words(
     vocabularies: Mapping[str, bytes], folder: Path, settings: Mapping[str, Any]
 ) -> Words:
-    """Return what a trained network reads and writes with.
+    """Return how a trained network reads questions and writes answers.
 
     Args:
       vocabularies: file name -> content, as `TrainingText.vocabularies` has them.
@@ -130,7 +132,7 @@ def load_words(
       settings: the spec's values by name.
 
     Raises:
-      UsageError: naming file and line, if a file is no vocabulary.
+      UsageError: naming file and line, if a file is not a vocabulary.
     """
     texts = dict.fromkeys((_SOURCE, _TARGET, _DICTIONARY), "")
     for name, content in vocabularies.items():

@@ -1,7 +1,6 @@
-"""Encoded pairs to padded batches: questions [batch, source_time], answers [batch, time].
+"""Padded batches of encoded pairs: questions [batch, source_time], answers [batch, time].
 
-As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step), and
-random choices are stable sorts of raw PCG64 draws.
+As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step).
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from data.batch_order import even_bounds, random_keys
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 
-# Of the widths tried on dialogues and on Tatoeba's sentences these pad among the least, and
-# leave more to chance than 1 and 1 do, which pad as little.
+# Of the widths tried on dialogues and on Tatoeba's sentences these are among those that need
+# the least padding, and they leave more to chance than 1 and 1, which need as little.
 _TARGET_BUCKET = 2  # tokens; answers whose lengths differ by less may share a batch at random
-_SOURCE_BUCKET = 1  # the same of questions, among answers of one bucket
+_SOURCE_BUCKET = 1  # the same for questions, among answers of one bucket
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """What one step trains on or is judged by.
+    """The batch of one step of training or evaluation.
 
     Attributes:
       source: int64 [batch, source_time], questions without markers; 0 beyond each length.
@@ -32,7 +32,7 @@ class PairBatch:
       tokens: int64 [batch, time], inputs of the decoder `<go>` y1 .. yn; 0 beyond each length.
       targets: int64 [batch, time], y1 .. yn `<eos>`; 0 beyond each length.
       lengths: int64 [batch], real targets per row, n + 1.
-      carry: always False: no state goes from one batch to the next.
+      carry: always False: no state is carried from one batch to the next.
     """
 
     source: NDArray[np.int64]
@@ -49,11 +49,11 @@ class PairBatch:
 
 
 class Pairs(Protocol):
-    """What batches need of a split; `data.pair_encoding.EncodedPairs` has it.
+    """What batches need of a split; `data.pair_encoding.EncodedPairs` is one.
 
     Attributes:
       name: for messages.
-      num_pairs: rows.
+      num_pairs: the number of rows.
       source_lengths: ids of each question, an integer array [num_pairs].
       target_lengths: ids of each answer, without markers, an integer array [num_pairs].
     """
@@ -72,12 +72,13 @@ class Pairs(Protocol):
 
 @dataclass(frozen=True)
 class Padding:
-    """Shares of positions that hold no token, when a batch is padded to its own longest rows.
+    """Shares of positions that hold no token, if a batch is padded to its own longest rows.
 
     Attributes:
-      source: of [batch, source_time].
-      target: of [batch, time].
-      source_unsorted, target_unsorted: the same if rows were batched as they come.
+      source: the share of [batch, source_time].
+      target: the share of [batch, time].
+      source_unsorted: the share of source positions without sorting pairs by length.
+      target_unsorted: the share of target positions without sorting pairs by length.
     """
 
     source: float
@@ -96,23 +97,24 @@ class Padding:
 class PairBatches:
     """Pairs of similar lengths together, padded to the longest of their batch.
 
-    An epoch's pairs are shuffled, sorted by the length of the answer and, where that is alike,
-    of the question, and cut into the fewest batches of at most `batch_size` rows. The batches
-    differ by one row at most, none is dropped, and their order is shuffled too. Questions grow
-    from batch to batch with answers of one bucket and shrink with those of the next, so that a
-    batch across two buckets holds like questions.
+    An epoch's pairs are shuffled, sorted by the length of the answer and, among answers of
+    similar length, by that of the question, and cut into the fewest batches of at most
+    `batch_size` rows. The sizes of the batches differ by at most one, no pair is dropped, and
+    the order of the batches is shuffled too. In one bucket of answers questions are sorted from
+    short to long and in the next from long to short, so a batch that spans two buckets has
+    questions of similar lengths.
 
     Args:
       pairs: an encoded split.
       batch_size: the most rows.
-      seed: of the shuffling, with the epoch.
+      seed: determines the order of an epoch, together with its number.
       shuffle: False keeps the order of the text among pairs of similar lengths, and the batches
         sorted by length: for evaluation. Then there may be fewer pairs than `batch_size`.
 
     Attributes:
-      batches_per_epoch: batches.
-      smallest_batch: rows of the smallest one.
-      tokens_per_epoch: real targets, an `<eos>` per pair included.
+      batches_per_epoch: the number of batches.
+      smallest_batch: the rows of the smallest one.
+      tokens_per_epoch: the number of real targets, one `<eos>` per pair included.
       notes: one-line remarks for the user.
 
     Raises:
@@ -124,7 +126,7 @@ class PairBatches:
             raise UsageError(f"batch_size {batch_size}: 1 or more is needed")
         if seed < 0:
             raise UsageError(f"seed {seed}: 0 or more is needed")
-        if not shuffle:  # nothing is learnt from them: a split of few pairs will do
+        if not shuffle:  # for evaluation few pairs are enough
             batch_size = min(batch_size, pairs.num_pairs)
         if pairs.num_pairs < batch_size:
             raise UsageError(
@@ -136,13 +138,11 @@ class PairBatches:
         self.tokens_per_epoch = int(pairs.target_lengths.sum(dtype=np.int64)) + pairs.num_pairs
         self.batches_per_epoch = -(-pairs.num_pairs // batch_size)
         self.smallest_batch = pairs.num_pairs // self.batches_per_epoch
-        size, larger = divmod(pairs.num_pairs, self.batches_per_epoch)
-        part = np.arange(self.batches_per_epoch + 1, dtype=np.int64)
-        self._bounds = part * size + np.minimum(part, larger)
+        self._bounds = even_bounds(pairs.num_pairs, self.batches_per_epoch)
         self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
 
     def rows(self, step: int) -> NDArray[np.int64]:
-        """Return which pairs the batch of a step holds, int64 [batch], in the batch's order."""
+        """Return the rows of the pairs in the batch of a step, int64 [batch], in its order."""
         order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
         index = int(batch_order[step % self.batches_per_epoch])
         return order[self._bounds[index] : self._bounds[index + 1]].astype(np.int64)
@@ -167,7 +167,7 @@ class PairBatches:
         order, _ = self._epoch_plan(0)
         unsorted = np.arange(self._pairs.num_pairs)
         if self._shuffle:
-            unsorted = np.argsort(_draws(self._seed, 0, 0, self._pairs.num_pairs))
+            unsorted = np.argsort(random_keys(self._seed, 0, 0, self._pairs.num_pairs))
         sources, targets = self._pairs.source_lengths, self._pairs.target_lengths
         return Padding(
             _padded_share(sources[order], self._bounds, 0),
@@ -185,9 +185,9 @@ class PairBatches:
             keys = self._keys()
             batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
             if self._shuffle:
-                draws = _draws(self._seed, epoch, 0, self._pairs.num_pairs)
+                draws = random_keys(self._seed, epoch, 0, self._pairs.num_pairs)
                 order = np.lexsort((draws, keys))
-                batch_keys = _draws(self._seed, epoch, 1, self.batches_per_epoch)
+                batch_keys = random_keys(self._seed, epoch, 1, self.batches_per_epoch)
             else:
                 order = np.argsort(keys, kind="stable")
             batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
@@ -195,7 +195,7 @@ class PairBatches:
         return plan[1:]
 
     def _keys(self) -> NDArray[np.int64]:
-        """Return what pairs are sorted by: the answer's bucket, then the question's."""
+        """Return the sort keys of pairs: the answer's bucket, then the question's."""
         target = (self._pairs.target_lengths.astype(np.int64) - 1) // _TARGET_BUCKET
         source = (self._pairs.source_lengths.astype(np.int64) - 1) // _SOURCE_BUCKET
         source = np.where(target % 2 == 1, source.max() - source, source)
@@ -208,7 +208,7 @@ def pad_sources(
     """Return questions as one array, and their lengths.
 
     Args:
-      sources: ids of each question, at least one; the questions at least one id each.
+      sources: the ids of each question; at least one question, with at least one id each.
 
     Returns:
       source: int64 [batch, source_time], 0 beyond each length.
@@ -229,15 +229,10 @@ def pad_sources(
     return source, source_lengths
 
 
-def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
-    """Return raw draws; stream 0 is for rows, 1 for batches."""
-    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)
-
-
 def _padded_share(
     lengths: NDArray[np.integer], bounds: NDArray[np.int64], markers: int
 ) -> float:
-    """Return the share of padded positions of rows cut at some bounds."""
+    """Return the share of padded positions if rows are cut into batches at `bounds`."""
     longest = np.maximum.reduceat(lengths, bounds[:-1]).astype(np.int64) + markers
     positions = int((longest * np.diff(bounds)).sum())
     real = int(lengths.sum(dtype=np.int64)) + markers * len(lengths)

@@ -87,8 +87,8 @@ class PairCorpus:
     """Two vocabularies and three encoded splits.
 
     Attributes:
-      source_vocabulary: of questions, from the training split.
-      target_vocabulary: of answers; the same one if it is shared.
+      source_vocabulary: the vocabulary of questions, from the training split.
+      target_vocabulary: the vocabulary of answers; the same one if it is shared.
       segmentation: how text becomes tokens, and tokens text.
       train: the training split.
       valid: the validation split.

@@ -51,7 +51,7 @@ class EncodedPairs:
         """Open a split.
 
         Args:
-          folder: in the cache, as `encode_pairs` wrote it.
+          folder: the folder of the cache that `encode_pairs` wrote.
           split: one of SPLITS.
           name: for messages.
           facts: those about the split.
@@ -274,7 +274,7 @@ def _note_long(
 def _unknown_notes(
     split: str, facts: dict[str, Any], vocabularies: dict[str, Vocabulary]
 ) -> list[str]:
-    """Return a remark for each side of which many words are unknown."""
+    """Return a remark for each side that has many unknown words."""
     return [
         f": {share:.1%} of the {side} words for {split} are {UNKNOWN} with a vocabulary of"
         f" {len(vocabulary):,}; more than {_MOSTLY_UNKNOWN:.0%} teaches a model little"

@@ -66,7 +66,7 @@ def read_pairs(path: Path, notes: list[str], progress: ByteCounter) -> Iterator[
       UsageError: naming the line, if it does not have 2 or 3 columns, as many as the first.
     """
     block = PairBlock()
-    columns, first_line = 0, 0  # as many columns as the first line with any has
+    columns, first_line = 0, 0  # of the first line that has any
     previous_answer, conversation = None, -1
     for number, line in _numbered_lines(path, notes, progress):
         source, target = "", ""

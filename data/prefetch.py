@@ -1,4 +1,4 @@
-"""Batches computed ahead of their use."""
+"""Batches computed ahead of time, in a thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Item = TypeVar("Item")
 class Prefetch(Generic[Item], Iterator[Item]):
     """Iterate over function(step) for start <= step < stop, computed in a background thread.
 
-    An exception in the function is raised where its item would have come. Use it as a context
-    manager, or call `close`.
+    An exception in the function is raised in place of its item. Use it as a context manager, or
+    call `close`.
 
     Args:
-      function: of a step; called in the background thread only.
+      function: computes the item of a step; called only in the background thread.
       start: the first step.
       stop: the step after the last.
-      depth: the most items waiting to be used.
+      depth: the most items that wait to be used.
 
     Attributes:
       waited: seconds spent so far waiting for an item that was not ready.
@@ -36,7 +36,7 @@ class Prefetch(Generic[Item], Iterator[Item]):
         self._items: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
         self._left = len(self._steps)
         self._closed = threading.Event()
-        # a daemon, so that a consumer that dies without closing does not keep the process alive
+        # a daemon: a consumer that dies without closing must not keep the process alive
         self._thread = threading.Thread(target=self._produce, name="prefetch", daemon=True)
         self._thread.start()
 
@@ -57,7 +57,7 @@ class Prefetch(Generic[Item], Iterator[Item]):
         self._closed.set()
         while self._thread.is_alive():
             try:
-                self._items.get_nowait()  # makes room for a thread that waits to put
+                self._items.get_nowait()  # makes room for a thread that waits in `put`
             except queue.Empty:
                 self._thread.join(timeout=0.01)
 

@@ -1,7 +1,8 @@
-"""Sentences cut into tokens, and tokens made into readable text again.
+"""Sentences segmented into tokens, and tokens joined to readable text again.
 
-`chinese` is jieba's exact mode; `english` a rule given at `english_tokens`; `spaces` takes the
-text as tokenised already. For all of them any white space, U+3000 included, only separates.
+`chinese` is jieba's exact mode; `english` follows the rules given at `english_tokens`; `spaces`
+is for text that is tokenized already. For all of them white space, U+3000 included, only
+separates.
 """
 
 from __future__ import annotations
@@ -26,20 +27,19 @@ SEGMENTERS = ("chinese", "english", "spaces")
 
 Segmenter = Callable[[str], list[str]]
 
-_LOCK = threading.Lock()  # of making a tokenizer
+_LOCK = threading.Lock()  # held while a tokenizer is made
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """How both sides of pairs are cut into tokens; all that a checkpoint must keep of it.
+    """How both sides of pairs are segmented; all that a checkpoint must keep of it.
 
     Attributes:
-      source_segmenter: of questions, one of `SEGMENTERS`.
-      target_segmenter: of answers.
+      source_segmenter: segments questions, one of `SEGMENTERS`.
+      target_segmenter: segments answers.
       hmm: whether `chinese` guesses words that are in no dictionary.
-      user_dictionary: words that `chinese` should know too, as `read_user_dictionary` returns
-        them.
-      cache: a folder for jieba's own dictionary; None reads it anew in each process.
+      user_dictionary: additional words for `chinese`, as `read_user_dictionary` returns them.
+      cache: a folder for jieba's dictionary; if None, each process parses it again.
 
     Raises:
       UsageError: if there is no such segmenter.
@@ -64,21 +64,21 @@ class Segmentation:
         return self.segmenter(self.target_segmenter)(text)
 
     def join_source(self, tokens: Sequence[str]) -> str:
-        """Return a question to be read."""
+        """Return the text of a question's tokens."""
         return join(tokens, self.source_segmenter)
 
     def join_target(self, tokens: Sequence[str]) -> str:
-        """Return an answer to be read."""
+        """Return the text of an answer's tokens."""
         return join(tokens, self.target_segmenter)
 
     def segmenter(self, name: str) -> Segmenter:
-        """Return a segmenter of `SEGMENTERS`, set up as said here."""
+        """Return the segmenter of a name in `SEGMENTERS`, with these settings."""
         if name == "chinese":
             return functools.partial(_chinese, self.user_dictionary, self.cache, self.hmm)
         return english_tokens if name == "english" else str.split
 
     def describe(self) -> dict[str, Any]:
-        """Return all but the cache as JSON has it; `from_description` is the inverse."""
+        """Return all fields but the cache as JSON values; `from_description` is the inverse."""
         fields = asdict(self)
         del fields["cache"]
         return fields
@@ -87,10 +87,10 @@ class Segmentation:
     def from_description(
         cls, description: dict[str, Any], cache: Path | None = None
     ) -> Segmentation:
-        """Return what was described.
+        """Return what `describe` described.
 
         Raises:
-          UsageError: naming the field, if it is no such description.
+          UsageError: naming the field, if a description is not valid.
         """
         expected = cls().describe()
         for name in [*expected, *description]:
@@ -113,7 +113,7 @@ class Segmentation:
 
     @property
     def content_hash(self) -> str:
-        """The sha256 of the settings and of what jieba brings along, in hexadecimal."""
+        """The sha256 of the settings and of jieba's version and dictionary, in hexadecimal."""
         facts = self.describe()
         if "chinese" in (self.source_segmenter, self.target_segmenter):
             facts["jieba"] = _jieba_hash()
@@ -121,7 +121,7 @@ class Segmentation:
 
 
 def join(tokens: Sequence[str], segmenter: str) -> str:
-    """Return tokens as text to be read.
+    """Return the text of tokens.
 
     `chinese`: without spaces, except between two tokens of Latin letters or digits. `english`:
     see `english_text`. `spaces`: with a space between tokens.
@@ -163,12 +163,12 @@ _SENTENCE_ENDS = {".", "!", "?", "..."}
 
 
 def english_tokens(text: str) -> list[str]:
-    """Cut English text into tokens.
+    """Segment English text into tokens.
 
     The text is put in lower case and ’ becomes '. A token is a run of letters and digits,
     inner hyphens and apostrophes included (well-known, o'clock); a number with its inner
     points, commas and colons (3.14, 1,000, 10:30); an abbreviation of single letters (u.s.) or
-    one of mr. mrs. ms. dr. st. vs. etc.; dots or hyphens in a row; any other sign by itself.
+    one of mr. mrs. ms. dr. st. vs. etc.; dots or hyphens in a row; any other sign.
     n't and 's 'm 'd 're 've 'll at a word's end are tokens of their own: do n't, i 'm, ca n't,
     tom 's, so that don't and do share an entry.
     """
@@ -180,11 +180,11 @@ def english_tokens(text: str) -> list[str]:
 
 
 def english_text(tokens: Sequence[str]) -> str:
-    """Return English tokens as text.
+    """Return the text of English tokens.
 
     There is no space before closing signs and endings such as n't and 's, none after opening
-    ones, and quotation marks open and close in turn. Sentences and the word I get a capital;
-    the capitals of names are lost.
+    ones; quotation marks open and close alternately. Sentences and the word I get
+    a capital; the capitals of names are lost.
     """
     text, attach, quoted, starts = "", True, False, True
     for token in tokens:
@@ -210,14 +210,14 @@ def english_text(tokens: Sequence[str]) -> str:
 
 # Chinese -------------------------------------------------------------------------------------
 
-# What jieba's patterns let a word hold; any other sign is always a token of its own.
+# The characters that jieba's patterns allow in a word; any other one is a token of its own.
 _WORD = re.compile(r"[\u4E00-\u9FD5a-zA-Z0-9+#&._%\-]+")
 
 
 def read_user_dictionary(path: Path, notes: list[str]) -> str:
-    """Return a user dictionary of jieba: a line is a word, its frequency and its tag.
+    """Read a user dictionary of jieba, whose lines are a word, its frequency and its tag.
 
-    Frequency and tag may be missing: then jieba takes the least frequency that lets the word be
+    Frequency and tag may be missing: jieba then uses the lowest frequency at which the word is
     found. Blank lines are left out.
 
     Args:
@@ -228,7 +228,7 @@ def read_user_dictionary(path: Path, notes: list[str]) -> str:
       The lines, with single spaces, joined by line breaks.
 
     Raises:
-      UsageError: naming the line, if it cannot be used, or a word that is there twice.
+      UsageError: naming the line, if it cannot be used or repeats a word.
     """
     lines = [" ".join(line.split()) for line in read_lines(path, notes)]
     _check_user_dictionary(lines, str(path))
@@ -265,19 +265,19 @@ def _check_user_dictionary(lines: Sequence[str], source: str) -> None:
 
 def _chinese(user_dictionary: str, cache: Path | None, hmm: bool, text: str) -> list[str]:
     tokenizer = _tokenizer(user_dictionary, cache)
-    # by pieces, for jieba's idea of white space is not `str.split`'s
+    # in pieces, because jieba's notion of white space differs from that of `str.split`
     return [token for piece in text.split() for token in tokenizer.lcut(piece, HMM=hmm)]
 
 
 def _tokenizer(user_dictionary: str, cache: Path | None) -> Any:
-    with _LOCK:  # or two threads would each take the seconds and the memory
+    with _LOCK:  # otherwise two threads would each take the seconds and the memory
         return _make_tokenizer(user_dictionary, cache)
 
 
 @functools.lru_cache(maxsize=2)  # each takes about 100 MB
 def _make_tokenizer(user_dictionary: str, cache: Path | None) -> Any:
     tokenizer = _jieba().Tokenizer()
-    # jieba itself keeps it in a folder that all users share, and trusts what is there
+    # jieba's own cache is in a folder that all users share, and it trusts what is there
     tokenizer.FREQ, tokenizer.total = _frequencies(tokenizer, cache)
     tokenizer.initialized = True
     for line in user_dictionary.split("\n") if user_dictionary else ():
@@ -288,7 +288,7 @@ def _make_tokenizer(user_dictionary: str, cache: Path | None) -> Any:
 
 
 def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], int]:
-    """Return jieba's word frequencies and their sum, from the cache if it is whole."""
+    """Return jieba's word frequencies and their sum, from the cache if that is undamaged."""
     if cache is None:
         frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
         return frequencies, total
@@ -309,7 +309,7 @@ def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], in
 
 @functools.cache
 def _jieba_hash() -> str:
-    """Return what tells one jieba from another: its version and its dictionary."""
+    """Return a hash of jieba's version and its dictionary."""
     jieba = _jieba()
     digest = hashlib.sha256(jieba.__version__.encode())
     with jieba.Tokenizer().get_dict_file() as file:
@@ -319,9 +319,9 @@ def _jieba_hash() -> str:
 
 @functools.cache
 def _jieba() -> Any:
-    """Import jieba, which takes a while and is needed for Chinese only."""
+    """Import jieba, which takes a while and is needed only for Chinese."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its regular expressions, and of pkg_resources
+        warnings.simplefilter("ignore")  # about its regular expressions and pkg_resources
         import jieba
     return jieba
 

@@ -25,7 +25,7 @@ from parity.base.errors import UsageError
 from parity.base.progress import ByteCounter
 
 _FORMAT = 1  # a change to what is written to the cache, or how, must raise this
-_BYTES_PER_PROCESS = 1 << 18  # of text; for less a process takes longer to start than it saves
+_BYTES_PER_PROCESS = 1 << 18  # with less text a process takes longer to start than it saves
 _FACTS = "facts.json"
 
 
@@ -34,7 +34,7 @@ class SegmentedPairs:
     """A file's tokens in the cache.
 
     Attributes:
-      folder: in the cache.
+      folder: the folder, in the cache.
       facts: num_pairs, size (bytes of pairs.tsv), num_empty, empty_lines, notes.
       content_hash: sha256 of the text and the segmentation, in hexadecimal.
     """

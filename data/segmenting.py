@@ -17,8 +17,6 @@ from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 
-from loky import ProcessPoolExecutor
-
 from data.pair_file import PairBlock
 from data.segmentation import Segmentation
 from parity.base.errors import UsageError
@@ -49,6 +47,8 @@ def segment_blocks(
         for block in blocks:
             yield block, _segment(segmentation, block.sources, block.targets)
         return
+    from loky import ProcessPoolExecutor  # only here: most runs find their text in the cache
+
     executor = ProcessPoolExecutor(
         processes, initializer=_start_process, initargs=(os.getpid(), segmentation)
     )

@@ -1,9 +1,9 @@
-"""The embedded pairs: Chinese questions, and answers that follow from the question's words.
+"""The embedded pairs: Chinese questions whose words determine the answers.
 
 Templates are filled with small tables of facts: sums, opposites, colours, where animals live
 and what they eat, capitals, kinds of things, measure words, the calendar, greetings by name.
-Each fact is asked in several ways and no question occurs twice, so a question held out can be
-answered by whoever has learnt the fact from the others. Nothing is drawn: the order, which
+Each fact is asked for in several ways and no question occurs twice, so a model can answer a
+held-out question if it has learnt the fact from the others. Nothing is random: the order, which
 mixes all kinds, is that of a hash.
 """
 
@@ -127,7 +127,7 @@ def write_pairs(path: Path) -> None:
 
 
 def number(value: int) -> str:
-    """Return 0 .. 99 as Chinese says it."""
+    """Return a number of 0 .. 99 in Chinese."""
     tens, ones = divmod(value, 10)
     if not tens:
         return _DIGITS[ones]

@@ -1,11 +1,11 @@
 """The embedded corpus: sentences of a small stochastic grammar whose entropy is known exactly.
 
-A sentence keeps to one of six topics and its verb agrees in number with its subject, with other
-nouns of either number in between, so a model must remember to predict well. Each sentence has
-one derivation only. So the entropy of sentences is that of derivations, for which there is a
-closed form, and a sentence's probability is the product of the choices made.
+A sentence stays with one of six topics, and its verb agrees in number with its subject, with
+other nouns of either number in between, so a model must remember in order to predict well.
+Each sentence has only one derivation. So the entropy of sentences is that of derivations,
+which has a closed form, and a sentence's probability is the product of those of its choices.
 
-All randomness is `random.Random(seed).random()`, whose stream Python promises to keep.
+All randomness is `random.Random(seed).random()`, whose stream Python promises not to change.
 
 Source: U. Grenander 1967, Syntax-controlled probabilities, for the entropy of a grammar.
 """
@@ -79,7 +79,7 @@ Grammar = dict[str, tuple[Rule, ...]]
 def grammar() -> Grammar:
     """Return the grammar: name -> rules; `SENTENCE` is the start.
 
-    Names are in capitals, with topic and number in brackets where these matter.
+    Names are in capitals, followed by topic and number in brackets where these matter.
     """
     rules: Grammar = {}
     pairs = [(topic, number) for topic in _TOPICS for number in _DETERMINERS]
@@ -143,8 +143,7 @@ def write_corpus(folder: Path) -> None:
 def best_perplexity(split: str) -> float:
     """Return the perplexity per token, `<eos>` included, of a split under the grammar itself.
 
-    It is what a perfect model of the source would reach, on average over corpora the least
-    possible.
+    A perfect model of the source would reach it; on average over corpora nothing does better.
     """
     log_probability, num_tokens = 0.0, 0
     for words, sentence_log_probability in sentences(split):
@@ -179,15 +178,14 @@ def entropy_per_token() -> float:
 
 
 def grammar_perplexity() -> float:
-    """Return the least possible perplexity per token on an endless text."""
+    """Return the lowest possible perplexity per token on an endless text."""
     return math.exp(entropy_per_token())
 
 
 def _expected(rules: Grammar, values: dict[str, float]) -> float:
     """Return the expected sum of `values` over the names used in deriving a sentence.
 
-    With E = v + M E, where M[a, b] is how often a rule of a names b on average: linear
-    equations.
+    This solves E = v + M E, where M[a, b] is how often the rules of a use b on average.
     """
     place = {name: i for i, name in enumerate(rules)}
     used = np.zeros((len(place), len(place)))
@@ -223,7 +221,7 @@ def _choice(rules: Sequence[Rule], level: float) -> Rule:
         level -= rule[0]
         if level < 0:
             return rule
-    return rules[-1]  # rounding: probabilities may add up to a hair less than 1
+    return rules[-1]  # because of rounding, probabilities may add up to slightly less than 1
 
 
 def _even(choices: Sequence[tuple[str, ...]]) -> tuple[Rule, ...]:

@@ -1,8 +1,8 @@
-"""Encoded text to batches [batch, time]: a running stream, or one sentence a row.
+"""Batches [batch, time] of encoded text: a continuous stream, or one sentence per row.
 
-Every batch is a pure function of (text, arguments, step), so all who read it, resumed runs
-included, read the same. Random choices are raw 64-bit draws of PCG64, whose stream NumPy
-promises never to change (unlike that of `Generator.permutation`), and stable sorts of them.
+Every batch is a pure function of (text, arguments, step), so all runs read the same batches,
+resumed ones included. The order is random, but the same on every machine; see
+data/batch_order.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from data.batch_order import even_bounds, random_keys
 from data.text_corpus import EncodedText
 from parity.base.errors import UsageError
 from parity.base.special_tokens import TEXT_EOS_ID
@@ -24,13 +25,13 @@ _LINES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step trains on or is judged by.
+    """The batch of one step of training or evaluation.
 
     Attributes:
       tokens: int64 [batch, time], the inputs; 0 beyond each length.
       targets: int64 [batch, time], the token after each input; 0 beyond each length.
       lengths: int64 [batch], real targets per row.
-      carry: whether the state goes on from the batch before; else it starts at zero.
+      carry: whether the state continues from the previous batch; otherwise it starts at zero.
     """
 
     tokens: NDArray[np.int64]
@@ -45,7 +46,7 @@ class Batch:
 
 
 class Batches(Protocol):
-    """What both ways of batching have in common."""
+    """The interface of both ways of batching."""
 
     batches_per_epoch: int
     smallest_batch: int  # rows
@@ -57,12 +58,12 @@ class Batches(Protocol):
 
 
 class StreamBatches:
-    """Contiguous rows of a text read in parallel, [batch, time] at a step.
+    """Contiguous rows of a text read in parallel, [batch, time] per step.
 
-    The num_tokens - 1 pairs of a token and the next are cut into `batch_size` rows whose
-    lengths differ by one at most, and each row is read from left to right. Each pair is used
-    exactly once an epoch; only the last batch of one has lengths below `time`, and 0 there is
-    possible.
+    The num_tokens - 1 pairs of a token and the next one are cut into `batch_size` rows whose
+    lengths differ by at most one, and each row is read from left to right. Each pair is used
+    exactly once per epoch. Only the last batch of an epoch has lengths below `time`, possibly
+    0.
 
     Args:
       text: an encoded text.
@@ -87,7 +88,7 @@ class StreamBatches:
         self.smallest_batch = batch_size
         self.tokens_per_epoch = text.num_tokens - 1
         self._text, self._time = text, time
-        bounds = _even_bounds(self.tokens_per_epoch, batch_size)
+        bounds = even_bounds(self.tokens_per_epoch, batch_size)
         self._starts, self._sizes = bounds[:-1], np.diff(bounds)
         self.batches_per_epoch = -(-int(self._sizes.max()) // time)
 
@@ -108,20 +109,20 @@ class StreamBatches:
 
 
 class SentenceBatches:
-    """One sentence a row, padded to the longest of its batch.
+    """One sentence per row, padded to the longest of its batch.
 
     A row reads `<eos>` w1 .. wn and its targets are w1 .. wn `<eos>`. Lines without words are
-    left out. A sentence of more than `max_length` targets is cut into consecutive rows, which
-    start from a zero state but from the token before. An epoch's rows are shuffled, sorted by
-    length in steps of a few tokens, and cut into the fewest batches of at most `batch_size`
-    rows; the batches differ by one row at most, none is dropped, and their order is shuffled
-    too.
+    left out. A sentence of more than `max_length` targets is cut into consecutive rows; each
+    starts with the token before it, but with a zero state. An epoch's rows are shuffled, sorted
+    by length in steps of a few tokens, and cut into the fewest batches of at most `batch_size`
+    rows. The sizes of the batches differ by at most one, no row is dropped, and the order of
+    the batches is shuffled too.
 
     Args:
       text: an encoded text.
       batch_size: the most rows.
       max_length: the most targets of a row.
-      seed: of the shuffling, with the epoch.
+      seed: determines the order of an epoch, together with its number.
       shuffle: False keeps the order of the text among rows of similar length, and the batches
         sorted by length: for evaluation.
 
@@ -157,7 +158,7 @@ class SentenceBatches:
         self.tokens_per_epoch = int(self._lengths.sum(dtype=np.int64))
         self.batches_per_epoch = -(-self.num_rows // batch_size)
         self.smallest_batch = self.num_rows // self.batches_per_epoch
-        self._bounds = _even_bounds(self.num_rows, self.batches_per_epoch)
+        self._bounds = even_bounds(self.num_rows, self.batches_per_epoch)
         self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
 
     def batch(self, step: int) -> Batch:
@@ -172,8 +173,8 @@ class SentenceBatches:
         for row, (start, length) in enumerate(
             zip(self._starts[rows].tolist(), lengths.tolist(), strict=True)
         ):
-            # the token before a sentence is the last one's <eos>, and before a cut row its
-            # own sentence's: both are the first input
+            # the token before a sentence is the previous <eos>, and before a row that was cut
+            # off it is one of the same sentence: both are the first input
             before = min(start, 1)
             ids = self._text.read(start - before, start + length)
             tokens[row, 1 - before : length] = ids[:-1]
@@ -186,18 +187,18 @@ class SentenceBatches:
             epoch = 0
         plan = self._plan  # read once: another thread may replace it
         if plan is None or plan[0] != epoch:
-            # bucket in the high bits, and below it a draw, or nothing for the order of the text
+            # high bits: the bucket; low bits: a random number, or 0 to keep the text's order
             keys = self._lengths.astype(np.uint64)
             keys -= np.uint64(1)
             keys //= np.uint64(_BUCKET)
             keys <<= np.uint64(32)
             batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
             if self._shuffle:
-                draws = _draws(self._seed, epoch, 0, self.num_rows)
-                draws >>= np.uint64(32)  # in place: for ten million rows each array is 80 MB
+                draws = random_keys(self._seed, epoch, 0, self.num_rows)
+                draws >>= np.uint64(32)  # in place: each array is 80 MB for ten million rows
                 keys |= draws
                 del draws
-                batch_keys = _draws(self._seed, epoch, 1, self.batches_per_epoch)
+                batch_keys = random_keys(self._seed, epoch, 1, self.batches_per_epoch)
             order = np.argsort(keys, kind="stable").astype(np.uint32)
             batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
             plan = self._plan = (epoch, order, batch_order)
@@ -212,29 +213,24 @@ def make_batches(
     seed: int,
     shuffle: bool,
 ) -> Batches:
-    """Return the batches of a text, by either way of batching.
+    """Return the batches of a text.
 
     Args:
       text: an encoded text.
       batching: "stream" or "sentences".
-      batch_size: most rows of a batch.
-      time: targets per row of a stream; the longest row of sentences.
-      seed: of the order of sentences.
-      shuffle: whether each epoch has its own order; streams are read in order.
+      batch_size: the most rows of a batch.
+      time: targets per row of a stream, or the most targets of a sentence's row.
+      seed: for the order of sentences.
+      shuffle: whether each epoch has its own order; streams are always read in order.
 
     Raises:
-      UsageError: if there is no such way, or the text is shorter than one batch.
+      UsageError: for another way of batching, or if the text is shorter than one batch.
     """
     if batching == "stream":
         return StreamBatches(text, batch_size, time)
     if batching == "sentences":
         return SentenceBatches(text, batch_size, time, seed, shuffle)
     raise UsageError(f"batching {batching!r}: stream or sentences is needed")
-
-
-def _draws(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
-    """Return raw draws; stream 0 is for rows, 1 for batches."""
-    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)
 
 
 def _rows(
@@ -265,14 +261,6 @@ def _pieces(offsets: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Yield a million lines' offsets at a time, to keep temporary arrays small."""
     for first in range(0, len(offsets) - 1, _LINES_AT_ONCE):
         yield np.array(offsets[first : first + _LINES_AT_ONCE + 1])
-
-
-def _even_bounds(total: int, parts: int) -> NDArray[np.int64]:
-    """Return parts + 1 bounds of 0 .. total; earlier parts are larger, by one at most."""
-    size, larger = divmod(total, parts)
-    part = np.arange(parts + 1, dtype=np.int64)
-    bounds: NDArray[np.int64] = part * size + np.minimum(part, larger)
-    return bounds
 
 
 def _check_positive(**arguments: int) -> None:

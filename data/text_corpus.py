@@ -1,14 +1,11 @@
-"""A folder of text, encoded once into a cache and read from there a piece at a time.
+"""A folder of text, encoded once into a cache and read from there one piece at a time.
 
-Every line of a file, blank ones included, ends in `<eos>`: that is how the published token
-counts of WikiText and the Penn Treebank come about. The vocabulary is that of the training
-text.
+Every line of a file, blank ones included, ends in `<eos>`: the published token counts of
+WikiText and the Penn Treebank include these. The vocabulary is that of the training text.
 
 The cache holds a folder per content and settings, `corpus-<hash>`, with `vocabulary.txt`, and
 per split `<split>.tokens` (ids, int32, little-endian) and `<split>.lines` (the id count before
-each line and after the last, int64, little-endian). Its name is made from the text's sha256, so
-a changed file is another corpus, and two processes that encode the same text write the same
-bytes.
+each line and after the last, int64, little-endian).
 """
 
 from __future__ import annotations
@@ -45,14 +42,14 @@ from parity.base.progress import ByteCounter
 from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID, UNKNOWN
 
 SPLITS = ("train", "valid", "test")
-NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # of a split's file
+NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # that a split's file may have
 
 _FACTS = "corpus.json"
 _FORMAT = 1  # a change to what is encoded, or how, must raise this
-_MOSTLY_UNKNOWN = 0.2  # share of words from which a warning is given
-_MOST_WORDS = 2_000_000  # distinct ones counted at once, about 0.3 GB
+_MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
+_MOST_WORDS = 2_000_000  # distinct words counted at once, about 0.3 GB
 _LONGEST_WORD = 1000  # characters; a longer one is always `<unk>`
-_LINE_END = "\0"  # stands for a line's end among words; no text holds it, see data/text_file.py
+_LINE_END = "\0"  # stands for a line end among words; text never contains it
 
 
 class EncodedText:
@@ -60,9 +57,9 @@ class EncodedText:
 
     Attributes:
       name: the text file it came from.
-      num_tokens: ids, a `<eos>` per line included.
-      num_lines: lines, blank ones included.
-      num_sentences: lines that hold a word.
+      num_tokens: the number of ids, one `<eos>` per line included.
+      num_lines: the number of lines, blank ones included.
+      num_sentences: the number of lines with a word.
       vocabulary_size: the number of entries in the vocabulary.
       unknown_share: the share of words (without line ends) that are `<unk>`.
     """
@@ -105,10 +102,10 @@ class EncodedText:
 
     @property
     def line_offsets(self) -> NDArray[np.int64]:
-        """Where each line starts and the last one ends, int64 [num_lines + 1], a memory map.
+        """Where each line starts and the last one ends: int64 [num_lines + 1], a memory map.
 
-        A line is its words and `<eos>`; one of length 1 is blank. The pages touched stay this
-        process's memory until the array is dropped.
+        A line is its words and `<eos>`; one of length 1 is blank. Pages that were read count as
+        this process's memory until the array is dropped.
         """
         return np.memmap(self._lines_path, dtype="<i8", mode="r", shape=(self.num_lines + 1,))
 
@@ -134,21 +131,21 @@ class Corpus:
     def best_perplexity(self, split: str) -> float | None:
         """Return the lowest perplexity possible on a split, where it is known.
 
-        It is for the embedded corpus with its whole vocabulary: words made `<unk>` by a cap are
-        easier to predict.
+        It is known for the embedded corpus with its whole vocabulary: with a smaller one, words
+        that become `<unk>` are easier to predict.
         """
         whole = getattr(self, split).unknown_share == 0 and self.train.unknown_share == 0
         return synthetic_text.best_perplexity(split) if self.embedded and whole else None
 
 
 def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -> Corpus:
-    """Encode a folder of text, or find it encoded.
+    """Encode a folder of text, or find that done in the cache.
 
     Args:
       folder: holds train, valid and test, each named as one of `NAMES`; None for the embedded
         corpus, which is then written into the cache.
       cache: a folder of its own, created if missing. Several processes may use it at once.
-      vocabulary_size: the largest, `<unk>` and `<eos>` included; None for every word.
+      vocabulary_size: the most entries, `<unk>` and `<eos>` included; None for every word.
 
     Raises:
       UsageError: naming the file and line, if the texts cannot be used.
@@ -181,7 +178,7 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     notes: list[str] = []
     for split, path in paths.items():
         texts[split] = EncodedText(target, split, path, facts[split], len(vocabulary))
-        # without the path, because the cache may have met this text under another name
+        # they lack the path, because the cache may have seen this text under another name
         notes += [f"{path}{note}" for note in facts[split]["notes"]]
     return Corpus(
         vocabulary,
@@ -238,8 +235,8 @@ def _count_words(
     path: Path, vocabulary_size: int | None, notes: list[str], progress: ByteCounter
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
-    lowest = 0  # words seen this often or less were dropped
-    for block in read_blocks(path, [], progress.add):  # its notes come with the encoding
+    lowest = 0  # words that occurred this often or less were dropped
+    for block in read_blocks(path, [], progress.add):  # its notes are given when it is encoded
         words = block.split()
         if max(map(len, words), default=0) > _LONGEST_WORD:
             words = [word for word in words if len(word) <= _LONGEST_WORD]

@@ -1,4 +1,4 @@
-"""Text files read as UTF-8, a block at a time, with every fault named by line and byte.
+"""Text files read as UTF-8, one block at a time; errors name the line and the byte.
 
 A line ends at "\\n" or "\\r\\n" and nowhere else; the last line needs no end. Words are what
 `str.split()` finds, so a line of spaces, of U+3000 or of nothing holds none.
@@ -15,12 +15,12 @@ from typing import BinaryIO
 from parity.base.errors import UsageError
 from parity.base.files import reason
 
-MAX_LINE = 1 << 20  # bytes; also the most read at once, see `_cut_first_line`
-CUT = "\0"  # ends a piece of a line that was cut, where asked for; no text holds it
+MAX_LINE = 1 << 20  # bytes; also the most that is read at once, see `_cut_first_line`
+CUT = "\0"  # ends a piece of a line that was cut, if asked for; text never contains it
 
-_HEAD = 4096  # bytes that tell what kind of file it is
+_HEAD = 4096  # bytes that show what kind of file it is
 _MARK = b"\xef\xbb\xbf"  # UTF-8's byte-order mark
-_ALIENS = (  # first bytes of what is often passed as text by mistake
+_NOT_TEXT = (  # first bytes of files that are often passed as text by mistake
     (b"\x1f\x8b", "gzip", "unpack it first"),
     (b"PK\x03\x04", "a zip archive", "unpack it first"),
     (b"BZh", "bzip2", "unpack it first"),
@@ -47,9 +47,9 @@ def read_blocks(
     Args:
       path: the file.
       notes: one-line remarks for the user are appended here, each starting with the path.
-      progress: called with the number of bytes after each reading.
-      mark_cuts: whether each piece of a line that was cut, but for the last, ends in `CUT`, for
-        a reader that leaves such lines out.
+      progress: called with the number of bytes after each read.
+      mark_cuts: whether all pieces of a line that was cut, except for the last, end in `CUT`,
+        for a reader that skips such lines.
 
     Raises:
       UsageError: if the file is missing, empty, not a file, not readable, or not UTF-8 text.
@@ -86,7 +86,7 @@ def read_blocks(
 
 
 def read_lines(path: Path, notes: list[str]) -> Iterator[str]:
-    """Yield the lines of a text file without their ends.
+    """Yield the lines of a text file without their line ends.
 
     Raises:
       UsageError: as `read_blocks`.
@@ -117,7 +117,7 @@ def open_input(path: Path) -> BinaryIO:
 def _check_head(path: Path, head: bytes) -> None:
     if head in (b"", _MARK):
         raise UsageError(f"{path}: the file is empty, at least one line of words is needed")
-    for magic, name, advice in _ALIENS:
+    for magic, name, advice in _NOT_TEXT:
         if head.startswith(magic):
             raise UsageError(f"{path}: this is {name}, not UTF-8 text: {advice}")
     # UTF-16 without a mark: every other byte of Latin text is zero

@@ -22,13 +22,13 @@ class Vocabulary:
     """Tokens in the order of their ids, special tokens first.
 
     Args:
-      tokens: all of them, special ones too.
-      source: what they came from, for messages.
+      tokens: all tokens, including the special ones.
+      source: where they come from, for messages.
       special: the tokens that must come first, `<unk>` among them.
 
     Raises:
-      UsageError: if a special token is missing or moved, a token is repeated, empty or holds
-        white space, or fewer than two words are left.
+      UsageError: if a special token is missing or not in its place, if a token is repeated,
+        empty or contains white space, or if there are fewer than two words.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Vocabulary:
     def encode_words(self, words: Sequence[str]) -> NDArray[np.int32]:
         """Return ids, int32 [words]; a word spelled like a special token is `<unk>`.
 
-        So nothing that a user types can end a row or count as padding.
+        So no input can end a row or count as padding.
         """
         ids = self.encode(words)
         ids[ids < len(self.special)] = self.unknown_id
@@ -121,7 +121,7 @@ class Vocabulary:
         return hashlib.sha256(self.content).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write one token per line, the id being the line number less one.
+        """Write one token per line; its id is the line number minus one.
 
         Raises:
           UsageError: if the file cannot be written.
@@ -149,16 +149,16 @@ def build_vocabulary(
     source: str = "vocabulary",
     special: Sequence[str] = TEXT_SPECIAL,
 ) -> Vocabulary:
-    """Take the most frequent words; of equally frequent ones, those first in code point order.
+    """Take the most frequent words; among equally frequent ones, in code point order.
 
     Args:
-      counts: word -> occurrences. Special tokens in it are the special tokens themselves.
+      counts: word -> occurrences. A word spelled like a special token is that token.
       max_size: the largest size, special tokens included; None for no limit.
-      source: what the words came from, for messages.
+      source: where the words come from, for messages.
       special: the tokens that come first.
 
     Raises:
-      UsageError: if the size is too small or fewer than two words are there.
+      UsageError: if the size is too small or there are fewer than two words.
     """
     check_size(max_size, special)
     words = sorted(counts.keys() - set(special), key=lambda word: (-counts[word], word))
@@ -183,12 +183,12 @@ def check_size(max_size: int | None, special: Sequence[str] = TEXT_SPECIAL) -> N
 def check_tokens(
     ids: NDArray[np.integer], vocabulary_size: int, source: str = "tokens"
 ) -> None:
-    """Refuse ids that have no entry, before a framework sees them.
+    """Refuse ids that are not in the vocabulary, before a framework sees them.
 
     Args:
       ids: an integer array of any shape.
       vocabulary_size: the number of entries.
-      source: what the ids came from, for messages.
+      source: where the ids come from, for messages.
 
     Raises:
       UsageError: naming the first such id and its position.

@@ -21,6 +21,8 @@ from parity.base.replaceable import replacing
 
 def lstm(inputs, lengths, h, c, name, hidden_size):
     """Run one LSTM layer; see `layers.lstm`."""
+    # One operation for all steps, in place of a loop that runs a dozen at each (not measured
+    # by itself).
     hidden, (last_h, last_c) = _rnn("LSTM", inputs, lengths, (h, c), name, hidden_size)
     return hidden, last_h, last_c
 
@@ -30,7 +32,7 @@ def _rnn(mode, inputs, lengths, state, name, hidden_size):
     kernel, recurrent_kernel, bias = cell_parameters(
         name, mode.lower(), inputs.shape[-1], hidden_size, inputs.dtype
     )
-    # differs: the op wants a second bias; it is a constant zero, and its gradient goes unused
+    # differs: the operation needs a second bias: a constant zero, whose gradient goes unused
     second_bias = paddle.zeros(bias.shape, inputs.dtype)
     second_bias.stop_gradient = False
     block = paddle.static.default_main_program().current_block()
@@ -67,13 +69,15 @@ def _rnn(mode, inputs, lengths, state, name, hidden_size):
 
 def gru(inputs, lengths, h, name, hidden_size):
     """Run one GRU layer; see `layers.gru`."""
+    # As for the LSTM. On its way back the operation divides by the reset gate: where a float32
+    # gate is so near to zero that it rounds to it, the gradient is NaN.
     hidden, (last_h,) = _rnn("GRU", inputs, lengths, (h,), name, hidden_size)
     return hidden, last_h
 
 
 def product(inputs, kernel):
     """Multiply the last axis by a matrix; see `layers.product`."""
-    # On rows: a product of rank 3 is slower, its gradient more so.
+    # On rows: a product of rank 3 is slower, its gradient more so (not measured by itself).
     if len(inputs.shape) == 2:
         return paddle.matmul(inputs, kernel)
     return _product_of_rows(inputs, kernel)
@@ -88,7 +92,8 @@ def _product_of_rows(inputs, kernel, transpose=False):
 
 def additive_scores(queries, keys, score_kernel):
     """Return v . tanh(query + key) for each query and key; see `attention.additive_scores`."""
-    # Copied out and summed by a product: the gradients of broadcasting are the slower ones.
+    # Copied out and summed by a product: the gradients of broadcasting are slower (not measured
+    # by itself).
     batch, source_time, size = paddle.shape(keys)[0], paddle.shape(keys)[1], keys.shape[-1]
     time = paddle.shape(queries)[1]
     shape = [batch, time, source_time, size]
@@ -102,8 +107,8 @@ def additive_scores(queries, keys, score_kernel):
 def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
     """Run a decoder that is fed what attention found; see `attention.feeding_decoder`."""
     # The inputs' product is taken before the loop and, for Bahdanau's kind, the attentional
-    # outputs after it; attention of a step takes half as many operations.
-    # Gain of the latter: a step of `nmt-bahdanau` 481 ms to 455.
+    # outputs after it (not measured by itself); attention of a step takes half as many
+    # operations: a step of `nmt-bahdanau` 481 ms, then 455.
     from_inputs, fed_kernel, weights = _decoder_weights(inputs, model)
     masked = [k for k, mask in enumerate(masks) if mask is not None]
     sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in masked)]

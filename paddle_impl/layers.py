@@ -285,7 +285,7 @@ def _stacked(array, width):
 
 def recorded(activation):
     """Return an activation that is only looked at: no gradient comes back to it."""
-    # differs: the engine fails at the gradient of an array that has none, unless it is told
+    # differs: `stop_gradient` is a mark here, no operation; a loop's array must have it, too
     copy = paddle.assign(activation)
     copy.stop_gradient = True
     return copy
@@ -329,8 +329,8 @@ def real_rows(inputs, lengths):
     Returns:
       [real tokens] or [real tokens, width].
     """
-    # differs: Paddle multiplies no matrix of no rows; where no step is real, the first of each
-    # row stands in, and split_feeds has set the scale of the loss to zero
+    # differs: Paddle cannot multiply a matrix without rows; where no step is real, the first of
+    # each row stands in, and split_feeds has set the scale of the loss to zero
     none = paddle.cast(paddle.max(lengths) == 0, lengths.dtype)
     real = _real(inputs, paddle.maximum(lengths, none))
     real = paddle.nonzero(paddle.reshape(real, [-1]))
@@ -361,7 +361,7 @@ def log_softmax(logits):
     Returns:
       [rows, vocabulary].
     """
-    # differs: this framework's own ends at -64, and is a hundred times slower on a processor
+    # differs: this framework's own ends at -64, and is a hundred times slower on a CPU
     shifted = logits - paddle.max(logits, axis=1, keepdim=True)
     return shifted - paddle.log(paddle.sum(paddle.exp(shifted), axis=1, keepdim=True))
 

@@ -86,9 +86,9 @@ def seq2seq(model, inputs):
     batch, masks, tap = inputs.batch, inputs.masks, inputs.tap
     memory, states = encode(model, batch, masks, inputs.scale.dtype, tap)
     final = join_state(states)
-    handed = {name: tap(f"encoder/{name}", final[name]) for name in sorted(final)}
+    tapped = {name: tap(f"encoder/{name}", final[name]) for name in sorted(final)}
     if tap.fed:
-        states = split_state(model, handed)
+        states = split_state(model, tapped)
     keys = attention_keys(memory, model.attention)
     fed = paddle.zeros_like(states[-1][0])
     outputs, _, _ = decode(model, batch, states, fed, keys, memory, masks, tap)

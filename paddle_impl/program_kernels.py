@@ -1,26 +1,27 @@
-"""Faster ops and kernels in place of slow ones, put into a program once it is whole.
+"""Faster operations in place of slow ones, put into a program that is complete.
 
-What a program computes stays the same, to rounding; the gradients' ops are those that the
-framework has appended. Milliseconds on one core of 1,120 rows and a vocabulary of 10,000
+They belong to the fast kernels of `kernels.py`, but replace operations that have no function in
+`layers.py`, or a gradient that the framework has appended. What a program computes stays the
+same, but for rounding. Milliseconds on one core for 1,120 rows and a vocabulary of 10,000
 (float32), before and after: softmax and cross entropy 30 to 99, then 17; adding a bias 11, then
 4; its gradient 17, then 2. A product of [1120, 200] and [200, 10000] takes 45 there.
 """
 
 from paddle.base import core
 
-# A probability below it is taken for it before its logarithm, which must be finite; what such a
-# loss lacks is added in layers.token_cross_entropy.
+# A smaller probability is raised to this, so that its logarithm is finite; what such a loss
+# lacks is added in layers.token_cross_entropy.
 _LEAST_PROBABILITY = 1e-30
 
 _PRODUCTS = ("matmul_v2", "matmul_v2_grad")
 
 
 def replace_operations(program, dtype):
-    """Replace ops of a program, and in float32 let oneDNN run those at which it is faster.
+    """Replace operations of a program; in float32 let oneDNN run those that it runs faster.
 
     Args:
       program: with its gradients and updates, if it has any; changed in place.
-      dtype: "float32" or "float64"; oneDNN has no kernels for the latter.
+      dtype: "float32" or "float64"; oneDNN has no operations for the latter.
     """
     block = program.global_block()
     for index in reversed(range(len(block.ops))):
@@ -39,7 +40,7 @@ def replace_operations(program, dtype):
         if by_rows or bias or softmax:
             operation._set_attr("use_mkldnn", True)
         if softmax:
-            # or it goes through the probabilities once more to hold them above exp(-64)
+            # or it goes through the probabilities once more to keep them above exp(-64)
             operation._set_attr("is_test", True)
 
 
@@ -49,14 +50,15 @@ def _ranks(block, operation):
 
 
 def _adds_bias(block, operation):
-    """Return whether an op adds one row to all rows, or is the gradient of such a one."""
+    """Return whether an operation adds one row to all rows, or is the gradient of that."""
     return _ranks(block, operation) == (2, 1)
 
 
 def _split_cross_entropy(block, index, operation):
     """Take the logarithm of the target's probability alone.
 
-    The op's own softmax is slow, but not its gradient, which reads what is computed here.
+    The operation's own softmax is slow, but its gradient is not, and reads what is computed
+    here.
     """
     if operation.attr("ignore_index") >= 0:
         return
@@ -132,13 +134,13 @@ def _sum_bias_gradient(block, index, operation):
 
 
 def _shape_of(block, variable):
-    """Return the variable in which `reshape2` keeps the shape before."""
+    """Return the variable in which `reshape2` keeps the shape that was."""
     return block.create_var(
         name=f"{variable.name}/shape", dtype=variable.dtype, shape=[0, *variable.shape]
     )
 
 
 def _role(operation):
-    """Return the attribute that tells the engine forward from backward and update."""
+    """Return the attribute by which the engine knows forward, backward and update."""
     name = core.op_proto_and_checker_maker.kOpRoleAttrName()
     return {name: operation.attr(name)}

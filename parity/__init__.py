@@ -6,34 +6,32 @@ For a pair of your own, importable from here: `Recorder`, `Rename`, `Tolerance`,
 
 from typing import TYPE_CHECKING, Any
 
+from parity.base.plugins import load_object
+
 if TYPE_CHECKING:
     from parity.pair.assertion import assert_match
-    from parity.trace.names import Rename
+    from parity.pair.names import Rename
+    from parity.pair.recorder import Recorder
+    from parity.trace.reader import Trace
     from parity.trace.tolerances import Tolerance
-    from parity.trace.trace import Recorder, Trace
 
 __version__ = "0.1.0"
 
 __all__ = ["Recorder", "Rename", "Tolerance", "Trace", "assert_match"]
 
 
+_MODULES = {
+    "Recorder": "parity.pair.recorder",
+    "Rename": "parity.pair.names",
+    "Tolerance": "parity.trace.tolerances",
+    "Trace": "parity.trace.reader",
+    "assert_match": "parity.pair.assertion",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "assert_match":
-        from parity.pair.assertion import assert_match
-
-        return assert_match
-    if name == "Rename":
-        from parity.trace.names import Rename
-
-        return Rename
-    if name == "Tolerance":
-        from parity.trace.tolerances import Tolerance
-
-        return Tolerance
-    if name in __all__:
-        from parity.trace import trace
-
-        return getattr(trace, name)
+    if name in _MODULES:
+        return load_object(f"{_MODULES[name]}:{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

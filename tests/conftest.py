@@ -22,7 +22,7 @@ import pytest
 from parity.base.cores import usable_cores
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import FOLDERS, ROOT
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 
 FRAMEWORKS = tuple(FOLDERS)
 

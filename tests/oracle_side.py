@@ -17,7 +17,7 @@ from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec, TrainSpec, learning_rate
 from parity.spec.strategies import StrategyEntry
 from parity.trace.side import Side
-from parity.trace.trace import Writer
+from parity.trace.writer import Writer
 from parity.training.strategy import Build
 
 VOCABULARY = 7

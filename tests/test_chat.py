@@ -299,7 +299,7 @@ def test_how_many_are_answered_together_decides_nothing(
 ):
     whole = answers_of(runs["paddle"], capsys, input=questions, method=method).out
     assert len(whole.splitlines()) == len(QUESTIONS)
-    monkeypatch.setattr(chat, "_AT_ONCE", 4)
+    monkeypatch.setattr(chat, "_QUESTIONS_PER_BATCH", 4)
     assert answers_of(runs["paddle"], capsys, input=questions, method=method).out == whole
 
 
@@ -517,8 +517,10 @@ BAD = {
     "no such input": _flag("--input=/no/such", "/no/such: no such file"),
     "output is a folder": _output(".", "--output is '{path}', a folder; allowed: a file"),
     "output below a file": _output("file/a", "{folder}/file: cannot be written: "),
-    "plot's ending": _plot("a.txt", 1, ": no picture's name; allowed endings: pdf, png, svg"),
-    "plot without ending": _plot("png", 1, ": no picture's name; allowed endings: "),
+    "plot's ending": _plot(
+        "a.txt", 1, ": not the name of a picture; allowed endings: pdf, png, svg"
+    ),
+    "plot without ending": _plot("png", 1, ": not the name of a picture; allowed endings: "),
     "plot of many": _plot("a.png", 17, ": a picture of 17 sentences; allowed: 16"),
     "plot of long ones": _plot(
         "a.png", 1, ": a picture of up to 101 tokens in a row; allowed: 100", "--longest=101"
@@ -589,7 +591,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_aloud(runs, tmp_path, capsys
     trained, _, _ = opened(run)
     assert trained.checkpoint.step == 54
     said = capsys.readouterr().err
-    assert said.startswith(f"passed over a checkpoint: {newest}: not a whole safetensors file")
+    assert said.startswith(f"skipped a checkpoint: {newest}: not a whole safetensors file")
     assert said.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""The command lines: the same flags on both sides, and one line for whatever is wrong."""
+"""The command lines: the same flags on both sides, and one line for each mistake."""
 
 import dataclasses
 import json
@@ -209,8 +209,8 @@ def test_resume_stands_alone_or_with_a_path():
 
 
 @pytest.mark.parametrize(("network", "name"), ALL_PRESETS)
-def test_the_flags_of_a_spec_make_it_again(network, name):
-    """The harness starts the sides with these; a preset's values must not shine through."""
+def test_the_flags_of_a_spec_give_the_same_spec(network, name):
+    """The harness starts the sides with these; no value of a preset may remain."""
     spec = preset(network, name).replace(keep=1 / 3, learning_rate=1e-7, dtype="float64")
     for base in NETWORKS[network].presets:
         assert parsed("--preset", base, *spec_flags(spec))[0] == spec

@@ -57,7 +57,7 @@ def test_byte_order_mark_is_stripped_and_noted(tmp_path):
             "one two\n".encode("utf-16-be"),
             ": this looks like UTF-16, not UTF-8: save it as UTF-8",
         ),
-        (gzip.compress(b"one"), ": this is gzip, not UTF-8 text: unpack it first"),
+        (gzip.compress(b"one", mtime=0), ": this is gzip, not UTF-8 text: unpack it first"),
         (b"PK\x03\x04...", ": this is a zip archive, not UTF-8 text: unpack it first"),
         (
             b"one\ntwo \0 three\n",

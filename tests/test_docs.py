@@ -22,7 +22,7 @@ from parity.examples import classifier
 from parity.faults.finding import Finding, findings_values
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
-from parity.trace.names import RUNGS
+from parity.trace.rungs import RUNGS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -1,4 +1,4 @@
-"""The catalogue fits the code, and the hunt finds what is planted and nothing else."""
+"""The catalogue fits the code, and a hunt finds what was planted, and nothing else."""
 
 import ast
 import dataclasses
@@ -352,8 +352,8 @@ def test_a_file_that_comes_goes_or_is_renamed_is_a_change(checkout):
     assert digest(checkout) != before
     (checkout / "parity" / "new.py").unlink()
     assert digest(checkout) == before
-    path = checkout / "data" / "language_model.py"
-    path.rename(path.with_name("language_models.py"))  # the order stays
+    path = checkout / "paddle_impl" / "train.py"
+    path.rename(path.with_name("trains.py"))  # the order stays
     assert digest(checkout) != before
 
 

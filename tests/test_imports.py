@@ -38,6 +38,18 @@ PEERS = {
     "parity/peers/pytorch_networks.py": {"torch"},
     "parity/peers/pytorch_peer.py": {"torch"},
 }
+# The packages of parity, from the lowest level to the highest: each imports lower levels only.
+LEVELS = (
+    ("base",),
+    ("spec", "decoding"),
+    ("cli", "trace", "oracle"),
+    ("training", "compare", "launch"),
+    ("report",),
+    ("pair", "run", "chat", "peers"),
+    ("bench", "sweep", "faults"),
+    ("commands", "examples"),
+)
+ROOM = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
@@ -76,6 +88,25 @@ def test_imports_point_one_way(path):
             assert any(f"{module}.".startswith(f"{each}.") for each in allowed), module
     own = (EXAMPLES | PEERS).get(name, OWN_FRAMEWORK.get(package, set()))
     assert names & FRAMEWORKS <= own
+
+
+def rooms_imported(path: Path) -> set[str]:
+    """Return the packages of parity that a file imports."""
+    names = (name.split(".") for name in imported_modules(path))
+    return {parts[1] for parts in names if parts[0] == "parity" and len(parts) > 1} & set(ROOM)
+
+
+def test_every_package_of_parity_has_a_level():
+    found = {path.parent.name for path in (ROOT / "parity").glob("*/__init__.py")}
+    assert found == set(ROOM)
+    assert len(LEVELS) <= 8
+
+
+@pytest.mark.parametrize("room", [room for level in LEVELS for room in level])
+def test_a_package_of_parity_imports_lower_levels_only(room):
+    for path in sorted((ROOT / "parity" / room).rglob("*.py")):
+        for other in rooms_imported(path) - {room}:
+            assert ROOM[other] < ROOM[room], f"{path.relative_to(ROOT)} imports parity.{other}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -120,7 +120,7 @@ def signature(node: ast.FunctionDef) -> dict[str, str | None]:
 def pairs():
     for module in MODULES:
         first, second = (public(parsed(side, module)) for side in SIDES)
-        for name in first.keys() & second.keys():
+        for name in sorted(first.keys() & second.keys()):
             yield pytest.param(
                 f"{module.removesuffix('.py').replace('/', '.')}.{name}",
                 first[name],

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from parity.oracle.layers import reverse_rows, rnn_backward, rnn_forward
-from parity.oracle.networks import seq2seq
-from parity.oracle.seq2seq import forward
+from parity.oracle.layers import reverse_rows
+from parity.oracle.recurrent import rnn_backward, rnn_forward
+from parity.oracle.seq2seq import forward, seq2seq
 from parity.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 
 CELLS = ("lstm", "gru")

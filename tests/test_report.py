@@ -5,19 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.compare.ladder import ONE_STEP, ORACLE, Verdict
 from parity.compare.outcome import Outcome
 from parity.compare.signatures import Evidence
 from parity.compare.tensors import Distance, Mismatch, Place
-from parity.report.values import (
-    blame,
-    describe_mismatch,
-    nearest_to_loss,
-    report_text,
-    report_values,
-    rung_table,
-    rung_values,
-)
+from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
+from parity.report.mismatch import blame, describe_mismatch, nearest_to_loss
+from parity.report.tables import rung_table
+from parity.report.text import report_text
+from parity.report.values import report_values, rung_values
 from parity.spec.presets import preset
 from parity.trace.side import Side
 
@@ -82,6 +77,16 @@ def test_a_third_framework_and_a_second_strategy_have_columns(verdict):
     assert found["replica counts"] == "5.0e-03"
 
 
+def test_each_bound_has_a_column(verdict):
+    found = columns(verdict)
+    assert found["rounding bound"] == "7"
+    assert found["element bound"] == "-", "float32 gradients are judged by one step alone"
+    verdict.dtype = "float64"
+    found = columns(verdict)
+    bounds = [found[f"{name} bound"] for name in ("element", "tensor", "step", "rounding")]
+    assert bounds == ["1e-11", "1e-11", "3e-16", "7"]
+
+
 def mismatch(*sides, used=None):
     values = dict(zip(sides, (0.5, 0.25), strict=True))
     return Mismatch(sides, Place(4, TENSOR, (1,)), values, 1e-6, 3, 12)
@@ -97,8 +102,9 @@ def test_rung_shows_the_worst_between_the_frameworks(verdict):
 def test_rung_says_how_much_of_what_is_allowed_was_used(verdict):
     found = rung_values(verdict)
     assert found["gradient"]["used"] == 0.25
-    assert found["gradient"]["allowed"] == verdict.allowed("gradient")
-    assert found["replicas"]["allowed"] == "exact"
+    assert found["gradient"]["allowed"] == {"free_run": None, "one_step": 7.0}
+    exact = {"relative": 0.0, "floor": 0.0, "step": 0.0}
+    assert found["replicas"]["allowed"] == {"free_run": exact, "one_step": None}
 
 
 def test_rung_holds_every_pair(verdict):
@@ -166,7 +172,7 @@ def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
     outcome = Outcome(preset("language-model", "tiny"), verdicts=[verdict])
     values = report_values(outcome, "tiny", "")
     assert values["first_mismatch"]["nearest_to_loss"] == "gradient/lstm_0/bias"
-    assert "the first it gets wrong is gradient/lstm_0/bias" in report_text(values)
+    assert "the first wrong one is gradient/lstm_0/bias" in report_text(values)
     verdict.mismatches = [at("forward/h", "paddle-2", ORACLE)]
     assert nearest_to_loss(verdict) == ""
 

@@ -1,4 +1,4 @@
-"""Random valid runs: none may alarm, and ten times the rounding seen in them must."""
+"""Random valid runs: none may be a mismatch, and ten times their rounding must be one."""
 
 import dataclasses
 import json
@@ -11,16 +11,17 @@ from conftest import FRAMEWORKS, assert_one_line, start
 from parity.base.errors import UsageError
 from parity.cli.options import SweepOptions
 from parity.compare.ladder import Ladder, climb
-from parity.compare.tensors import compare_step
+from parity.compare.steps import compare_step
 from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.sweep.random_runs import draw
 from parity.sweep.sweep import attempt, sweep
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
-from parity.trace.trace import Trace, rung_of
 
 SEED = 1
-# Both networks in both precisions, of those that are soon done. In 4 rounding is amplified
-# within a step, and an optimiser's state forgets nearly all it was.
+# Quick runs of both networks in both precisions. In run 4 rounding is amplified within a step,
+# and the optimiser's state forgets nearly all of its past.
 SLICE = (0, 1, 2, 4, 6, 7, 8, 10, 11, 12, 16, 18)
 
 
@@ -46,7 +47,7 @@ def test_the_slice_covers_both_networks_in_both_precisions():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_losses_beyond_what_softmax_can_tell_are_exact(dtype, run_both):
-    """Paddle's plain one takes no exponential below that of -64; others end elsewhere."""
+    """Paddle's own softmax clips its exponents at -64; other implementations clip elsewhere."""
     traces = run_both(initial_scale=40.0, dtype=dtype, steps=2, keep=None, replicas=2)
     for trace in traces.values():
         assert trace.read(0)["forward/token_loss"].max() > 65
@@ -77,7 +78,7 @@ def test_no_run_of_the_slice_alarms(swept):
 
 
 def test_the_worst_is_within_what_is_allowed_by_the_stated_margin(swept):
-    """1.7 times, of what sixteen runs measure; below half of it two runs do."""
+    """Over many runs the bounds leave a margin of 1.7; this slice may use 0.8 of them."""
     found = Sweep(SEED, swept).worst()
     assert set(found) == {"float64", "float32"}
     for rungs in found.values():
@@ -86,9 +87,9 @@ def test_the_worst_is_within_what_is_allowed_by_the_stated_margin(swept):
 
 
 def multiplied(swept, options, times: float) -> dict[tuple[int, str, str], bool]:
-    """Return (run, side, tensor) -> whether so many times its rounding is flagged in a step.
+    """Return (run, side, tensor) -> whether a multiple of its rounding is flagged in some step.
 
-    Tensors without any are left out.
+    Tensors without any rounding are left out.
     """
     found: dict[tuple[int, str, str], bool] = {}
     for number, result in swept.items():
@@ -117,10 +118,10 @@ def multiplied(swept, options, times: float) -> dict[tuple[int, str, str], bool]
 
 
 def test_ten_times_the_rounding_of_a_tensor_is_flagged(swept, options):
-    """Within the three to five steps of a run.
+    """In at least one of the three to five steps of a run.
 
-    Not flagged are those whose rounding happened to be small, mostly tensors of few numbers,
-    and weights whose update is lost below their last place.
+    The others are tensors whose rounding happened to be small, mostly those of few numbers, and
+    weights whose update is lost below their last place.
     """
     ten = multiplied(swept, options, 10)
     by_rung: dict[str, list[bool]] = {}
@@ -132,7 +133,7 @@ def test_ten_times_the_rounding_of_a_tensor_is_flagged(swept, options):
     assert not any(multiplied(swept, options, 1).values())
 
 
-# what is kept, and how it is told
+# what is kept, and how it is reported
 
 
 def result(number: int, how: str = "match", seed: int = SEED, **worst: float) -> dict:
@@ -156,7 +157,7 @@ def result(number: int, how: str = "match", seed: int = SEED, **worst: float) ->
     }
 
 
-def test_the_worst_of_all_runs_is_told_with_its_run():
+def test_the_worst_of_all_runs_is_reported_with_its_run():
     found = Sweep(SEED, {0: result(0, forward=1e-3), 4: result(4, forward=2e-3)})
     dtypes = {draw(SEED, n).spec.training.dtype for n in (0, 4)}
     assert len(dtypes) == 1, "or this tests nothing"
@@ -168,7 +169,7 @@ def test_the_worst_of_all_runs_is_told_with_its_run():
     assert said.endswith("2 runs of seed 1: 0 false alarms")
 
 
-def test_a_false_alarm_is_told_with_how_to_run_it_again():
+def test_a_false_alarm_is_reported_with_the_command_that_repeats_it():
     found = Sweep(SEED, {0: result(0), 7: result(7, "mismatch", forward=1.0)})
     assert sweep_values(found)["false_alarms"] == 1
     said = sweep_text(found)
@@ -176,7 +177,7 @@ def test_a_false_alarm_is_told_with_how_to_run_it_again():
     assert "again: python -m parity sweep --seed=1 --only=7 --kernels=plain --keep" in said
 
 
-def test_a_sweep_goes_on_where_it_was_broken_off(tmp_path):
+def test_a_sweep_continues_where_it_was_interrupted(tmp_path):
     log = tmp_path / "runs.jsonl"
     lines = [json.dumps(result(n)) for n in range(3)]
     log.write_text("\n".join(lines) + '\n{"number": 3, "se')

@@ -15,18 +15,11 @@ from safetensors.numpy import load_file, save_file
 
 from parity.base.errors import UsageError
 from parity.spec.initial import initial_snapshot
+from parity.trace.folder import FORMAT, clear_trace, sha256, step_file
+from parity.trace.reader import Trace, wait_for_trace
+from parity.trace.rungs import RUNGS, rung_of
 from parity.trace.side import Side
-from parity.trace.trace import (
-    FORMAT,
-    RUNGS,
-    Trace,
-    Writer,
-    clear_trace,
-    rung_of,
-    sha256,
-    step_file,
-    wait_for_trace,
-)
+from parity.trace.writer import Writer
 from parity.training.checkpoint import Checkpoint, save_checkpoint
 
 SPEC = small_spec()
@@ -334,7 +327,7 @@ if os.fork():
 from pathlib import Path
 import numpy as np
 from parity.base.errors import UsageError
-from parity.trace.trace import Writer
+from parity.trace.writer import Writer
 folder = Path(sys.argv[1])
 recorder = Writer(folder, {}, most_pending=1)
 (folder / "ready").touch()

@@ -1,1 +1,1 @@
-"""Errors, files, progress, cores: what all else stands on. Knows nothing of networks."""
+"""What everything else builds on: errors, files, progress, cores. Knows nothing of networks."""

@@ -1,8 +1,8 @@
-"""How a process gets its memory from the system: two ways of not getting it page by page.
+"""How a process gets memory from the system: two ways to avoid getting it page by page.
 
-Left to itself the C library gives every large array back to the kernel, which hands the next
-one out as pages of 4,096 bytes, to be zeroed and mapped one by one: a fifth of a training step
-whose logits are 45 MB. Both ways are glibc's, and without effect elsewhere.
+By default the C library returns every large array to the kernel, which provides the next one as
+pages of 4,096 bytes that are zeroed and mapped one by one: a fifth of the time of a training
+step whose logits are 45 MB. Both ways are specific to glibc, and have no effect elsewhere.
 """
 
 import ctypes
@@ -10,15 +10,15 @@ import os
 import sys
 from collections.abc import Mapping
 
-# Of mallopt(3), from <malloc.h>.
+# Parameters of mallopt(3), from <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
-# "Memory Allocation Tunables" of the GNU C Library's manual; from 2.35 on.
+# See "Memory Allocation Tunables" in the manual of the GNU C Library; since 2.35.
 _TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed, in one pool for all threads."""
+    """Make the C library keep freed memory, in one pool for all threads."""
     library = ctypes.CDLL(None)
     if hasattr(library, "gnu_get_libc_version"):
         library.mallopt(_ARENA_MAX, 1)
@@ -27,10 +27,10 @@ def keep_freed_memory() -> None:
 
 
 def use_huge_pages() -> None:
-    """Begin this program anew, with large arrays on pages of 2 MB, unless that is settled.
+    """Re-exec with large arrays on pages of 2 MB, unless GLIBC_TUNABLES already says which.
 
-    The C library reads how it is to work but once, as a program starts. To be called before
-    anything has happened.
+    The C library reads the variable only once, when a program starts. Call this before anything
+    else.
     """
     environment = with_huge_pages(os.environ)
     if environment != dict(os.environ):
@@ -38,9 +38,9 @@ def use_huge_pages() -> None:
 
 
 def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program that is to use them.
+    """Return an environment with which a program uses huge pages.
 
-    What it says of huge pages already is left as it is.
+    If it already has a setting for them, that is kept.
     """
     tunables = environment.get(_TUNABLES, "")
     if _HUGE_PAGES in tunables:

@@ -1,4 +1,4 @@
-"""Fields of specs and options: declared once, read by range checks and command lines."""
+"""Fields of specs and options, declared once for range checks and command lines."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ def option(
 ) -> Any:
     """Declare a field of a spec: its default, its meaning, and the values allowed.
 
-    Command lines and range checks are made from what is declared here.
+    Command lines and range checks are derived from this declaration.
     """
     bounds = {"above": above, "at_least": at_least, "at_most": at_most, "below": below}
     return dataclasses.field(

@@ -111,7 +111,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def sync_file(path: Path) -> None:
-    """Flush a file's content to the disk, to be done before the file gets its final name."""
+    """Flush a file's content to the disk; do this before the file gets its final name."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

@@ -18,7 +18,7 @@ VARIABLE = "PARITY_PLUGINS"
 
 
 def load_plugins() -> None:
-    """Import every module that PARITY_PLUGINS names; one that is loaded already is left alone.
+    """Import every module that PARITY_PLUGINS names and that is not loaded yet.
 
     Raises:
       UsageError: if one cannot be imported.
@@ -34,7 +34,7 @@ def load_plugins() -> None:
 
 
 def load_object(path: str) -> Any:
-    """Return what a path such as "package.module:name" stands for.
+    """Return the object that a path such as "package.module:name" names.
 
     Registries hold such paths where loading the object itself would load a framework.
 

@@ -35,10 +35,11 @@ from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.launch.processes import SideProcess
-from parity.report.values import report_text, report_values
+from parity.report.text import report_text
+from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 from parity.training.flops import product_limit
 
 _CHECKED = 2  # number of steps of every configuration that are compared with the oracle

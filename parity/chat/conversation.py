@@ -1,4 +1,4 @@
-"""A person asks, a trained network answers: what both sides' `chat.py` have in common."""
+"""A conversation with a trained network: what `chat.py` of both sides have in common."""
 
 import io
 import sys
@@ -28,12 +28,12 @@ from parity.training.checkpoint import (
     read_vocabularies,
 )
 
-_AT_ONCE = 64  # questions of a file answered together
+_QUESTIONS_PER_BATCH = 64  # of a file
 _PROMPT = "> "
 
 
 class Words(Protocol):
-    """What the network reads and writes with; data/load.py makes it."""
+    """How the network reads questions and writes answers; data/load.py makes it."""
 
     source_vocabulary: Any
     target_vocabulary: Any
@@ -42,16 +42,16 @@ class Words(Protocol):
         """Return the ids of a question; raise a UsageError if there are none."""
 
     def write(self, ids: Sequence[int]) -> str:
-        """Return what the ids of an answer say."""
+        """Return the text of an answer's ids."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained network as it lies on disk.
+    """A trained network, read from disk.
 
     Attributes:
       checkpoint: the weights and the spec.
-      words: made of the vocabularies beside it.
+      words: how it reads and writes, from the vocabularies in the same folder.
     """
 
     checkpoint: Checkpoint
@@ -61,13 +61,15 @@ class Trained:
 def open_trained(
     options: ChatOptions, load_words: Callable[[dict[str, bytes], Path, dict[str, Any]], Words]
 ) -> Trained:
-    """Read a checkpoint and the vocabularies beside it.
+    """Read a checkpoint and its vocabularies.
 
     Args:
-      load_words: that of data/load.py.
+      options: the command line.
+      load_words: the function of data/load.py.
 
     Raises:
-      UsageError: if there is none, it is of another network, or the vocabularies do not fit.
+      UsageError: if there is no checkpoint, its network writes no answers, or the vocabularies
+        do not fit.
     """
     path = options.checkpoint
     if path is None:
@@ -104,18 +106,19 @@ def converse(
     options: ChatOptions,
     read_lines: Callable[[Path, list[str]], Iterable[str]],
 ) -> None:
-    """Answer a file of questions, or a person until the input ends.
+    """Answer the questions of a file, or those of a person until the input ends.
 
-    What is printed is UTF-8, as files are.
+    The output is UTF-8, as files are.
 
     Args:
-      make_model: builds the network with its weights; called once the input is known to be
-        good.
-      read_lines: that of data/text_file.py.
+      make_model: builds the network with its weights; called after the input was checked.
+      trained: the checkpoint and how to read and write.
+      options: the command line.
+      read_lines: the function of data/text_file.py.
 
     Raises:
-      UsageError: for an option that is not allowed, or a question of the file that cannot be
-        answered, naming its line; nothing is answered then.
+      UsageError: for an option that is not allowed, or, naming the line, for a question of the
+        file that cannot be answered; then none is answered.
     """
     for flag, path in (
         ("--output", options.output),
@@ -129,12 +132,28 @@ def converse(
         sys.stdout.reconfigure(encoding="utf-8")
     if options.input is None:
         _talk(make_model(), trained, options)
-        return
-    notes: list[str] = []
-    questions = _read_all(read_lines(options.input, notes), trained.words, options.input)
+    else:
+        notes: list[str] = []
+        _answer_file(make_model, trained, options, read_lines(options.input, notes), notes)
+
+
+def _answer_file(
+    make_model: Callable[[], DecodingModel],
+    trained: Trained,
+    options: ChatOptions,
+    lines_read: Iterable[str],
+    notes: list[str],
+) -> None:
+    """Answer the questions of a file, and write or print the answers.
+
+    Args:
+      lines_read: the file, read as it is used.
+      notes: gets remarks on the file while it is read.
+    """
+    questions = _read_all(lines_read, trained.words, options.input)
     for note in notes:
         say(note)
-    _check_outputs(options, questions, _most(trained, options))
+    _check_outputs(options, questions, _max_tokens(trained, options))
     model, words = make_model(), trained.words
     lines: list[str] = []
     pictures: list[Attention] = []
@@ -145,8 +164,8 @@ def converse(
         leave=False,
         disable=options.output is None or not sys.stderr.isatty(),
     ) as bar:
-        for start in range(0, len(questions), _AT_ONCE):
-            part = questions[start : start + _AT_ONCE]
+        for start in range(0, len(questions), _QUESTIONS_PER_BATCH):
+            part = questions[start : start + _QUESTIONS_PER_BATCH]
             answers = _answer(model, part, trained, options, start)
             for ids, found in zip(part, answers, strict=True):
                 lines += _lines(found, words, options)
@@ -162,10 +181,12 @@ def converse(
         plot_attention(pictures, options.attention_plot)
 
 
-def _check_outputs(options: ChatOptions, questions: Sequence[np.ndarray], most: int) -> None:
-    """See before any work that what is asked for can be written."""
+def _check_outputs(
+    options: ChatOptions, questions: Sequence[np.ndarray], max_tokens: int
+) -> None:
+    """Check before any work that the requested files can be written."""
     if options.attention_plot is not None:
-        check_attention(options.attention_plot, [len(ids) for ids in questions], most)
+        check_attention(options.attention_plot, [len(ids) for ids in questions], max_tokens)
         make_folder(options.attention_plot.parent)
     if options.output is not None:
         if options.output.is_dir():
@@ -197,7 +218,7 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
 
 def _typed() -> Iterator[str]:
     """Yield what a person types, up to an empty line or Ctrl-D."""
-    # else the prompt would get among the answers
+    # otherwise the prompt would be among the answers
     prompt = _PROMPT if sys.stdout.isatty() else ""
     while True:
         try:
@@ -215,7 +236,7 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    """Yield the lines of the standard input, each as soon as it is there."""
+    """Yield the lines of standard input, each as soon as it arrives."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -225,7 +246,7 @@ def _piped() -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
-def _read_all(lines: Iterable[str], words: Words, path: Path) -> list[np.ndarray]:
+def _read_all(lines: Iterable[str], words: Words, path: Path | None) -> list[np.ndarray]:
     questions = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -242,21 +263,23 @@ def _answer(
     options: ChatOptions,
     first: int,
 ) -> list[Hypotheses]:
-    """Answer some questions; `first` is the number of the first one, for sampling."""
+    """Answer some questions; `first` is the number of the first, which sampling needs."""
     lengths = np.array([len(ids) for ids in questions])
     source = np.zeros((len(questions), lengths.max()), np.int64)
     for row, ids in enumerate(questions):
         source[row, : len(ids)] = ids
-    most = _most(trained, options)
+    max_tokens = _max_tokens(trained, options)
     if options.method == "greedy":
-        return greedy_search(model, source, lengths, most)
+        return greedy_search(model, source, lengths, max_tokens)
     if options.method == "sample":
-        return sample(model, source, lengths, most, options.seed, options.temperature, first)
-    return beam_search(model, source, lengths, options.beam, options.length_penalty, most)
+        return sample(
+            model, source, lengths, max_tokens, options.seed, options.temperature, first
+        )
+    return beam_search(model, source, lengths, options.beam, options.length_penalty, max_tokens)
 
 
-def _most(trained: Trained, options: ChatOptions) -> int:
-    """Return the most tokens of an answer, `<eos>` included."""
+def _max_tokens(trained: Trained, options: ChatOptions) -> int:
+    """Return the most tokens that an answer may have, `<eos>` included."""
     return options.longest or int(trained.checkpoint.spec.text.target_limit) + 1
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.spec.frameworks import FRAMEWORKS
 
 _NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
 _PRESET = "named choice of sizes, text and training; other flags override its values"
@@ -13,7 +14,7 @@ _GENERATED = (
     "text to train on, as train.py takes it [default: generated words from a Zipf distribution]"
 )
 _DICTIONARY = "seq2seq: file of words for jieba, one per line, each optionally followed by its frequency and its tag"
-_EMPTY = "seq2seq: what to do with a pair of which one side is empty: skip leaves it out silently, warn leaves it out with a warning, error stops"
+_EMPTY = "seq2seq: what to do with a pair that has an empty question or answer: skip leaves it out silently, warn leaves it out with a warning, error stops"
 _CACHE = "folder that caches encoded texts, by their content"
 _BEAM = "seq2seq: number of hypotheses kept in beam search"
 _PENALTY = "seq2seq: exponent of the length penalty in beam search; 0 means no penalty"
@@ -177,7 +178,7 @@ class FaultOptions:
     """Options of `python -m parity faults`."""
 
     only: tuple[str, ...] = option((), "names of the faults to plant, separated by commas [default: all]")
-    sides: tuple[str, ...] = option(("paddle", "tensorflow"), "sides to plant the faults in, one at a time", choices=("paddle", "tensorflow"))
+    sides: tuple[str, ...] = option(tuple(FRAMEWORKS), "sides to plant the faults in, one at a time", choices=tuple(FRAMEWORKS))
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     out: Path = option(Path("out/faults"), "folder to write faults.json and faults.txt to")

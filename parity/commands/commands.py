@@ -34,9 +34,10 @@ from parity.pair.assertion import compared
 from parity.report.html import report_html
 from parity.report.loss_curves import plot_losses
 from parity.report.save import save_report, save_values
-from parity.report.values import report_text, report_values
+from parity.report.text import report_text
+from parity.report.values import report_values
 from parity.spec.networks import NETWORKS
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 
 _MATCH, _MISMATCH = 0, 1
 

@@ -1,4 +1,4 @@
-"""What a ladder saw at every step, small enough for a picture however long the run."""
+"""Losses and distances of every step, small enough for a figure however long the run is."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclass
 class _Point:
-    """Equally many neighbouring steps.
+    """Several consecutive steps, as one point of a figure; every point has the same number.
 
     Attributes:
-      step: the last of them.
-      loss: side -> global loss of that step.
-      replicas: side -> its replicas' shares of that loss, and the oracle's shares of the same
-        rows.
-      difference: of the pair, from `step` on the greatest over the point's steps, as are the
-        two below; in units in the last place.
-      from_oracle: side -> the same from the oracle.
-      relative: tensor -> relative distance of the pair.
+      step: the last of the steps.
+      loss: label -> global loss of that step.
+      replicas: label -> the loss of each replica's rows in that step, and the oracle's loss of
+        the same rows.
+      difference: the largest difference of the pair's losses over the steps, in units in the
+        last place.
+      from_oracle: label -> the largest difference from the oracle's loss, in the same unit.
+      relative: tensor -> the largest relative distance of the pair.
     """
 
     step: int
@@ -36,28 +36,28 @@ class _Point:
     from_oracle: dict[str, float]
     relative: dict[str, float]
 
-    def take_in(self, later: "_Point") -> None:
+    def merge(self, later: "_Point") -> None:
         self.step, self.replicas = later.step, later.replicas
         self.loss = later.loss or self.loss
-        self.difference = _greater(self.difference, later.difference)
+        self.difference = _larger(self.difference, later.difference)
         for mine, other in (
             (self.from_oracle, later.from_oracle),
             (self.relative, later.relative),
         ):
             for name, value in other.items():
-                mine[name] = _greater(mine.get(name, 0.0), value)
+                mine[name] = _larger(mine.get(name, 0.0), value)
 
 
 class History:
-    """Losses of all sides, and how far the first pair was apart in every tensor, by steps.
+    """The losses of all sides, and the distance of the first pair in every tensor, by step.
 
-    Up to MOST_POINTS steps are kept one by one. Of more, each point holds 2, 4, 8 ... steps:
-    the greatest distance of them, and the losses of the last.
+    Up to MOST_POINTS steps are kept one by one. In a longer run each point holds 2, 4, 8 ...
+    steps: the largest distance in them, and the losses of the last.
 
     Args:
-      dtype: precision of the sides, for units in the last place.
-      sides: their names.
-      pair: the two whose tensors are held against each other; None if there is but one side.
+      dtype: the precision of the sides, for units in the last place.
+      sides: the labels of the sides.
+      pair: the labels of the two whose tensors are compared; None if there is only one side.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class History:
         oracle: Mapping[str, Tensors],
         distances: Mapping[str, Distance],
     ) -> None:
-        """Take in a step.
+        """Add a step.
 
         Args:
-          tensors: side -> what it recorded.
-          oracle: side -> what the oracle has for it, its losses shared as the side shares rows.
-          distances: tensor -> distance of the pair; without a place where nothing was compared.
+          tensors: label -> what that side recorded.
+          oracle: label -> what the oracle expects of that side, with losses for its replicas.
+          distances: tensor -> distance of the pair, without a place where shapes differ.
         """
         loss = {side: float(tensors[side]["loss/global"]) for side in self._sides}
         expected = {side: float(oracle[side]["loss/global"]) for side in self._sides}
@@ -101,16 +101,16 @@ class History:
             {side: self._ulps(loss[side], expected[side]) for side in self._sides},
             {name: each.relative for name, each in distances.items() if each.where},
         )
-        self._take_in(point)
+        self._append(point)
 
     def add_pair(
         self, step: int, losses: Sequence[float | None], distances: Mapping[str, Distance]
     ) -> None:
-        """Take in a step of a pair that has no oracle.
+        """Add a step of a pair that has no oracle.
 
         Args:
-          losses: of both sides; None where none was recorded.
-          distances: as of `add`.
+          losses: the loss of each side; None where none was recorded.
+          distances: as for `add`.
         """
         known = [loss for loss in losses if loss is not None]
         point = _Point(
@@ -121,23 +121,23 @@ class History:
             {},
             {name: each.relative for name, each in distances.items() if each.where},
         )
-        self._take_in(point)
+        self._append(point)
 
-    def _take_in(self, point: _Point) -> None:
+    def _append(self, point: _Point) -> None:
         if self._points and self._in_last < self._span:
-            self._points[-1].take_in(point)
+            self._points[-1].merge(point)
             self._in_last += 1
             return
         if len(self._points) == MOST_POINTS:
             for first, second in zip(self._points[::2], self._points[1::2], strict=True):
-                first.take_in(second)
+                first.merge(second)
             self._points = self._points[::2]
             self._span *= 2
         self._points.append(point)
         self._in_last = 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; series have an entry a point, None where there is no number."""
+        """Return plain values: series with one entry for each point, None for no number."""
         points = self._points
         tensors = list(dict.fromkeys(name for point in points for name in point.relative))
         found: dict[str, Any] = {
@@ -171,18 +171,18 @@ class History:
         return found
 
     def _ulps(self, a: float, b: float) -> float:
-        """Return |a - b| in units in the last place of the greater, in the sides' precision."""
-        with np.errstate(all="ignore"):  # what is not finite is left out when written
+        """Return |a - b| in units in the last place of the larger, in the sides' precision."""
+        with np.errstate(all="ignore"):  # to_json leaves out what is not finite
             unit = float(np.spacing(self._dtype.type(max(abs(a), abs(b)))))
             return abs(a - b) / unit if unit else 0.0
 
 
-def _greater(a: float, b: float) -> float:
-    return float(np.maximum(a, b))  # a NaN stays
+def _larger(a: float, b: float) -> float:
+    return float(np.maximum(a, b))  # NaN if either is
 
 
 def _number(value: float | None) -> float | None:
-    """Return a number of JSON, which knows neither NaN nor infinity."""
+    """Return a number that JSON can hold: None for NaN and infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from parity.compare.ladder import Verdict
+from parity.compare.verdict import Verdict
 from parity.spec.spec import Spec
 from parity.trace.side import Side
 

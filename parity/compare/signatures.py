@@ -1,9 +1,10 @@
-"""What a mismatch looks like, and which faults look like that.
+"""What a mismatch looks like, and which known faults look like it.
 
-A planted fault leaves a signature: the first tensor that is wrong, how what was found there
-relates to what was expected, where in the tensor it is wrong, and what else is wrong by its own
-fault. The catalogue's own signatures (parity/faults/signatures.json, written by
-`python -m parity faults --save-signatures`) are the reference for a mismatch of unknown cause.
+A planted fault leaves a signature: the first tensor that is wrong, how its values relate to the
+expected ones, where in the tensor they are wrong, and which other tensors are wrong although
+what they are computed from is right. The signatures of the fault catalogue
+(parity/faults/signatures.json, written by `python -m parity faults --save-signatures`) are the
+reference for a mismatch of unknown cause.
 """
 
 import json
@@ -17,31 +18,31 @@ from typing import Any
 
 import numpy as np
 
-from parity.trace.trace import rung_of
+from parity.trace.rungs import rung_of
 
-# How much each part of a signature counts when two are held against each other.
+# How much each part of a signature counts when two are compared.
 _WEIGHTS = {"tensor": 4.0, "relation": 3.0, "region": 1.5, "wrong": 3.0, "late": 1.0}
-_FITS = 0.75  # share of the whole at which a fault is named as a likely cause
-_NEAR = 0.08  # and how far it may fall behind the best one
-_SMALLEST = "language-model"  # the network that has the fewest kinds of layers
-_MOST = 5  # topics of which causes are named
+_FITS = 0.75  # the fit from which a fault is named as a likely cause
+_NEAR = 0.08  # how far below the best fit it may be
+_SMALLEST = "language-model"  # the network with the fewest kinds of layers
+_MOST = 5  # the number of topics to name causes from
 
-_SAME = 1e-3  # of the difference: how exactly a relation must hold, in either precision
+_SAME = 1e-3  # how exactly a relation must hold, as a share of the difference
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a side recorded of the first tensor that is wrong, and what it should have been.
+    """What a side recorded of the first wrong tensor, and what it should have recorded.
 
     Attributes:
-      step: when.
-      tensor: its name.
-      found, expected: its values; None where they could not be compared.
-      wrong: names of all tensors of that step that are wrong, each by what the side itself
+      step: the step of the mismatch.
+      tensor: the name of the tensor.
+      found, expected: recorded and expected values; None where they cannot be compared.
+      wrong: the names of all tensors of that step that are wrong, given what the side itself
         recorded on the rung below.
-      sizes: rows of each replica.
-      lengths: of the rows, on the tensor's axis of time, if it has one.
-      network: that was trained.
+      sizes: the number of rows of each replica.
+      lengths: the length of each row along the tensor's time axis, if it has one.
+      network: the name of the trained network.
     """
 
     step: int
@@ -56,14 +57,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a mismatch looks like, of whatever size, layer or network.
+    """What a mismatch looks like, independent of size, layer and network.
 
     Attributes:
-      tensor: kind of the first wrong tensor, such as "forward/lstm/hidden".
-      relation: how what was found relates to what was expected, such as "scaled".
-      region: where the tensor is wrong, such as "one replica".
-      wrong: kinds of all tensors that are wrong.
-      late: whether the first step was in order.
+      tensor: the kind of the first wrong tensor, such as "forward/lstm/hidden".
+      relation: how the recorded values relate to the expected ones, such as "larger".
+      region: where the tensor is wrong, such as "some replicas".
+      wrong: the kinds of all wrong tensors.
+      late: whether the first step was right.
     """
 
     tensor: str
@@ -98,7 +99,7 @@ class Signature:
 
 
 def kind_of(tensor: str) -> str:
-    """Return a tensor's name without number of the layer, side of the network and direction."""
+    """Return a tensor's name without layer number, encoder or decoder, and direction."""
     rung, *path = tensor.split("/")
     parts = [re.sub(r"_\d+$", "", part) for part in path]
     parts = [
@@ -125,7 +126,7 @@ def signature(evidence: Evidence) -> Signature:
 
 
 def _relation(found: np.ndarray, expected: np.ndarray) -> str:
-    """Return how two arrays relate; the first that holds of a list of simple ways."""
+    """Return the first of several simple relations that holds between two arrays."""
     difference = np.abs(found - expected)
     if found.shape != expected.shape or not difference.size:
         return "shape"
@@ -134,7 +135,7 @@ def _relation(found: np.ndarray, expected: np.ndarray) -> str:
         return "zero"
     if not expected.any():
         return "not zero"
-    # how far a relation may be off: a share of the difference that it is to explain
+    # how far a relation may be off: a share of the difference that it has to explain
     slack = _SAME * float(difference.max())
 
     def holds(other: np.ndarray) -> bool:
@@ -168,7 +169,7 @@ def _shifted(found: np.ndarray, expected: np.ndarray, axis: int, by: int, slack:
 
 
 def _permuted(found: np.ndarray, expected: np.ndarray, axis: int, slack: float) -> bool:
-    """Return whether one array has the other's slices along an axis in another order."""
+    """Return whether one array has the slices of the other, along an axis, in another order."""
     a, b = (np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1) for x in (found, expected))
     if len(a) > 512:
         return False
@@ -182,18 +183,18 @@ def _region(found: np.ndarray, expected: np.ndarray, evidence: Evidence) -> str:
     if found.shape != expected.shape:
         return "whole"
     difference = np.abs(found - expected)
-    off = difference > _SAME * difference.max()
-    if not off.any() or found.ndim == 0:
+    wrong = difference > _SAME * difference.max()
+    if not wrong.any() or found.ndim == 0:
         return "whole"
     rung = rung_of(evidence.tensor)
     if rung == "forward" and sum(evidence.sizes) == len(found):
-        rows = off.reshape(len(found), -1).any(axis=1)
+        rows = wrong.reshape(len(found), -1).any(axis=1)
         bounds = np.cumsum([0, *evidence.sizes])
         hit = [rows[a:b].any() for a, b in pairwise(bounds)]
         if len(hit) > 1 and not all(hit):
             return "some replicas"
         if evidence.lengths is not None and found.ndim >= 2:
-            steps = off.reshape(*off.shape[:2], -1).any(axis=2)
+            steps = wrong.reshape(*wrong.shape[:2], -1).any(axis=2)
             at = np.nonzero(steps)
             if np.all(at[1] == evidence.lengths[at[0]] - 1):
                 return "last steps"
@@ -206,22 +207,22 @@ def _region(found: np.ndarray, expected: np.ndarray, evidence: Evidence) -> str:
     elif rung in ("gradient", "optimizer", "weight") and found.ndim >= 1:
         for axis, name in ((found.ndim - 1, "some columns"), (0, "some rows")):
             others = tuple(a for a in range(found.ndim) if a != axis)
-            if off.any(axis=others).mean() <= 0.8:
+            if wrong.any(axis=others).mean() <= 0.8:
                 return name
-    elif rung == "loss" and off.mean() < 1:
+    elif rung == "loss" and wrong.mean() < 1:
         return "some replicas"
     return "whole"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A fault of the catalogue that looks like a mismatch.
+    """A fault of the catalogue whose signature resembles that of a mismatch.
 
     Attributes:
-      fault: its name.
+      fault: the name of the fault.
       cause: what is wrong, in words.
-      topic: what it is about; faults of one topic may look alike.
-      fit: how well the signatures agree, 0 to 1.
+      topic: what the fault is about; faults of one topic may look alike.
+      fit: how well the signatures agree, from 0 to 1.
     """
 
     fault: str
@@ -242,15 +243,16 @@ class Cause:
 def likely_causes(
     seen: Signature, network: str = "", known: Iterable[Mapping[str, Any]] | None = None
 ) -> list[Cause]:
-    """Return the faults whose signature fits a mismatch, the likeliest first.
+    """Return the faults whose signature fits a mismatch, likeliest first.
 
-    They are of a few topics, but of one topic there may be many: which two gates are exchanged
-    cannot be seen in what comes of it.
+    They come from a few topics, but there may be many from one: a result does not show which
+    two gates were exchanged.
 
     Args:
-      network: that was trained. The language model has no layer that the other network lacks,
-        but lacks an encoder and an attention: faults planted there are not named for it.
-      known: entries of the catalogue's signatures; None for those that are kept.
+      seen: the signature of the mismatch.
+      network: the name of the trained network. The language model has no encoder and no
+        attention, so faults planted in other networks are not named for it.
+      known: entries of signatures.json; None for the saved ones.
     """
     found: dict[str, Cause] = {}
     for entry in signatures() if known is None else known:

@@ -1,4 +1,4 @@
-"""How good the answers of a trained network are: BLEU, and the share of exact ones."""
+"""How good the answers of a trained network are: BLEU, and the share of exact matches."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from tqdm import tqdm
 from parity.decoding.beam import beam_search
 from parity.decoding.model import DecodingModel
 
-_AT_ONCE = 64  # sentences decoded together
-# How sacrebleu cuts text, by how the answers were cut for training.
+_SENTENCES_PER_BATCH = 64
+# sacrebleu's tokenizer, by the segmenter that the answers had in training.
 _TOKENIZERS = {"chinese": "zh", "english": "13a", "spaces": "none"}
 
 
@@ -20,15 +20,19 @@ def write_answers(
     split: str,
     beam: int,
     length_penalty: float,
-    most: int,
+    max_tokens: int,
     check: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Answer every question of a split by beam search.
 
     Args:
-      text: TrainingText.
-      beam, length_penalty, most: as in `beam_search`.
-      check: called now and then; raises to stop.
+      model: computes the log probabilities.
+      text: the text of the run, a `TrainingText`.
+      split: train, valid or test.
+      beam: the most live hypotheses of a sentence.
+      length_penalty: 0 or more; the greater, the longer the answers.
+      max_tokens: the most tokens of an answer, `<eos>` included.
+      check: called after each batch; it raises an exception to stop.
     """
     answers = []
     count = text.num_sources(split)
@@ -39,10 +43,10 @@ def write_answers(
         leave=False,
         disable=not sys.stderr.isatty(),
     ) as bar:
-        for start in range(0, count, _AT_ONCE):
-            rows = range(start, min(start + _AT_ONCE, count))
+        for start in range(0, count, _SENTENCES_PER_BATCH):
+            rows = range(start, min(start + _SENTENCES_PER_BATCH, count))
             source, lengths = text.sources(split, rows)
-            found = beam_search(model, source, lengths, beam, length_penalty, most)
+            found = beam_search(model, source, lengths, beam, length_penalty, max_tokens)
             answers += [text.write(hypotheses.best.tokens) for hypotheses in found]
             bar.update(len(rows))
             check()
@@ -53,9 +57,11 @@ def bleu(answers: Sequence[str], references: Sequence[str], segmenter: str) -> d
     """Return the corpus BLEU of answers: score (0 to 100), signature, sentences.
 
     Args:
-      segmenter: how the answers were cut for training, which decides how BLEU cuts them:
-        Chinese by character ("zh"), English as mteval-v13a does, tokenised text at spaces.
-        English is scored in lower case, for so it was learnt; the signature says "case:lc".
+      answers: what the network wrote.
+      references: the right answers, in the same order.
+      segmenter: the one that the answers had in training, which decides how BLEU tokenizes
+        them: Chinese by character ("zh"), English as mteval-v13a does, tokenized text at
+        spaces. English is scored in lower case, as it was learnt; the signature says "case:lc".
 
     Source: Papineni et al. 2002; Post 2018, arXiv:1804.08771 (sacrebleu).
     """
@@ -64,7 +70,7 @@ def bleu(answers: Sequence[str], references: Sequence[str], segmenter: str) -> d
     metric = BLEU(
         tokenize=_TOKENIZERS[segmenter],
         lowercase=segmenter == "english",
-        force=segmenter == "spaces",  # no warning that the text looks tokenised: it is
+        force=segmenter == "spaces",  # no warning that the text looks tokenized: it is
     )
     score = metric.corpus_score(list(answers), [list(references)])
     return {
@@ -75,11 +81,13 @@ def bleu(answers: Sequence[str], references: Sequence[str], segmenter: str) -> d
 
 
 def exact_share(answers: Sequence[str], references: Sequence[str], segmenter: str) -> float:
-    """Return the share of answers that are the reference, but for white space.
+    """Return the share of answers that equal the reference, apart from white space.
 
     Args:
-      segmenter: how the answers were cut for training; of English, case and the form of
-        apostrophes are lost there, and do not count here.
+      answers: what the network wrote.
+      references: the right answers, in the same order.
+      segmenter: the one that the answers had in training; in English it loses case and the form
+        of apostrophes, so these do not count.
     """
 
     def letters(text: str) -> str:

@@ -28,7 +28,7 @@ def sample(
       source: int64 [sentences, source_time].
       source_lengths: int64 [sentences], each >= 1.
       max_tokens: the most tokens of an answer, `<eos>` included.
-      seed: of the random streams, together with the number of the sentence.
+      seed: determines the random streams, together with the number of the sentence.
       temperature: log probabilities are divided by it before drawing.
       first: the number of the first sentence, where a longer input comes in parts.
 

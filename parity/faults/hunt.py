@@ -19,9 +19,10 @@ from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
 from parity.cli.options import FaultOptions
-from parity.compare.ladder import Verdict, climb
+from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.compare.signatures import likely_causes, signature
+from parity.compare.verdict import Verdict
 from parity.faults.fault import Edit, Fault
 from parity.faults.finding import MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
 from parity.faults.listing import faults_named
@@ -31,7 +32,7 @@ from parity.launch.recording import record
 from parity.report.html import report_html
 from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 
 
 @dataclass(frozen=True)

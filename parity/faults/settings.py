@@ -1,7 +1,7 @@
-"""The small runs that faults are planted in: between them they reach every line of a side.
+"""The small runs that faults are planted in; together they run every line of a side.
 
-Seven rows divide by neither 2 nor 3, so that replicas have unequal shares; an epoch is three
-steps, so that its end is seen; the clipping norm is small enough to act.
+A batch has seven rows, so that neither two nor three replicas get equal shares; an epoch has
+three steps, so that the run reaches its end; the clipping norm is small enough to take effect.
 """
 
 import random
@@ -16,16 +16,16 @@ from parity.spec.spec import Spec
 STEPS = 5
 _ROWS = 7
 _WORDS = 24
-_BATCHES = 3  # of an epoch
+_BATCHES = 3  # per epoch
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A run.
+    """A run to plant faults in.
 
     Attributes:
-      spec: what is trained, in float64.
-      replicas: how many.
+      spec: what to train, in float64.
+      replicas: how many replicas share each batch.
     """
 
     spec: Spec
@@ -46,7 +46,7 @@ def _language_model(**changes: Any) -> Spec:
         "decay_after": 1,
         "epochs": 3,
         "dtype": "float64",
-        # larger than for training, so that gates are not all one half
+        # larger than usual: with small weights every gate would be close to one half
         "initial_scale": 0.5,
     }
     return preset("language-model", "tiny").replace(**given | changes)
@@ -94,9 +94,9 @@ SETTINGS = {
 
 
 def write_texts(folder: Path) -> dict[str, Path]:
-    """Write the text of each network; return network -> what --data takes.
+    """Write a text for each network; return network -> what --data takes.
 
-    Sentences have 1 to 8 words, of which the first half of the vocabulary is the commoner one.
+    Sentences have 1 to 8 words; words of the first half of the vocabulary are more frequent.
     """
     draw = random.Random(5)
     make_folder(folder / "language-model")
@@ -105,7 +105,7 @@ def write_texts(folder: Path) -> dict[str, Path]:
         words = draw.randint(1, 8)
         return [f"w{draw.randrange(draw.randint(2, _WORDS))}" for _ in range(words)]
 
-    # as many sentences, and as many tokens, as make three batches of either kind
+    # enough sentences, and enough tokens, for three batches of either kind
     lines = [sentence() for _ in range(_ROWS * _BATCHES)]
     for split in ("train", "valid", "test"):
         content = "".join(" ".join(line) + "\n" for line in lines)

@@ -48,6 +48,7 @@ from parity.launch.processes import (
     interpreter,
     raise_for_status,
 )
+from parity.spec.frameworks import FRAMEWORKS
 
 _OWN = ("data", "parity", *FOLDERS.values())  # top-level packages of the project
 _POLL = 0.01  # seconds
@@ -145,7 +146,9 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stderr=file,
                     # as Paddle's train.py does
-                    env=with_huge_pages(os.environ) if framework == "paddle" else None,
+                    env=with_huge_pages(os.environ)
+                    if FRAMEWORKS[framework].huge_pages
+                    else None,
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None

@@ -8,7 +8,7 @@ from parity.launch.edited_source import Edit
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import option_flags, raise_for_status, spec_flags
 from parity.spec.spec import Spec
-from parity.trace.trace import Trace
+from parity.trace.reader import Trace
 
 
 def record(

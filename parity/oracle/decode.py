@@ -1,4 +1,4 @@
-"""Decoding with the oracle: a model for the searches, and what they must agree with."""
+"""Decoding with the oracle: a model for the searches, and references to compare them with."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,13 +8,15 @@ from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 from parity.decoding.hypotheses import Hypotheses, Hypothesis
 from parity.decoding.length_penalty import length_penalty_of
 from parity.decoding.model import DecoderState, DecodingModel
-from parity.oracle.layers import NUM_STATES, Memory, log_softmax
+from parity.oracle.attention import Memory
+from parity.oracle.layers import log_softmax
+from parity.oracle.recurrent import NUM_STATES
 from parity.oracle.seq2seq import decoder_step, encode, forward
 from parity.spec.networks.seq2seq import Seq2seqSpec
 
 
 class OracleModel:
-    """The oracle's network with its weights, as the searches of parity/decoding want it.
+    """The oracle's network with its weights, as the searches of parity/decoding use it.
 
     Attributes:
       model: the network's sizes.
@@ -67,13 +69,13 @@ def exhaustive(
     length_penalty: float,
     most: int,
 ) -> list[Hypotheses]:
-    """Score every answer there is: a vocabulary of V has more than (V - 3) ** most of them.
+    """Score every possible answer: a vocabulary of V has more than (V - 3) ** most of them.
 
     Args:
       model: of the oracle or of a framework.
       source, source_lengths: int64 [sentences, source_time] and [sentences].
       length_penalty: alpha of Wu et al. 2016, equation 14.
-      most: tokens produced at most, `<eos>` included.
+      most: the largest number of tokens to produce, `<eos>` included.
 
     Returns:
       Per sentence all answers, best first: those that `<eos>` ends within `most` tokens, and
@@ -116,8 +118,8 @@ def rescore(
 
     Args:
       source, source_lengths: int64 [sentences, source_time] and [sentences].
-      tokens: of each answer, without `<eos>`.
-      finished: whether `<eos>` follows them.
+      tokens: the tokens of each answer, without `<eos>`.
+      finished: whether `<eos>` follows, for each answer.
 
     Returns:
       float64 [sentences], in nats.

@@ -1,14 +1,14 @@
 """Isolation: every step of a side starts from the oracle's, and every layer reads its inputs.
 
-A wrong layer makes what lies above it wrong as well, in the backward pass what lies below it,
-and after one update all the rest. In an isolated run each of these paths is cut. Before a step
-the oracle's weights, optimiser state and recurrent state are loaded; each activation that one
-layer hands to the next is replaced by the oracle's; and the gradient that a layer gets of its
-output is the oracle's, too. What the layer computed, and what it sends down as the gradient of
-its inputs, is recorded and compared. So all that is wrong is wrong by itself.
+A wrong layer makes the layers above it wrong as well, in the backward pass the layers below it,
+and after one update everything. In an isolated run each of these paths is cut. Before a step,
+the oracle's weights, optimizer state and recurrent state are loaded; each activation that one
+layer passes to the next is replaced by the oracle's; and each layer receives the oracle's
+gradient of its output. What the layer computes, and the gradient that it passes down, is
+recorded and compared. So every tensor that is wrong is wrong by itself.
 
 The cuts are the network's `taps`. What the sides carry from step to step (recurrent state,
-weights, replicas that drift) is replaced too, and so only an ordinary run judges it.
+weights, replicas that drift apart) is replaced too, so only an ordinary run judges it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,13 +27,13 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class IsolatedStep:
-    """A step of the oracle, as the sides are to be fed with it.
+    """A step of the oracle, with what the sides are fed.
 
     Attributes:
-      snapshot: weights and optimiser state before it, in the run's dtype.
-      state: recurrent state before it, in the run's dtype.
-      fed: as in `StepInputs.fed`, in the run's dtype.
-      expected: what the oracle computed, by the trace's names, float64.
+      snapshot: weights and optimizer state before the step, in the run's dtype.
+      state: recurrent state before the step, in the run's dtype.
+      fed: what replaces the layers' inputs, as in `StepInputs.fed`, in the run's dtype.
+      expected: what the oracle computed, under the names of a trace, float64.
     """
 
     snapshot: Arrays
@@ -43,9 +43,9 @@ class IsolatedStep:
 
 
 class Isolation:
-    """The oracle's own training, computed alike by each side and by the ladder.
+    """The oracle's training, computed in the same way by each side and by the ladder.
 
-    What one step hands to the next is rounded to the run's precision, so that the oracle and
+    What one step passes to the next is rounded to the run's precision, so that the oracle and
     the sides start each step from the same numbers.
     """
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from parity.base.plugins import load_object
-from parity.oracle.layers import lstm_backward, lstm_forward, project
+from parity.oracle.layers import project
+from parity.oracle.recurrent import lstm_backward, lstm_forward
 from parity.spec.networks import NETWORKS
 from parity.spec.networks.language_model import LanguageModelSpec
 
@@ -29,7 +30,7 @@ def language_model(
       batch: tokens and targets [batch, time], lengths [batch].
       masks: of dropout, [batch, time, width]: embedded, lstm_k; empty for none.
       state: h and c before the batch, each [batch, layers, hidden].
-      d_activations: if given, is filled with the gradients of embedded and lstm_k/hidden.
+      d_activations: if given, it is filled with the gradients of embedded and lstm_k/hidden.
 
     Returns:
       activations: embedded, lstm_k/hidden [batch, time, ...], h, c [batch, layers, hidden],
@@ -43,7 +44,6 @@ def language_model(
     real = np.arange(time) < batch["lengths"][:, None]
     on = real[:, :, None]
 
-    # Forward: embedding, LSTM layers, projection, softmax.
     activations, saved, final, outputs = {}, [], [], []
     x = weights["embed/table"][batch["tokens"]]
     activations["embedded"] = x * on
@@ -65,23 +65,34 @@ def language_model(
     )
     activations |= projected
 
-    # Backward.
-    gradients: Arrays = {}
     d_activations = {} if d_activations is None else d_activations
-    gradients["softmax/kernel"], gradients["softmax/bias"] = d_softmax
+    gradients = dict(zip(("softmax/kernel", "softmax/bias"), d_softmax, strict=True))
     d_x = d_x * kept[-1]
     for k in reversed(layers):
         d_activations[f"lstm_{k}/hidden"] = d_x
-        w, u = weights[f"lstm_{k}/input_kernel"], weights[f"lstm_{k}/recurrent_kernel"]
-        d_x, d_w, d_u, d_b = lstm_backward(d_x, outputs[k], real, saved[k], w, u)
-        gradients[f"lstm_{k}/input_kernel"] = d_w
-        gradients[f"lstm_{k}/recurrent_kernel"] = d_u
-        gradients[f"lstm_{k}/bias"] = d_b
-        d_x = d_x * kept[k]
+        d_x = _layer_backward(k, weights, d_x, outputs[k], real, saved[k], gradients) * kept[k]
     d_activations["embedded"] = d_x
     gradients["embed/table"] = np.zeros_like(weights["embed/table"])
     np.add.at(gradients["embed/table"], batch["tokens"], d_x)
     return activations, gradients
+
+
+def _layer_backward(
+    k: int,
+    weights: Mapping[str, np.ndarray],
+    d_hidden: np.ndarray,
+    inputs: np.ndarray,
+    real: np.ndarray,
+    saved: list,
+    gradients: Arrays,
+) -> np.ndarray:
+    """Add the gradients of layer k, and return that of its inputs."""
+    w, u = weights[f"lstm_{k}/input_kernel"], weights[f"lstm_{k}/recurrent_kernel"]
+    d_inputs, d_w, d_u, d_b = lstm_backward(d_hidden, inputs, real, saved, w, u)
+    gradients[f"lstm_{k}/input_kernel"] = d_w
+    gradients[f"lstm_{k}/recurrent_kernel"] = d_u
+    gradients[f"lstm_{k}/bias"] = d_b
+    return d_inputs
 
 
 def network_function(network: str) -> Callable[..., tuple[Arrays, Arrays]]:

@@ -22,7 +22,7 @@ def clip_by_global_norm(gradients: Arrays, clip_norm: float) -> tuple[Arrays, np
 def update_slots(
     spec: Spec, snapshot: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
 ) -> Arrays:
-    """Return the optimiser's state after an update: none for SGD, for Adam
+    """Return the optimizer's state after an update: none for SGD, for Adam
 
         m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
 
@@ -34,7 +34,7 @@ def update_slots(
     """
     if spec.training.optimizer == "sgd":
         return {}
-    beta1, beta2 = _held(spec, spec.training.beta1, spec.training.beta2)
+    beta1, beta2 = _rounded(spec, spec.training.beta1, spec.training.beta2)
     after: Arrays = {}
     for name, gradient in gradients.items():
         m, v = snapshot[f"optimizer/{name}/m"], snapshot[f"optimizer/{name}/v"]
@@ -65,7 +65,7 @@ def update_weights(
 
     Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
     """
-    learning_rate, epsilon = _held(spec, learning_rate, spec.training.epsilon)
+    learning_rate, epsilon = _rounded(spec, learning_rate, spec.training.epsilon)
     after: Arrays = {}
     for name, gradient in gradients.items():
         step = gradient
@@ -77,6 +77,6 @@ def update_weights(
     return after
 
 
-def _held(spec: Spec, *values: float) -> list[float]:
+def _rounded(spec: Spec, *values: float) -> list[float]:
     """Round constants to the run's precision: in float32, 1 - beta2 differs by 1e-5."""
     return [float(np.dtype(spec.training.dtype).type(value)) for value in values]

@@ -1,19 +1,21 @@
-"""What rounding alone does to a step: the bounds of one step are multiples of it.
+"""What rounding alone does to a step: the bounds of single steps are multiples of it.
 
-A bound that is one number for all networks is either too wide for most or too narrow for some:
-a network whose weights are large amplifies rounding a thousandfold through layers and time,
-gates that saturate cancel in the gradient, and so do the scores of an attention. So it is
-measured for each step, on the oracle: the step once more in float32, from weights and state
-moved by up to one unit roundoff each, and with all that comes of exponentials moved as much,
-where a gate saturates five times as much: there the frameworks' own tanh and sigmoid are up to
-7 unit roundoffs off.
-Where these runs lie around the exact one, a faithful side of that precision lies too. What
-rounding does is proportional to the unit roundoff as long as it is small, so that the same runs
-scaled by 2^-29 tell what it does in float64. (In float32 a saturated gate is one, exactly, and
-1 - f would show no error at all that could be scaled; moving gates by a unit roundoff does.)
+One number for all networks would be too wide for most and too narrow for some: a network with
+large weights amplifies rounding a thousandfold through layers and time, and the gradients of
+saturated gates nearly cancel, as do those of an attention's scores. So the rounding error is
+measured for each step, on the oracle. It runs the step again in float32, with weights and state
+moved randomly by up to one unit roundoff each, and the results of all exponentials moved as
+much, or five times as much where a gate saturates: the frameworks' own tanh and sigmoid are up
+to 7 unit roundoffs off there. A correct side of that precision lies as far from the exact step
+as these runs do.
 
-Above the gradients a rung is a few operations on each element of the rung below; there the
-bound is a multiple of the unit roundoff of the magnitudes that were summed, element by element.
+As long as it is small, the rounding error is proportional to the unit roundoff, so the same
+runs scaled by 2^-29 give it for float64. (In float32 a saturated gate is exactly one, and 1 - f
+would show no error at all that could be scaled; moving gates by a unit roundoff does.)
+
+Above the gradients, a rung is a few operations on each element of the rung below. There the
+rounding error is computed, element by element, from the unit roundoff and the magnitudes that
+were summed.
 
 Source: Parker 1997, "Monte Carlo arithmetic", UCLA CSD-970002: measuring rounding by running a
 computation several times with random perturbations of the size of its roundoff.
@@ -25,48 +27,49 @@ from functools import partial
 import numpy as np
 
 from parity.base.threads import at_once
-from parity.oracle.layers import disturbed
 from parity.oracle.networks import network_function
 from parity.oracle.optimizers import update_slots
+from parity.oracle.perturbation import perturbation
 from parity.spec.batch_io import StepInputs
 from parity.spec.spec import Spec
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
 
-# By how many unit roundoffs what comes of exponentials is moved: a little, and where gates are
-# saturated more. Measured of tanh and sigmoid on 800,000 numbers in [-12, 12] and around zero:
-# TensorFlow is off by 6.9 and 3.2 at most (float64), 5.6 and 7.4 (float32), Paddle by 2.6 and
-# 2.5, 6.2 and 2.5, most of them beyond 3; the root mean squares of all are 0.6 to 1.5.
+# How many unit roundoffs the results of exponentials are moved by: one, and more where gates
+# are saturated. The errors of tanh and sigmoid, measured on 800,000 numbers in [-12, 12] and
+# around zero: TensorFlow's are at most 6.9 and 3.2 (float64), 5.6 and 7.4 (float32), Paddle's
+# 2.6 and 2.5, 6.2 and 2.5, most of the largest beyond 3; the root mean squares of all are 0.6
+# to 1.5.
 _EXPONENTIALS, _SATURATED, _FROM = 1.0, 5.0, 0.95
 
-# A weight is rounded once after the step is taken from it, by half a unit roundoff of it in the
-# mean. Before, the step itself has been rounded: by SGD once, a product; by Adam in two roots,
-# two sums, two products and two quotients, together by 4.6 unit roundoffs at most over 60 steps
-# of the embedded text and 30 drawn specs.
+# A weight is rounded once when the update is subtracted, on average by half a unit roundoff.
+# The update itself was rounded before: by SGD once, in a product; by Adam in two roots, two
+# sums, two products and two quotients, together by at most 4.6 unit roundoffs over 60 steps of
+# the embedded text and 30 random specs.
 _OF_STEP = {"sgd": 1.0, "adam": 4.0}
 
-_MEASURED = ("forward", "loss", "gradient")  # what is, by its prefix; the rest is counted
+_MEASURED = ("forward", "loss", "gradient")  # rungs measured by runs; others are computed
 
-_FEW, _MANY = 2, 16  # runs to measure with: at first, and where a verdict depends on it
+_FEW, _MANY = 2, 16  # the number of runs: at first, and where the verdict depends on it
 
 Tensors = Mapping[str, np.ndarray]
 
 
 class Rounding:
-    """What rounding does to each tensor of one step of one side.
+    """The rounding error of each tensor of one step of one side.
 
     Args:
-      spec: of the run.
-      snapshot: weights and optimiser's state before the step.
+      spec: what was trained.
+      snapshot: weights and optimizer state before the step.
       state: recurrent state before the step.
-      inputs: of the step.
-      recorded: what the side has recorded of it.
-      exact: what the oracle has for it, each rung from the recorded one below.
-      alike: of another side that started the step from nearly the same weights; its
-        measurement will do at first.
+      inputs: the inputs of the step.
+      recorded: what the side recorded of the step.
+      exact: what the oracle computes for it, each rung from the recorded rung below.
+      alike: the rounding errors of another side that started the step from nearly the same
+        weights; they serve as a first measurement.
 
     Attributes:
-      exact: as given.
+      exact: what the oracle computes for the step.
     """
 
     def __init__(
@@ -86,18 +89,18 @@ class Rounding:
         self._runs = 0
 
     def refine(self, name: str) -> bool:
-        """Measure a tensor with more runs; return False if there is no more to be known."""
+        """Measure a tensor with more runs; return False if that would tell nothing new."""
         if self._runs == _MANY or name.split("/")[0] not in _MEASURED:
             return False
         self._measure(_MANY)
         return True
 
     def scale(self, name: str) -> float | np.ndarray:
-        """Return the size of the rounding error of a tensor's elements, one for all or each."""
+        """Return the size of a tensor's rounding error: one number, or one for each element."""
         kind, _, path = name.partition("/")
         if kind == "gradient_norm":
             return self._of_norm() * float(self.exact[name])
-        # what is smaller than this, a processor may hold as zero
+        # a processor may flush smaller numbers to zero
         least = float(np.finfo(self._spec.training.dtype).tiny)
         if kind == "clipped_gradient":
             relative = self._unit + self._of_norm()  # dividing, then multiplying by the scale
@@ -119,17 +122,17 @@ class Rounding:
     def _of_norm(self) -> float:
         """Return the relative error of the norm.
 
-        Adding one number after another, n of about the same size, errs by sqrt(n) / 3 unit
-        roundoffs, in 16 sums side by side by a 16th of that; the root halves it.
+        Summing n numbers of about the same size one after another errs by sqrt(n) / 3 unit
+        roundoffs, in 16 parallel sums by a 16th of that; the root halves it.
         """
         count = sum(a.size for n, a in self.exact.items() if n.startswith("gradient/"))
         return self._unit * (1 + float(np.sqrt(count)) / 48) / 2
 
     def _summed(self, path: str) -> np.ndarray:
-        """Return the magnitudes that the optimiser's new state was summed of.
+        """Return the magnitudes that were summed for the optimizer's new state.
 
         A framework may compute beta m + (1 - beta) g as m + (1 - beta) (g - m): then all of m
-        was summed, however little is left of it.
+        takes part in the sum, however little of it is left.
         """
         parameter, _, slot = path.rpartition("/")
         before: np.ndarray = np.abs(np.asarray(self._snapshot[f"optimizer/{path}"], np.float64))
@@ -147,7 +150,7 @@ class Rounding:
         return before + added
 
     def _measure(self, runs: int) -> None:
-        """Take the root mean square over some runs of the greatest error in each tensor."""
+        """Take the root mean square, over some runs, of the largest error in each tensor."""
         squares: dict[str, float] = {}
         for errors in at_once([partial(self._errors, run) for run in range(runs)]):
             for name, worst in errors.items():
@@ -156,21 +159,21 @@ class Rounding:
         self._runs = runs
 
     def _errors(self, run: int) -> dict[str, float]:
-        """Return the greatest error in each tensor of a run in float32."""
+        """Return the largest error in each tensor of a run in float32."""
         return {
             name: float(
                 np.abs(np.subtract(array, self.exact[name], dtype=np.float64)).max(initial=0.0)
             )
-            for name, array in self._disturbed(run).items()
+            for name, array in self._perturbed(run).items()
         }
 
-    def _disturbed(self, run: int) -> dict[str, np.ndarray]:
+    def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
         moves = _Moves(run)
         weights = moves.weights(self._snapshot)
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
-        with disturbed(moves.of_exponentials):
+        with perturbation(moves.exponentials):
             activations, gradients = network_function(self._spec.network)(
                 self._spec.model, weights, self._inputs.batch, masks, state
             )
@@ -186,12 +189,13 @@ class Rounding:
 def rounding_of_scores(
     recorded: Tensors, dtype: str, score: Callable[[Tensors], np.ndarray]
 ) -> float:
-    """Return what rounding does to the scores of given answers, in nats.
+    """Return the rounding error of the scores of given answers, in nats.
 
     Args:
-      recorded: holds the weights that they were decoded with.
-      dtype: of the run.
-      score: from weights, by the names of parameters, to the scores, in the weights' precision.
+      recorded: what the side recorded; it holds the weights that decoded the answers.
+      dtype: the precision of the run.
+      score: returns the scores for weights (parameter name -> array), in the weights'
+        precision.
     """
     exact = {
         name.split("/", 1)[1]: np.asarray(array, np.float64)
@@ -199,10 +203,10 @@ def rounding_of_scores(
         if name.startswith("weight/")
     }
     expected, squares = score(exact), 0.0
-    real = np.isfinite(expected)  # not so where a search wrote less, or what none writes
+    real = np.isfinite(expected)  # elsewhere there is no answer, or none that a search writes
     for run in range(_MANY):
         moves = _Moves(run)
-        with disturbed(moves.of_exponentials):
+        with perturbation(moves.exponentials):
             found = score(moves.weights(recorded))
         apart = np.abs(found[real] - expected[real])
         squares += float(apart.max(initial=0.0)) ** 2
@@ -210,14 +214,14 @@ def rounding_of_scores(
 
 
 class _Moves:
-    """The random moves of one run, the same for the same run."""
+    """The random perturbations of one run, the same whenever it is repeated."""
 
     def __init__(self, run: int):
         self._draw = np.random.Generator(np.random.PCG64(run))
 
     def any(self, array: np.ndarray, units: float | np.ndarray = 1.0) -> np.ndarray:
-        """Return it in float32, each element moved by up to so many unit roundoffs."""
-        # in place and in float32: the softmax of a large vocabulary is moved, too
+        """Return an array in float32, each element moved by up to so many unit roundoffs."""
+        # in place and in float32, because it may be the softmax of a large vocabulary
         moved = self._draw.random(np.shape(array), np.float32)  # in [0, 1)
         moved -= np.float32(0.5)
         moved *= np.float32(2 * UNIT["float32"]) * units
@@ -225,15 +229,15 @@ class _Moves:
         moved += array
         return moved
 
-    def of_exponentials(self, array: np.ndarray) -> np.ndarray:
-        """Return what comes of exponentials, moved."""
+    def exponentials(self, array: np.ndarray) -> np.ndarray:
+        """Return the results of exponentials, moved."""
         size = np.abs(array)
         saturated = (size > _FROM) & (size <= 1)
         units = np.where(saturated, np.float32(_SATURATED), np.float32(_EXPONENTIALS))
         return self.any(array, units)
 
     def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
-        """Return the weights of a snapshot by the names of their parameters, moved."""
+        """Return the moved weights of a snapshot: parameter name -> array."""
         return {
             name.split("/", 1)[1]: self.any(array)
             for name, array in snapshot.items()

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from parity.oracle.layers import (
-    NUM_STATES,
+from parity.oracle.attention import (
     Memory,
-    State,
     attention_backward,
     attention_forward,
-    held_step,
-    held_step_backward,
     memory_backward,
     memory_forward,
-    project,
-    reverse_rows,
+)
+from parity.oracle.layers import project, reverse_rows, tanh
+from parity.oracle.recurrent import (
+    NUM_STATES,
+    State,
+    masked_step,
+    masked_step_backward,
     rnn_backward,
     rnn_forward,
-    tanh,
 )
 from parity.spec.networks.seq2seq import Seq2seqSpec
 
@@ -48,10 +48,10 @@ def seq2seq(
       batch: source [batch, source_time], source_lengths [batch], tokens and targets
         [batch, time], lengths [batch]; int64.
       masks: where dropout acts -> array [batch, time or source_time, width] of 0 or 1/keep;
-        a missing one drops nothing.
-      state: not read; from batch to batch nothing is carried.
-      d_activations: if given, is filled with the gradients of what layers hand to each other;
-        with input feeding the decoder's loop is one layer, and nothing within it is there.
+        where there is none, nothing is dropped.
+      state: not used; nothing is carried from batch to batch.
+      d_activations: if given, it is filled with the gradients of what layers pass to each
+        other; with input feeding the decoder's loop is one layer, and has none inside.
 
     Returns:
       activations: what a trace holds of the forward pass, zero beyond every row's length.
@@ -91,7 +91,7 @@ def seq2seq(
 def forward(
     model: Seq2seqSpec, weights: Weights, batch: Mapping[str, np.ndarray], masks: Weights
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Run the network forward; return its activations and what the way back needs."""
+    """Run the network forward; return its activations and what the backward pass needs."""
     memory, states, activations, encoder = encode(
         model, weights, batch["source"], batch["source_lengths"], masks
     )
@@ -115,8 +115,8 @@ def encode(
     """Read the source.
 
     Returns:
-      What the decoder attends to, the final state of every layer, the activations, and what
-      the way back needs.
+      What the decoder attends to, the final state of every layer, the activations, and what the
+      backward pass needs.
     """
     cell, rows = model.cell, len(source)
     real = np.arange(source.shape[1]) < source_lengths[:, None]
@@ -126,14 +126,14 @@ def encode(
     for k in range(model.num_layers):
         inputs = x * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
         outputs, finals, of_layer = [], [], []
-        for name, turn in _directions(model, k, source_lengths):
+        for name, ordered in _directions(model, k, source_lengths):
             w, u, b = _layer(weights, name)
             start = (np.zeros((rows, len(u)), u.dtype),) * NUM_STATES[cell]
-            turned = turn(inputs)
-            hidden, final, of_steps = rnn_forward(cell, turned, real, start, w, u, b)
-            outputs.append(turn(hidden))
+            inputs_in_order = ordered(inputs)
+            hidden, final, of_steps = rnn_forward(cell, inputs_in_order, real, start, w, u, b)
+            outputs.append(ordered(hidden))
             finals.append(final)
-            of_layer.append((turned, of_steps))
+            of_layer.append((inputs_in_order, of_steps))
         x = np.concatenate(outputs, axis=2)
         states.append(
             tuple(np.concatenate(parts, axis=1) for parts in zip(*finals, strict=True))
@@ -166,17 +166,17 @@ def _encoder_backward(
             *(np.split(d, len(directions), axis=1) for d in d_states[k]), strict=True
         )
         d_inputs = []
-        for (name, turn), d_hidden, d_final, (turned, of_steps) in zip(
+        for (name, ordered), d_hidden, d_final, (inputs, of_steps) in zip(
             directions, d_outputs, d_finals, saved[k], strict=True
         ):
             w, u, _ = _layer(weights, name)
-            d_turned, d_w, d_u, d_b, _ = rnn_backward(
-                model.cell, turn(d_hidden), d_final, turned, real, of_steps, w, u
+            d_ordered, d_w, d_u, d_b, _ = rnn_backward(
+                model.cell, ordered(d_hidden), d_final, inputs, real, of_steps, w, u
             )
             gradients[f"{name}/input_kernel"] += d_w
             gradients[f"{name}/recurrent_kernel"] += d_u
             gradients[f"{name}/bias"] += d_b
-            d_inputs.append(turn(d_turned))
+            d_inputs.append(ordered(d_ordered))
         d_x = sum(d_inputs) * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
     d_activations["encoder/embedded"] = d_x
     np.add.at(gradients["encoder/embed/table"], batch["source"], d_x)
@@ -196,15 +196,15 @@ def decoder_step(
 
         a_t = tanh([context_t ; h_t] C)
 
-    Without input feeding, h_t is made of x_t alone and asks for context_t. With it, Luong's
-    attention reads [x_t ; a_{t-1}] instead; Bahdanau's asks with h_{t-1}, and reads
-    [x_t ; context_t].
+    Without input feeding, the layers read x_t, and h_t is the query of context_t. With it,
+    Luong's layers read [x_t ; a_{t-1}] instead; Bahdanau's query is h_{t-1}, and the layers
+    read [x_t ; context_t].
 
     Args:
       x: [batch, embedding], after dropout.
       states: of every layer, before the step.
       fed: a_{t-1} [batch, hidden], zero before the first step.
-      on: bool [batch, 1]; where it is false, states stand still and all else is zero.
+      on: bool [batch, 1]; where it is false, states stay as they are and all else is zero.
       masks: "decoder_k" -> [batch, hidden] of this step.
 
     Returns:
@@ -215,7 +215,7 @@ def decoder_step(
     """
     cell, kind = model.cell, model.attention
     found, new_states, of_layers = {}, [], []
-    if _asks_first(model):
+    if _attends_first(model):
         attended, fed, of_attention = attention_forward(
             kind, weights, memory, states[-1][0], on
         )
@@ -225,11 +225,11 @@ def decoder_step(
     for k in range(model.num_layers):
         w, u, b = _layer(weights, f"decoder/{cell}_{k}")
         inputs = x * masks.get(f"decoder_{k - 1}", 1.0)
-        x, state, of_step = held_step(cell, inputs @ w + b, states[k], u, on)
+        x, state, of_step = masked_step(cell, inputs @ w + b, states[k], u, on)
         found[f"decoder/{cell}_{k}/hidden"] = x
         new_states.append(state)
         of_layers.append((inputs, of_step))
-    if not _asks_first(model):
+    if not _attends_first(model):
         attended, context, of_attention = attention_forward(kind, weights, memory, x, on)
     joined = np.concatenate([context, x], axis=1)
     output = tanh(joined @ weights["attention/output_kernel"])
@@ -255,14 +255,15 @@ def _decoder_step_backward(
 ) -> tuple[np.ndarray, list[State], np.ndarray, Arrays]:
     """Go back through `decoder_step`: gradients of x, the states before it, and a_{t-1}.
 
-    The last result holds those of the step's own activations, as far as no step feeds on them.
+    The last result holds the gradients of the step's activations; it is empty with input
+    feeding.
     """
     cell, kind, hidden = model.cell, model.attention, model.hidden_size
     of_layers, of_attention, joined, output = saved
     d_sum = d_output * (1 - output**2)
     gradients["attention/output_kernel"] += joined.T @ d_sum
     d_context, d_x = np.split(d_sum @ weights["attention/output_kernel"].T, 2, axis=1)
-    if not _asks_first(model):
+    if not _attends_first(model):
         d_x = d_x + attention_backward(
             kind, weights, memory, d_context, of_attention, gradients, d_memory
         )
@@ -273,7 +274,7 @@ def _decoder_step_backward(
         w, u, _ = _layer(weights, name)
         found[f"{name}/hidden"] = d_x
         inputs, of_step = of_layers[k]
-        d_a, d_u, d_before[k] = held_step_backward(cell, d_x, d_states[k], of_step, u, on)
+        d_a, d_u, d_before[k] = masked_step_backward(cell, d_x, d_states[k], of_step, u, on)
         gradients[f"{name}/input_kernel"] += inputs.T @ d_a
         gradients[f"{name}/recurrent_kernel"] += d_u
         # Row after row, over all steps: see `project`.
@@ -283,7 +284,7 @@ def _decoder_step_backward(
     d_fed = np.zeros_like(output)
     if model.input_feeding:
         d_x, d_fed = d_x[:, :-hidden], d_x[:, -hidden:]
-    if _asks_first(model):
+    if _attends_first(model):
         d_query = attention_backward(
             kind, weights, memory, d_context + d_fed, of_attention, gradients, d_memory
         )
@@ -333,9 +334,9 @@ def _decoder_backward(
     memory, of_steps = saved
     tokens = batch["tokens"]
     real = np.arange(tokens.shape[1]) < batch["lengths"][:, None]
-    nothing = np.zeros((len(tokens), model.hidden_size), d_outputs.dtype)
-    d_states: list[State] = [(nothing,) * NUM_STATES[model.cell]] * model.num_layers
-    d_fed = nothing
+    zero = np.zeros((len(tokens), model.hidden_size), d_outputs.dtype)
+    d_states: list[State] = [(zero,) * NUM_STATES[model.cell]] * model.num_layers
+    d_fed = zero
     d_memory = np.zeros_like(memory.values), np.zeros_like(memory.keys)
     d_x = np.zeros((*tokens.shape, model.embedding_size), d_outputs.dtype)
     d_steps: list[Arrays] = []
@@ -361,13 +362,13 @@ def _decoder_backward(
     return d_memory, d_states
 
 
-def _asks_first(model: Seq2seqSpec) -> bool:
-    """Return whether the context is fed into the cell, and so is asked for before it."""
+def _attends_first(model: Seq2seqSpec) -> bool:
+    """Return whether the cell reads the context, so that attention comes before it."""
     return model.input_feeding and model.attention == "bahdanau"
 
 
 def _directions(model: Seq2seqSpec, layer: int, lengths: np.ndarray) -> list[tuple[str, Any]]:
-    """Return the parameters' path and the turning of time, for each direction of a layer."""
+    """Return the parameters' path and the order of time, for each direction of a layer."""
     name = f"encoder/{model.cell}_{layer}"
     if layer or not model.bidirectional:
         return [(name, lambda x: x)]

@@ -9,11 +9,14 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
-from parity.pair.compare import compare_own, own_values
-from parity.report.values import mismatch_text, report_text, report_values
+from parity.pair.compare import compare_pair
+from parity.pair.report import pair_values
+from parity.report.mismatch import mismatch_text
+from parity.report.text import report_text
+from parity.report.values import report_values
 from parity.spec.spec import Spec
+from parity.trace.reader import Trace
 from parity.trace.tolerances import Tolerance, check_declared
-from parity.trace.trace import Trace
 
 
 def assert_match(
@@ -23,25 +26,25 @@ def assert_match(
     tolerances: Mapping[str, Tolerance] | None = None,
     html: str | Path | None = None,
 ) -> None:
-    """Assert that two recorded trainings match, every tensor of every step.
+    """Assert that two recorded trainings match in every tensor of every step.
 
     Args:
-      a, b: traces or their folders: two of a `Recorder`, or two of a `train.py`, which the
-        oracle then referees.
-      tolerances: rung, or pattern of names -> what is allowed, in place of what the traces
-        declare under the same key; for a Recorder's traces only.
-      html: where to write the report's page, whether they match or not; there is none of what
-        cannot be compared.
+      a, b: traces or their folders: two of a `Recorder`, or two of a `train.py`, which are then
+        compared with the oracle as well.
+      tolerances: rung, or pattern of names -> tolerance; they replace those that the traces
+        declare under the same key. For traces of a Recorder only.
+      html: where to write the report as a page, whether they match or not; no page is written
+        for traces that cannot be compared.
 
     Raises:
-      AssertionError: if they do not match, cannot be held against each other, or hold a NaN or
-        an infinity; its message is the report.
-      UsageError: if there is no trace, or the tolerances make no sense.
+      AssertionError: if they do not match, cannot be compared, or hold a NaN or an infinity;
+        its message is the report.
+      UsageError: if there is no trace, or a tolerance is not allowed.
     """
     __tracebackhide__ = True  # pytest then shows the test's line
     traces = [each if isinstance(each, Trace) else Trace(Path(each)) for each in (a, b)]
     check_declared(tolerances or {})
-    if tolerances and not any(trace.own for trace in traces):
+    if tolerances and not any(trace.of_recorder for trace in traces):
         raise UsageError(
             "tolerances are given for traces of train.py; allowed: for those of a Recorder, "
             "parity/trace/tolerances.py has theirs"
@@ -54,12 +57,12 @@ def assert_match(
     try:
         values = compared(traces, _command(), tolerances)
     except (UsageError, NumericFailure) as error:
-        told = f"{error}\npage: not written" if page is not None else str(error)
-        raise AssertionError(told) from None
+        message = f"{error}\npage: not written" if page is not None else str(error)
+        raise AssertionError(message) from None
     written = ""
     if page is not None:
         from parity.report.html import (
-            report_html,  # the plotting library is needed for nothing else
+            report_html,  # here, because nothing else needs the plotting library
         )
 
         write_whole(page, report_html(values).encode())
@@ -74,11 +77,11 @@ def compared(
     """Return the report of two recorded trainings as plain values.
 
     Raises:
-      UsageError: if they cannot be held against each other, or one is damaged.
+      UsageError: if they cannot be compared, or one is damaged.
       NumericFailure: for a NaN or infinity.
     """
-    if any(trace.own for trace in traces):
-        return own_values(traces, compare_own(traces, tolerances), command)
+    if any(trace.of_recorder for trace in traces):
+        return pair_values(traces, compare_pair(traces, tolerances), command)
     verdict = climb(traces)
     spec = Spec.from_json(traces[0].header["spec"])
     outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
@@ -88,7 +91,7 @@ def compared(
 
 
 def _story(values: dict[str, Any]) -> str:
-    """Return the report with what differs first on top, where pytest shows it."""
+    """Return the report with the first mismatch on top, where pytest shows it."""
     first = mismatch_text(values["first_mismatch"])
     return f"{first}\n\n{report_text(values, story=False)}"
 

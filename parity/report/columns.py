@@ -37,8 +37,24 @@ _MEANINGS = {
         "The distance from what the oracle computes for this rung alone, given what the side "
         "itself recorded below it: errors of earlier steps and rungs do not count."
     ),
-    "allowed": "The bound that decides; the lines below say what it is multiplied by.",
-    "used": "The largest share of the bound that any element used; above 100% is a mismatch.",
+    "element bound": "How much an element may differ, as a share of its own magnitude.",
+    "tensor bound": (
+        "How much more it may differ, as a share of the largest magnitude in its tensor: the "
+        "rounding of a sum is that of its largest terms."
+    ),
+    "step bound": (
+        "How much more it may differ, as a share of the largest magnitude in all tensors of "
+        "its kind at that step, such as all gradients."
+    ),
+    "rounding bound": (
+        "How much one step may differ from the oracle's, as a multiple of the rounding error "
+        "of that tensor at that step, which is measured on the oracle."
+    ),
+    "allowed": "How much that element may differ.",
+    "used": (
+        "The largest share of the allowed difference that any element used; above 100% is a "
+        "mismatch."
+    ),
     "where .*worst": "The element with the largest relative distance, and its step.",
     # of the table of what an isolated run found
     "wrong tensor": "A tensor that exceeds its bound although all its inputs were right.",

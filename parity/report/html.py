@@ -13,17 +13,10 @@ from parity.report.figures import (
     replicas,
     throughput,
 )
+from parity.report.mismatch import cause_lines, mismatch_story
 from parity.report.page import Figure, Table, render
-from parity.report.values import (
-    cause_lines,
-    headline,
-    in_order,
-    mismatch_story,
-    notes,
-    rung_table,
-    training_table,
-    wrong_table,
-)
+from parity.report.tables import rung_table, training_table, wrong_table
+from parity.report.text import headline, in_order, notes
 
 _FIGURES = ("loss", "difference", "heat", "replicas")  # of a section, in the page's order
 

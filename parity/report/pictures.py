@@ -54,9 +54,11 @@ def check_picture(path: Path) -> str:
     """
     kind = path.suffix.removeprefix(".").lower()
     if kind not in KINDS:
-        raise UsageError(f"{path}: no picture's name; allowed endings: {', '.join(KINDS)}")
+        raise UsageError(
+            f"{path}: not the name of a picture; allowed endings: {', '.join(KINDS)}"
+        )
     if path.is_dir():
-        raise UsageError(f"{path}: is a folder; allowed: a picture's name")
+        raise UsageError(f"{path}: is a folder; allowed: the name of a picture")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
             f"{path}: drawing a picture needs matplotlib, which is not installed: install the "

@@ -7,12 +7,14 @@ from functools import partial
 
 from parity.base.progress import Counter
 from parity.cli.options import RunOptions
-from parity.compare.ladder import Ladder, Verdict
+from parity.compare.ladder import Ladder
+from parity.compare.verdict import Verdict
 from parity.launch.processes import SideProcess
 from parity.run.starting import Starter, file_name
 from parity.spec.spec import Spec
+from parity.trace.folder import clear_trace
+from parity.trace.reader import Trace, wait_for_trace
 from parity.trace.side import Side
-from parity.trace.trace import Trace, clear_trace, wait_for_trace
 
 _MOST_PENDING = 3  # number of steps by which a side may be ahead of the comparison
 

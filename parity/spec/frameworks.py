@@ -23,6 +23,7 @@ class Framework:
 
     name: str
     title: str
+    short: str
     folder: str
     colour: str
     transposed: tuple[str, ...] = ()
@@ -41,13 +42,14 @@ FRAMEWORKS: dict[str, Framework] = {
         Framework(
             "paddle",
             "Paddle",
+            "Paddle",
             "paddle_impl",
             "#2f7fe0",
             # its `rnn` operator stores kernels as [gates * hidden, inputs]
             transposed=("input_kernel", "recurrent_kernel"),
             huge_pages=True,
         ),
-        Framework("tensorflow", "TensorFlow", "tf_impl", "#d9660a"),
+        Framework("tensorflow", "TensorFlow", "TF", "tf_impl", "#d9660a"),
     )
 }
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
-from parity.trace.trace import RUNGS
 
 # What was compared: the two sides; a side and the oracle that trains on its own; a side and the
 # oracle that starts each step from the side's weights.

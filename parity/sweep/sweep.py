@@ -14,9 +14,10 @@ from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
 from parity.cli.options import SweepOptions
-from parity.compare.ladder import ONE_STEP, ORACLE, Verdict, climb
+from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance
+from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.launch.fork_server import ForkServer
 from parity.launch.recording import record
 from parity.report.values import report_values

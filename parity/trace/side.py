@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
-
-# What the columns of a table call a framework; any other goes by its own name.
-_TITLES = {"paddle": "Paddle", "tensorflow": "TF"}
+from parity.spec.frameworks import FRAMEWORKS
 
 
 @dataclass(frozen=True)
@@ -144,4 +142,5 @@ def _compared(
 
 def title_of(framework: str) -> str:
     """Return what the columns of a table call a framework."""
-    return _TITLES.get(framework, framework)
+    known = FRAMEWORKS.get(framework)
+    return known.short if known else framework

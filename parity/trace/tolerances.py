@@ -1,4 +1,4 @@
-"""How far two values of one tensor may lie apart: one table, a measured reason per row."""
+"""How far two values of a tensor may be apart: one table, each row with its reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,27 +7,29 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.trace.names import RUNGS
+from parity.trace.rungs import RUNGS
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What an element may differ by.
+    """How much the elements of a tensor may differ.
 
         |a - b| <= relative * max(|a|, |b|) + floor * (largest magnitude in the tensor)
                    + step * (largest magnitude in all tensors of the kind at that step)
 
-    The floor is there because the rounding error of a sum is as large as its largest terms, not
-    as its result: an element that nearly cancels is no more exact than its neighbours. A whole
-    tensor can be such a remainder: through a softmax flows only what its inputs' gradients
-    differ by, so that an attention's kernels may have gradients far below the rounding of the
-    gradients they are made of. For them there is the last term.
+    The floor is there because the rounding error of a sum is as large as that of its largest
+    terms, not of its result: an element that nearly cancels is no more exact than its
+    neighbours. A whole tensor can be such a remainder. Only the differences between the
+    gradients of its inputs pass through a softmax, so the kernels of an attention may have
+    gradients far below the rounding error of the gradients that they are computed from. The
+    last term is for them.
 
     Attributes:
       relative: share of the element itself.
-      floor: share of the tensor's largest magnitude, over both sides.
-      step: share of the largest magnitude in all tensors of the kind (all gradients) there.
-      reason: where it comes from; printed with a tolerance that a user declares.
+      floor: share of the largest magnitude in the tensor, on either side.
+      step: share of the largest magnitude in all tensors of the kind (all gradients) at that
+        step.
+      reason: why it is that large; a report prints it for a tolerance that a user declares.
     """
 
     relative: float
@@ -36,10 +38,10 @@ class Tolerance:
     reason: str = field(default="", kw_only=True, compare=False)
 
     def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray:
-        """Return the greatest difference allowed, elementwise, for float64 arrays.
+        """Return the largest difference allowed, elementwise, for float64 arrays.
 
         Args:
-          largest: magnitude in all tensors of the kind at that step.
+          largest: the largest magnitude in all tensors of the kind at that step.
         """
         magnitude: np.ndarray = np.maximum(np.abs(a), np.abs(b))
         floor = float(self.floor * magnitude.max(initial=0.0) + self.step * largest)
@@ -48,49 +50,50 @@ class Tolerance:
     def __str__(self) -> str:
         if not (self.relative or self.floor):
             return "exact"
-        more = f" + {self.step:g} of all" if self.step else ""
+        step = f", {self.step:g} of the step" if self.step else ""
         if self.relative == self.floor:
-            return f"{self.floor:g}{more}"
-        return f"{self.relative:g} and {self.floor:g}"
+            return f"{self.floor:g}{step}"
+        return f"{self.relative:g} of the element, {self.floor:g} of the tensor{step}"
 
-    def least(self, largest: float) -> float:
-        """Return what every element may differ by at least.
+    def smallest(self, largest: float) -> float:
+        """Return a difference that is allowed in every element.
 
         Args:
-          largest: magnitude in both tensors.
+          largest: the largest magnitude in both tensors.
         """
         return self.floor * largest
 
 
 EXACT = Tolerance(0.0, 0.0)
 
-# rung -> how many times what rounding does to each tensor of each step, as
-# parity/oracle/rounding.py finds it out, one step of a side may be apart from the oracle's; in
-# either precision. The worst seen is over 500 drawn runs (`python -m parity sweep`). What is
-# left to account for is chance: the greatest error of a tensor is once or twice what it is in
-# the mean, seldom more.
+# rung -> how far one step of a side may be from the oracle's, as a multiple of the rounding
+# error that parity/oracle/rounding.py measures for each tensor of each step; in either
+# precision. The worst seen is over 500 random runs (`python -m parity sweep`). The multiple
+# allows for chance: the largest error in a tensor is once or twice its mean over many runs,
+# seldom more.
 ONE_STEP_TIMES: dict[str, float] = {
     # seen 3.5
     "forward": 7.0,
     # seen 4.6: one number, whose own last place is half of that
     "loss": 7.0,
-    # seen 5.5, once, and else 5.1: in kernels of layers whose gates saturate; of the norm and
-    # of clipping 2.9
+    # seen 5.5, once, and otherwise 5.1: in kernels of layers whose gates saturate; 2.9 in the
+    # norm and in clipping
     "gradient": 7.0,
-    # seen 4.0: m and v are three roundings of what they are summed of
+    # seen 4.0: m and v are rounded three times
     "optimizer": 7.0,
-    # seen 4.0: in float64, where the oracle rounds too, one unit roundoff each
+    # seen 4.0: in float64, where the oracle itself rounds too, by one unit roundoff
     "weight": 7.0,
 }
 
 
 @dataclass(frozen=True)
-class Multiple:
-    """A multiple of what rounding does to a tensor.
+class RoundingMultiple:
+    """How much the elements of a tensor may differ, as a multiple of its rounding error.
 
     Attributes:
-      times: that much.
-      rounding: the size of the rounding error, of all elements or of each.
+      times: the multiple.
+      rounding: the size of the rounding error, one number for all elements or one for each.
+      step: as for a `Tolerance`; always 0 here.
     """
 
     times: float
@@ -98,26 +101,27 @@ class Multiple:
     step: float = 0.0
 
     def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray:
-        """Return the greatest difference allowed, elementwise, for float64 arrays."""
+        """Return the largest difference allowed, elementwise, for float64 arrays."""
         return np.asarray(np.broadcast_to(self.times * self.rounding, a.shape))
 
-    def least(self, largest: float) -> float:
-        """Return what every element may differ by at least."""
+    def smallest(self, largest: float) -> float:
+        """Return a difference that is allowed in every element."""
         return self.times * float(np.min(self.rounding, initial=np.inf))
 
 
 # float64, free runs of 200 steps on WikiText-2 (vocabulary 10,000, dropout, clipping): the
-# largest distance between the frameworks, or from the oracle, over the tensor's largest
-# magnitude was 6.4e-13 in forward and weight (Adam), 2.5e-13 in gradient, 1.9e-13 in optimizer,
-# 7.6e-16 in loss. What remains is the order of the sums in products, and the last bits of exp
-# and tanh; Adam divides by the root of the second moment, which passes the rounding of a tiny
-# gradient on as a share of the whole step. The bound is 16 times the worst. SGD stayed below
-# 3e-14, but for streamed text at learning rate 1: that training amplifies rounding beyond the
-# bound (`tiny` at step 73, `tf2fluid` at step 40), which the ladder tells apart.
+# largest difference between the frameworks, or from the oracle, relative to the tensor's
+# largest magnitude, was 6.4e-13 in forward and weight (Adam), 2.5e-13 in gradient, 1.9e-13 in
+# optimizer, 7.6e-16 in loss. It comes from the order of the sums in products, and from the last
+# bits of exp and tanh. Adam divides by the root of the second moment: the relative rounding
+# error of a tiny gradient becomes one of the whole step. The bound is 16 times the worst. SGD
+# stayed below 3e-14, except for streamed text at learning rate 1: that training amplifies
+# rounding beyond the bound (`tiny` at step 73, `tf2fluid` at step 40), and the ladder
+# recognizes this.
 _FREE_RUN = Tolerance(1e-11, 1e-11)
 
-# (dtype, rung) -> tolerance of free runs in float64, of isolated runs, and of what is decoded.
-# In float32 free runs are not judged; the unit roundoff is 6e-8.
+# (dtype, rung) -> tolerance for free runs in float64, isolated runs, and decoded sentences.
+# Free runs in float32 are measured but not judged; the unit roundoff there is 6e-8.
 TABLE: dict[tuple[str, str], Tolerance] = {
     ("float64", "batch"): EXACT,
     ("float32", "batch"): EXACT,
@@ -125,8 +129,8 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("float32", "replicas"): EXACT,
     ("float64", "forward"): _FREE_RUN,
     ("float64", "loss"): _FREE_RUN,
-    # seen 2.3e-11 of itself in one scalar, the scale of an attention, whose gradient nearly
-    # cancelled at one of 50 steps: 7.6e-17 of the step's largest gradient
+    # seen 2.3e-11 relative to itself in one scalar, the scale of an attention, whose gradient
+    # nearly cancelled at one of 50 steps: 7.6e-17 of the step's largest gradient
     ("float64", "gradient"): Tolerance(1e-11, 1e-11, step=3e-16),
     ("float64", "optimizer"): _FREE_RUN,
     ("float64", "weight"): _FREE_RUN,
@@ -135,29 +139,31 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("float32", "forward"): Tolerance(1e-5, 1e-5),
     # seen 1.4e-7: one sum over the batch's tokens
     ("float32", "loss"): Tolerance(2e-6, 2e-6),
-    # seen 1.3e-5, where gates saturate: 1 - f is zero in float32 and not in float64, and the
-    # rest of the bias's gradient cancels to little more than that. The last number, a sixth of
-    # the unit roundoff, is for an attention's kernels: seen 3e-4 of the largest magnitude in a
+    # seen 1.3e-5, where gates saturate: 1 - f is zero in float32 but not in float64, and the
+    # other terms of the bias's gradient nearly cancel. The last number, a sixth of the unit
+    # roundoff, is for the kernels of an attention: seen 3e-4 of the largest magnitude in a
     # tensor where that was 5e-8
     ("float32", "gradient"): Tolerance(1e-4, 1e-4, step=1e-8),
     # seen 1.5e-7: a few operations on each element
     ("float32", "optimizer"): Tolerance(1e-6, 1e-6),
-    # seen 8.1e-8: the same
+    # seen 8.1e-8: a few operations on each element
     ("float32", "weight"): Tolerance(1e-6, 1e-6),
-    # seen 4.5e-7: sums of up to 20 log probabilities, divided by the length penalty; where
-    # weights amplify rounding more, 7 times what it does to the scores counts (seen 4.2e-5)
+    # seen 4.5e-7: sums of up to 20 log probabilities, divided by the length penalty. Where the
+    # weights amplify rounding more (seen 4.2e-5), 7 times the rounding error of the scores
+    # counts
     ("float32", "decode"): Tolerance(1e-5, 1e-5),
 }
 
 
 def check_declared(tolerances: Mapping[Any, Any]) -> None:
-    """See that tolerances which a user declares make sense.
+    """Check the tolerances that a user declares.
 
     Args:
       tolerances: rung, or pattern of names such as "gradient/conv_*" -> tolerance.
 
     Raises:
-      UsageError: for a key that is on no rung, a bound below 0 or from 1 on, or no reason.
+      UsageError: for a key that is on no rung, a bound that is negative or not below 1, or a
+        tolerance without a reason.
     """
     for key, tolerance in tolerances.items():
         prefix = key.split("/", 1)[0] if isinstance(key, str) else ""

@@ -1,8 +1,8 @@
-"""Checkpoints: one safetensors file that either framework writes and either resumes from.
+"""Checkpoints: one safetensors file, from which either framework can resume.
 
 A checkpoint holds the weights and the optimiser's state in canonical layout, the recurrent
-state that a stream carries, and as metadata the spec, the next step, and hashes. Beside the
-files stand the vocabularies, and `latest`, the name of the newest one, written last.
+state that a stream carries, and as metadata the spec, the next step, and hashes. In its folder
+are also the vocabularies, and `latest`, which names the newest checkpoint and is written last.
 """
 
 import hashlib
@@ -22,23 +22,23 @@ from parity.base.files import write_whole
 from parity.spec.parameters import snapshot_shapes
 from parity.spec.spec import Spec
 
-FORMAT = "2"  # 2: the spec has a part for text, and vocabularies lie beside
+FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
-_KEPT = 2  # newest checkpoints that stay: one to use, one to fall back on
+_KEPT = 2  # how many checkpoints stay: one to use, and one to fall back on
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that is needed to go on training as if nothing had happened.
+    """All that is needed to resume training as if it had never stopped.
 
     Attributes:
-      spec: network and training.
-      step: the next step, counted over epochs: the position in the data.
+      spec: the network and its training.
+      step: the next step, counted over epochs, which is also the position in the data.
       snapshot: "weight/...", "optimizer/..." -> array, canonical layout, the run's dtype.
-      state: recurrent state to carry on, name -> [batch, layers, hidden], or None.
-      corpus: hash of the encoded text and vocabulary.
-      framework: which side wrote it.
-      vocabularies: file name -> sha256 of the vocabularies that lie beside it.
+      state: the recurrent state to continue with, name -> [batch, layers, hidden], or None.
+      corpus: the hash of the encoded text and vocabulary.
+      framework: the framework that wrote it.
+      vocabularies: file name -> sha256 of the vocabularies in the same folder.
     """
 
     spec: Spec
@@ -51,13 +51,13 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint whole or not at all, then `latest`, then drop the oldest ones.
+    """Write a checkpoint whole or not at all, then `latest`, then remove the oldest ones.
 
     Returns:
-      The file's path.
+      The path of the file.
 
     Raises:
-      UsageError: if it cannot be written; those written before stay.
+      UsageError: if it cannot be written; earlier ones stay.
     """
     tensors = {name: np.asarray(a, order="C") for name, a in checkpoint.snapshot.items()}
     if checkpoint.state is not None:
@@ -75,7 +75,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     }
     metadata["sha256"] = _hash(tensors, metadata)
     path = folder / f"step-{checkpoint.step:08d}.safetensors"
-    # Not by number alone: after going back to an earlier step, later ones lie here too.
+    # Not by number alone: after resuming from an earlier step, later ones are here too.
     older = [old for old in _newest_first(folder) if old != path]
     write_whole(path, save(tensors, metadata))
     write_whole(folder / "latest", path.name.encode() + b"\n")
@@ -88,7 +88,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read and check a checkpoint.
 
     Raises:
-      UsageError: if it is missing, truncated, changed, of another kind, or lacks a tensor.
+      UsageError: if it is missing, truncated, damaged, not a checkpoint, or lacks a tensor.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -126,14 +126,16 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def read_vocabularies(
     checkpoint: Checkpoint, folder: Path, load: Callable[[dict[str, bytes]], Any] = dict
 ) -> Any:
-    """Return what `load` makes of a checkpoint's vocabularies in a folder.
+    """Read a checkpoint's vocabularies from a folder, and return what `load` makes of them.
 
     Args:
-      load: gets file name -> content. It is called before the files are held against the
-        checkpoint: which line of a file is at fault says more than that it is another file.
+      checkpoint: names the files and their hashes.
+      folder: the folder that holds them.
+      load: gets file name -> content. It is called before the hashes are compared, because its
+        message about a wrong line says more than that the file is another one.
 
     Raises:
-      UsageError: if one is missing, or is not that with which the checkpoint was trained.
+      UsageError: if one is missing, or is not the one that the checkpoint was trained with.
     """
     found = {}
     for name in checkpoint.vocabularies:
@@ -142,7 +144,7 @@ def read_vocabularies(
             found[name] = path.read_bytes()
         except OSError as error:
             raise UsageError(
-                f"{path}: cannot be read: {error.strerror}; allowed: the file written beside "
+                f"{path}: cannot be read: {error.strerror}; allowed: the file written with "
                 "the checkpoint"
             ) from None
     loaded = load(found)
@@ -158,13 +160,14 @@ def read_vocabularies(
 
 
 def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
-    """Return the newest checkpoint of a folder that is whole, or None if it holds none.
+    """Return the newest undamaged checkpoint of a folder, or None if it holds no checkpoint.
 
     Args:
-      notes: gets a line for each damaged checkpoint that was passed over.
+      folder: where to look.
+      notes: gets a line for each damaged checkpoint that was skipped.
 
     Raises:
-      UsageError: if there are checkpoints, but not one is whole.
+      UsageError: if there are checkpoints, but all are damaged.
     """
     if not folder.is_dir():
         return None
@@ -173,14 +176,14 @@ def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
         try:
             return load_checkpoint(path)
         except UsageError as error:
-            notes.append(f"passed over a checkpoint: {error}")
+            notes.append(f"skipped a checkpoint: {error}")
     if paths:
         raise UsageError(f"{folder}: none of {len(paths)} checkpoints is whole; {notes[0]}")
     return None
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Return a folder's checkpoints: that which `latest` names, then by step, highest first."""
+    """Return a folder's checkpoints: the one that `latest` names, then the others by step."""
     try:
         latest = (folder / "latest").read_bytes().strip().decode(errors="replace")
     except OSError:
@@ -190,10 +193,10 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change: bool) -> None:
-    """Refuse to resume under another spec or on another text.
+    """Refuse to resume with another spec or another text.
 
-    How long to train (`epochs`) may change. With `allow_change`, so may all else that leaves
-    the tensors' shapes alone.
+    The length of the training (`epochs`) may change. With `allow_change`, so may all else that
+    leaves the shapes of the tensors as they are.
 
     Raises:
       UsageError: listing the differences key by key.

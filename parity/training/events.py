@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.spec.batch_io import StepResult
 
-# A fast network would spend its time on writing events: after the first ones, not every step.
+# A fast network would spend its time on writing events: after the first steps, not each one.
 _ALWAYS, _SECONDS_BETWEEN = 100, 0.1
 
 
@@ -16,8 +16,8 @@ class EventWriter:
     """Writes the run's curves: loss/global, loss/replica_N, tokens_per_second, learning_rate.
 
     Args:
-      folder: of the event files, or None to write nothing.
-      step: the first step; on resuming, curves recorded from here on are replaced.
+      folder: the folder of the event files, or None to write nothing.
+      step: the first step; when resuming, what was recorded from here on is replaced.
     """
 
     def __init__(self, folder: Path | None, step: int):
@@ -35,7 +35,12 @@ class EventWriter:
         """Write one step's scalars; after a run's first 100 steps at most ten times a second.
 
         Args:
-          tokens: real tokens of each replica, [replicas], which its own loss is per.
+          step: the step.
+          result: what it returned.
+          tokens: the number of real tokens of each replica, [replicas], by which the loss of a
+            replica is divided.
+          tokens_per_second: recent throughput.
+          learning_rate: the learning rate of the step.
         """
         recent = time.monotonic() - self._written < _SECONDS_BETWEEN
         if self._folder is None or (recent and step >= self._first + _ALWAYS):
@@ -55,7 +60,7 @@ class EventWriter:
         """Write one number."""
         if self._folder is None:
             return
-        if self._writer is None:  # not before the first step, which it would hold up
+        if self._writer is None:  # not before the first step, which it would delay
             from tensorboardX import SummaryWriter
 
             self._writer = SummaryWriter(str(self._folder), purge_step=self._first)

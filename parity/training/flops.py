@@ -1,4 +1,4 @@
-"""The matrix products of a training step, and how fast a machine can take such products."""
+"""The matrix products of a training step, and how fast a machine can compute such products."""
 
 import time
 from collections.abc import Mapping
@@ -9,18 +9,20 @@ import numpy as np
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 
-_SIZE = 2048  # of the square matrices that the limit is measured with
+_SIZE = 2048  # rows and columns of the matrices with which the limit is measured
 _TIMES = 5
 
 
 def product_flops(spec: Spec, batch: Mapping[str, np.ndarray]) -> int:
     """Return the floating-point operations of a training step's matrix products.
 
-    Of real tokens alone, forward and twice that backward: a product's gradient is one product
-    for each of its factors. An addition and a multiplication are two operations.
+    Only real tokens count. The backward pass takes twice as many as the forward pass, because
+    the gradient of a product is one product for each factor. An addition and a multiplication
+    are two operations.
 
     Args:
-      batch: the network's arrays, with the lengths.
+      spec: the network.
+      batch: the network's arrays, including the lengths.
     """
     target = int(batch["lengths"].sum())
     source = int(batch.get("source_lengths", np.zeros(1)).sum())
@@ -30,16 +32,16 @@ def product_flops(spec: Spec, batch: Mapping[str, np.ndarray]) -> int:
         if name.endswith("kernel") and len(shape) == 2:
             of_source = name.startswith("encoder/") or name == "attention/memory_kernel"
             forward += 2 * shape[0] * shape[1] * (source if of_source else target)
-    if "source_lengths" in batch:  # each target step's scores, and its context
+    if "source_lengths" in batch:  # the scores and the context of each target step
         pairs = int((batch["lengths"] * batch["source_lengths"]).sum())
         forward += 4 * pairs * int(spec.model.hidden_size)
     return 3 * forward
 
 
 def product_limit(dtype: str, cores: int) -> float:
-    """Return the best rate of large matrix products seen here, on all cores, in FLOP/s.
+    """Return the best measured rate of large matrix products on this machine, in FLOP/s.
 
-    Each core takes products of its own; `python -m parity` has NumPy use one thread.
+    Each core computes products of its own; `python -m parity` limits NumPy to one thread.
     """
     draw = np.random.Generator(np.random.PCG64(1))
     pairs = [draw.random((2, _SIZE, _SIZE)).astype(dtype) for _ in range(cores)]

@@ -1,12 +1,13 @@
-"""What is chosen for the machine where the user has not: replicas, and threads of each."""
+"""Defaults that depend on the machine: the number of replicas, and the threads of each."""
 
 from typing import NamedTuple
 
 from parity.base.cores import usable_cores
 from parity.cli.options import TrainOptions
 
-# A replica a core is what was fastest of all that fill two cores (docs/performance.md); with
-# more, each one's rows become so few that its products slow down. Not measured beyond.
+# Of all layouts that keep two cores busy, one replica per core was the fastest
+# (docs/performance.md). With more replicas each has fewer rows, which makes its matrix products
+# slower. More than 8 were not measured.
 _MOST_REPLICAS = 8
 
 
@@ -14,8 +15,8 @@ class Layout(NamedTuple):
     """How a run uses the machine.
 
     Attributes:
-      replicas: that share each batch.
-      threads: CPU threads of each replica.
+      replicas: the number of replicas that share each batch.
+      threads: the number of CPU threads of each replica.
     """
 
     replicas: int
@@ -25,11 +26,12 @@ class Layout(NamedTuple):
 def choose_layout(options: TrainOptions, smallest_batch: int) -> Layout:
     """Choose replicas and threads where the options leave them open.
 
-    On processors a replica a core, at most 8; on GPUs two replicas. Each has as many threads as
-    there are cores for it.
+    On CPUs there is one replica per core, at most 8; on GPUs there are two. Each has as many
+    threads as its share of the cores.
 
     Args:
-      smallest_batch: rows of it; no replica is to go without one.
+      options: the command line.
+      smallest_batch: the rows of the smallest batch, of which every replica needs one.
     """
     cores, replicas = usable_cores(), options.replicas
     if replicas is None:
@@ -39,7 +41,7 @@ def choose_layout(options: TrainOptions, smallest_batch: int) -> Layout:
 
 
 def layout_text(layout: Layout) -> str:
-    """Return a layout in words, and how it is changed."""
+    """Return a layout in words, and the flags that change it."""
     return (
         f"{_count(layout.replicas, 'replica')}, {_count(layout.threads, 'thread')} each, on "
         f"{_count(usable_cores(), 'core')}; --replicas and --threads change it"

@@ -173,7 +173,7 @@ class Run:
         )
 
     def _after(self, step: TrainedStep, events: EventWriter | None) -> None:
-        """Do what follows a step: note the loss, write events, save, validate.
+        """Finish a step: note the loss, write events, save, validate.
 
         Args:
           step: the step that was trained.

@@ -16,7 +16,7 @@ class Losses:
     """The table losses.csv of a run: step, global loss in nats per token, real tokens.
 
     Args:
-      path: of the file, written whole by `save`.
+      path: the file, written whole by `save`.
     """
 
     def __init__(self, path: Path):
@@ -24,7 +24,7 @@ class Losses:
         self._rows: list[Row] = []
 
     def restore(self, step: int) -> None:
-        """Take in what an earlier part of the run has written of the steps before `step`.
+        """Load the rows that an earlier part of the run wrote for the steps before `step`.
 
         Raises:
           UsageError: as `read_losses`.
@@ -53,15 +53,15 @@ def read_losses(path: Path) -> list[Row]:
     """Return the rows of a losses.csv: step, loss, tokens.
 
     Raises:
-      UsageError: naming the line, if it is no such table, is cut off, or a step is not after
-        the one before it.
+      UsageError: naming the line, if the file is not such a table, is cut off, or its steps do
+        not ascend.
     """
     try:
         content = path.read_text("utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a table of losses: this is no text") from None
+        raise UsageError(f"{path}: not a table of losses: this is not text") from None
     lines = content.split("\n")
     header = ",".join(_COLUMNS)
     if lines[0] != header:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from parity.cli.options import TrainOptions
-from parity.compare.decoded import decode, decode_tensors
 from parity.oracle.isolation import Isolation
 from parity.spec.batch_io import StepInputs, StepResult
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
+from parity.trace.decoded import decode, decode_tensors
 from parity.trace.side import Side
-from parity.trace.trace import Writer
+from parity.trace.writer import Writer
 from parity.training.steps import State
 from parity.training.strategy import Strategy
 from parity.training.text import TrainingText

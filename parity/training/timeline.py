@@ -1,7 +1,7 @@
-"""Where the time of training steps goes: the operations that ran, as the frameworks tell it.
+"""Where the time of training steps goes, by the frameworks' own profilers.
 
-The frameworks' own profilers are read by `profiler.py` of each side; here their events become a
-table by phase and operation, and a trace that chrome://tracing and ui.perfetto.dev open.
+Each side's `profiler.py` reads its framework's profiler. This module turns the events into a
+table by phase and operation, and into a trace for chrome://tracing and ui.perfetto.dev.
 """
 
 import json
@@ -23,17 +23,17 @@ from parity.training.steps import train_steps
 from parity.training.strategy import Strategy
 from parity.training.text import TrainingText
 
-# In the order of a step. Data is waiting for the batch and handing it to the framework; other
-# is what the framework puts in for itself, and handing the results back.
+# In the order of a step. "data" is waiting for the batch and handing it to the framework;
+# "other" is what the framework does for itself, and handing the results back.
 PHASES = ("data", "forward", "backward", "all-reduce", "update", "other")
 
 TRACE, TABLE = "trace.json", "profile.json"  # in the folder of a profile
 
-_STEPS = 35  # unless told
+_STEPS = 35  # by default
 _FEWEST = WARM_UP + 4
 _TRACED = 3  # steps in the trace: more is slow to open
-_PYTHON = "Python"  # the thread of what is done for all replicas at once
-_BRIEF = 1.0  # microseconds; the trace leaves out what is briefer, as parts of loops are
+_PYTHON = "Python"  # the thread of work that is done for all replicas at once
+_BRIEF = 1.0  # microseconds; the trace leaves out shorter events, such as parts of loops
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class Event:
     """One run of an operation.
 
     Attributes:
-      operation: its type, as the framework calls it.
-      name: of this one, where the framework has one; else the type.
+      operation: the type of the operation, as the framework calls it.
+      name: its own name if the framework gives it one, else the type.
       phase: one of `PHASES`.
-      thread: that it ran on, or device.
-      start: microseconds since the epoch.
-      duration: microseconds.
-      within: microseconds of it in operations that it ran itself, which are events too.
+      thread: the thread or device that it ran on.
+      start: when it started, in microseconds since the epoch.
+      duration: how long it took, in microseconds.
+      within: the part of that, in microseconds, spent in operations that it ran itself, which
+        are events of their own.
     """
 
     operation: str
@@ -60,20 +61,20 @@ class Event:
 
     @property
     def end(self) -> float:
-        """Return when it was over, in microseconds since the epoch."""
+        """Return when it ended, in microseconds since the epoch."""
         return self.start + self.duration
 
 
 def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptions) -> None:
-    """Train a while, the second half under the framework's profiler, and write what it saw.
+    """Train for some steps, the second half under the framework's profiler; write a profile.
 
-    The first half, warm-up left out, tells what the profiler costs. `options.profile` gets
+    The first half, without the warm-up, shows what the profiler costs. `options.profile` gets
     trace.json, a Chrome trace, and profile.json; see `summarise`.
 
     Args:
       strategy: takes the steps.
       text: what is read.
-      options: with folder and steps.
+      options: the command line, with the folder and the number of steps.
 
     Raises:
       UsageError: if there are too few steps, or the folder cannot be written.
@@ -111,18 +112,20 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
 def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> dict[str, Any]:
     """Return where the time of a step went, in milliseconds.
 
-    Replicas work side by side, so that an operation counts with its share of a step's time:
-    what all replicas spend in it, over how many run at once. For Python all of them wait. What
-    a step takes beyond all this is `idle`: waiting for another replica, and choosing what to
+    Replicas run side by side, so an operation counts with its share of a step's time: the time
+    that all replicas spend in it, divided by how many run at once. While Python runs, all of
+    them wait. The rest of a step is `idle`: waiting for another replica, and choosing what to
     run next.
 
     Args:
-      at_once: replicas that run at a time.
+      events: those of the steps.
+      steps: the steps that were profiled.
+      at_once: how many replicas run at a time.
 
     Returns:
       Plain values: `milliseconds_per_step`, `phases` (phase -> milliseconds), `idle`, and
-      `operations`, the slowest first, each with operation, phase, `calls` a step of all
-      replicas, and `milliseconds`.
+      `operations`, the slowest first, each with its operation, phase, `calls` per step (of all
+      replicas) and `milliseconds`.
     """
     spent: dict[tuple[str, str], float] = defaultdict(float)
     calls: dict[tuple[str, str], int] = defaultdict(int)
@@ -154,16 +157,19 @@ def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> d
 def chrome_trace(side: str, events: Iterable[Event]) -> dict[str, Any]:
     """Return events in the format that chrome://tracing and ui.perfetto.dev read.
 
-    Time begins at zero. What runs at the same time on one device has lanes of its own.
+    Time starts at zero. Events that run at the same time on one device get lanes of their own.
 
     Args:
-      side: whose they are; a process there.
+      side: the name of the side, which is a process in the trace.
+      events: those of the side.
 
     Source: "Trace Event Format", Google, 2016.
     """
     ordered = sorted(events, key=lambda event: (event.start, -event.duration))
     lanes: dict[tuple[str, int], int] = {}
-    busy: dict[str, list[list[float]]] = defaultdict(list)  # of each lane, ends of what runs
+    busy: dict[str, list[list[float]]] = defaultdict(
+        list
+    )  # per thread and lane: when the running events end
     found: list[dict[str, Any]] = [_named("process_name", 0, side)]
     for event in ordered:
         lane = _free_lane(busy[event.thread], event)
@@ -187,7 +193,7 @@ def chrome_trace(side: str, events: Iterable[Event]) -> dict[str, Any]:
 
 
 def joined_traces(traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one trace of several, a process each."""
+    """Merge several traces into one, in which each is a process."""
     events = [
         event | {"pid": process}
         for process, trace in enumerate(traces)
@@ -201,7 +207,7 @@ def _named(kind: str, number: int, name: str) -> dict[str, Any]:
 
 
 def _free_lane(busy: list[list[float]], event: Event) -> int:
-    """Return the first lane in which an event begins after, or lies within, what runs."""
+    """Return the first lane in which an event starts after what runs, or is part of it."""
     for lane, ends in enumerate(busy):
         while ends and ends[-1] <= event.start:
             ends.pop()
@@ -213,7 +219,7 @@ def _free_lane(busy: list[list[float]], event: Event) -> int:
 
 
 def _of_host(steps: Sequence[Step], events: Sequence[Event]) -> list[Event]:
-    """Return what happened before and after the framework's operations of each step."""
+    """Return events for the time of each step before and after the framework's operations."""
     starts = sorted(event.start for event in events)
     ends = sorted(event.end for event in events)
     found = []

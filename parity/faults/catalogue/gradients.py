@@ -52,7 +52,7 @@ FAULTS = (
 """,
             ),
         ),
-        plain={},
+        plain={},  # there no operation is an LSTM
         dtypes=("float32",),
         undetectable_reason="the operation has no float64 kernel",
     ),

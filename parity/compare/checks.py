@@ -1,0 +1,138 @@
+"""Checks of what was recorded: same run, right tensors, finite numbers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import NumericFailure, UsageError
+from parity.compare.tensors import Place
+from parity.spec.networks import NETWORKS
+from parity.spec.spec import Spec
+from parity.trace.contents import axis_sizes, tensor_shapes
+
+
+def check_same_run(
+    first: tuple[str, Mapping[str, Any]], other: tuple[str, Mapping[str, Any]]
+) -> None:
+    """Check that two sides trained the same spec on the same text.
+
+    Args:
+      first, other: the label and the header of each.
+
+    Raises:
+      UsageError: if they did not.
+    """
+    (a, of_a), (b, of_b) = first, other
+    if of_a.get("isolated", False) != of_b.get("isolated", False):
+        which, not_it = (a, b) if of_a.get("isolated", False) else (b, a)
+        raise UsageError(
+            f"{which} is of an isolated run and {not_it} is not; allowed: both or neither"
+        )
+    for name in ("spec", "corpus", "batches_per_epoch"):
+        if of_a.get(name) == of_b.get(name):
+            continue
+        seen = f"{of_a.get(name)!r} against {of_b.get(name)!r}"
+        if name == "spec":
+            specs = Spec.from_json(of_a[name]).to_json(), Spec.from_json(of_b[name]).to_json()
+            networks = [spec["network"] for spec in specs]
+            if networks[0] != networks[1]:  # they have other fields
+                seen = f"network {networks[0]!r} against {networks[1]!r}"
+                raise UsageError(f"{a} and {b} are not of the same run: spec differs: {seen}")
+            seen = "; ".join(
+                f"{field} {specs[0][part][field]!r} against {specs[1][part][field]!r}"
+                for part in ("model", "text", "training")
+                for field in specs[0][part]
+                if specs[0][part][field] != specs[1][part][field]
+            )
+        raise UsageError(f"{a} and {b} are not of the same run: {name} differs: {seen}")
+
+
+def check_same_batch(
+    spec: Spec, tensors: Mapping[str, Mapping[str, np.ndarray]], step: int
+) -> None:
+    """Check that the arrays of the batch have the same shapes on all sides.
+
+    Args:
+      tensors: label -> recorded tensors.
+
+    Raises:
+      UsageError: if they have not.
+    """
+    first, batch = next(iter(tensors.items()))
+    for side, recorded in tensors.items():
+        for name in NETWORKS[spec.network].batch:
+            seen = [list(each[f"batch/{name}"].shape) for each in (batch, recorded)]
+            if seen[0] != seen[1]:
+                raise UsageError(
+                    f"{first} and {side}, step {step}: batch/{name} has shape "
+                    f"{seen[0]} against {seen[1]}; allowed: one batch for all sides"
+                )
+
+
+def check_shapes(
+    spec: Spec, tensors: Mapping[str, np.ndarray], side: str, step: int, names: list[str]
+) -> None:
+    """Check that a recorded step holds the tensors of its spec, with the shapes of its spec.
+
+    Args:
+      names: the tensors of a step, as `tensor_names` lists them.
+
+    Raises:
+      UsageError: for a tensor that is missing, unknown, or of another shape, and for ids out of
+        range.
+    """
+    where, shapes = f"{side}, step {step}", tensor_shapes(spec, tensors)
+    extra = sorted(set(tensors) - set(names))
+    may_lack = ("replicas/", "forward/logits", "decode/")
+    missing = sorted(n for n in set(names) - set(tensors) if not n.startswith(may_lack))
+    if missing or extra:
+        listed = f"missing: {missing or 'none'}; extra: {extra or 'none'}"
+        raise UsageError(f"{where}: tensors do not fit its spec; {listed}")
+    network, rows = NETWORKS[spec.network], tensors["batch/lengths"].size
+    if tensors["batch/sizes"].sum() != rows:
+        sizes = tensors["batch/sizes"].tolist()
+        raise UsageError(f"{where}: batch/sizes is {sizes}; the batch has {rows} rows")
+    for name in names:
+        if name in tensors and name in shapes and tensors[name].shape != shapes[name]:
+            raise UsageError(
+                f"{where}: {name} has shape {list(tensors[name].shape)}; "
+                f"its spec says {list(shapes[name])}"
+            )
+    sizes = axis_sizes(spec, tensors)
+    most = {
+        name: getattr(spec.model, of_model) - 1
+        for name, of_model in network.vocabularies.items()
+    } | {lengths: sizes[axis] for axis, lengths in network.lengths.items()}
+    for name in network.batch:
+        array = tensors[f"batch/{name}"]
+        if array.min() < 0 or array.max() > most[name]:
+            seen = f"{array.min()} to {array.max()}"
+            raise UsageError(f"{where}: batch/{name} holds {seen}; allowed: 0 to {most[name]}")
+
+
+def check_numbers(
+    tensors: Mapping[str, np.ndarray], side: str, step: int, names: list[str]
+) -> None:
+    """Check that a recorded step holds only finite numbers.
+
+    Raises:
+      NumericFailure: for the first NaN or infinity in the order of computation.
+    """
+    for name in names:
+        if name.startswith("decode/"):
+            continue  # a score of -inf means that a search found fewer hypotheses
+        if name in tensors and not np.all(np.isfinite(tensors[name])):
+            array = tensors[name]
+            index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()
+            place = Place(step, name, index)
+            raise NumericFailure(f"{side}: {array[index]} in {place}{_replica(tensors, place)}")
+
+
+def _replica(tensors: Mapping[str, np.ndarray], place: Place) -> str:
+    """Return which replica computed an element of a tensor whose first axis is rows."""
+    of_rows = ("forward/", "activation_gradient/")
+    if not place.tensor.startswith(of_rows) or "batch/sizes" not in tensors:
+        return ""
+    bounds = np.cumsum(tensors["batch/sizes"])
+    return f", replica {int(np.searchsorted(bounds, place.index[0], side='right'))}"

@@ -1,0 +1,73 @@
+"""Single steps: the oracle starts each from what the side itself recorded."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from parity.compare.expected import Expected, wide
+from parity.oracle.rounding import Rounding
+from parity.oracle.training import Oracle
+from parity.spec.batch_io import StepInputs
+from parity.spec.initial import initial_snapshot, zero_state
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import snapshot_names
+
+Tensors = Mapping[str, np.ndarray]
+
+
+class OneStep:
+    """Computes each rung of a step in float64 from what a side recorded on the rung below.
+
+    Attributes:
+      rounding: label -> the rounding error of the step that was compared last.
+    """
+
+    def __init__(self, expected: Expected):
+        self._expected, self._spec = expected, expected.spec
+        self._before: dict[str, Tensors] = {}
+        self.rounding: dict[str, Rounding] = {}
+
+    def expected(
+        self, side: str, inputs: StepInputs, step: int, recorded: Tensors
+    ) -> dict[str, np.ndarray]:
+        """Return what the oracle expects, given the side's weights and state before it."""
+        snapshot, oracle = self._snapshot(side), Oracle(self._spec, self._snapshot(side))
+        before = self._before.get(side)
+        if before is not None and inputs.carry:
+            state = NETWORKS[self._spec.network].state(self._spec.model)
+            oracle.state = {name: wide(before[f"forward/{name}"]) for name in state}
+        expected = self._expected.step(oracle, inputs, step, recorded)
+        rate = self._expected.rate(step)
+        return expected | self._expected.above_gradients(snapshot, recorded, rate)
+
+    def measure(
+        self, side: str, inputs: StepInputs, recorded: Tensors, exact: Tensors
+    ) -> Rounding:
+        """Return the rounding error of a side's step; it is measured once for all sides.
+
+        Args:
+          exact: what the oracle expects of the step.
+        """
+        before, state = self._before.get(side), zero_state(self._spec, inputs.rows)
+        if before is not None and inputs.carry:
+            state = {name: before[f"forward/{name}"] for name in state}
+        snapshot = initial_snapshot(self._spec) if before is None else before
+        alike = next(iter(self.rounding.values()), None)
+        self.rounding[side] = Rounding(
+            self._spec, snapshot, state, inputs, recorded, exact, alike
+        )
+        return self.rounding[side]
+
+    def forget_rounding(self) -> None:
+        """Forget the rounding errors of the step before."""
+        self.rounding = {}
+
+    def remember(self, tensors: Mapping[str, Tensors]) -> None:
+        """Keep what the sides recorded: the next step starts from it."""
+        self._before = dict(tensors)
+
+    def _snapshot(self, side: str) -> dict[str, np.ndarray]:
+        before = self._before.get(side)
+        if before is None:
+            return initial_snapshot(self._spec)
+        return {name: before[name] for name in snapshot_names(self._spec)}

@@ -1,0 +1,92 @@
+"""What the comparison of one run found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parity.compare.answers import Tie
+from parity.compare.history import History
+from parity.compare.signatures import Evidence
+from parity.compare.tensors import Distance, Mismatch
+from parity.trace.side import Side
+from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
+
+# What stands for a side's label where a side is compared with the oracle.
+ORACLE = "oracle"
+ONE_STEP = "oracle, one step"
+
+# The tensors of a batch that the spec determines, not the text.
+_SCHEDULED = ("batch/learning_rate",)
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass
+class Verdict:
+    """What the comparison of one run found.
+
+    Attributes:
+      dtype: the precision of the run.
+      pairs: (label, label) -> rung -> distance; the second may be the oracle's.
+      mismatches: the mismatches of the first step that has any, in the order of computation; of
+        an isolated run, all tensors that are wrong.
+      oracle: the oracle's tensors of that step, or of the last one.
+      steps: the number of steps compared.
+      amplified: in float64, the place where rounding, amplified by the training, first exceeded
+        the bound of free runs, if it did; from there on only single steps are judged.
+      evidence: label -> what that side has in the first tensor that differs, for the sides that
+        depart from the oracle in it, or for both sides where that cannot be said.
+      ties: the sentences that a side decoded differently where rounding can decide either way.
+      history: losses and distances step by step, for the figures.
+      isolated: whether every layer read the oracle's inputs.
+      compared: the number of tensors in each step.
+      sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
+    """
+
+    dtype: str
+    pairs: dict[tuple[str, str], dict[str, Distance]] = field(default_factory=dict)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    oracle: Tensors = field(default_factory=dict)
+    steps: int = 0
+    amplified: Mismatch | None = None
+    evidence: dict[str, Evidence] = field(default_factory=dict)
+    ties: list[Tie] = field(default_factory=list)
+    history: History = field(default_factory=History)
+    isolated: bool = False
+    compared: int = 0
+    sides: dict[str, Side] = field(default_factory=dict)
+
+    @property
+    def matches(self) -> bool:
+        """Return whether nothing differed by more than is allowed."""
+        return not self.mismatches
+
+    def departing(self) -> list[str]:
+        """Return the sides that depart from the oracle in the first tensor that differs.
+
+        None does in a batch: the oracle reads the batches that the sides recorded.
+        """
+        if self.matches:
+            return []
+        first, found = self.mismatches[0], set()
+        if first.rung == "batch" and first.place.tensor not in _SCHEDULED:
+            return []
+        for mismatch in self.mismatches:
+            a, b = mismatch.sides
+            if mismatch.place.tensor == first.place.tensor:
+                if mismatch.within:
+                    found.add(mismatch.within)
+                elif b in (ORACLE, ONE_STEP):
+                    found.add(a)
+        return sorted(found)
+
+    def free_run_bound(self, rung: str) -> Tolerance | None:
+        """Return the tolerance that free runs are judged by; None where they are not judged."""
+        if self.dtype == "float64" or self.isolated or rung not in ONE_STEP_TIMES:
+            return TABLE[self.dtype, rung]
+        return None
+
+    def one_step_bound(self, rung: str) -> float | None:
+        """Return the multiple of rounding that single steps are judged by; None where not."""
+        return None if self.isolated else ONE_STEP_TIMES.get(rung)

@@ -1,0 +1,175 @@
+"""Records a training of any kind, so that it can be compared with another."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.pair.names import NameMap, Rename
+from parity.trace.folder import DTYPES, LAST_STEP
+from parity.trace.rungs import rung_of
+from parity.trace.tolerances import Tolerance, check_declared
+from parity.trace.writer import Writer
+
+
+class Recorder:
+    """Records a training of your own, to be compared with its port; see parity/trace/TRACE.md.
+
+        with Recorder("runs/mine", framework="pytorch", dtype="float32") as recorder:
+            recorder.step(0, {"forward/logits": logits, "weight/fc1/kernel": kernel})
+
+    The name of each tensor begins with its rung. Within a rung, record tensors in the order in
+    which they are computed: a report names the first one that differs.
+
+    Args:
+      folder: where to write; it is made if it is missing, and a trace in it is replaced.
+      framework: what reports call this side.
+      dtype: the precision in which the side computes, "float64" or "float32".
+      run: settings that both sides must have in common, as plain values.
+      names: name in this side's code -> shared name, or a `Rename` where the layout differs
+        too.
+      tolerances: rung, or pattern of names -> how much the sides may differ, with the reason.
+      versions: name -> version, of the framework and whatever else a report should show.
+
+    Raises:
+      UsageError: for an argument that is not allowed, or a folder that cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        framework: str,
+        dtype: str,
+        run: Mapping[str, Any] | None = None,
+        names: Mapping[str, str | Rename] | None = None,
+        tolerances: Mapping[str, Tolerance] | None = None,
+        versions: Mapping[str, str] | None = None,
+    ):
+        if not str(framework).strip() or not str(framework).isprintable():
+            raise UsageError(f"framework is {framework!r}; allowed: a word, such as 'pytorch'")
+        if dtype not in DTYPES:
+            raise UsageError(f"dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
+        check_declared(tolerances or {})
+        self._map, self._dtype = NameMap(names or {}), np.dtype(dtype)
+        header = {
+            "framework": str(framework),
+            "dtype": dtype,
+            "run": dict(run or {}),
+            "tolerances": {key: asdict(each) for key, each in (tolerances or {}).items()},
+            "versions": {"numpy": np.__version__, **(versions or {})},
+        }
+        try:
+            json.dumps(header, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"run or versions: {error}; allowed: values of JSON") from None
+        self._writer = Writer(Path(folder), header)
+        self._last: int | None = None
+        self._first: tuple[int, frozenset[str]] | None = None
+        self._closed = False
+
+    def step(self, step: int, tensors: Mapping[str, Any], *, partial: bool = False) -> None:
+        """Record a step: it is on disk when this returns, and no longer in memory.
+
+        Args:
+          step: the number of the step, from 0; greater than the one recorded before it, not
+            necessarily by one.
+          tensors: name in this side's code -> array, or anything that NumPy makes an array of.
+            NaN and infinity are recorded as they are, and fail the comparison.
+          partial: whether this step may leave out tensors that the first one had.
+
+        Raises:
+          UsageError: for a step that is not after the last one; for a tensor that is on no
+            rung, missing, not in the first step, mapped to the name of another, not numeric, or
+            less precise than the side's dtype; for a folder that cannot be written.
+        """
+        if self._closed:
+            raise UsageError(f"{self._writer.folder}: step {step}: the recorder is closed")
+        if isinstance(step, bool) or not isinstance(step, (int, np.integer)):
+            raise UsageError(f"step is {step!r}; allowed: a whole number")
+        least = 0 if self._last is None else self._last + 1
+        if not least <= step <= LAST_STEP:
+            raise UsageError(f"step is {step}; allowed: {least} to {LAST_STEP}")
+        if partial and self._first is None:
+            raise UsageError(f"step {step}: is partial; allowed: all tensors in the first step")
+        found: dict[str, np.ndarray] = {}
+        came_from: dict[str, str] = {}
+        mapped = set()
+        for given, value in tensors.items():
+            if not isinstance(given, str):
+                raise UsageError(f"step {step}: a tensor is named {given!r}; allowed: a string")
+            row_name, name, row = self._map.find(given)
+            if name in found:
+                raise UsageError(
+                    f"step {step}: {came_from[name]!r} and {given!r} are both named {name!r}; "
+                    "allowed: one tensor of a name"
+                )
+            array = self._array(step, given, name, value)
+            found[name] = array if row is None else row.in_shared_layout(array, given)
+            came_from[name] = given
+            if row_name is not None:
+                mapped.add(row_name)
+        self._check_names(step, found, mapped, partial)
+        self._writer.step(int(step), found)
+        self._last = int(step)
+        if self._first is None:
+            self._first = self._last, frozenset(found)
+
+    def close(self) -> None:
+        """Close the index."""
+        self._closed = True
+        self._writer.close()
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _array(self, step: int, given: str, name: str, value: Any) -> np.ndarray:
+        try:
+            array = np.asarray(value)
+        # frameworks raise these for a tensor that requires a gradient, or is on another device
+        except (TypeError, ValueError, RuntimeError) as error:
+            message = " ".join(str(error).split())
+            raise UsageError(f"step {step}: tensor {given!r} is no array: {message}") from None
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            raise UsageError(
+                f"step {step}: tensor {given!r} holds {array.dtype}; allowed: bool, integers, "
+                "float16 to float64"
+            )
+        narrower = array.dtype.kind == "f" and array.dtype.itemsize < self._dtype.itemsize
+        if narrower and rung_of(name) not in ("batch", "decode"):
+            raise UsageError(
+                f"step {step}: tensor {given!r} is {array.dtype}; allowed in a side of dtype "
+                f"{self._dtype}: nothing less precise"
+            )
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def _check_names(
+        self, step: int, found: Mapping[str, Any], mapped: set[str], partial: bool
+    ) -> None:
+        if not found:
+            raise UsageError(f"step {step}: no tensors; allowed: at least one")
+        unused = self._map.unused(mapped)
+        if unused and not partial:
+            raise UsageError(f"step {step}: no tensor of the name map's {_listed(unused)}")
+        if self._first is None:
+            return
+        first, names = self._first
+        if extra := sorted(found.keys() - names):
+            raise UsageError(f"step {step}: has {_listed(extra)}, which step {first} had not")
+        if not partial and (missing := sorted(names - found.keys())):
+            raise UsageError(
+                f"step {step}: lacks {_listed(missing)}, which step {first} had; allowed with "
+                "partial=True"
+            )
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more

@@ -1,0 +1,57 @@
+"""The report of two recorded trainings."""
+
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from parity.pair.compare import PairVerdict
+from parity.report.values import verdict_values
+from parity.trace.reader import Trace
+
+_NO_ORACLE = "there is no oracle for this pair to say which side is right"
+
+
+def pair_values(traces: Sequence[Trace], verdict: PairVerdict, command: str) -> dict[str, Any]:
+    """Return the report of a pair, in the form of `parity.report.values.report_values`.
+
+    Args:
+      traces: the two that were compared.
+      command: what the user ran, for the record.
+    """
+    sides = list(verdict.sides)
+    found = verdict_values(verdict)
+    for rung, values in found["rungs"].items():
+        values["allowed"] = [bound.to_json() for bound in verdict.bounds if bound.is_for(rung)]
+    found["bounds"] = [bound.to_json() for bound in verdict.bounds]
+    if "first_mismatch" in found:
+        wrong = len(verdict.mismatches)
+        found["first_mismatch"]["blame"] = (
+            f"{wrong} of the step's {len(verdict.tensors)} tensors differ by more than is "
+            f"allowed; {_NO_ORACLE}"
+        )
+    versions = {"python": platform.python_version()} | {
+        f"{side}: {name}": version
+        for side, trace in zip(sides, traces, strict=True)
+        for name, version in trace.header["versions"].items()
+    }
+    return {
+        "verdict": found["verdict"],
+        "network": "pair",
+        "pair": sides,
+        "tensors": len(verdict.tensors),
+        "preset": "-",
+        "dtype": verdict.dtype,
+        "replicas": [],
+        "sides": {label: side.to_json() for label, side in verdict.sides.items()},
+        "steps": verdict.steps,
+        "versions": versions,
+        "rungs": found["rungs"],
+        "throughput": {},
+        "first_mismatch": found.get("first_mismatch"),
+        "runs": [found],
+        "history": {verdict.dtype: verdict.history.to_json()},
+        "trainings": {},
+        "spec": traces[0].header["run"],
+        "command": command,
+        "machine": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,109 @@
+"""The report as text for a terminal: tables, how to read them, and the verdict."""
+
+from typing import Any
+
+from tabulate import tabulate
+
+from parity.report.mismatch import mismatch_text
+from parity.report.tables import rung_table, training_table, where, wrong_table
+
+
+def in_order(run: dict[str, Any]) -> str:
+    """Say how many tensors of an isolated run's last step are wrong, and how many are right."""
+    found = run["isolated"]
+    return (
+        f"Isolated, {run['dtype']}, step {found['step']}: {len(found['wrong'])} of "
+        f"{found['compared']} tensors are wrong, each by itself; the other "
+        f"{found['in_order']} are right on all sides."
+    )
+
+
+def headline(values: dict[str, Any]) -> str:
+    """Return what was compared, in a few words."""
+    if "pair" in values:
+        a, b = values["pair"]
+        return f"{a} and {b}, {values['steps']} steps, {values['tensors']} tensors"
+    return (
+        f"{values['network']}, preset {values['preset']}, {values['steps']} steps, "
+        f"replicas {_listed(values['replicas'])}"
+    )
+
+
+def notes(values: dict[str, Any]) -> list[str]:
+    """Return how to read the table of rungs, and what is special about this run."""
+    lines = [
+        "A distance is the largest |a - b| in a tensor, divided by the largest magnitude in "
+        'that tensor; only the column "absolute" is |a - b| itself.',
+        "An element may differ by the element bound times its own magnitude, plus the tensor "
+        "bound times the largest magnitude in its tensor, plus the step bound times the "
+        "largest magnitude in all tensors of its kind at that step. Used is the largest share "
+        "of this that any element used.",
+    ]
+    if "pair" in values:
+        return [*lines, *_declarations(values["runs"][0]["bounds"])]
+    isolated = any("isolated" in run for run in values["runs"])
+    if isolated:
+        lines.append(
+            "Isolated: every layer of every side read the oracle's inputs, received the "
+            "oracle's gradient, and started each step from the oracle's weights; the column "
+            '"one step" is what is judged. What one step hands to the next is not.'
+        )
+    else:
+        lines.append(
+            'The column "one step" is judged as well: the oracle computes each rung from what '
+            "the side itself recorded on the rung below, and a tensor may differ by the "
+            "rounding bound times its rounding error, measured on the oracle at every step."
+        )
+    if not isolated and any(run["dtype"] == "float32" for run in values["runs"]):
+        lines.append("float32 is judged by one step alone.")
+    for run in values["runs"]:
+        if "amplified" in run:
+            a, b = run["amplified"]["sides"]
+            lines.append(
+                f"{run['dtype']}: this training amplifies rounding so much that {a} and {b} "
+                f"first exceed the bound in {where(run['amplified'])}, although every rung of "
+                "every step is right; from there on it is judged like float32."
+            )
+    for run in values["runs"]:
+        lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
+    return lines
+
+
+def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
+    """Return who declared the bounds of a pair, and why: a line for each reason."""
+    declared: dict[tuple[str, str], list[str]] = {}
+    for bound in bounds:
+        found = declared.setdefault((bound["declared"], bound["reason"]), [])
+        found.append(f"{bound['applies']} {bound['allowed']} ({bound['tensors']})")
+    return [
+        f"{'Not declared' if who == 'nobody' else f'Declared by {who}'}: "
+        f"{', '.join(found)}: {reason.strip().rstrip('.')}."
+        for (who, reason), found in declared.items()
+    ]
+
+
+def report_text(values: dict[str, Any], *, story: bool = True) -> str:
+    """Return the report for a terminal: one table, the speeds, the verdict.
+
+    Args:
+      story: whether to describe the first mismatch.
+    """
+    lines = [headline(values), "", _tabulated(*rung_table(values)), "", *notes(values), ""]
+    if values["trainings"]:
+        lines += [_tabulated(*training_table(values)), ""]
+    first = values["first_mismatch"]
+    for run in values["runs"]:
+        if first and "isolated" in run and run["isolated"]["wrong"]:
+            lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
+    if first and story:
+        lines += [mismatch_text(first), ""]
+    lines.append(f"verdict: {values['verdict']}")
+    return "\n".join(lines)
+
+
+def _tabulated(rows: list[list[str]], headers: list[str]) -> str:
+    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

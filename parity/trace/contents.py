@@ -1,0 +1,76 @@
+"""The tensors of a step of this project's trainings: their names, order and shapes."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from parity.spec.batch_io import shape_of
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters, snapshot_names, snapshot_shapes
+from parity.spec.spec import Spec
+from parity.trace.decoded import DECODED
+
+
+def tensor_names(spec: Spec, *, isolated: bool = False) -> list[str]:
+    """Return the names of the tensors of a step, in the order in which a fault would show.
+
+    Forward comes before backward, backward before the update, and lower layers before higher.
+
+    Args:
+      isolated: whether to include what a step of an isolated run records in addition.
+    """
+    network = NETWORKS[spec.network]
+    table = [parameter.name for parameter in parameters(spec)]
+    snapshot = list(snapshot_names(spec))
+    taps = network.taps(spec.model) if isolated else ()
+    return [
+        *(f"batch/{name}" for name in (*network.batch, "sizes", "carry", "learning_rate")),
+        *(f"forward/{name}" for name in network.activations(spec.model)),
+        "loss/replicas",
+        "loss/global",
+        *(f"activation_gradient/{name}" for name in taps),
+        *(f"gradient/{name}" for name in table),
+        "gradient_norm",
+        *(f"clipped_gradient/{name}" for name in table),
+        *(name for name in snapshot if name.startswith("optimizer/")),
+        *(name for name in snapshot if name.startswith("weight/")),
+        *(f"replicas/{name}" for name in snapshot),
+        *(DECODED if network.decodes else ()),
+    ]
+
+
+def axis_sizes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return axis -> size of a recorded batch; 0 for an axis that it does not have."""
+    sizes = {"batch": 0, "time": 0, "source_time": 0}
+    for name, axes in NETWORKS[spec.network].batch.items():
+        shape = tensors.get(f"batch/{name}", np.zeros(0)).shape
+        sizes |= {str(axis): size for axis, size in zip(axes, shape, strict=False)}
+    return sizes
+
+
+def tensor_shapes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of a step's tensors, for the rows and time steps that it has."""
+    network, sizes = NETWORKS[spec.network], axis_sizes(spec, tensors)
+    snapshot = snapshot_shapes(spec)
+    kinds = ("gradient", "clipped_gradient")
+    replicas = tensors.get("batch/sizes", np.zeros(0)).shape[:1]
+    return {
+        **{f"batch/{name}": shape_of(axes, sizes) for name, axes in network.batch.items()},
+        "batch/sizes": replicas,
+        "batch/carry": (),
+        "batch/learning_rate": (),
+        **{
+            f"forward/{name}": shape_of(axes, sizes)
+            for name, axes in network.activations(spec.model).items()
+        },
+        "loss/replicas": replicas,
+        "loss/global": (),
+        **{
+            f"activation_gradient/{name}": shape_of(axes, sizes)
+            for name, axes in network.activations(spec.model).items()
+        },
+        "gradient_norm": (),
+        **{f"{kind}/{each.name}": each.shape for kind in kinds for each in parameters(spec)},
+        **snapshot,
+        **{f"replicas/{name}": replicas for name in snapshot},
+    }

@@ -1,0 +1,65 @@
+"""The folder of a trace: the names of its files, and what identifies a tensor in them."""
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from parity.base.errors import UsageError
+
+FORMAT = 3  # 3: the header names the strategy, the kernels and the processes
+
+DTYPES = ("float64", "float32")
+LAST_STEP = 999_999  # six digits in the name of its file
+
+
+def step_file(step: int) -> str:
+    """Return the name of a step's file."""
+    return f"step-{step:06d}.safetensors"
+
+
+# Six digits: a checkpoint has eight, so it is never taken for a step and removed.
+_STEP_FILE = re.compile(r"step-\d{6}\.safetensors")
+# Every file of a trace, with the temporary files that a killed writer leaves.
+_PART = re.compile(rf"steps\.jsonl|trace\.json|{_STEP_FILE.pattern}|\.(trace|step-\d{{6}})\..*")
+
+
+def sha256(array: np.ndarray) -> str:
+    """Return the hash of an array's type, shape and bytes."""
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(np.asarray(array, order="C").reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that holds a trace and nothing else.
+
+    Raises:
+      UsageError: if it holds anything that is not part of a trace.
+    """
+    paths = list(folder.iterdir())
+    for path in paths:
+        if not _PART.fullmatch(path.name):
+            raise UsageError(f"{folder}: holds {path.name!r}, which is no part of a trace")
+    return paths
+
+
+def step_files(folder: Path) -> list[Path]:
+    """Return the files of the steps that a folder holds."""
+    return [path for path in folder.iterdir() if _STEP_FILE.fullmatch(path.name)]
+
+
+def clear_trace(folder: Path) -> None:
+    """Remove a trace and nothing else.
+
+    Raises:
+      UsageError: if the folder exists and holds anything that is not part of a trace.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is no folder; allowed: a trace's folder, or a new name")
+    trace_files(folder)
+    shutil.rmtree(folder)

@@ -1,0 +1,177 @@
+"""Reads a trace: all steps, one step, or the steps of a training that still runs."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from parity.base.errors import UsageError
+from parity.trace.folder import FORMAT, sha256, step_file
+from parity.trace.side import Side
+
+# What a reader needs of trace.json: from a training of this project, and from a `Recorder`.
+_HEADER = (
+    *("framework", "strategy", "replicas", "kernels", "processes", "synchronous"),
+    *("spec", "corpus", "batches_per_epoch", "versions"),
+)
+_RECORDER_HEADER = ("framework", "dtype", "run", "tolerances", "versions")
+
+
+class Trace:
+    """Reads a trace.
+
+    Attributes:
+      folder: the folder that holds it.
+      header: the values of trace.json.
+      side: the training that recorded it.
+    """
+
+    def __init__(self, folder: Path):
+        """Open a recorded trace.
+
+        Raises:
+          UsageError: if the folder holds no trace, or one of another format.
+        """
+        self.folder = folder
+        self._hashes: dict[int, dict[str, str]] = {}
+        try:
+            self.header = json.loads((folder / "trace.json").read_text())
+        except FileNotFoundError:
+            raise UsageError(f"{folder}: no trace.json here; not a recorded trace") from None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{folder}/trace.json: cannot be read: {error}") from None
+        if not isinstance(self.header, dict) or self.header.get("format") != FORMAT:
+            seen = self.header.get("format") if isinstance(self.header, dict) else self.header
+            raise UsageError(f"{folder}/trace.json: format is {seen!r}; allowed: {FORMAT}")
+        needed = _RECORDER_HEADER if self.of_recorder else _HEADER
+        lacking = [name for name in needed if name not in self.header]
+        if lacking:
+            raise UsageError(f"{folder}/trace.json: lacks {', '.join(lacking)}")
+        for name in ("tolerances", "versions") if self.of_recorder else ():
+            if not isinstance(self.header[name], dict):
+                seen = f"{name} is {self.header[name]!r}"
+                raise UsageError(f"{folder}/trace.json: {seen}; allowed: an object")
+        try:
+            self.side = Side.from_header(self.header)
+        except UsageError as error:
+            raise UsageError(f"{folder}/trace.json: {error}") from None
+
+    @property
+    def of_recorder(self) -> bool:
+        """Return whether a `Recorder` wrote it: a user's training, not this project's."""
+        return "run" in self.header
+
+    def index(self) -> list[dict[str, Any]]:
+        """Return the finished steps: [{"step", "sha256": {tensor: digest}}].
+
+        Raises:
+          UsageError: if a line cannot be read.
+        """
+        return list(self._lines())
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        path = self.folder / "steps.jsonl"
+        number = 0
+        try:
+            with path.open("rb") as written:
+                for number, line in enumerate(written, start=1):  # noqa: B007  used in the message below
+                    values = json.loads(line)
+                    if type(values["step"]) is not int:
+                        raise TypeError
+                    yield {"step": values["step"], "sha256": dict(values["sha256"])}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(f"{path}, line {number}: not a line of a trace's index") from None
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the finished steps, in the order in which they were recorded.
+
+        Raises:
+          UsageError: if a line cannot be read.
+        """
+        return [line["step"] for line in self._lines()]
+
+    def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield (step, tensors) one by one, in the order recorded, checked as `read` does.
+
+        Raises:
+          UsageError: if a step is missing, truncated, or not what was written.
+        """
+        for line in self._lines():
+            yield line["step"], self._checked(line["step"], line["sha256"])
+
+    def read(self, step: int) -> dict[str, np.ndarray]:
+        """Return the tensors of a step, checked against their hashes.
+
+        Raises:
+          UsageError: if the step is missing, truncated, or not what was written.
+        """
+        if step not in self._hashes:
+            self._hashes = {line["step"]: line["sha256"] for line in self._lines()}
+        if step not in self._hashes:
+            raise UsageError(f"{self.folder}: step {step} was never finished")
+        return self._checked(step, self._hashes[step])
+
+    def _checked(self, step: int, recorded: Mapping[str, str]) -> dict[str, np.ndarray]:
+        """Return a step's tensors in the order recorded."""
+        path = self.folder / step_file(step)
+        tensors = _load(path)
+        for name in sorted(recorded.keys() | tensors.keys()):
+            if name not in tensors or sha256(tensors[name]) != recorded.get(name):
+                raise UsageError(f"{path}: tensor {name!r} is not what was recorded")
+        return {name: tensors[name] for name in recorded}
+
+    def follow(
+        self, steps: int, alive: Callable[[], bool], *, delete: bool
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the tensors of steps 0 .. steps-1 as they are written.
+
+        Args:
+          alive: called while waiting; returns whether the writer is still running, and raises
+            if it failed.
+          delete: remove the file of each step when the next one is requested.
+
+        Raises:
+          UsageError: if the writer ended before it wrote them all.
+        """
+        for step in range(steps):
+            path = self.folder / step_file(step)
+            while not path.exists():
+                if not alive() and not path.exists():
+                    raise UsageError(f"{self.folder}: its writer ended before step {step}")
+                time.sleep(0.002)
+            yield _load(path)
+            if delete:
+                path.unlink()
+
+
+def wait_for_trace(folder: Path, alive: Callable[[], bool]) -> Trace:
+    """Return the trace in a folder as soon as its writer has started it.
+
+    Args:
+      alive: called while waiting, as by `Trace.follow`.
+
+    Raises:
+      UsageError: if the writer ended before that.
+    """
+    path = folder / "trace.json"
+    while not path.exists():
+        if not alive() and not path.exists():
+            raise UsageError(f"{folder}: its writer ended before the first step")
+        time.sleep(0.02)
+    return Trace(folder)
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path}: cannot be read as a step of a trace: {error}") from None

@@ -1,0 +1,51 @@
+"""The rungs of the comparison: what kind of tensor each name stands for."""
+
+from parity.base.errors import UsageError
+
+# First part of a tensor's name -> rung, in the order of computation.
+RUNGS = {
+    "batch": "batch",
+    "forward": "forward",
+    "loss": "loss",
+    "activation_gradient": "gradient",
+    "gradient": "gradient",
+    "gradient_norm": "gradient",
+    "clipped_gradient": "gradient",
+    "optimizer": "optimizer",
+    "weight": "weight",
+    "replicas": "replicas",
+    "decode": "decode",
+}
+
+
+def rungs() -> list[str]:
+    """Return the rungs in the order of computation."""
+    return list(dict.fromkeys(RUNGS.values()))
+
+
+def rung_of(name: str) -> str:
+    """Return the rung of a tensor's name.
+
+    Raises:
+      UsageError: for a name on no rung.
+    """
+    prefix = name.split("/", 1)[0]
+    if prefix not in RUNGS:
+        raise UsageError(f"tensor {name!r} is on no rung; allowed prefixes: {', '.join(RUNGS)}")
+    return RUNGS[prefix]
+
+
+def check_name(name: str) -> None:
+    """Check that a tensor's name is a path that begins with a rung.
+
+    Raises:
+      UsageError: otherwise.
+    """
+    rung_of(name)
+    if not is_path(name) or (name in RUNGS and name != "gradient_norm"):
+        raise UsageError(f"tensor {name!r}: no name behind the rung; allowed: RUNG/NAME")
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name is a path: parts with slashes between them, none of them empty."""
+    return all(name.split("/"))

@@ -1,0 +1,95 @@
+"""Writes a trace: for each step, every tensor that decides or shows what the network does.
+
+A trace is a folder that any program can read; parity/trace/TRACE.md describes it in full:
+
+    trace.json           what ran: format, framework, spec, replicas, versions
+    steps.jsonl          a line per finished step: {"step", "sha256": {tensor: digest}}
+    step-000000.safetensors   the tensors of that step, by name
+
+Names are paths; the part before the first slash says on which rung a tensor is compared:
+
+    batch/tokens, targets, lengths, sizes, carry, learning_rate ... what was read
+    forward/embedded, lstm_k/hidden, h, c, logits, token_loss ...   [batch, time, ...]
+    loss/replicas, loss/global
+    activation_gradient/ACTIVATION                                  isolated runs only
+    gradient/PARAMETER, gradient_norm, clipped_gradient/PARAMETER   canonical layout
+    optimizer/PARAMETER/SLOT, optimizer/beta1_power, ...            after the update
+    weight/PARAMETER                                                after the update
+    replicas/SNAPSHOT_NAME                                          [replicas], see below
+    decode/SEARCH_tokens, ...                                       last step, if asked for
+
+`replicas/...` is the largest absolute difference between each replica and replica 0 in a weight
+or optimizer slot; it is exactly zero where the replicas hold the same parameters.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, write_whole
+from parity.trace.folder import FORMAT, sha256, step_file, step_files, trace_files
+
+
+class Writer:
+    """Writes a trace step by step; a reader may follow while it is written.
+
+    Args:
+      folder: where to write; it is made if it is missing, and a trace in it is replaced.
+      header: plain values for trace.json.
+      most_pending: wait while the folder holds this many steps; with a reader that deletes each
+        step after comparing it, a long trace never fills the disk. None: never wait.
+      waiting: called while waiting; it raises to give up.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Mapping[str, Any],
+        most_pending: int | None = None,
+        waiting: Callable[[], None] | None = None,
+    ):
+        self.folder, self.most_pending, self._waiting = folder, most_pending, waiting
+        self._parent = os.getppid()
+        if folder.is_dir():
+            for old in trace_files(folder):
+                old.unlink()
+        make_folder(folder)
+        write_whole(
+            folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()
+        )
+        self._index = (folder / "steps.jsonl").open("w")
+
+    def step(self, step: int, tensors: Mapping[str, np.ndarray]) -> None:
+        """Write the tensors of one step, and only then its line in the index.
+
+        Raises:
+          UsageError: if the folder cannot be written.
+        """
+        while self.most_pending and self._pending() >= self.most_pending:
+            time.sleep(0.002)
+            if self._waiting is not None:
+                self._waiting()
+            if (
+                os.getppid() != self._parent
+            ):  # the reader is gone: nobody will delete what it has read
+                raise UsageError(f"{self.folder}: the reader of this trace is gone")
+        # safetensors keeps no zero-dimensional NumPy scalars apart from arrays
+        arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+        write_whole(self.folder / step_file(step), save(arrays), durable=False)
+        line = {"step": step, "sha256": {name: sha256(array) for name, array in arrays.items()}}
+        self._index.write(json.dumps(line) + "\n")
+        self._index.flush()
+
+    def _pending(self) -> int:
+        return len(step_files(self.folder))
+
+    def close(self) -> None:
+        """Close the index."""
+        self._index.close()

@@ -1,0 +1,99 @@
+"""The peers that are timed beside the sides: they train the same, on one replica and on two."""
+
+import csv
+import os
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from conftest import STEPS, assert_one_line, flags, start
+
+from parity.launch.processes import PEERS, ROOT
+from parity.trace.reader import Trace
+
+PLAIN = {"keep": 1.0, "dtype": "float32", "optimizer": "sgd", "steps": STEPS}
+NETWORKS = {
+    "language model": {},
+    "sentences": {"batching": "sentences"},
+    "adam": {"optimizer": "adam"},
+    "dropout": {"keep": 0.7},
+}
+PAIRS = {
+    "network": "seq2seq",
+    "time": None,
+    "vocabulary_size": None,
+    "source_vocabulary_size": 40,
+    "target_vocabulary_size": 40,
+    "source_segmenter": "spaces",
+    "target_segmenter": "spaces",
+    "optimizer": "adam",
+    "initial_scale": 0.3,
+    "dtype": "float32",
+    "steps": STEPS,
+}
+OF_PAIRS = {
+    "lstm": {"cell": "lstm", "attention": "general", "keep": 0.7, "bidirectional": True},
+    "gru": {"cell": "gru", "attention": "dot", "num_layers": 2, "input_feeding": True},
+    "bahdanau": {"cell": "gru", "attention": "bahdanau", "input_feeding": True, "keep": 0.7},
+    "scaled": {"cell": "lstm", "attention": "scaled", "num_layers": 2, "keep": 0.7},
+}
+
+
+def peer(name, *words):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = start(["-m", PEERS[name][0], *words], env=environment)
+    _, errors = process.communicate()
+    return process.returncode, errors
+
+
+def peer_losses(name, out, *words):
+    status, errors = peer(name, *words, f"--out={out}")
+    assert status == 0, errors
+    with (out / "losses.csv").open(newline="") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def side_losses(traces):
+    trace = traces["tensorflow"]
+    return [float(trace.read(step)["loss/global"]) for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_keras_trains_the_same(replicas, run_both, text, cache, tmp_path):
+    expected = side_losses(run_both(**PLAIN, replicas=1))
+    words = flags(**PLAIN, replicas=replicas, data=text, cache=cache)
+    found = peer_losses("keras", tmp_path, *words)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_keras_says_what_it_has_no_twin_of(text, cache, tmp_path):
+    given = flags(**PLAIN | {"keep": 0.5}, data=text, cache=cache, out=tmp_path)
+    assert "keep 0.5" in assert_one_line(*peer("keras", *given))
+
+
+def test_a_peer_takes_no_trace(text, cache, tmp_path):
+    given = flags(**PLAIN, data=text, cache=cache, trace=tmp_path / "trace")
+    assert "only timed" in assert_one_line(*peer("keras", *given))
+
+
+if find_spec("torch"):  # it is in no lock: a benchmark's user brings it
+
+    @pytest.mark.parametrize("replicas", [1, 2])
+    @pytest.mark.parametrize("name", NETWORKS)
+    def test_pytorch_trains_the_same(name, replicas, run_both, text, cache, tmp_path):
+        values = PLAIN | NETWORKS[name]
+        expected = side_losses(run_both(**values, replicas=1))
+        found = peer_losses(
+            "pytorch", tmp_path, *flags(**values, replicas=replicas, data=text, cache=cache)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    @pytest.mark.parametrize("name", OF_PAIRS)
+    def test_pytorch_trains_the_same_on_pairs(name, frameworks, pairs, cache, tmp_path):
+        given = PAIRS | OF_PAIRS[name] | {"data": pairs, "cache": cache}
+        job = frameworks["tensorflow"].train(*flags(**given), f"--trace={tmp_path / 'trace'}")
+        status, _, errors = job.wait()
+        assert status == 0, errors
+        expected = side_losses({"tensorflow": Trace(tmp_path / "trace")})
+        found = peer_losses("pytorch", tmp_path / "peer", *flags(**given, replicas=2))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -1,0 +1,397 @@
+"""Isolated runs: a layer that is wrong is wrong alone, and nothing else is made so by it."""
+
+import re
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, flags
+from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_trace
+from test_networks_seq2seq import TINY as TINY_PAIRS
+
+from parity.base.errors import UsageError
+from parity.compare.ladder import Ladder, climb
+from parity.compare.outcome import Outcome
+from parity.compare.steps import compare_step
+from parity.compare.verdict import ONE_STEP
+from parity.launch.edited_source import Edit
+from parity.launch.processes import FOLDERS
+from parity.oracle.isolation import Isolation
+from parity.report.html import report_html
+from parity.report.mismatch import describe_mismatch
+from parity.report.text import report_text
+from parity.report.values import report_values
+from parity.spec.batch_io import shape_of, step_inputs
+from parity.spec.networks import NETWORKS
+from parity.spec.replicas import split_rows
+from parity.spec.spec import learning_rate
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
+from parity.trace.side import labels_of
+
+# Without a framework: the ladder, the report, what is refused. -------------------------------
+
+STEPS = 3
+SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
+PAIRS = {
+    "lstm": {"cell": "lstm", "attention": "general", "bidirectional": True},
+    "gru-fed": {"cell": "gru", "attention": "bahdanau", "input_feeding": True},
+}
+
+
+def specs(dtype="float64"):
+    return {"lm": small_spec(dtype=dtype)} | {
+        name: small_pairs_spec(dtype=dtype, **values) for name, values in PAIRS.items()
+    }
+
+
+def isolated_steps(spec, replicas: int = 2) -> list[dict[str, np.ndarray]]:
+    """Return what a side that rounds correctly records of an isolated run."""
+    isolation, dtype, found = Isolation(spec), spec.training.dtype, []
+    sizes = split_rows(spec.training.batch_size, replicas)
+    for step in range(STEPS):
+        inputs = step_inputs(spec, step, text_batch(spec, step))
+        rate = learning_rate(spec.training, step // 4)
+        of_oracle = isolation.step(inputs, rate, sizes).expected
+        tensors = {name: np.asarray(array, dtype) for name, array in of_oracle.items()}
+        tensors |= {f"batch/{name}": array for name, array in inputs.batch.items()}
+        tensors |= {
+            "batch/carry": np.array(inputs.carry),
+            "batch/sizes": np.array(sizes),
+            "batch/learning_rate": np.array(rate),
+        }
+        inner = {n for n in tensors if n.startswith("activation_gradient/")}
+        handed_on = {
+            f"activation_gradient/{n}" for n in NETWORKS[spec.network].taps(spec.model)
+        }
+        found.append({n: a for n, a in tensors.items() if n not in inner - handed_on})
+    return found
+
+
+def isolated_header(spec, framework, **values):
+    return header(spec, framework, isolated=True, **values)
+
+
+def climbed(spec, left, right):
+    ladder = Ladder({side: isolated_header(spec, name) for side, name in SIDES.items()})
+    for step, recorded in enumerate(zip(left, right, strict=True)):
+        ladder.step(step, dict(zip(ladder.sides, recorded, strict=True)))
+        if not ladder.verdict.matches:
+            break
+    return ladder.verdict
+
+
+@pytest.mark.parametrize("name", specs())
+def test_the_oracle_has_the_gradient_of_all_that_layers_hand_on(name):
+    spec = specs()[name]
+    network, inputs = NETWORKS[spec.network], step_inputs(spec, 0, text_batch(spec, 0))
+    sizes = [spec.training.batch_size]
+    found = Isolation(spec).step(inputs, 0.1, sizes)
+    axes = network.activations(spec.model)
+    lengths = {"batch": inputs.rows, "time": inputs.batch["tokens"].shape[1]}
+    if "source" in inputs.batch:
+        lengths["source_time"] = inputs.batch["source"].shape[1]
+    for activation in network.taps(spec.model):
+        gradient = found.expected[f"activation_gradient/{activation}"]
+        assert gradient.shape == shape_of(axes[activation], lengths), activation
+        assert gradient.any(), activation
+        assert np.array_equal(found.fed[f"fed_gradient/{activation}"], gradient)
+        own = found.expected[f"forward/{activation}"]
+        assert np.array_equal(found.fed[f"fed/{activation}"], own)
+    assert ("attention/context" in network.taps(spec.model)) is (name == "lstm")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", specs())
+def test_a_faithful_side_matches(name, dtype):
+    spec = specs(dtype)[name]
+    steps = isolated_steps(spec)
+    verdict = climbed(spec, steps, steps)
+    assert verdict.matches
+    assert (verdict.steps, verdict.isolated) == (STEPS, True)
+    judged = verdict.pairs["paddle-2", ONE_STEP]
+    assert set(judged) == {"batch", "forward", "loss", "gradient", "optimizer", "weight"} | {
+        "replicas"
+    }
+    assert max(distance.used for distance in judged.values()) < 0.5
+    across = verdict.pairs["paddle-2", "tensorflow-2"]
+    assert across["forward"].used is None, "only measured: both sides are held to the oracle"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_every_wrong_tensor_is_listed_and_the_others_are_in_order(dtype):
+    spec = specs(dtype)["lstm"]
+    right = isolated_steps(spec)
+    wrong = [dict(tensors) for tensors in right]
+    planted = [
+        "forward/encoder/lstm_1/hidden",
+        "forward/attention/context",
+        "activation_gradient/decoder/embedded",
+        "weight/decoder/embed/table",
+    ]
+    for name in planted:
+        wrong[1][name] = wrong[1][name] * 1.01
+    verdict = climbed(spec, right, wrong)
+    assert verdict.steps == 2
+    found = [mismatch.place.tensor for mismatch in verdict.mismatches]
+    assert found == planted, "in the order of computation"
+    assert {mismatch.sides for mismatch in verdict.mismatches} == {("tensorflow-2", ONE_STEP)}
+
+    outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
+    values = report_values(outcome, "small", "python -m parity run --isolate")
+    isolated = values["runs"][0]["isolated"]
+    assert [each["tensor"] for each in isolated["wrong"]] == found
+    assert all(
+        [pair["a"] for pair in each["pairs"]] == ["tensorflow-2"] for each in isolated["wrong"]
+    )
+    assert (isolated["step"], isolated["compared"]) == (1, len(right[1]))
+    assert isolated["in_order"] == len(right[1]) - len(found)
+    said, page = report_text(values), report_html(values)
+    assert f"the other {isolated['in_order']} are right on all sides" in said
+    table = re.search(rf'<div id="wrong-{dtype}">(.*?)</div>', page, re.DOTALL).group(1)
+    for name in found:
+        assert re.search(rf"^{name} +{rung_of(name)} +tensorflow-2 ", said, re.MULTILINE)
+        assert f"<td>{name}</td>" in table
+    assert table.count("<tr>") == 1 + len(found)
+
+
+def test_a_match_lists_nothing():
+    spec = specs()["lm"]
+    steps = isolated_steps(spec)
+    verdict = climbed(spec, steps, steps)
+    outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
+    values = report_values(outcome, "small", "")
+    isolated = values["runs"][0]["isolated"]
+    assert isolated["wrong"] == []
+    assert isolated["in_order"] == isolated["compared"] == len(steps[0])
+    assert "wrong tensor" not in report_text(values)
+    assert "Isolated: every layer" in report_text(values)
+    assert "wrong-float64" not in report_html(values)
+
+
+def test_an_isolated_trace_is_compared_with_no_other(tmp_path):
+    spec = specs()["lm"]
+    steps = isolated_steps(spec)
+    isolated = write_trace(tmp_path / "a", isolated_header(spec, "paddle"), steps)
+    other = write_trace(tmp_path / "b", header(spec, "tensorflow"), steps)
+    for folders in ((isolated, other), (other, isolated)):
+        with pytest.raises(UsageError) as caught:
+            climb([Trace(folder) for folder in folders])
+        said = (
+            "paddle-2 is of an isolated run and tensorflow-2 is not; allowed: both or neither"
+        )
+        assert str(caught.value) == said
+
+
+# Both frameworks. ----------------------------------------------------------------------------
+
+CASES = {
+    "stream": {"batching": "stream", "optimizer": "adam", "replicas": 2},
+    "sentences, float32": {
+        "batching": "sentences",
+        "optimizer": "adam",
+        "time": 8,
+        "replicas": 3,
+        "dtype": "float32",
+    },
+    "stream, plain": {"batching": "stream", "optimizer": "adam", "kernels": "plain"},
+}
+PAIR_CASES = {
+    "two layers": {"num_layers": 2, "cell": "lstm", "attention": "bahdanau"},
+    "fed": {"num_layers": 2, "cell": "gru", "attention": "bahdanau", "input_feeding": True},
+    "both directions, plain": {
+        "num_layers": 2,
+        "cell": "gru",
+        "attention": "bahdanau",
+        "bidirectional": True,
+        "kernels": "plain",
+    },
+    "fed, plain": {
+        "cell": "lstm",
+        "attention": "scaled",
+        "input_feeding": True,
+        "kernels": "plain",
+    },
+    "both directions, float32": {
+        "cell": "gru",
+        "attention": "dot",
+        "bidirectional": True,
+        "dtype": "float32",
+        "replicas": 3,
+    },
+    "fed, both directions, float32": {
+        "num_layers": 3,
+        "cell": "lstm",
+        "attention": "scaled",
+        "input_feeding": True,
+        "bidirectional": True,
+        "dtype": "float32",
+        "keep": 1.0,
+        "replicas": 1,
+    },
+}
+
+
+def assert_in_order(traces, steps):
+    """See that all that the traces hold is the oracle's, with room to spare."""
+    verdict = climb(list(traces))
+    dtype = verdict.dtype
+    story = [describe_mismatch(m, verdict.oracle, dtype) for m in verdict.mismatches]
+    assert verdict.matches, "\n".join(story)
+    assert (verdict.isolated, verdict.steps) == (True, steps)
+    for (side, other), rungs in verdict.pairs.items():
+        if other == ONE_STEP:
+            used = {rung: distance.used for rung, distance in rungs.items()}
+            assert max(used.values()) < 0.2, (side, used)
+    return verdict
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_layer_of_the_language_model_is_the_oracles(run_both, case):
+    traces = run_both(isolate=True, **CASES[case])
+    assert_in_order(traces.values(), 7)
+    recorded = set(traces["tensorflow"].read(0))
+    taps = ("embedded", "lstm_0/hidden", "lstm_1/hidden")
+    assert {f"activation_gradient/{name}" for name in taps} <= recorded
+
+
+@pytest.mark.parametrize("case", PAIR_CASES)
+def test_every_layer_of_seq2seq_is_the_oracles(run_both, pairs, case):
+    values = TINY_PAIRS | {"replicas": 2, "data": pairs, "isolate": True, **PAIR_CASES[case]}
+    traces = run_both(**values)
+    assert_in_order(traces.values(), TINY_PAIRS["steps"])
+    recorded = set(traces["paddle"].read(TINY_PAIRS["steps"] - 1))
+    assert "activation_gradient/attention/output" in recorded
+    fed = values.get("input_feeding", False)
+    assert ("activation_gradient/attention/context" in recorded) is not fed
+    assert not any(name.startswith("decode/") for name in recorded)
+
+
+def test_each_step_starts_from_the_oracles_weights(run_both):
+    """An isolated step after the first is the oracle's own, whatever the update before did."""
+    free = run_both(batching="stream", optimizer="adam", replicas=2)
+    isolated = run_both(batching="stream", optimizer="adam", replicas=2, isolate=True)
+    for framework in FRAMEWORKS:
+        a, b = (traces[framework].read(6) for traces in (free, isolated))
+        for name in ("forward/logits", "forward/c", "weight/lstm_0/bias"):
+            np.testing.assert_allclose(a[name], b[name], rtol=0, atol=1e-12)
+
+
+# Planted in the source of one framework. ------------------------------------------------------
+
+LSTM_0 = [
+    "forward/lstm_0/hidden",
+    "forward/c",
+    "forward/h",
+    "activation_gradient/embedded",
+    "gradient/lstm_0/input_kernel",
+    "gradient/lstm_0/recurrent_kernel",
+    "gradient/lstm_0/bias",
+]
+ATTENTIONAL = [
+    "forward/attention/output",
+    "activation_gradient/decoder/lstm_0/hidden",
+    "activation_gradient/attention/context",
+    "gradient/attention/output_kernel",
+]
+FAULTS = {
+    "gates i and f of one layer swapped in the bias": (
+        "tensorflow",
+        "kernels",
+        "return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)",
+        "kernel, recurrent_kernel, bias = weights\n"
+        "    i, f, g, o = tf.split(bias, 4)\n"
+        "    bias = tf.concat([f, i, g, o], 0) if name == 'lstm_0' else bias\n"
+        "    weights = kernel, recurrent_kernel, bias\n"
+        "    return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)",
+        {},
+        LSTM_0,
+    ),
+    "a gradient of the inputs alone": (
+        "tensorflow",
+        "kernels",
+        "return d_inputs, None, d_h, d_c,",
+        "return d_inputs * 1.001, None, d_h, d_c,",
+        {},
+        ["activation_gradient/embedded", "activation_gradient/lstm_0/hidden"],
+    ),
+    "a gradient that stops": (
+        "paddle",
+        "networks",
+        'real_rows(hidden, batch["lengths"]), "softmax", model.vocabulary_size',
+        'real_rows(hidden.detach(), batch["lengths"]), "softmax", model.vocabulary_size',
+        {},
+        ["activation_gradient/lstm_1/hidden"],
+    ),
+    "sigmoid for tanh after the attention, TensorFlow": (
+        "tensorflow",
+        "attention",
+        "return tf.tanh(product(tf.concat([context, hidden]",
+        "return tf.sigmoid(product(tf.concat([context, hidden]",
+        TINY_PAIRS,
+        ATTENTIONAL,
+    ),
+    "sigmoid for tanh after the attention, Paddle": (
+        "paddle",
+        "attention",
+        "return paddle.tanh(product(paddle.concat([context, hidden]",
+        "return F.sigmoid(product(paddle.concat([context, hidden]",
+        TINY_PAIRS,
+        ATTENTIONAL,
+    ),
+    "an update that is too long": (
+        "tensorflow",
+        "optimizers",
+        "lr=learning_rate,",
+        "lr=learning_rate * 1.01,",
+        {},
+        None,  # all weights
+    ),
+}
+
+
+@pytest.fixture
+def planted(frameworks, run_both, text, cache, pairs, tmp_path):
+    """Return a function that trains both sides, one of them with a fault, the faulty last."""
+
+    def train(fault, **more) -> list[Trace]:
+        framework, module, old, new, values, _ = FAULTS[fault]
+        values = {"dtype": "float64", "optimizer": "adam", "data": text} | values
+        values |= {"data": pairs} if values.get("network") == "seq2seq" else {}
+        values |= {"cache": cache, "steps": 2, "replicas": 2} | more
+        (right,) = (trace for side, trace in run_both(**values).items() if side != framework)
+        edit = Edit(f"{FOLDERS[framework]}/{module}.py", old, new)
+        words = flags(**values, trace=tmp_path / "trace")
+        status, _, errors = frameworks[framework].train(*words, edits=[edit]).wait()
+        assert status == 0, errors
+        return [right, Trace(tmp_path / "trace")]
+
+    return train
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_layer_is_wrong_alone(planted, fault):
+    framework, *_, expected = FAULTS[fault]
+    traces = planted(fault, isolate=True)
+    expected = expected or [n for n in traces[0].read(0) if n.startswith("weight/")]
+    labels = labels_of([trace.side for trace in traces])
+    ladder = Ladder({name: trace.header for name, trace in zip(labels, traces, strict=True)})
+    for step in range(2):  # the second starts in order: the same is wrong, and nothing more
+        read = {name: each.read(step) for name, each in zip(labels, traces, strict=True)}
+        ladder.step(step, read)
+        mismatches = ladder.verdict.mismatches
+        assert {mismatch.place.tensor for mismatch in mismatches} == set(expected)
+        assert {mismatch.sides for mismatch in mismatches} == {(f"{framework}-2", ONE_STEP)}
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if "one layer" in fault])
+def test_without_isolation_the_same_fault_is_everywhere(planted, fault):
+    *_, expected = FAULTS[fault]
+    right, wrong = (trace.read(0) for trace in planted(fault))
+    found: list = []
+    names = [name for name in right if not name.startswith(("batch/", "decode/", "replicas/"))]
+    compare_step(right, wrong, ("right", "wrong"), 0, names, "float64", every=found)
+    tensors = {mismatch.place.tensor for mismatch in found}
+    assert tensors > {name for name in expected if not name.startswith("activation_gradient/")}
+    # all above in the forward pass, all parameters in the backward pass
+    assert {"forward/lstm_1/hidden", "forward/logits", "loss/global"} <= tensors
+    assert {name for name in names if name.startswith("gradient/")} <= tensors

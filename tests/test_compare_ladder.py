@@ -1,0 +1,559 @@
+"""The ladder: what a faithful side records passes; each kind of fault is found, and where.
+
+The traces come from the oracle itself, each step rounded to the precision of the run, as a
+framework without a fault would round.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
+
+from parity.base.errors import NumericFailure, UsageError
+from parity.compare.ladder import Ladder, climb
+from parity.compare.verdict import ONE_STEP, ORACLE
+from parity.spec.replicas import split_rows
+from parity.trace.contents import tensor_names
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of, rungs
+from parity.trace.tolerances import ONE_STEP_TIMES
+
+SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
+STEPS = 6  # over the end of an epoch of four
+
+
+def spec_of(dtype, batching="stream"):
+    return small_spec(dtype=dtype, batching=batching, decay_after=1)
+
+
+@pytest.fixture(scope="module", params=["float64", "float32"])
+def run(request):
+    spec = spec_of(request.param)
+    return spec, recorded_steps(spec, STEPS)
+
+
+def climbed(spec, left, right, headers=None):
+    """Compare two sides' steps; return the verdict and the step after the last one compared."""
+    ladder = Ladder(headers or {side: header(spec, name) for side, name in SIDES.items()})
+    for step, recorded in enumerate(zip(left, right, strict=True)):
+        ladder.step(step, dict(zip(ladder.sides, recorded, strict=True)))
+        if not ladder.verdict.matches:
+            break
+    return ladder.verdict
+
+
+def changed(steps, step, name, change):
+    """Return a copy of recorded steps with one tensor of one step changed."""
+    steps = [dict(tensors) for tensors in steps]
+    steps[step][name] = change(copy.deepcopy(np.asarray(steps[step][name])))
+    return steps
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("batching", ["stream", "sentences"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("keep", [1.0, 0.75])
+def test_a_faithful_side_matches(dtype, batching, optimizer, keep):
+    spec = spec_of(dtype, batching).replace(optimizer=optimizer, keep=keep)
+    steps = recorded_steps(spec, STEPS)
+    verdict = climbed(spec, steps, steps)
+    assert verdict.matches
+    assert verdict.steps == STEPS
+    judged = ORACLE if dtype == "float64" else ONE_STEP
+    assert "decode" not in verdict.pairs["paddle-2", judged]  # it writes no text
+    for rung in rungs():
+        if rung not in ("replicas", "decode", "optimizer" if optimizer == "sgd" else ""):
+            distance = verdict.pairs["paddle-2", judged][rung]
+            assert distance.where is not None
+            assert distance.used <= 0.5
+    assert verdict.pairs["paddle-2", "tensorflow-2"]["weight"].absolute == 0.0
+
+
+PAIRS = {
+    "lstm": {"cell": "lstm", "attention": "general", "bidirectional": True},
+    "gru": {"cell": "gru", "attention": "bahdanau", "input_feeding": True},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", PAIRS)
+def test_a_faithful_side_of_pairs_matches(dtype, case):
+    spec = small_pairs_spec(dtype=dtype, **PAIRS[case])
+    headers = {
+        f"{framework}-{count}": header(spec, framework, count)
+        for count in (1, 2)
+        for framework in ("paddle", "tensorflow")
+    }
+    steps = {count: recorded_steps(spec, 3, count) for count in (1, 2)}
+    ladder = Ladder(headers)
+    for step in range(3):
+        ladder.step(step, {side: steps[of["replicas"]][step] for side, of in headers.items()})
+        assert ladder.verdict.matches
+    judged = ORACLE if dtype == "float64" else ONE_STEP
+    for rung in rungs():
+        if rung not in ("replicas", "decode"):
+            distance = ladder.verdict.pairs["paddle-2", judged][rung]
+            assert distance.where is not None
+            assert distance.used <= 0.5
+
+
+def test_replica_counts_are_held_against_the_first_and_across_frameworks():
+    spec = spec_of("float64", "sentences")
+    steps = {count: recorded_steps(spec, STEPS, count) for count in (1, 2, 3, 4)}
+    headers = {
+        f"{framework}-{count}": header(spec, framework, count)
+        for count in steps
+        for framework in ("paddle", "tensorflow")
+    }
+    ladder = Ladder(headers)
+    for step in range(STEPS):
+        ladder.step(step, {side: steps[of["replicas"]][step] for side, of in headers.items()})
+        assert ladder.verdict.matches
+    between = {pair for pair in ladder.verdict.pairs if pair[1] not in (ORACLE, ONE_STEP)}
+    assert between == {(f"paddle-{count}", f"tensorflow-{count}") for count in (1, 2, 3, 4)} | {
+        (f"{side}-1", f"{side}-{n}") for side in ("paddle", "tensorflow") for n in (2, 3, 4)
+    }
+
+
+def test_two_replica_counts_of_different_frameworks_are_compared():
+    spec = spec_of("float64")
+    headers = {
+        "paddle-1": header(spec, "paddle", 1),
+        "tensorflow-3": header(spec, "tensorflow", 3),
+    }
+    verdict = climbed(spec, recorded_steps(spec, 2, 1), recorded_steps(spec, 2, 3), headers)
+    assert verdict.matches
+    assert ("paddle-1", "tensorflow-3") in verdict.pairs
+
+
+# faults
+
+
+def allowed(spec, steps, step):
+    """Return what each element of a step's tensors may differ by from the oracle's."""
+    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
+    for recorded in steps[: step + 1]:
+        ladder.step(ladder.verdict.steps, dict.fromkeys(SIDES, recorded))
+    rounding = ladder.rounding["paddle-2"]
+    rounding.refine("loss/global")  # as before a side is said to differ
+    return {
+        name: np.broadcast_to(
+            ONE_STEP_TIMES[rung_of(name)] * rounding.scale(name), np.shape(array)
+        )
+        for name, array in steps[step].items()
+        if rung_of(name) in ONE_STEP_TIMES
+    }
+
+
+def test_what_comes_near_to_the_bound_is_measured_with_more_runs(run):
+    """Two runs can say half of what sixteen do."""
+    spec, steps = run
+    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
+    ladder.step(0, dict.fromkeys(SIDES, steps[0]))
+    rounding = ladder.rounding["paddle-2"]
+    name = "gradient/lstm_0/bias"
+    by = ONE_STEP_TIMES["gradient"] * rounding.scale(name)
+    assert rounding.refine(name), "it was far from the bound"
+    assert not rounding.refine(name)
+    assert not rounding.refine("weight/lstm_0/bias"), "counted, not measured"
+    near = changed(steps, 0, name, lambda a: np.asarray(a, np.float64) + 0.7 * by)
+    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
+    ladder.step(0, {"paddle-2": near[0], **dict.fromkeys(list(SIDES)[1:], steps[0])})
+    assert not ladder.rounding["paddle-2"].refine(name), "done already"
+
+
+def every_tensor():
+    return [n for n in tensor_names(spec_of("float64")) if not n.startswith("batch/")]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor(run, side):
+    """At its step, its rung, its tensor and its index, on either side."""
+    spec, steps = run
+    least = [allowed(spec, steps, step) for step in range(2)]
+    for number, name in enumerate(every_tensor()):
+        step = number % 2
+        index = tuple(number % size for size in np.shape(steps[step][name]))
+        by = least[step][name][index] if name in least[step] else 1e-30
+        sides = [steps, steps]
+
+        def moved(array, share, index=index, by=by):
+            # in the precision of the run, a step of float32 may be more than is asked for
+            array = np.asarray(array, np.float64)
+            array[index] += share * by
+            return array
+
+        sides[side] = changed(steps, step, name, lambda a: moved(a, 2))
+        verdict = climbed(spec, *sides)
+        assert not verdict.matches, name
+        assert verdict.steps == step + 1, name
+        first = verdict.mismatches[0]
+        assert (first.place.tensor, first.place.step) == (name, step)
+        assert first.place.index == index
+        assert first.rung == rung_of(name)
+        assert list(SIDES)[side] in " ".join(first.sides)
+        against = {other for m in verdict.mismatches for other in m.sides}
+        if not name.startswith("replicas/"):
+            assert ONE_STEP in against
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor_of_pairs(case):
+    spec = small_pairs_spec(**PAIRS[case], num_layers=1)
+    steps = recorded_steps(spec, 2)
+    names = [n for n in tensor_names(spec) if not n.startswith(("batch/", "decode/"))]
+    least = [allowed(spec, steps, step) for step in range(2)]
+    for number, name in enumerate(names):
+        step = number % 2
+        moved = np.array(steps[step][name], np.float64)
+        index = tuple(number % size for size in moved.shape)
+        moved[index] += 2 * least[step][name][index] if name in least[step] else 1e-30
+        verdict = climbed(spec, steps, changed(steps, step, name, lambda _, m=moved: m))
+        first = verdict.mismatches[0]
+        assert (first.place.tensor, first.place.step) == (name, step)
+        assert first.place.index == index
+        assert "tensorflow-2" in " ".join(first.sides)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("batch/source", 7, "batch/source holds .* to 7; allowed: 0 to 6"),
+        ("batch/tokens", 9, "batch/tokens holds .* to 9; allowed: 0 to 8"),
+        ("batch/source_lengths", 6, "batch/source_lengths holds 1 to 6; allowed: 0 to 5"),
+        ("batch/lengths", 5, "batch/lengths holds 3 to 5; allowed: 0 to 4"),
+    ],
+)
+def test_ids_and_lengths_of_pairs_out_of_range_are_named(name, value, said):
+    spec = small_pairs_spec()
+    steps = recorded_steps(spec, 1)
+
+    def spoil(array):
+        array.flat[0] = value
+        return array
+
+    with pytest.raises(UsageError, match=f"paddle-2, step 0: {said}"):
+        climbed(spec, changed(steps, 0, name, spoil), steps)
+
+
+@pytest.mark.parametrize("name", ["source", "source_lengths", "tokens", "targets", "lengths"])
+def test_another_batch_of_pairs_is_found_first(name):
+    spec = small_pairs_spec()
+    steps = recorded_steps(spec, 2)
+    other = changed(steps, 1, f"batch/{name}", lambda array: np.roll(array, 1, axis=0))
+    verdict = climbed(spec, steps, other)
+    assert verdict.mismatches[0].place.tensor == f"batch/{name}"
+    assert verdict.mismatches[0].place.step == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"cell": "gru"},
+        {"attention": "bahdanau"},
+        {"attention": "dot"},
+        {"attention": "scaled"},
+        {"input_feeding": True},
+        {"bidirectional": True},
+        {"num_layers": 1},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_the_tensors_of_another_network_are_bad_input(values):
+    """Of general attention by LSTMs: none of these has the same tensors, or shapes."""
+    spec = small_pairs_spec()
+    other = recorded_steps(spec.replace(**values), 1)
+    with pytest.raises(UsageError, match=r"^tensorflow-2, step 0: .*spec"):
+        climbed(spec, recorded_steps(spec, 1), other)
+
+
+def test_half_of_what_is_allowed_passes(run):
+    spec, steps = run
+    steps, step = steps[:2], 1
+    most = allowed(spec, steps, step)
+    for number, name in enumerate(every_tensor()):
+        if name.startswith(("replicas/", "gradient/", "clipped_gradient/", "optimizer/")):
+            continue  # what is computed from these moves with them, by more than is allowed
+        moved = np.array(steps[step][name], np.float64)
+        index = tuple(number % size for size in moved.shape)
+        moved[index] += 0.5 * most[name][index]
+        verdict = climbed(spec, steps, changed(steps, step, name, lambda _, m=moved: m))
+        assert verdict.matches, name
+
+
+@pytest.mark.parametrize(
+    ("fault", "change"),
+    [
+        ("two gates swapped", lambda a: np.roll(a, a.shape[-1] // 4, axis=-1)),
+        ("rows in another order", lambda a: a[::-1]),
+        ("sign", lambda a: -a),
+        ("zeroed", np.zeros_like),
+        ("scaled by two replicas", lambda a: a / 2),
+        ("one element", lambda a: np.where(np.abs(a) == np.abs(a).max(), a * 1.001, a)),
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "forward/lstm_0/hidden",
+        "gradient/lstm_1/recurrent_kernel",
+        "clipped_gradient/lstm_0/input_kernel",
+        "optimizer/lstm_0/recurrent_kernel/m",
+        "weight/lstm_0/input_kernel",
+    ],
+)
+def test_kinds_of_fault_are_found_where_they_are(run, fault, change, name):
+    spec, steps = run
+    verdict = climbed(spec, steps, changed(steps, 2, name, change))
+    assert verdict.mismatches[0].place.tensor == name
+    assert verdict.mismatches[0].place.step == 2
+
+
+def test_of_two_faults_the_earlier_in_computation_is_told_first(run):
+    spec, steps = run
+    late = changed(steps, 2, "weight/embed/table", lambda a: a + 0.01)
+    early = changed(steps, 2, "forward/embedded", lambda a: a + 0.01)
+    for sides in ((late, early), (early, late)):
+        verdict = climbed(spec, *sides)
+        assert verdict.mismatches[0].place.tensor == "forward/embedded"
+        assert verdict.mismatches[-1].place.tensor == "weight/embed/table"
+
+
+@pytest.mark.parametrize("name", ["tokens", "targets", "lengths", "learning_rate"])
+def test_another_batch_is_found_first(run, name):
+    spec, steps = run
+    steps = recorded_steps(spec_of(spec.training.dtype, "sentences"), 2)
+    spec = spec_of(spec.training.dtype, "sentences")
+
+    def other(array):
+        return array * (1 + 1e-15) + 1e-16 if name == "learning_rate" else np.roll(array, 1)
+
+    verdict = climbed(spec, steps, changed(steps, 1, f"batch/{name}", other))
+    assert verdict.mismatches[0].place.tensor == f"batch/{name}"
+    assert verdict.mismatches[0].place.step == 1
+
+
+def test_a_learning_rate_off_the_schedule_is_found_though_both_sides_have_it(run):
+    spec, steps = run
+    steps = changed(steps, 4, "batch/learning_rate", lambda a: a * 2)  # decay forgotten
+    verdict = climbed(spec, steps, steps)
+    assert verdict.mismatches[0].place.tensor == "batch/learning_rate"
+    assert ORACLE in verdict.mismatches[0].sides
+
+
+def test_a_fault_that_both_sides_share_is_found_by_the_oracle(run):
+    spec, steps = run
+    both = changed(steps, 3, "weight/softmax/bias", lambda a: a + 0.01)
+    verdict = climbed(spec, both, both)
+    assert verdict.mismatches[0].place.tensor == "weight/softmax/bias"
+    assert all({ORACLE, ONE_STEP} & set(m.sides) for m in verdict.mismatches)
+
+
+@pytest.mark.parametrize(
+    ("fault", "values"),
+    [
+        ("epsilon", {"epsilon": 1e-5}),
+        ("clipping", {"clip_norm": 5.0}),
+        ("dropout", {"keep": 1.0}),
+        ("other masks", {"seed": 4}),
+        ("learning rate", {"learning_rate": 0.02}),
+        ("first moment", {"beta1": 0.8}),
+    ],
+)
+def test_a_side_trained_by_another_spec_is_found(run, fault, values):
+    """The header says one thing, and the side did another from the first step on."""
+    spec, steps = run
+    verdict = climbed(spec, steps, recorded_steps(spec.replace(**values), STEPS))
+    assert not verdict.matches
+    assert verdict.steps == 1
+
+
+def test_a_state_that_is_not_carried_is_found_at_the_second_step(run):
+    spec, steps = run
+    assert [bool(tensors["batch/carry"]) for tensors in steps] == [0, 1, 1, 1, 0, 1]
+    forgot = recorded_steps(spec, STEPS, carry=False)
+    forgot = [
+        tensors | {"batch/carry": kept["batch/carry"]}
+        for tensors, kept in zip(forgot, steps, strict=True)
+    ]
+    verdict = climbed(spec, forgot, forgot)
+    assert verdict.steps == 2
+    assert verdict.mismatches[0].place.tensor == "forward/lstm_0/hidden"
+
+
+def test_drift_between_replicas_is_found(run):
+    spec, steps = run
+    name = "replicas/weight/lstm_1/bias"
+    verdict = climbed(spec, steps, changed(steps, 2, name, lambda a: a + np.array([0, 1e-12])))
+    first = verdict.mismatches[0]
+    assert (first.place.tensor, first.place.index) == (name, (1,))
+    assert first.sides[0] == "tensorflow-2 replica"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "name", ["forward/c", "loss/replicas", "gradient/embed/table", "weight/softmax/kernel"]
+)
+def test_what_is_no_number_ends_the_comparison(run, value, name):
+    spec, steps = run
+
+    def spoil(array):
+        array.flat[3 % array.size] = value
+        return array
+
+    for sides in (
+        [steps, changed(steps, 2, name, spoil)],
+        [changed(steps, 2, name, spoil), steps],
+    ):
+        with pytest.raises(NumericFailure, match=rf"{value} in {name}\[.*\], step 2"):
+            climbed(spec, *sides)
+
+
+def test_missing_tensors_and_other_shapes_are_bad_input(run):
+    spec, steps = run[0], run[1][:2]
+    for name in tensor_names(spec):
+        if name.startswith(("replicas/", "forward/logits")):
+            continue
+        fewer = [dict(tensors) for tensors in steps]
+        del fewer[1][name]
+        with pytest.raises(UsageError, match=rf"tensorflow-2, step 1: .*missing: \['{name}'\]"):
+            climbed(spec, steps, fewer)
+        with pytest.raises(UsageError, match=r"paddle-2, step 1: "):
+            climbed(spec, changed(steps, 1, name, lambda a: a[..., None]), steps)
+    extra = [dict(tensors) for tensors in steps]
+    extra[1]["weight/x"] = np.zeros(2)
+    with pytest.raises(UsageError, match=r"extra: \['weight/x'\]"):
+        climbed(spec, extra, steps)
+
+
+def test_one_side_without_logits_is_a_mismatch(run):
+    spec, steps = run
+    fewer = [dict(tensors) for tensors in steps]
+    del fewer[1]["forward/logits"]
+    verdict = climbed(spec, steps, fewer)
+    assert verdict.mismatches[0].problem == "only paddle-2 has it"
+
+
+def test_batches_of_other_sizes_are_bad_input(run):
+    spec, steps = run
+    small = recorded_steps(spec.replace(batch_size=3), STEPS)
+    with pytest.raises(UsageError, match=r"batch/tokens has shape \[5, 4\] against \[3, 4\]"):
+        climbed(spec, steps, small)
+
+
+# recorded traces
+
+
+def traces(tmp_path, spec, left, right, **values):
+    return [
+        Trace(write_trace(tmp_path / name, header(spec, name) | values.get(name, {}), steps))
+        for name, steps in (("paddle", left), ("tensorflow", right))
+    ]
+
+
+def test_recorded_traces_are_climbed(tmp_path, run):
+    spec, steps = run
+    verdict = climb(traces(tmp_path, spec, steps, steps))
+    assert verdict.matches
+    assert verdict.steps == STEPS
+    bad = changed(steps, 3, "weight/softmax/bias", lambda a: a + 0.01)
+    verdict = climb(traces(tmp_path, spec, steps, bad))
+    assert (verdict.matches, verdict.steps) == (False, 4)
+
+
+def test_two_traces_of_one_framework_are_told_apart_by_folder(tmp_path, run):
+    spec, steps = run
+    bad = changed(steps, 3, "weight/softmax/bias", lambda a: a + 0.01)
+    two = [
+        Trace(write_trace(tmp_path / name, header(spec, "paddle"), each))
+        for name, each in (("first", steps), ("second", bad))
+    ]
+    verdict = climb(two)
+    assert any("second" in side for side in verdict.mismatches[0].sides)
+    assert climb([two[0], two[0]]).matches
+
+
+def test_different_numbers_of_steps_are_bad_input(tmp_path, run):
+    spec, steps = run
+    with pytest.raises(UsageError, match="paddle-2 has 6, tensorflow-2 has 5"):
+        climb(traces(tmp_path, spec, steps, steps[:-1]))
+    with pytest.raises(UsageError, match="paddle-2 has 0, tensorflow-2 has 0"):
+        climb(traces(tmp_path, spec, [], []))
+
+
+def test_different_specs_are_bad_input_listed_field_by_field(tmp_path, run):
+    spec, steps = run
+    other = spec.replace(keep=0.5, clip_norm=1.0)
+    with pytest.raises(UsageError) as caught:
+        climb(traces(tmp_path, spec, steps, steps, tensorflow={"spec": other.to_json()}))
+    assert str(caught.value) == (
+        "paddle-2 and tensorflow-2 are not of the same run: spec differs: "
+        "keep 0.75 against 0.5; clip_norm 0.05 against 1.0"
+    )
+
+
+def test_traces_of_two_networks_are_bad_input(tmp_path, run):
+    spec, steps = run
+    other = small_pairs_spec(dtype=spec.training.dtype)
+    with pytest.raises(UsageError) as caught:
+        climb(traces(tmp_path, spec, steps, steps, tensorflow={"spec": other.to_json()}))
+    said = str(caught.value)
+    assert said == (
+        "paddle-2 and tensorflow-2 are not of the same run: spec differs: "
+        "network 'language-model' against 'seq2seq'"
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("corpus", "b" * 64), ("batches_per_epoch", 5)])
+def test_different_texts_are_bad_input(tmp_path, run, name, value):
+    spec, steps = run
+    with pytest.raises(UsageError, match=f"not of the same run: {name} differs: "):
+        climb(traces(tmp_path, spec, steps, steps, tensorflow={name: value}))
+
+
+def test_uneven_shares_are_those_of_the_data():
+    spec = spec_of("float64", "sentences")
+    for count in (2, 3, 4):
+        for tensors in recorded_steps(spec, 2, count):
+            assert tensors["batch/sizes"].tolist() == split_rows(5, count)
+            assert tensors["batch/lengths"][-1] == 0
+
+
+_UNSTABLE_STEPS = 24  # enough for a last bit to become more than free runs may differ by
+
+
+def unstable(fault=False):
+    """Return a training that amplifies rounding from step to step, and two sides of it.
+
+    The right side's weights are off by the last bit after the first step. With a fault, its
+    gradient is off at a later step, too, by less than the free runs have drifted by then.
+    """
+    wild = {"optimizer": "sgd", "learning_rate": 40.0, "clip_norm": 1e3, "decay": 1.0}
+    spec = spec_of("float64").replace(**wild)
+    left = recorded_steps(spec, _UNSTABLE_STEPS)
+    trainer_steps = recorded_steps(spec, _UNSTABLE_STEPS, nudge=2.0**-52)
+    if fault:
+        trainer_steps = changed(
+            trainer_steps, -1, "gradient/softmax/bias", lambda a: a * (1 + 1e-13)
+        )
+    return spec, left, trainer_steps
+
+
+def test_amplified_rounding_is_no_mismatch():
+    verdict = climbed(*unstable())
+    assert verdict.matches
+    assert verdict.steps == _UNSTABLE_STEPS
+    assert verdict.amplified is not None, (
+        "the free runs must have drifted, or this tests nothing"
+    )
+    assert verdict.amplified.place.step > 0
+
+
+def test_a_fault_behind_amplified_rounding_is_found():
+    verdict = climbed(*unstable(fault=True))
+    assert not verdict.matches
+    assert verdict.amplified is not None
+    first = verdict.mismatches[0]
+    assert first.place.tensor == "gradient/softmax/bias"
+    assert first.place.step == _UNSTABLE_STEPS - 1

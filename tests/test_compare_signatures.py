@@ -1,0 +1,137 @@
+"""What mismatches look like, and the faults that look like them."""
+
+import numpy as np
+import pytest
+
+from parity.compare.signatures import (
+    Evidence,
+    Signature,
+    kind_of,
+    likely_causes,
+    signature,
+    signatures,
+)
+from parity.faults.catalogue import CATALOGUE
+from parity.report.mismatch import cause_lines
+
+RANDOM = np.random.default_rng(3)
+EXPECTED = RANDOM.normal(size=(6, 4, 4))
+
+RELATIONS = {
+    "zero": np.zeros_like(EXPECTED),
+    "smaller": 0.5 * EXPECTED,
+    "larger": 3 * EXPECTED,
+    "negated": -EXPECTED,
+    "transposed": np.swapaxes(EXPECTED, 1, 2),
+    "shifted": np.roll(EXPECTED, 1, axis=1),
+    "permuted": EXPECTED[[1, 0, 2, 5, 4, 3]],
+    "offset": EXPECTED + 0.25,
+    "close": EXPECTED * (1 + 1e-4 * RANDOM.normal(size=EXPECTED.shape)),
+    "other": RANDOM.normal(size=EXPECTED.shape),
+}
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_how_two_tensors_relate(relation, dtype):
+    found = RELATIONS[relation].astype(dtype)
+    seen = signature(Evidence(0, "gradient/x/kernel", found, EXPECTED))
+    assert seen.relation == relation
+
+
+def rows(*changed):
+    found = EXPECTED.copy()
+    for index in changed:
+        found[index] += RANDOM.normal(size=found[index].shape)
+    return found
+
+
+REGIONS = {
+    "some replicas": (rows(4, 5), (4, 2), None),
+    "some rows": (rows(1), (3, 3), None),
+    "last steps": (rows(*((r, n - 1) for r, n in enumerate([4, 2, 3, 4, 1, 2]))), (6,), True),
+    "after the first step": (rows((slice(None), slice(1, None))), (3, 3), True),
+    "first step": (rows((slice(None), 0)), (3, 3), True),
+    "whole": (RANDOM.normal(size=EXPECTED.shape), (3, 3), None),
+}
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_where_two_tensors_differ(region):
+    found, sizes, timed = REGIONS[region]
+    if region == "some rows":
+        found, sizes = rows(1, 4), (3, 3)
+    lengths = np.array([4, 2, 3, 4, 1, 2]) if timed else None
+    evidence = Evidence(0, "forward/x/hidden", found, EXPECTED, (), sizes, lengths)
+    assert signature(evidence).region == region
+
+
+def test_names_are_of_whatever_layer_and_side():
+    assert kind_of("forward/encoder/lstm_3/hidden") == "forward/lstm/hidden"
+    assert kind_of("gradient/encoder/gru_0/backward/bias") == "gradient/gru/bias"
+    assert kind_of("loss/global") == "loss/global"
+
+
+def entry(fault, **values):
+    given = {"tensor": "forward/lstm/hidden", "relation": "other", "region": "whole"}
+    kept = Signature(**given | {"wrong": frozenset(["forward/h"]), "late": False} | values)
+    cause, topic = f"cause of {fault}", f"topic of {fault}"
+    given = {"fault": fault, "cause": cause, "topic": topic, "network": "seq2seq"}
+    return given | {"signature": kept.to_json()}
+
+
+def test_causes_are_ranked_and_unlike_ones_left_out():
+    known = [
+        entry("far", tensor="loss/global", relation="smaller"),
+        entry("near", late=True),
+        entry("same"),
+        entry("same", relation="larger"),
+    ]
+    seen = Signature.from_json(entry("seen")["signature"])
+    found = likely_causes(seen, known=known)
+    assert [cause.fault for cause in found] == ["same", "near"]
+    assert found[0].fit == 1.0
+    assert found[0].cause == "cause of same"
+
+
+def test_a_language_model_has_no_attention_to_be_wrong():
+    known = [entry("encoder"), entry("layer") | {"network": "language-model"}]
+    seen = Signature.from_json(entry("seen")["signature"])
+    for network, named in (("language-model", ["layer"]), ("seq2seq", ["encoder", "layer"])):
+        causes = likely_causes(seen, network, known)
+        assert [cause.fault for cause in causes] == named
+
+
+def test_of_one_topic_all_are_named_and_of_topics_a_few():
+    known = [entry(f"alike {n}") | {"topic": "gates"} for n in range(9)]
+    known += [entry(f"other {n}") for n in range(9)]
+    seen = Signature.from_json(entry("seen")["signature"])
+    causes = likely_causes(seen, known=known)
+    assert [cause.fault for cause in causes[:9]] == [f"alike {n}" for n in range(9)]
+    assert len({cause.topic for cause in causes}) == 5
+    told = cause_lines([cause.to_json() for cause in causes])
+    assert told[0] == (
+        "gates, 100%: cause of alike 0 (alike 0); cause of alike 1 (alike 1); "
+        "cause of alike 2 (alike 2); or, as likely, alike 3, alike 4, alike 5, alike 6, "
+        "alike 7, alike 8"
+    )
+    assert told[1] == "topic of other 0, 100%: cause of other 0 (other 0)"
+    assert len(told) == 5
+
+
+def test_nothing_is_named_for_a_mismatch_like_none():
+    unlike = Signature("decode/beam_scores", "zero", "some rows", frozenset(), True)
+    assert likely_causes(unlike, known=[entry("a"), entry("b")]) == []
+
+
+def test_the_kept_signatures_are_of_the_catalogue():
+    causes = {fault.name: fault.cause for fault in CATALOGUE}
+    topics = {fault.name: fault.topic for fault in CATALOGUE}
+    kept = signatures()
+    assert {each["fault"] for each in kept} <= set(causes)
+    assert len({each["fault"] for each in kept}) >= 60
+    for each in kept:
+        assert each["cause"] == causes[each["fault"]]
+        assert each["topic"] == topics[each["fault"]]
+        mine = likely_causes(Signature.from_json(each["signature"]))
+        assert mine[0].fit == 1.0

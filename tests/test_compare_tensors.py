@@ -1,0 +1,279 @@
+"""Comparing two recorded steps: what counts as a difference, and what is said of it."""
+
+import numpy as np
+import pytest
+from oracle_side import recorded_steps, small_spec
+
+from parity.base.errors import NumericFailure, UsageError
+from parity.compare.checks import check_numbers, check_shapes
+from parity.compare.steps import check_replicas, compare_step
+from parity.compare.tensors import Distance, Place, compare_tensor
+from parity.trace.contents import tensor_names
+from parity.trace.tolerances import EXACT, TABLE, Tolerance
+
+SIDES = ("left", "right")
+RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas", "decode"]
+
+
+def compare(a, b, tolerance=EXACT, name="weight/x", step=3):
+    return compare_tensor(np.asarray(a), np.asarray(b), SIDES, step, name, tolerance)
+
+
+def test_every_rung_has_a_tolerance_in_both_precisions():
+    assert set(TABLE) == {(dtype, rung) for dtype in ("float32", "float64") for rung in RUNGS}
+    for (dtype, rung), tolerance in TABLE.items():
+        exact = rung in ("batch", "replicas")
+        assert (tolerance == EXACT) == exact
+        # float64 rounding is 1e9 times finer: its bounds must not be those of float32
+        if not exact:
+            assert 0 < tolerance.floor <= tolerance.relative
+            assert tolerance.relative <= (1e-10 if dtype == "float64" else 1e-4)
+
+
+def test_what_is_allowed_is_a_share_of_the_element_and_of_the_largest():
+    allowed = Tolerance(0.1, 0.01).allowed(np.array([1.0, -2.0]), np.array([3.0, 10.0]))
+    np.testing.assert_allclose(allowed, [0.1 * 3 + 0.01 * 10, 0.1 * 10 + 0.01 * 10])
+    assert str(Tolerance(1e-5, 0.0)).startswith("1e-05")
+    assert str(EXACT) == "exact"
+
+
+@pytest.mark.parametrize(("dtype", "rung"), [key for key in TABLE if TABLE[key] != EXACT])
+def test_twice_what_is_allowed_is_flagged_and_half_is_not(dtype, rung):
+    tolerance = TABLE[dtype, rung]
+    a = np.random.default_rng(0).normal(size=(6, 7))
+    for index in ((0, 0), (5, 6), (2, 3)):
+        allowed = tolerance.allowed(a, a)[index]
+        for sign in (1, -1):
+            for share, flagged in ((0.5, False), (2.0, True)):
+                b = a.copy()
+                b[index] += sign * share * allowed
+                distance, mismatch = compare(a, b, tolerance)
+                np.testing.assert_allclose(distance.used, share, rtol=1e-3)
+                np.testing.assert_allclose(distance.absolute, share * allowed, rtol=1e-3)
+                assert (mismatch is not None) == flagged
+                if flagged:
+                    assert mismatch.place == Place(3, "weight/x", index)
+                    assert mismatch.values == {"left": a[index], "right": b[index]}
+                    assert (mismatch.count, mismatch.size) == (1, 42)
+                    np.testing.assert_allclose(mismatch.allowed, allowed, rtol=1e-3)
+
+
+def test_equal_tensors_differ_by_nothing():
+    distance, mismatch = compare([1.0, 0.0], [1.0, 0.0])
+    assert (distance.absolute, distance.relative, distance.used, mismatch) == (0, 0, 0, None)
+
+
+def test_exact_is_exact():
+    distance, mismatch = compare([1.0, 2.0], [1.0, np.nextafter(2.0, 3)])
+    assert distance.used == np.inf
+    assert mismatch.place.index == (1,)
+
+
+def test_a_tensor_of_zeros_allows_nothing_but_zeros():
+    _, mismatch = compare(np.zeros(3), [0.0, 1e-300, 0.0], Tolerance(1e-5, 1e-5))
+    assert mismatch.place.index == (1,)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([1.0, np.nan], [1.0, 2.0]),
+        ([1.0, 2.0], [1.0, np.nan]),
+        ([1.0, np.nan], [1.0, np.nan]),
+        ([1.0, np.inf], [1.0, np.inf]),
+        ([1.0, -np.inf], [1.0, 2.0]),
+        ([np.nan], [np.nan]),
+    ],
+)
+def test_what_is_no_number_never_passes(a, b):
+    for tolerance in (EXACT, Tolerance(1e-5, 1e-5)):
+        with np.errstate(invalid="ignore"):
+            _, mismatch = compare(a, b, tolerance)
+        assert mismatch is not None
+        assert mismatch.place.index == (len(a) - 1,)
+        assert mismatch.count >= 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((2, 3), (3, 2)), ((6,), (2, 3)), ((1, 3), (3, 3)), ((), (1,))]
+)
+def test_shapes_are_not_made_to_fit(a, b):
+    _, mismatch = compare(np.ones(a), np.ones(b), Tolerance(1, 1))
+    assert mismatch.problem == f"shape {list(a)} against {list(b)}"
+
+
+def test_scalars_and_empty_tensors():
+    distance, mismatch = compare(1.0, 1.5)
+    assert distance.where.index == ()
+    assert mismatch.place.index == ()
+    assert compare(np.zeros((0, 3)), np.zeros((0, 3)))[1] is None
+
+
+def test_measured_without_judging():
+    distance, mismatch = compare([1.0], [5.0], None)
+    assert (distance.absolute, distance.relative) == (4.0, 0.8)
+    assert distance.used is None
+    assert mismatch is None
+
+
+def test_the_worst_element_is_by_absolute_difference_the_mismatch_by_what_is_allowed():
+    a = np.array([100.0, 0.001])
+    b = np.array([100.1, 0.002])
+    distance, mismatch = compare(a, b, Tolerance(1e-2, 0.0))
+    assert distance.where.index == (0,)
+    assert mismatch.place.index == (1,)
+
+
+def test_integers_beyond_float32_are_compared_whole():
+    assert compare(np.array([2**40 + 1]), np.array([2**40]))[1] is not None
+
+
+def test_distances_keep_the_worst_and_where_it_was():
+    first, second = Place(0, "weight/a", (1,)), Place(4, "weight/b", (0, 2))
+    worst = Distance()
+    worst.add(Distance(2.0, 0.1, first, 0.3))
+    worst.add(Distance(1.0, 0.2, second, 0.1))
+    worst.add(Distance(0.5, 0.01, first, None))
+    assert worst.to_json() == {
+        "worst_absolute": 2.0,
+        "worst_relative": 0.2,
+        "where": {"step": 4, "tensor": "weight/b", "index": [0, 2]},
+        "used": 0.3,
+    }
+    assert Distance().to_json()["where"] is None
+
+
+def test_the_names_cover_what_a_step_records_in_the_order_of_computation():
+    spec = small_spec()
+    names = tensor_names(spec)
+    (recorded,) = recorded_steps(spec, 1)
+    assert set(names) == set(recorded)
+    assert len(names) == len(set(names))
+    order = [
+        "batch/tokens",
+        "forward/embedded",
+        "forward/lstm_0/hidden",
+        "forward/lstm_1/hidden",
+        "forward/logits",
+        "loss/global",
+        "gradient/embed/table",
+        "gradient_norm",
+        "clipped_gradient/embed/table",
+        "optimizer/embed/table/m",
+        "optimizer/beta1_power",
+        "weight/embed/table",
+        "replicas/weight/embed/table",
+    ]
+    assert order == sorted(order, key=names.index)
+
+
+def test_the_first_tensor_that_differs_is_told_and_all_are_measured():
+    names = ["forward/h", "loss/global", "weight/x", "weight/y"]
+    a = {name: np.ones(3) for name in names}
+    b = a | {"loss/global": np.full(3, 2.0), "weight/y": np.full(3, 1.5)}
+    distances, first = compare_step(a, b, SIDES, 7, names, "float64")
+    assert first.place == Place(7, "loss/global", (0,))
+    assert first.rung == "loss"
+    found = {rung: distance.absolute for rung, distance in distances.items()}
+    assert found == {"forward": 0.0, "loss": 1.0, "weight": 0.5}
+    distances, first = compare_step(a, b, SIDES, 7, names, "float64", judge=False)
+    assert first is None
+    assert distances["loss"].absolute == 1.0
+
+
+def test_a_tensor_that_one_side_lacks_is_a_mismatch_even_unjudged():
+    a = {"weight/x": np.ones(3), "weight/y": np.ones(3)}
+    b = {"weight/y": np.ones(3)}
+    for judge in (True, False):
+        for pair, has in (((a, b), "left"), ((b, a), "right")):
+            _, first = compare_step(*pair, SIDES, 0, list(a), "float32", judge=judge)
+            assert first.place.tensor == "weight/x"
+            assert first.problem == f"only {has} has it"
+
+
+def test_replicas_must_be_equal_to_the_bit():
+    names = ["replicas/weight/x", "replicas/optimizer/x/m"]
+    good = {name: np.zeros(3) for name in names}
+    distance, first = check_replicas(good, "paddle-3", 2, names)
+    assert (distance.used, first) == (0.0, None)
+    bad = good | {"replicas/optimizer/x/m": np.array([0, 0, 5e-324])}
+    distance, first = check_replicas(bad, "paddle-3", 2, names)
+    assert first.place == Place(2, "replicas/optimizer/x/m", (2,))
+    assert first.sides == ("paddle-3 replica", "paddle-3 replica 0")
+    assert check_replicas({}, "tensorflow-3", 2, names)[1] is None
+
+
+# what a side records, before it is computed with
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    spec = small_spec(batching="sentences")
+    return spec, recorded_steps(spec, 1)[0], tensor_names(spec)
+
+
+def test_a_good_step_is_let_through(recorded):
+    spec, tensors, names = recorded
+    check_shapes(spec, tensors, "paddle-2", 0, names)
+    check_numbers(tensors, "paddle-2", 0, names)
+    fewer = {n: a for n, a in tensors.items() if not n.startswith("replicas/")}
+    del fewer["forward/logits"]
+    check_shapes(spec, fewer, "tensorflow-2", 0, names)
+
+
+def test_every_tensor_is_missed_and_every_shape_is_checked(recorded):
+    spec, tensors, names = recorded
+    for name, array in tensors.items():
+        if not name.startswith(("replicas/", "forward/logits")):
+            fewer = {key: value for key, value in tensors.items() if key != name}
+            with pytest.raises(UsageError, match=rf"p, step 0: .*missing: \['{name}'\]; extra"):
+                check_shapes(spec, fewer, "p", 0, names)
+        with pytest.raises(UsageError, match=r"p, step 0: "):
+            check_shapes(spec, tensors | {name: array[None]}, "p", 0, names)
+        if array.ndim:
+            with pytest.raises(UsageError, match=r"p, step 0: "):
+                check_shapes(spec, tensors | {name: array[:-1]}, "p", 0, names)
+
+
+def test_extra_tensors_are_listed(recorded):
+    spec, tensors, names = recorded
+    more = tensors | {"weight/lstm_2/bias": np.zeros(16)}
+    with pytest.raises(UsageError, match=r"extra: \['weight/lstm_2/bias'\]"):
+        check_shapes(spec, more, "paddle-2", 4, names)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("batch/tokens", 7, "0 to 6"),
+        ("batch/targets", -1, "0 to 6"),
+        ("batch/lengths", 5, "0 to 4"),
+        ("batch/sizes", 4, "the batch has 5 rows"),
+    ],
+)
+def test_ids_lengths_and_sizes_out_of_range_are_named(recorded, name, value, allowed):
+    spec, tensors, names = recorded
+    array = tensors[name].copy()
+    array.flat[0] = value
+    with pytest.raises(UsageError, match=f"{name} .*{allowed}"):
+        check_shapes(spec, tensors | {name: array}, "paddle-2", 4, names)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_told_with_its_place_and_replica(recorded, value):
+    _, tensors, names = recorded  # five rows, of which replica 0 has three
+    hidden, table = tensors["forward/lstm_1/hidden"].copy(), tensors["gradient/embed/table"]
+    for row, replica in ((0, 0), (2, 0), (3, 1), (4, 1)):
+        bad = hidden.copy()
+        bad[row, 1, 2] = value
+        spoiled = tensors | {
+            "forward/lstm_1/hidden": bad,
+            "gradient/embed/table": np.full_like(table, value),
+        }
+        with pytest.raises(NumericFailure) as caught:
+            check_numbers(spoiled, "paddle-2", 4, names)
+        said = f"paddle-2: {value} in forward/lstm_1/hidden[{row}, 1, 2], step 4"
+        assert str(caught.value) == f"{said}, replica {replica}"
+        assert caught.value.exit_status == 3
+    with pytest.raises(NumericFailure, match=r"in gradient_norm\[\], step 4$"):
+        check_numbers(tensors | {"gradient_norm": np.array(value)}, "paddle-2", 4, names)

@@ -1,0 +1,127 @@
+"""BLEU as sacrebleu itself gives it, exact answers, and batches that decide nothing."""
+
+import numpy as np
+import pytest
+import sacrebleu
+from oracle_side import small_pairs_spec
+
+from parity.decoding import evaluation
+from parity.decoding.beam import beam_search
+from parity.decoding.evaluation import bleu, exact_share, write_answers
+from parity.oracle.decode import OracleModel
+from parity.spec.initial import initial_snapshot
+
+CHINESE = (["今天天气很好。", "我不知道"], ["今天的天气很好。", "我不知道 啊"])
+ENGLISH = (
+    ["Tom isn't here today.", "I like the red car, too."],
+    ["tom isn't here Today.", "I like that red car too."],
+)
+SPACES = (["w1 w2 , w3 .", "w4 w5 w6 W7"], ["w1 w2 , w8 .", "w4 w5 w6 w7"])
+CASES = {
+    "chinese": (CHINESE, {"tokenize": "zh"}, "case:mixed|eff:no|tok:zh"),
+    "english": (ENGLISH, {"tokenize": "13a", "lowercase": True}, "case:lc|eff:no|tok:13a"),
+    "spaces": (SPACES, {"tokenize": "none"}, "case:mixed|eff:no|tok:none"),
+}
+
+
+@pytest.mark.parametrize("segmenter", CASES)
+def test_bleu_is_sacrebleus(segmenter):
+    (answers, references), settings, signature = CASES[segmenter]
+    found = bleu(answers, references, segmenter)
+    by_hand = sacrebleu.corpus_bleu(answers, [references], **settings)
+    assert found["score"] == by_hand.score
+    assert 1 < found["score"] < 99
+    assert signature in found["signature"]
+    assert found["sentences"] == 2
+    assert bleu(references, references, segmenter)["score"] == pytest.approx(100)
+
+
+def test_english_is_scored_in_lower_case():
+    capitals = [line.upper() for line in ENGLISH[1]]
+    assert bleu(capitals, ENGLISH[1], "english")["score"] == pytest.approx(100)
+
+
+def test_chinese_needs_no_spaces_but_gets_its_score():
+    """Cut by character: a whole answer is not one word."""
+    assert bleu(CHINESE[0], CHINESE[1], "chinese")["score"] > 30
+
+
+def test_tokenised_text_is_scored_without_a_warning(caplog):
+    """sacrebleu warns of a hundred lines that end in ' .', as tokenised text does."""
+    lines = ["a b c d ."] * 120
+    bleu(lines, lines, "spaces")
+    assert not caplog.records
+    bleu(lines, lines, "english")
+    assert caplog.records, "where it is no mistake of the reader's, the warning comes"
+
+
+@pytest.mark.parametrize(
+    ("segmenter", "answers", "references", "share"),
+    [
+        ("chinese", ["你好", "我 好", "他"], ["你好", "我\u3000好", "她"], 2 / 3),
+        ("english", ["Tom's car", "I"], ["tom’s  car", "You"], 1 / 2),
+        ("spaces", ["A b", "a b"], ["a b", "a b"], 1 / 2),
+    ],
+)
+def test_exact_answers_are_counted(segmenter, answers, references, share):
+    assert exact_share(answers, references, segmenter) == share
+
+
+class Questions:
+    """Questions as a training's text has them."""
+
+    def __init__(self, count, size):
+        draw = np.random.default_rng(5)
+        self.lengths = draw.integers(1, 6, count)
+        self.asked = draw.integers(4, size, (count, 5))
+
+    def num_sources(self, split):
+        assert split == "test"
+        return len(self.lengths)
+
+    def sources(self, split, rows):
+        lengths = self.lengths[rows.start : rows.stop]
+        source = self.asked[rows.start : rows.stop, : lengths.max()].copy()
+        source[np.arange(source.shape[1]) >= lengths[:, None]] = 0
+        return source, lengths
+
+    def write(self, tokens):
+        return " ".join(map(str, tokens))
+
+
+def test_batches_of_questions_decide_nothing(monkeypatch):
+    spec = small_pairs_spec(initial_scale=5.0, hidden_size=16, target_vocabulary_size=20)
+    weights = {
+        name.split("/", 1)[1]: array
+        for name, array in initial_snapshot(spec).items()
+        if name.startswith("weight/")
+    }
+    model, text = OracleModel(spec.model, weights), Questions(11, 7)
+    one_by_one = [
+        text.write(
+            beam_search(model, *text.sources("test", range(i, i + 1)), 3, 0.6, 4)[0].best.tokens
+        )
+        for i in range(11)
+    ]
+    assert len(set(one_by_one)) > 3
+    for at_once in (1, 4, 11, 64):
+        monkeypatch.setattr(evaluation, "_SENTENCES_PER_BATCH", at_once)
+        checked = []
+        found = write_answers(
+            model, text, "test", 3, 0.6, 4, lambda each=checked: each.append(1)
+        )
+        assert found == one_by_one
+        assert len(checked) == -(-11 // at_once)
+
+
+def test_answering_can_be_stopped(monkeypatch):
+    spec = small_pairs_spec()
+    weights = {n.split("/", 1)[1]: a for n, a in initial_snapshot(spec).items() if n[0] == "w"}
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_answers(
+            OracleModel(spec.model, weights), Questions(3, 7), "test", 2, 0.6, 4, stop
+        )

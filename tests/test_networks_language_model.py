@@ -1,0 +1,134 @@
+"""Each framework's network, gradients and updates against the oracle, element by element."""
+
+import numpy as np
+import pytest
+from conftest import STEPS, write_text
+
+from parity.compare.ladder import climb
+from parity.compare.verdict import ORACLE
+from parity.report.mismatch import describe_mismatch
+from parity.spec.networks.network import MOST_LOGITS, records_logits
+from parity.spec.spec import Spec
+from parity.trace.contents import tensor_names
+
+CASES = {
+    "stream-sgd": {"batching": "stream", "optimizer": "sgd", "learning_rate": 1.0},
+    "stream-adam": {"batching": "stream", "optimizer": "adam"},
+    "sentences-sgd": {"batching": "sentences", "optimizer": "sgd", "learning_rate": 1.0},
+    "sentences-adam": {"batching": "sentences", "optimizer": "adam", "time": 8},
+    "stream-sgd-plain": {
+        "batching": "stream",
+        "optimizer": "sgd",
+        "learning_rate": 1.0,
+        "kernels": "plain",
+    },
+    "sentences-adam-plain": {
+        "batching": "sentences",
+        "optimizer": "adam",
+        "time": 8,
+        "kernels": "plain",
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", CASES)
+def test_every_tensor_is_the_oracles(run_both, case, dtype):
+    traces = run_both(replicas=2, dtype=dtype, **CASES[case])
+    verdict = climb(list(traces.values()))
+    story = [describe_mismatch(m, verdict.oracle, dtype) for m in verdict.mismatches]
+    assert verdict.matches, "\n".join(story)
+    assert verdict.steps == STEPS
+    for side in ("paddle-2", "tensorflow-2"):
+        rungs = verdict.pairs[side, ORACLE]
+        assert set(rungs) == {"batch", "forward", "loss", "gradient", "weight", "replicas"} | (
+            {"optimizer"} if "adam" in case else set()
+        )
+        if dtype == "float64":
+            assert max(distance.relative for distance in rungs.values()) < 1e-12
+
+
+def test_traces_hold_every_tensor_of_the_canonical_list(run_both):
+    for framework, trace in run_both(replicas=2, **CASES["stream-adam"]).items():
+        names = tensor_names(Spec.from_json(trace.header["spec"]))
+        if framework == "tensorflow":  # its replicas share one copy
+            names = [name for name in names if not name.startswith("replicas/")]
+        assert set(trace.read(0)) == set(names)
+
+
+def test_the_cases_are_hard(run_both):
+    stream = run_both(replicas=2, **CASES["stream-adam"])["paddle"]
+    lengths = [stream.read(step)["batch/lengths"] for step in range(STEPS)]
+    assert [length.tolist() for length in lengths[:5]] == [[5] * 7] * 4 + [[1] * 3 + [0] * 4]
+    assert [bool(stream.read(s)["batch/carry"]) for s in (0, 1, 4, 5)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    sentences = run_both(replicas=2, **CASES["sentences-adam"])["paddle"]
+    batches = [sentences.read(step) for step in range(STEPS)]
+    assert len({batch["batch/tokens"].shape for batch in batches}) > 1
+    assert any(len(set(batch["batch/lengths"].tolist())) > 2 for batch in batches)
+    for trace in (stream, sentences):
+        step = trace.read(1)
+        norm = np.sqrt(
+            sum(np.sum(step[name] ** 2) for name in step if name.startswith("gradient/"))
+        )
+        assert norm == pytest.approx(float(step["gradient_norm"]), rel=1e-12)
+        assert norm > 0.1, "the gradient is to be clipped"
+
+
+def test_beyond_a_rows_length_everything_is_zero_and_the_state_is_kept(run_both):
+    for trace in run_both(replicas=2, **CASES["stream-adam"]).values():
+        before, last = trace.read(3), trace.read(4)
+        beyond = np.arange(5) >= last["batch/lengths"][:, None]
+        assert beyond.sum() == 3 * 4 + 4 * 5
+        names = "embedded", "lstm_0/hidden", "lstm_1/hidden", "logits", "token_loss"
+        for name in names:
+            assert np.all(last[f"forward/{name}"][beyond] == 0), name
+            assert np.all(last[f"forward/{name}"][~beyond] != 0), name
+        for name in ("forward/h", "forward/c"):
+            assert np.array_equal(last[name][3:], before[name][3:])
+            assert not np.array_equal(last[name][:3], before[name][:3])
+
+
+def test_dropout_scales_what_it_keeps(run_both):
+    kept = run_both(replicas=2, **CASES["stream-adam"])["paddle"].read(0)
+    whole = run_both(replicas=2, keep=1.0, **CASES["stream-adam"])
+    assert climb(list(whole.values())).matches
+    assert np.array_equal(kept["forward/embedded"], whole["paddle"].read(0)["forward/embedded"])
+    different = (
+        kept["forward/lstm_0/hidden"] != whole["paddle"].read(0)["forward/lstm_0/hidden"]
+    )
+    assert different.mean() > 0.5
+
+
+def test_the_learning_rate_decays_by_epochs(run_both):
+    traces = run_both(replicas=2, decay=0.5, decay_after=1, **CASES["stream-sgd"])
+    assert climb(list(traces.values())).matches
+    for trace in traces.values():
+        rates = [float(trace.read(step)["batch/learning_rate"]) for step in range(STEPS)]
+        assert rates == [1.0] * 5 + [0.5] * 2
+
+
+def test_logits_are_recorded_up_to_a_size():
+    assert records_logits(4_000_000)
+    assert not records_logits(4_000_001)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_too_many_logits_are_left_out_and_what_they_decide_is_compared(
+    run_both, tmp_path, dtype
+):
+    tokens = 64 * 40 + 1
+    text = write_text(tmp_path / "many", 2 * tokens, words=5000, other_tokens=tokens)
+    sizes = {"vocabulary_size": 3000, "batch_size": 64, "time": 40, "steps": 2, "data": text}
+    traces = run_both(dtype=dtype, **sizes)
+    for trace in traces.values():
+        found = Spec.from_json(trace.header["spec"]).model.vocabulary_size
+        assert 64 * 40 * found > MOST_LOGITS
+        assert "forward/logits" not in trace.read(0)
+        assert "forward/token_loss" in trace.read(0)
+    verdict = climb(list(traces.values()))
+    assert verdict.matches, verdict.mismatches[0]

@@ -1,0 +1,275 @@
+"""The sequence-to-sequence network in both frameworks, against each other and the oracle."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, flags
+
+from parity.compare.ladder import climb
+from parity.compare.verdict import ONE_STEP, ORACLE
+from parity.decoding.beam import beam_search
+from parity.decoding.greedy import greedy_search
+from parity.oracle.decode import OracleModel, exhaustive
+from parity.report.mismatch import describe_mismatch
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.spec.spec import Spec, TrainSpec
+from parity.trace.contents import tensor_names
+from parity.trace.reader import Trace
+
+STEPS = 4
+# 7 rows divide by none of 2, 3 and 4.
+TINY = {
+    "network": "seq2seq",
+    "time": None,
+    "vocabulary_size": None,
+    "source_vocabulary_size": 40,
+    "target_vocabulary_size": 40,
+    "embedding_size": 5,
+    "hidden_size": 6,
+    "num_layers": 1,
+    "batch_size": 7,
+    "bidirectional": False,
+    "optimizer": "adam",
+    "initial_scale": 0.3,
+    "source_segmenter": "spaces",
+    "target_segmenter": "spaces",
+    "dtype": "float64",
+    "decode": 5,
+    "beam": 3,
+    "steps": STEPS,
+}
+COMBINATIONS = list(
+    itertools.product(("lstm", "gru"), ("dot", "general", "scaled", "bahdanau"), (False, True))
+)
+DEEPER = {
+    "two layers": {"num_layers": 2, "cell": "lstm", "attention": "general"},
+    "two layers, fed": {"num_layers": 2, "cell": "gru", "attention": "bahdanau", "fed": True},
+    "three layers, both directions, fed": {
+        "num_layers": 3,
+        "cell": "lstm",
+        "attention": "scaled",
+        "fed": True,
+        "bidirectional": True,
+    },
+    "both directions": {"cell": "gru", "attention": "dot", "bidirectional": True},
+}
+
+
+@pytest.fixture(scope="session")
+def run_pairs(frameworks, pairs, cache, tmp_path_factory):
+    """Return a function that trains both sides at once and returns {framework: Trace}.
+
+    Its arguments are flags in place of those in `TINY`. What was run once is kept.
+    """
+    kept: dict[str, dict[str, Trace]] = {}
+
+    def run(**values) -> dict[str, Trace]:
+        fed = values.pop("fed", False)
+        values = TINY | {"data": pairs, "cache": cache, "input_feeding": fed} | values
+        key = json.dumps(values, sort_keys=True, default=str)
+        if key not in kept:
+            folder = tmp_path_factory.mktemp("traces")
+            words = flags(**values)
+            jobs = {
+                name: each.train(*words, f"--trace={folder / name}")
+                for name, each in frameworks.items()
+            }
+            for name, job in jobs.items():
+                status, _, errors = job.wait()
+                assert status == 0, f"{name}: {errors}"
+            kept[key] = {name: Trace(folder / name) for name in jobs}
+        return kept[key]
+
+    return run
+
+
+def assert_all_match(traces, dtype="float64"):
+    verdict = climb(list(traces))
+    story = [describe_mismatch(m, verdict.oracle, dtype) for m in verdict.mismatches]
+    assert verdict.matches, "\n".join(story)
+    assert verdict.steps == STEPS
+    if dtype == "float64":
+        worst = {
+            f"{pair}: {rung}": distance.relative
+            for pair, rungs in verdict.pairs.items()
+            for rung, distance in rungs.items()
+            if distance.relative > 1e-11
+        }
+        assert not worst
+        assert not verdict.ties
+    return verdict
+
+
+@pytest.mark.parametrize(("cell", "attention", "fed"), COMBINATIONS)
+def test_every_tensor_is_the_oracles(run_pairs, cell, attention, fed):
+    traces = run_pairs(replicas=2, cell=cell, attention=attention, fed=fed)
+    verdict = assert_all_match(traces.values())
+    for side in ("paddle-2", "tensorflow-2"):
+        assert {"forward", "loss", "gradient", "optimizer", "weight", "replicas"} < set(
+            verdict.pairs[side, ORACLE]
+        )
+        assert "decode" in verdict.pairs[side, ONE_STEP]
+    assert "decode" in verdict.pairs["paddle-2", "tensorflow-2"]
+
+
+@pytest.mark.parametrize("case", DEEPER)
+def test_deeper_networks_and_both_directions(run_pairs, case):
+    assert_all_match(run_pairs(replicas=2, **DEEPER[case]).values())
+
+
+@pytest.mark.parametrize("case", DEEPER)
+def test_plain_kernels_are_the_oracles(run_pairs, case):
+    assert_all_match(run_pairs(replicas=2, kernels="plain", **DEEPER[case]).values())
+
+
+@pytest.mark.parametrize("case", ["two layers, fed", "both directions"])
+def test_float32_is_the_oracles_step_by_step(run_pairs, case):
+    assert_all_match(run_pairs(replicas=2, dtype="float32", **DEEPER[case]).values(), "float32")
+
+
+@pytest.mark.parametrize("case", ["two layers", "two layers, fed"])
+def test_any_number_of_replicas_gives_the_same_numbers(run_pairs, case):
+    traces = [
+        trace
+        for replicas in (1, 2, 3, 4)
+        for trace in run_pairs(replicas=replicas, **DEEPER[case]).values()
+    ]
+    verdict = assert_all_match(traces)
+    for framework in FRAMEWORKS:
+        for replicas in (2, 3, 4):
+            pair = verdict.pairs[f"{framework}-1", f"{framework}-{replicas}"]
+            assert max(distance.relative for distance in pair.values()) < 1e-11
+
+
+def test_the_batches_hold_the_trap(run_pairs):
+    """A replica's longest question and answer are shorter than the batch's, and not alike."""
+    trace = run_pairs(replicas=2, **DEEPER["two layers"])["paddle"]
+    longest = []
+    for step in range(STEPS):
+        batch = trace.read(step)
+        first = int(batch["batch/sizes"][0])
+        for name in ("batch/lengths", "batch/source_lengths"):
+            longest.append((batch[name][:first].max(), batch[name][first:].max()))
+        assert batch["batch/targets"].shape[1] == batch["batch/lengths"].max()
+    assert sum(a != b for a, b in longest[0::2]) >= 2, "answers"
+    assert sum(a != b for a, b in longest[1::2]) >= 2, "questions"
+
+
+def test_beyond_a_rows_length_everything_is_zero(run_pairs):
+    for trace in run_pairs(replicas=2, **DEEPER["two layers, fed"]).values():
+        tensors = trace.read(1)
+        beyond = {
+            "time": np.arange(tensors["batch/tokens"].shape[1])
+            >= tensors["batch/lengths"][:, None],
+            "source": np.arange(tensors["batch/source"].shape[1])
+            >= tensors["batch/source_lengths"][:, None],
+        }
+        assert beyond["time"].any()
+        assert beyond["source"].any()
+        for name in ("decoder/embedded", "decoder/gru_1/hidden", "attention/output", "logits"):
+            assert not tensors[f"forward/{name}"][beyond["time"]].any(), name
+        for name in ("encoder/embedded", "encoder/gru_1/hidden"):
+            assert not tensors[f"forward/{name}"][beyond["source"]].any(), name
+        weights = tensors["forward/attention/weights"]
+        assert not weights.swapaxes(1, 2)[beyond["source"]].any()
+        np.testing.assert_allclose(weights.sum(axis=2), ~beyond["time"], rtol=1e-12)
+
+
+def test_traces_hold_every_tensor_of_the_canonical_list(run_pairs):
+    for framework, trace in run_pairs(replicas=2, **DEEPER["two layers"]).items():
+        names = tensor_names(Spec.from_json(trace.header["spec"]))
+        if framework == "tensorflow":  # its replicas share one copy
+            names = [name for name in names if not name.startswith("replicas/")]
+        assert set(trace.read(STEPS - 1)) == set(names)
+        early = {name for name in names if not name.startswith("decode/")}
+        assert set(trace.read(0)) == early
+
+
+# Decoding, in the framework's own process. ----------------------------------------------------
+
+
+def small_spec(**values) -> Spec:
+    model = Seq2seqSpec(
+        source_vocabulary_size=8,
+        target_vocabulary_size=6,
+        embedding_size=4,
+        hidden_size=6,
+        initial_scale=1.0,
+    )
+    return Spec("seq2seq", model, PairText(), TrainSpec(dtype="float64")).replace(**values)
+
+
+def _questions():
+    source = np.array([[4, 5, 6, 7], [7, 3, 0, 0], [5, 0, 0, 0]])
+    return source, np.array([4, 2, 1])
+
+
+def _decoder(framework, spec):
+    if framework == "paddle":
+        from paddle_impl.decode import Decoder
+    else:
+        from tf_impl.decode import Decoder
+    decoder = Decoder(spec)
+    decoder.load(initial_snapshot(spec))
+    return decoder
+
+
+def _plain(searched):
+    return [
+        [[list(h.tokens), h.finished, h.score] for h in hypotheses.ranked]
+        for hypotheses in searched
+    ]
+
+
+def _searches(framework: str, values: dict) -> dict:
+    """Decode with a framework's network: every answer there is, and three searches."""
+    decoder = _decoder(framework, small_spec(**values))
+    source, lengths = _questions()
+    every = exhaustive(decoder, source, lengths, 0.7, 4)
+    wide = len(every[0].ranked)
+    return {
+        "exhaustive": _plain(every),
+        "wide": _plain(beam_search(decoder, source, lengths, wide, 0.7, 4)),
+        "narrow": _plain(beam_search(decoder, source, lengths, 2, 0.7, 4)),
+        "greedy": _plain(greedy_search(decoder, source, lengths, 4)),
+    }
+
+
+def _same(found, expected):
+    for mine, its in zip(found, expected, strict=True):
+        assert [h[:2] for h in mine] == [h[:2] for h in its]
+        np.testing.assert_allclose([h[2] for h in mine], [h[2] for h in its], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"attention": "general"},
+        {
+            "cell": "gru",
+            "attention": "bahdanau",
+            "input_feeding": True,
+            "bidirectional": True,
+            "num_layers": 2,
+        },
+        {"attention": "scaled", "input_feeding": True, "num_layers": 2},
+    ],
+    ids=["general", "bahdanau-fed", "scaled-fed"],
+)
+def test_beam_search_is_exhaustive_search_where_the_beam_is_wide(framework, values):
+    found = framework.call(_searches, framework.framework, values)
+    assert len(found["exhaustive"][0]) == 1 + 3 + 9 + 27 + 81, "answers of up to 4 tokens"
+    _same(found["wide"], found["exhaustive"])
+    spec = small_spec(**values)
+    weights = {
+        name.split("/", 1)[1]: array
+        for name, array in initial_snapshot(spec).items()
+        if name.startswith("weight/")
+    }
+    oracle, (source, lengths) = OracleModel(spec.model, weights), _questions()
+    _same(found["exhaustive"], _plain(exhaustive(oracle, source, lengths, 0.7, 4)))
+    _same(found["narrow"], _plain(beam_search(oracle, source, lengths, 2, 0.7, 4)))
+    _same(found["greedy"], _plain(greedy_search(oracle, source, lengths, 4)))

@@ -1,0 +1,831 @@
+"""A pair that is not ours: recorded by any program, compared, asserted, shown."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import browser
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_spec, write_trace
+
+from parity import Recorder, Rename, Tolerance, Trace, assert_match
+from parity.base.errors import UsageError
+from parity.cli.command_line import main
+from parity.commands.commands import parity
+from parity.compare.tensors import Place
+from parity.pair.compare import compare_pair
+from parity.trace.folder import FORMAT, LAST_STEP, step_file
+from parity.trace.tolerances import TABLE
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = 5
+# In the order of computation; in a file they would lie in that of the alphabet.
+TENSORS = (
+    "forward/norm",
+    "forward/hidden",
+    "loss/mean",
+    "gradient/b",
+    "gradient/a",
+    "weight/b",
+)
+LIMIT = Tolerance(1e-3, 0, reason="measured")
+
+
+def steps_of(dtype="float64", steps=STEPS):
+    """Return the tensors of each step, of numbers from 0 to 1, later rungs first."""
+    draw = np.random.default_rng(3)
+    recorded = (*TENSORS[5:], *TENSORS[3:5], *TENSORS[:3])
+    return [
+        {
+            name: draw.random(() if name == "loss/mean" else (3, 4)).astype(dtype)
+            for name in recorded
+        }
+        | {"batch/tokens": draw.integers(0, 9, 6)}
+        for _ in range(steps)
+    ]
+
+
+def record(folder, steps=None, change=None, numbers=None, **values):
+    """Record a side, its tensors changed, and return its folder."""
+    values = {"framework": folder.name, "dtype": "float64"} | values
+    steps = steps_of(values["dtype"]) if steps is None else steps
+    with Recorder(folder, **values) as recorder:
+        for step, tensors in zip(numbers or range(len(steps)), steps, strict=True):
+            if change is not None:
+                change(step, tensors)
+            recorder.step(step, tensors)
+    return folder
+
+
+def nudge(name, step=3, by=1e-2):
+    """Return a change of one element of a tensor, from a step on."""
+
+    def change(now, tensors):
+        if now >= step:
+            wrong = tensors[name].copy()
+            wrong[(-1,) * wrong.ndim] += by
+            tensors[name] = wrong
+
+    return change
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Return a function that records two sides, the second one changed."""
+
+    def record_pair(change=None, *, of_a=None, of_b=None, **values):
+        a = record(tmp_path / "original", **values | (of_a or {}))
+        return a, record(tmp_path / "port", change=change, **values | (of_b or {}))
+
+    return record_pair
+
+
+def one_line(caught):
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_status == 2
+    return message
+
+
+def run(capsys, *words):
+    """Run a command; return its status, what it printed and its one line of complaint."""
+    status = main(parity, list(map(str, words)))
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") <= 1
+    return status, printed.out, printed.err
+
+
+# recording
+
+
+def test_a_name_map_gives_shared_names_and_layouts(tmp_path):
+    images = np.arange(24.0).reshape(1, 2, 3, 4)
+    kernel, bias = np.arange(6.0).reshape(2, 3), np.arange(3.0)
+    names = {
+        "images": Rename("images", axes=(0, 2, 3, 1)),
+        "fc.weight": Rename("fc/kernel", transpose=True),
+        "fc.bias": "fc/bias",
+        "total": "loss/mean",
+        "weight/odd": Rename("weight/even", transpose=True),
+    }
+    given = {
+        "batch/images": images,
+        "gradient/fc.weight": kernel,
+        "optimizer/fc.weight/velocity": 2 * kernel,
+        "weight/fc.weight": 3 * kernel,
+        "weight/fc.bias": bias,
+        "total": 0.5,
+        "weight/odd": kernel,
+        "weight/as_it_is": bias,
+    }
+    folder = record(tmp_path / "a", [given], names=names)
+    found = Trace(folder).read(0)
+    expected = {
+        "batch/images": np.moveaxis(images, 1, 3),
+        "gradient/fc/kernel": kernel.T,
+        "optimizer/fc/kernel/velocity": 2 * kernel.T,
+        "weight/fc/kernel": 3 * kernel.T,
+        "weight/fc/bias": bias,
+        "loss/mean": np.array(0.5),
+        "weight/even": kernel.T,
+        "weight/as_it_is": bias,
+    }
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+
+
+KERNEL = np.zeros((2, 3))
+BAD_RECORDERS = {
+    "dtype": ({"dtype": "float16"}, "dtype is 'float16'; allowed: float64, float32"),
+    "framework": ({"framework": "a\nb"}, r"framework is 'a\nb'; allowed: a word"),
+    "run": ({"run": {"rate": np.zeros(2)}}, "run or versions: Object of type ndarray"),
+    "infinite run": ({"run": {"rate": float("nan")}}, "allowed: values of JSON"),
+    "row": ({"names": {"a": ("b", True)}}, "name map, 'a': is ('b', True); allowed: a name"),
+    "empty name": ({"names": {"a": ""}}, "name of a Rename is ''; allowed: a path"),
+    "half a name": ({"names": {"a": "weight/"}}, "name of a Rename is 'weight/'"),
+    "rung": ({"names": {"weight/a": "wait/a"}}, "tensor 'wait/a' is on no rung; allowed"),
+    "no rung": ({"tolerances": {"forwards": LIMIT}}, "tolerance of 'forwards': on no rung"),
+    "1": (
+        {"tolerances": {"forward": Tolerance(1.0, 0, reason="so")}},
+        "tolerance of 'forward': relative is 1.0; allowed: from 0 to below 1",
+    ),
+    "negative": (
+        {"tolerances": {"forward": Tolerance(0, -1e-9, reason="so")}},
+        "tolerance of 'forward': floor is -1e-09; allowed",
+    ),
+    "not a number": (
+        {"tolerances": {"forward": Tolerance(float("nan"), 0, reason="so")}},
+        "relative is nan; allowed",
+    ),
+    "no reason": (
+        {"tolerances": {"forward": Tolerance(0.1, 0)}},
+        "tolerance of 'forward': no reason; allowed: why",
+    ),
+    "a number": ({"tolerances": {"forward": 0.1}}, "tolerance of 'forward' is 0.1; allowed"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RECORDERS)
+def test_a_recorder_that_makes_no_sense_is_refused(tmp_path, case):
+    values, message = BAD_RECORDERS[case]
+    with pytest.raises(UsageError) as caught:
+        record(tmp_path / "a", **values)
+    assert message in one_line(caught)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"axes": (0, 2)}, "axes is (0, 2); allowed: each of 0 to 1 once"),
+        ({"axes": (0, 0)}, "axes is (0, 0); allowed"),
+        ({"axes": (1, 0), "transpose": True}, "transpose and axes; allowed: one of them"),
+    ],
+)
+def test_axes_that_are_no_permutation_are_refused(arguments, message):
+    with pytest.raises(UsageError) as caught:
+        Rename("a", **arguments)
+    assert message in one_line(caught)
+
+
+class OnAnotherDevice:
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("the tensor lies on another device:\nmove it")
+
+
+NAMES = {"fc.weight": Rename("fc/kernel", transpose=True)}
+GOOD = {"weight/fc.weight": KERNEL, "loss/mean": 0.5}
+BAD_STEPS = {
+    "missing": ({"loss/mean": 0.5}, "step 1: no tensor of the name map's 'fc.weight'"),
+    "less than at first": ({"weight/fc.weight": KERNEL}, "step 1: lacks 'loss/mean', which"),
+    "more than at first": (GOOD | {"weight/b": KERNEL}, "step 1: has 'weight/b', which step 0"),
+    "rung": (GOOD | {"weights/b": KERNEL}, "tensor 'weights/b' is on no rung; allowed prefix"),
+    "nothing behind": (GOOD | {"weight": KERNEL}, "tensor 'weight': no name behind the rung"),
+    "no string": (GOOD | {3: KERNEL}, "step 1: a tensor is named 3; allowed: a string"),
+    "objects": (GOOD | {"loss/mean": "0.5"}, "tensor 'loss/mean' holds <U3; allowed: bool"),
+    "nothing": (GOOD | {"loss/mean": None}, "tensor 'loss/mean' holds object; allowed"),
+    "complex": (GOOD | {"loss/mean": 1j}, "tensor 'loss/mean' holds complex128; allowed"),
+    "ragged": (GOOD | {"loss/mean": [[1], [1, 2]]}, "tensor 'loss/mean' is no array: "),
+    "elsewhere": (
+        GOOD | {"loss/mean": OnAnotherDevice()},
+        "'loss/mean' is no array: the tensor lies on another device: move it",
+    ),
+    "twice": (
+        GOOD | {"weight/fc/kernel": KERNEL},
+        "step 1: 'weight/fc.weight' and 'weight/fc/kernel' are both named 'weight/fc/kernel'",
+    ),
+    "axes": (
+        GOOD | {"weight/fc.weight": np.zeros(3)},
+        "tensor 'weight/fc.weight' has shape [3]; its name map allows 2 axes",
+    ),
+    "precision": (
+        GOOD | {"loss/mean": np.float32(0.5)},
+        "tensor 'loss/mean' is float32; allowed in a side of dtype float64: nothing less",
+    ),
+    "empty": ({}, "step 1: no tensors; allowed: at least one"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STEPS)
+def test_a_bad_step_is_refused_and_leaves_no_trace(tmp_path, case):
+    tensors, message = BAD_STEPS[case]
+    values = {"framework": "a", "dtype": "float64", "names": NAMES}
+    with Recorder(tmp_path / "a", **values) as recorder:
+        recorder.step(0, GOOD)
+        with pytest.raises(UsageError) as caught:
+            recorder.step(1, tensors)
+        assert message in one_line(caught)
+        recorder.step(1, GOOD)
+    trace = Trace(tmp_path / "a")
+    assert trace.numbers() == [0, 1]
+    assert {path.name for path in trace.folder.iterdir()} == {
+        "trace.json",
+        "steps.jsonl",
+        step_file(0),
+        step_file(1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (4, f"step is 4; allowed: 5 to {LAST_STEP}"),
+        (3, f"step is 3; allowed: 5 to {LAST_STEP}"),
+        (LAST_STEP + 1, f"step is 1000000; allowed: 5 to {LAST_STEP}"),
+        (5.0, "step is 5.0; allowed: a whole number"),
+        (True, "step is True; allowed: a whole number"),
+    ],
+)
+def test_a_step_goes_forward(tmp_path, step, message):
+    with Recorder(tmp_path / "a", framework="a", dtype="float64") as recorder:
+        recorder.step(4, GOOD)
+        with pytest.raises(UsageError) as caught:
+            recorder.step(step, GOOD)
+    assert message in one_line(caught)
+    with pytest.raises(UsageError, match="step 5: the recorder is closed"):
+        recorder.step(5, GOOD)
+
+
+def test_a_step_leaves_tensors_out_only_if_told(tmp_path, pair):
+    with Recorder(tmp_path / "a", framework="a", dtype="float64", names=NAMES) as recorder:
+        with pytest.raises(UsageError, match="step 0: is partial; allowed: all tensors"):
+            recorder.step(0, {"loss/mean": 0.5}, partial=True)
+        recorder.step(0, GOOD)
+        recorder.step(10, {"loss/mean": 0.5}, partial=True)
+        with pytest.raises(UsageError, match="step 20: has 'loss/other', which step 0 had not"):
+            recorder.step(20, {"loss/other": 0.5}, partial=True)
+        recorder.step(20, GOOD)
+    trace = Trace(tmp_path / "a")
+    assert [(step, len(tensors)) for step, tensors in trace.steps()] == [
+        (0, 2),
+        (10, 1),
+        (20, 2),
+    ]
+    verdict = compare_pair([trace, trace])
+    assert verdict.matches
+    assert verdict.history.to_json()["steps"] == [0, 10, 20]
+
+
+def test_what_is_not_numpy_and_in_another_byte_order_is_recorded(tmp_path):
+    given = {"weight/a": [[1, 2], [3, 4]], "weight/b": np.arange(3, dtype=">f8")}
+    folder = record(tmp_path / "a", [given | {"loss/mean": 0.5, "batch/mask": True}])
+    found = Trace(folder).read(0)
+    np.testing.assert_array_equal(found["weight/a"], [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(found["weight/b"], [0.0, 1, 2])
+    assert found["batch/mask"].dtype == bool
+
+
+def test_a_step_is_there_as_soon_as_it_is_recorded(tmp_path):
+    recorder = Recorder(tmp_path / "a", framework="a", dtype="float64")
+    for step, tensors in enumerate(steps_of()):
+        recorder.step(step, tensors)
+        np.testing.assert_array_equal(
+            Trace(tmp_path / "a").read(step)["weight/b"], tensors["weight/b"]
+        )
+    recorder.close()
+
+
+def test_nothing_of_a_step_stays_in_memory(tmp_path):
+    """Each step is 40 kB; 100 steps must leave less than one of them, read or written."""
+
+    def record_steps(steps):
+        values = {"framework": "a", "dtype": "float64"}
+        recorder = Recorder(tmp_path / "a", **values)
+        for step in range(steps):
+            recorder.step(step, {"weight/a": np.full(5000, step), "loss/mean": 0.5})
+        return recorder
+
+    record_steps(1).close()  # what is loaded when it is first needed is not counted
+    tracemalloc.start()
+    try:
+        with record_steps(100):
+            written = tracemalloc.get_traced_memory()[0]
+        most = 0
+        for _ in Trace(tmp_path / "a").steps():
+            most = max(most, tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert written < 40_000
+    assert most - written < 400_000  # a step twice, and the reader of a file
+
+
+def test_the_example_of_the_format_reads_a_trace(tmp_path, monkeypatch):
+    """The code in TRACE.md, as it stands there, and it sees a changed byte."""
+    text = (ROOT / "parity" / "trace" / "TRACE.md").read_text(encoding="utf-8")
+    assert f"Format {FORMAT}." in text
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    change = nudge("forward/norm")
+    record(tmp_path / "runs" / "mine", change=change)
+    exec(compile(code, "TRACE.md", "exec"), {})
+    path = tmp_path / "runs" / "mine" / step_file(2)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(AssertionError):
+        exec(compile(code, "TRACE.md", "exec"), {})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values: values.pop("dtype"), "trace.json: lacks dtype"),
+        (lambda values: values.update(dtype="float8"), "dtype is 'float8'; allowed: float64"),
+        (lambda values: values.update(format=2), "format is 2; allowed: 3"),
+        (lambda values: values.update(tolerances=[1]), "tolerances is [1]; allowed: an object"),
+        (lambda values: values.update(versions="1"), "versions is '1'; allowed: an object"),
+        (lambda values: values.update(tolerances={"loss": 1}), "tolerances cannot be read"),
+        (
+            lambda values: values.update(tolerances={"loss": {"relative": 2, "floor": 0}}),
+            "tolerance of 'loss': relative is 2; allowed: from 0 to below 1",
+        ),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(pair, capsys, change, message):
+    a, b = pair()
+    for folder in (a, b):
+        values = json.loads((folder / "trace.json").read_text())
+        change(values)
+        (folder / "trace.json").write_text(json.dumps(values))
+    status, _, errors = run(capsys, "compare", a, b)
+    assert status == 2
+    assert message in errors
+
+
+# comparing
+
+
+def test_two_alike_match(pair, capsys, tmp_path):
+    a, b = pair(run={"learning_rate": 0.1}, versions={"a": "1.2"})
+    status, printed, _ = run(capsys, "compare", a, b, "--json", tmp_path / "report.json")
+    assert status == 0
+    assert printed.splitlines()[0] == f"original and port, {STEPS} steps, 7 tensors"
+    assert printed.splitlines()[-1] == "verdict: match"
+    assert "oracle" not in printed
+    assert "Paddle-TF" not in printed
+    assert "where worst" in printed
+    values = json.loads((tmp_path / "report.json").read_text())
+    assert values["verdict"] == "match"
+    assert values["spec"] == {"learning_rate": 0.1}
+    assert values["versions"]["port: a"] == "1.2"
+    assert all(rung["used"] == 0 for rung in values["rungs"].values())
+    history = values["history"]["float64"]
+    losses = [float(tensors["loss/mean"]) for tensors in steps_of()]
+    assert history["loss"] == {"original": losses, "port": losses}
+    assert history["difference"] == [0] * STEPS
+    assert list(history["relative"]) == ["batch/tokens", *TENSORS]
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_wrong_tensor_is_named_with_all_there_is_to_say(pair, capsys, name):
+    status, printed, _ = run(capsys, "compare", *pair(nudge(name)))
+    assert status == 1
+    size, index = (1, "[]") if name == "loss/mean" else (12, "[2, 3]")
+    right = float(steps_of()[3][name].reshape(-1)[-1])
+    rung = name.split("/")[0]
+    assert f"{rung}: original and port differ in {name}, step 3: 1 of {size} el" in printed
+    assert f"farthest beyond the bound at {index}\n    original  {right!r}\n" in printed
+    assert f"\n    port      {right + 1e-2!r}\n" in printed
+    assert "difference 0.01" in printed
+    assert (
+        "1 of the step's 7 tensors differ by more than is allowed; there is no oracle"
+        in printed
+    )
+    assert printed.splitlines()[-1] == "verdict: mismatch"
+
+
+def test_the_first_wrong_tensor_is_that_computed_first(pair):
+    for place, name in enumerate(TENSORS):
+        changes = [nudge(each) for each in reversed(TENSORS[place:])]
+
+        def change(step, tensors, changes=changes):
+            for each in changes:
+                each(step, tensors)
+
+        verdict = compare_pair([Trace(folder) for folder in pair(change)])
+        assert verdict.mismatches[0].place == Place(
+            3, name, () if name == "loss/mean" else (2, 3)
+        )
+        assert len(verdict.mismatches) == len(TENSORS) - place
+        assert verdict.steps == 4
+
+
+def test_a_difference_within_what_is_allowed_is_measured(pair):
+    def change(step, tensors):
+        tensors["weight/b"] = tensors["weight/b"] * (1 + 1e-12)
+
+    verdict = compare_pair([Trace(folder) for folder in pair(change)])
+    assert verdict.matches
+    found = verdict.pairs["original", "port"]["weight"]
+    assert 5e-13 < found.relative <= 1.1e-12
+    assert 0.01 < found.used < 0.2
+
+
+def test_the_losses_are_held_against_each_other_in_units_in_the_last_place(pair):
+    def change(step, tensors):
+        if step == 2:
+            tensors["loss/mean"] = np.nextafter(tensors["loss/mean"], 1)
+
+    verdict = compare_pair([Trace(folder) for folder in pair(change)])
+    assert verdict.history.to_json()["difference"] == [0, 0, 1, 0, 0]
+
+
+def test_one_name_for_both_sides_is_told_apart_by_folders(tmp_path, capsys):
+    for name in ("a", "b"):
+        record(
+            tmp_path / name,
+            framework="torch",
+            change=nudge("weight/b") if name == "b" else None,
+        )
+    _, printed, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "b")
+    assert (
+        f"torch ({tmp_path / 'a'}) and torch ({tmp_path / 'b'}) differ in weight/b" in printed
+    )
+
+
+def without(name):
+    return lambda step, tensors: tensors.pop(name)
+
+
+def misshapen(step, tensors):
+    tensors["gradient/b"] = tensors["gradient/b"].T
+
+
+UNLIKE = {
+    "tensors": (
+        lambda pair: pair(without("gradient/b")),
+        "step 0: the sides recorded different tensors: only original has gradient/b",
+    ),
+    "fewer steps": (
+        lambda pair: pair(of_b={"steps": steps_of()[:3]}),
+        "the traces hold different steps: original has 5, port has 3; only original has step 3",
+    ),
+    "other steps": (
+        lambda pair: pair(of_b={"numbers": [0, 1, 2, 3, 7]}),
+        "different steps: original has 5, port has 5; only original has step 4",
+    ),
+    "no steps": (
+        lambda pair: pair(of_b={"steps": []}),
+        "the traces hold different numbers of steps, or none: original has 5, port has 0",
+    ),
+    "dtype": (
+        lambda pair: pair(of_b={"dtype": "float32"}),
+        "not of the same run: dtype differs: 'float64' against 'float32'",
+    ),
+    "run": (
+        lambda pair: pair(of_a={"run": {"rate": 1, "b": 2}}, of_b={"run": {"rate": 3, "b": 2}}),
+        "original and port are not of the same run: run differs: rate 1 against 3",
+    ),
+    "kind": (
+        lambda pair: (
+            pair()[0],
+            write_trace(pair()[0].parent / "ours", header(small_spec(), "paddle"), []),
+        ),
+        "original is a Recorder's, paddle-2 is of a train.py; allowed: two of a kind",
+    ),
+    "tolerances": (
+        lambda pair: pair(
+            of_a={"tolerances": {"loss": LIMIT}},
+            of_b={"tolerances": {"loss": Tolerance(1e-2, 0, reason="x")}},
+        ),
+        "'loss': original declares 0.001 of the element, 0 of the tensor, port 0.01 of the",
+    ),
+    "useless": (
+        lambda pair: pair(tolerances={"gradient/c*": LIMIT}),
+        "tolerance of 'gradient/c*': no tensor of step 0 has such a name",
+    ),
+    "useless rung": (
+        lambda pair: pair(tolerances={"optimizer": LIMIT}),
+        "tolerance of 'optimizer': no tensor of step 0 has such a name",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_what_cannot_be_compared_is_told_in_one_line(pair, capsys, case):
+    make, message = UNLIKE[case]
+    a, b = make(pair)
+    status, _, errors = run(capsys, "compare", a, b)
+    assert status == 2
+    assert message in errors
+    page = a.parent / "report.html"
+    for html, end in ((None, message.split()[-1]), (page, "page: not written")):
+        with pytest.raises(AssertionError) as caught:
+            assert_match(a, b, html=html)
+        assert message in str(caught.value)
+        assert end in str(caught.value).splitlines()[-1]
+    assert not page.exists()
+
+
+def test_another_shape_is_a_mismatch(pair, capsys):
+    status, printed, _ = run(capsys, "compare", *pair(misshapen))
+    assert status == 1
+    assert "differ in gradient/b, step 0: shape [3, 4] against [4, 3]" in printed
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("both", [False, True])
+def test_what_is_no_number_fails_with_its_place(pair, capsys, tmp_path, value, both):
+    change = nudge("gradient/a", step=2, by=value)
+    a, b = pair(change, of_a={"change": change} if both else {})
+    status, _, errors = run(capsys, "compare", a, b)
+    assert status == 3
+    side = "original" if both else "port"
+    assert f"{side}: {value} in gradient/a[2, 3], step 2" in errors
+    with pytest.raises(AssertionError, match=r"in gradient/a\[2, 3\], step 2"):
+        assert_match(a, b)
+
+
+def test_a_changed_byte_is_found(pair, capsys):
+    a, b = pair()
+    path = b / step_file(1)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    status, _, errors = run(capsys, "compare", a, b)
+    assert status == 2
+    assert f"{path}: tensor 'weight/b' is not what was recorded" in errors
+
+
+@pytest.mark.parametrize("step", ['"0"', "null", "0.0"])
+def test_a_line_of_the_index_without_a_number_is_named(pair, capsys, step):
+    a, b = pair()
+    path = b / "steps.jsonl"
+    path.write_text(path.read_text().replace('{"step": 1,', f'{{"step": {step},'))
+    status, _, errors = run(capsys, "compare", a, b)
+    assert status == 2
+    assert f"{path}, line 2: not a line of a trace's index" in errors
+
+
+# tolerances
+
+
+def test_a_declared_tolerance_holds_for_what_it_names(pair, capsys):
+    """A pattern before the rung; told with who declared it and why."""
+    declared = {
+        "gradient": Tolerance(1e-4, 0, reason="sums in another order"),
+        "gradient/a*": Tolerance(1e-1, 0, reason="few terms"),
+    }
+    by_port = {"of_b": {"tolerances": declared}}
+    status, printed, _ = run(capsys, "compare", *pair(nudge("gradient/a", by=3e-3), **by_port))
+    assert status == 0
+    tensor = "of the element, 0 of the tensor"
+    assert f"Declared by port: gradient 0.0001 {tensor} (1): sums in another order." in printed
+    assert f"Declared by port: gradient/a* 0.1 {tensor} (1): few terms." in printed
+    assert "Not declared: forward 1e-11 (2), loss 1e-11 (1), weight 1e-11 (1): " in printed
+    status, printed, _ = run(capsys, "compare", *pair(nudge("gradient/b", by=3e-3), **by_port))
+    assert status == 1
+    assert "differ in gradient/b, step 3" in printed
+
+
+def test_both_sides_may_declare_the_same(pair, capsys):
+    a, b = pair(nudge("loss/mean", by=1e-6), tolerances={"loss": LIMIT})
+    status, printed, _ = run(capsys, "compare", a, b)
+    assert status == 0
+    loss = "loss 0.001 of the element, 0 of the tensor (1)"
+    assert f"Declared by original and port: {loss}: measured." in printed
+
+
+def test_who_compares_may_declare_otherwise(pair):
+    a, b = pair(nudge("loss/mean", by=1e-6), tolerances={"loss": LIMIT})
+    assert_match(a, b)
+    tighter = {"loss/*": Tolerance(1e-9, 0, reason="so"), "loss": Tolerance(0, 0, reason="so")}
+    declared = r"Declared by whoever compares: loss/\* 1e-09 of the element, 0 of the tensor"
+    with pytest.raises(AssertionError, match=declared):
+        assert_match(a, b, tolerances=tighter)
+
+
+def test_undeclared_in_float32_the_bound_of_a_step_is_allowed_once_more_with_each(pair):
+    """At step s a difference of s + 1 bounds; a little more is too much, at every step."""
+    row = TABLE["float32", "forward"]
+    for share, matches in ((0.98, True), (1.02, False)):
+        for last in range(3):
+
+            def change(step, tensors, share=share, last=last):
+                if step == last:
+                    a = tensors["forward/norm"].astype("float64")
+                    allowed = (step + 1) * row.relative * (a + a.max())
+                    tensors["forward/norm"] = a + share * allowed / (1 + 2e-5)
+
+            traces = [Trace(each) for each in pair(change, dtype="float32")]
+            assert compare_pair(traces).matches is matches
+
+
+def test_undeclared_in_float32_no_bound_grows_beyond_a_hundredth(pair):
+    def change(step, tensors):
+        tensors["forward/norm"] = tensors["forward/norm"] * np.float32(1.021)
+
+    steps = steps_of("float32")[:2]
+    values = {"dtype": "float32", "numbers": [500_000, 900_000]}
+    a, b = pair(change, of_a={"steps": steps, **values}, of_b={"steps": steps, **values})
+    verdict = compare_pair([Trace(a), Trace(b)])
+    assert verdict.mismatches[0].place.tensor == "forward/norm"
+
+
+# asserting
+
+
+def test_the_assertion_tells_the_whole_story(pair, tmp_path):
+    a, b = pair(nudge("gradient/b"))
+    page = tmp_path / "pages" / "report.html"
+    with pytest.raises(AssertionError) as caught:
+        assert_match(str(a), Trace(b), html=page)
+    story = str(caught.value)
+    assert story.startswith("gradient: original and port differ in gradient/b, step 3: 1 of 12")
+    values = [repr(float(steps_of()[3]["gradient/b"][2, 3]) + by) for by in (0, 1e-2)]
+    for each in ("[2, 3]", *values, "allowed ", "units in the last place", "worst", "Not decl"):
+        assert each in story
+    for rung in ("batch", "forward", "loss", "gradient", "weight"):
+        assert re.search(rf"^float64 +{rung} ", story, re.MULTILINE)
+    assert story.endswith(f"verdict: mismatch\npage: {page}")
+    assert story.count("differ in gradient/b") == 1
+    assert "first wrong tensor" in page.read_text(encoding="utf-8")
+
+
+def test_a_match_asserts_nothing_and_may_be_shown(pair, tmp_path):
+    assert_match(*pair())
+    assert_match(*pair(), html=tmp_path / "report.html")
+    assert "verdict" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_traces_of_this_project_are_refereed_by_the_oracle(tmp_path):
+    spec = small_spec()
+    for side, nudged in (("paddle", 0.0), ("tensorflow", 0.0), ("wrong", 1e-6)):
+        framework = "tensorflow" if side == "wrong" else side
+        steps = recorded_steps(spec, 3, nudge=nudged)
+        write_trace(tmp_path / side, header(spec, framework), steps)
+    assert_match(tmp_path / "paddle", tmp_path / "tensorflow")
+    with pytest.raises(AssertionError) as caught:
+        assert_match(tmp_path / "paddle", tmp_path / "wrong")
+    assert "departing from the oracle in it: tensorflow-2" in str(caught.value)
+    with pytest.raises(UsageError, match=r"tolerances are given for traces of train\.py"):
+        assert_match(tmp_path / "paddle", tmp_path / "wrong", tolerances={"loss": LIMIT})
+
+
+def test_bad_use_of_the_assertion_is_no_failed_assertion(pair, tmp_path):
+    a, b = pair()
+    with pytest.raises(UsageError, match=r"no trace\.json here"):
+        assert_match(a, tmp_path)
+    with pytest.raises(UsageError, match="relative is 1; allowed: from 0 to below 1"):
+        assert_match(a, b, tolerances={"loss": Tolerance(1, 0, reason="so")})
+    with pytest.raises(UsageError, match="is a folder; allowed: a page's name"):
+        assert_match(a, b, html=tmp_path)
+
+
+def test_the_package_is_cheap_to_import_and_lists_what_it_has():
+    code = (
+        "import sys, parity\n"
+        "assert not {'numpy', 'safetensors', 'plotly'} & set(sys.modules), sys.modules\n"
+        "assert set(parity.__all__) <= set(dir(parity))\n"
+        "for name in parity.__all__: assert getattr(parity, name).__name__ == name\n"
+        "assert parity.Recorder is sys.modules['parity.pair.recorder'].Recorder\n"
+        "assert not {'plotly', 'paddle', 'tensorflow'} & set(sys.modules), sys.modules\n"
+        "try: parity.Nothing\n"
+        "except AttributeError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "module 'parity' has no attribute 'Nothing'"
+
+
+# the page
+
+
+def page_of(tmp_path, capsys, pair_of_traces):
+    page = tmp_path / "report.html"
+    status, printed, _ = run(capsys, "report", *pair_of_traces, "--html", page)
+    assert f"page: {page}" in printed
+    return status, page
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory):
+    """Start a browser."""
+    started = browser.Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("loss", [True, False])
+def test_the_page_opens_and_shows_the_pair(pair, capsys, tmp_path, window, wrong, loss):
+    steps = [
+        {name: each for name, each in tensors.items() if loss or name != "loss/mean"}
+        for tensors in steps_of()
+    ]
+    change = nudge("gradient/b") if wrong else nudge("gradient/b", by=1e-13)
+    folders = pair(change, of_a={"steps": [*map(dict, steps)]}, of_b={"steps": steps})
+    status, page = page_of(tmp_path, capsys, folders)
+    assert status == wrong
+    window.look()
+    window.open(page)
+    assert window.complaints == []
+    verdict = window.evaluate("document.getElementById('verdict').textContent")
+    assert verdict == ("mismatch" if wrong else "match")
+    drawn = window.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('.plot')].map((plot) => [plot.id,"
+        " plot.querySelectorAll('.scatterlayer .trace path, .heatmaplayer image').length]))"
+    )
+    names = {"heat-float64"} | ({"loss-float64", "difference-float64"} if loss else set())
+    assert set(drawn) == names
+    assert all(drawn.values())
+    if wrong:
+        named = window.evaluate("document.getElementById('tensor').textContent")
+        assert named == "gradient/b"
+        step = window.evaluate("document.getElementById('step').textContent")
+        assert step == "3"
+    said = window.evaluate("document.querySelector('main').textContent")
+    assert "Not declared: " in said
+    assert "the oracle." not in said
+
+
+# the example
+
+
+def run_example(side, folder, *words):
+    """Record a side of the example; runs in a fork server, which has its framework loaded."""
+    if side == "paddle":
+        import paddle
+
+        paddle.disable_static()  # as a script of its own would start
+    else:
+        import tensorflow as tf
+
+        tf.compat.v1.enable_eager_execution()
+    sys.argv = [f"classifier_{side}", folder, *words]
+    runpy.run_module(f"parity.examples.classifier_{side}", run_name="__main__")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """Run the example's test as a user does; return the traces that it left, in float64."""
+    base = tmp_path_factory.mktemp("example") / "base"
+    words = ["-m", "pytest", "-q", "parity/examples", f"--basetemp={base}"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    return base / "test_port_matches_original0"
+
+
+def test_the_example_s_own_test_passes(example):
+    assert (example / "report.html").exists()
+    verdict = compare_pair([Trace(example / side) for side in ("paddle", "tensorflow")])
+    assert (verdict.steps, len(verdict.tensors)) == (20, 32)
+    for rung, distance in verdict.pairs["paddle", "tensorflow"].items():
+        assert distance.used < 0.1, rung
+
+
+def test_the_example_matches_in_float32(frameworks, tmp_path):
+    for side in ("paddle", "tensorflow"):
+        frameworks[side].call(run_example, side, str(tmp_path / side), "--dtype=float32")
+    verdict = compare_pair([Trace(tmp_path / side) for side in ("paddle", "tensorflow")])
+    assert verdict.matches
+    declared = [bound for bound in verdict.bounds if bound.declared == "paddle and tensorflow"]
+    assert [(bound.applies, bound.tensors) for bound in declared] == [
+        ("forward", 5),
+        ("gradient/conv/*", 2),
+    ]
+    for rung, distance in verdict.pairs["paddle", "tensorflow"].items():
+        assert distance.used < 0.25, rung
+
+
+@pytest.mark.parametrize(
+    ("mistake", "tensor"),
+    [("--epsilon=0.001", "forward/norm"), ("--transposed", "forward/hidden")],
+)
+def test_a_mistake_in_the_example_is_named(frameworks, example, tmp_path, mistake, tensor):
+    """Another framework's default, and a square kernel the wrong way round."""
+    port = tmp_path / "port"
+    frameworks["tensorflow"].call(run_example, "tensorflow", str(port), mistake)
+    with pytest.raises(AssertionError) as caught:
+        assert_match(example / "paddle", port)
+    assert f"paddle and tensorflow differ in {tensor}, step 0: " in str(caught.value)

@@ -1,0 +1,583 @@
+"""The page: what it shows is what report.json holds, seen in a real browser."""
+
+import copy
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import browser
+import click.testing
+import numpy as np
+import pytest
+from browser import cells, data
+from conftest import assert_one_line
+from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
+
+from parity.base.files import write_whole
+from parity.commands.commands import parity
+from parity.compare.answers import Tie
+from parity.compare.history import History
+from parity.compare.ladder import Ladder
+from parity.compare.outcome import Outcome
+from parity.compare.tensors import Distance, Place
+from parity.compare.verdict import ONE_STEP, Verdict
+from parity.launch.processes import ROOT
+from parity.report.columns import meanings
+from parity.report.figures import throughput
+from parity.report.html import report_html
+from parity.report.mismatch import cause_lines, mismatch_story
+from parity.report.save import save_report
+from parity.report.tables import rung_table, training_table, wrong_table
+from parity.report.text import notes
+from parity.report.values import report_values
+from parity.trace.contents import tensor_names
+from parity.trace.side import Side
+
+TENSOR = "gradient/lstm_0/bias"
+COUNTS = (1, 2)
+FRAMEWORKS = ("paddle", "tensorflow")
+STEPS = 6
+MOST_BYTES, MOST_SECONDS = 6_000_000, 10
+
+
+@dataclass
+class Report:
+    """Values, and the page made of them."""
+
+    values: dict
+    page: Path
+
+
+def climbed(spec, steps, change=None):
+    """Return the verdict of both frameworks' sides at each replica count."""
+    labels = [(f, n) for n in COUNTS for f in FRAMEWORKS]
+    headers = {f"{f}-{n}": header(spec, f, n) for f, n in labels}
+    runs = {label: recorded_steps(spec, steps, h["replicas"]) for label, h in headers.items()}
+    ladder = Ladder(headers)
+    for step in range(steps):
+        recorded = {label: dict(run[step]) for label, run in runs.items()}
+        # as if two engines had rounded the forward pass in another way
+        hidden = "forward/logits"
+        recorded["tensorflow-1"][hidden] = recorded["tensorflow-1"][hidden] * (1 + 3e-16 * step)
+        if change is not None:
+            change(step, recorded)
+        ladder.step(step, recorded)
+        if not ladder.verdict.matches:
+            break
+    return ladder.verdict
+
+
+def trainings():
+    """Return what four timed sides would say of themselves."""
+    return {
+        f"{framework}-{count}": {
+            "framework": framework,
+            "replicas": count,
+            "dtype": "float32",
+            "steps": 750,
+            "test_perplexity": 12.0,
+            "best_perplexity": {"test": 7.5},
+            "tokens_per_second": {"median": speed, "low": speed * 0.9, "high": speed * 1.2},
+            "waiting_share": 0.01,
+        }
+        for framework, fewest in zip(FRAMEWORKS, (1e5, 8e4), strict=True)
+        for count, speed in zip(COUNTS, (fewest, fewest * 1.4), strict=True)
+    }
+
+
+def values_of(spec, verdicts):
+    outcome = Outcome(spec, verdicts[0].sides, {}, verdicts, trainings())
+    values = report_values(outcome, "small", 'python -m parity run --data "<i>&amp;</i>"')
+    return json.loads(json.dumps(values, allow_nan=False))  # as report.json has them
+
+
+def fault(step, recorded):
+    if step == 3:
+        wrong = recorded["tensorflow-1"][TENSOR].copy()
+        wrong[2] += 1e-3
+        recorded["tensorflow-1"][TENSOR] = wrong
+
+
+def match():
+    verdicts = []
+    for dtype in ("float64", "float32"):
+        verdict = climbed(small_spec(dtype=dtype), STEPS)
+        verdicts.append(verdict)
+    return values_of(small_spec(), verdicts)
+
+
+def mismatch():
+    verdict = climbed(small_spec(), STEPS, fault)
+    values = values_of(small_spec(), [verdict])
+    values["first_mismatch"]["likely_causes"] = [
+        {"fault": fault, "cause": f"<b>{fault}</b>", "topic": topic, "fit": fit}
+        for fault, topic, fit in (("a", "gates", 1.0), ("b", "gates", 0.97), ("c", "&", 0.9))
+    ]
+    return values
+
+
+def pairs():
+    spec = small_pairs_spec(attention="bahdanau", bidirectional=True)
+    verdict = climbed(spec, 3)
+    place = Place(2, "decode/beam_tokens", (0, 0, 1))
+    verdict.pairs["paddle-1", ONE_STEP] = {"decode": Distance(1e-13, 2e-14, place, 0.25)}
+    verdict.ties.append(Tie("paddle-1", place, (-1.5, -math.inf), 1e-17))
+    return values_of(spec, [verdict])
+
+
+MADE = {"match": match, "mismatch": mismatch, "pairs": pairs}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Return a function that makes each of the reports once, by name."""
+    folder, kept = tmp_path_factory.mktemp("pages"), {}
+
+    def report(name):
+        if name not in kept:
+            values = MADE[name]()
+            page = folder / f"{name}.html"
+            write_whole(page, report_html(values).encode())
+            kept[name] = Report(values, page)
+        return kept[name]
+
+    return report
+
+
+@pytest.fixture(scope="module", params=MADE)
+def name(request):
+    """Return the name of each report in turn; tests of the same one run together."""
+    return request.param
+
+
+@pytest.fixture
+def shown(name, reports, window):
+    """Open each report on a wide window in light colours, unless it is."""
+    report = reports(name)
+    window.look()
+    if window.shown != report.page:
+        window.open(report.page)
+    return report
+
+
+def table_of(window, plot):
+    return cells(window, f"figure:has(#{plot}) details")
+
+
+def as_texts(*columns):
+    return [
+        ["-" if each is None else str(each) for each in row]
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def plots(values):
+    kinds = ("loss", "difference", "heat", "replicas")
+    return [f"{kind}-{dtype}" for dtype in values["history"] for kind in kinds] + ["throughput"]
+
+
+@pytest.mark.browser
+def test_opens_offline_and_without_a_complaint(shown, window):
+    assert window.complaints == []
+    assert window.requests[0] == shown.page.as_uri()
+    assert {address.split(":")[0] for address in window.requests[1:]} <= {"data", "blob"}
+
+
+@pytest.mark.browser
+def test_every_plot_has_marks(shown, window):
+    drawn = window.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('.plot')].map((plot) => [plot.id,"
+        " ['.scatterlayer .trace path', '.heatmaplayer image', '.barlayer .point path']"
+        " .map((mark) => plot.querySelectorAll(mark)).filter((all) => all.length)"
+        " .map((all) => [...all].filter((each) => each.getBBox().width > 0).length)]))"
+    )
+    assert sorted(drawn) == sorted(plots(shown.values))
+    for plot, counts in drawn.items():
+        least = {"heat": 1, "throughput": 4, "difference": 1}.get(plot.split("-")[0], 5)
+        assert sum(counts) >= least, plot
+
+
+@pytest.mark.browser
+def test_verdict_and_tables_are_those_of_the_values(shown, window):
+    values = shown.values
+    assert window.evaluate("document.querySelector('main h1').textContent") == values["verdict"]
+    assert (
+        window.evaluate("document.getElementById('verdict').getBoundingClientRect().top") < 60
+    )
+    assert cells(window, "#rungs") == as_texts(*zip(*rung_table(values)[0], strict=True))
+    trained = training_table(values)[0]
+    assert cells(window, "#trainings") == as_texts(*zip(*trained, strict=True))
+    said = window.evaluate("document.querySelector('main').textContent")
+    for note in notes(values):
+        assert note in said
+    command = window.evaluate("document.getElementById('command').textContent")
+    assert command == values["command"]
+    for name, version in values["versions"].items():
+        assert f"{name} {version}" in said
+
+
+def test_every_column_is_explained(reports):
+    values = [copy.deepcopy(reports(name).values) for name in MADE]
+    for key, other in (("strategy", "another"), ("kernels", "plain"), ("processes", 2)):
+        changed = copy.deepcopy(values[0])
+        changed["sides"]["paddle-2"][key] = other
+        values.append(changed)
+    names = {name for each in values for name in rung_table(each)[1]}
+    assert len(names) == 17
+    full = {"bleu": {"score": 20.0}, "exact_answers": 0.5}
+    trained = {label: summary | full for label, summary in trainings().items()}
+    names |= set(training_table({"trainings": trained})[1])
+    names |= set(wrong_table({"isolated": {"wrong": []}})[1])
+    for name in names:
+        assert list(meanings([name])) == [name.replace("-\n", "-").replace("\n", " ")]
+
+
+@pytest.mark.browser
+def test_columns_are_explained_below_their_table(reports, window):
+    window.look()
+    window.open(reports("match").page)
+    named = window.evaluate(
+        "[...document.querySelectorAll('#rungs + .columns dt')].map((each) => each.textContent)"
+    )
+    assert named[:3] == ["precision", "rung", "Paddle-TF absolute"]
+    assert "Paddle-oracle, TF-oracle" in named
+
+
+def test_two_strategies_of_a_framework_have_bars_of_their_own(reports):
+    sides = copy.deepcopy(reports("match").values["sides"])
+    timed = trainings()
+    sides["tensorflow-2"]["strategy"] = "average-gradients"
+    sides["tensorflow-1"]["strategy"] = "towers"
+    drawing = throughput(timed, sides).drawing
+    names = ["paddle", "tensorflow towers", "tensorflow average-gradients"]
+    assert [bar.name for bar in drawing.data] == names
+    looks = {(bar.marker.color, bar.marker.pattern.shape) for bar in drawing.data}
+    assert len(looks) == 3
+
+
+@pytest.mark.browser
+def test_figures_and_their_tables_hold_the_numbers_of_the_values(shown, window):
+    for dtype, history in shown.values["history"].items():
+        steps, (a, b) = history["steps"], history["pair"]
+        loss = data(window, f"loss-{dtype}")
+        assert {each["name"]: each["y"] for each in loss} == history["loss"]
+        assert all(each["x"] == steps for each in loss)
+        assert table_of(window, f"loss-{dtype}") == as_texts(steps, *history["loss"].values())
+
+        _, band, line = data(window, f"difference-{dtype}")
+        columns = [history["from_oracle"][side] for side in (a, b)]
+        assert line["customdata"] == history["difference"]
+        assert band["customdata"] == list(map(max, *columns))
+        for each in (band, line):
+            assert each["y"] == [max(value, 0.1) for value in each["customdata"]]
+        texts = as_texts(steps, history["difference"], *columns)
+        assert table_of(window, f"difference-{dtype}") == texts
+
+        (heat,) = data(window, f"heat-{dtype}")
+        relative = history["relative"]
+        assert heat["customdata"] == list(relative.values())
+        lowest = min(min(row) for row in heat["z"])
+        for row, colours in zip(relative.values(), heat["z"], strict=True):
+            for value, colour in zip(row, colours, strict=True):
+                assert colour == (pytest.approx(math.log10(value)) if value else lowest)
+        found = {name: (worst, step) for name, worst, step in table_of(window, f"heat-{dtype}")}
+        assert list(found) == list(relative)
+        for name, row in relative.items():
+            assert found[name] == (str(max(row)), str(steps[row.index(max(row))]))
+
+        replicas = data(window, f"replicas-{dtype}")
+        shares = history["replica_loss"]
+        expected = {
+            f"oracle, rows of replica {i}": shares["paddle-2"]["oracle"][i] for i in (0, 1)
+        }
+        for side in ("paddle-2", "tensorflow-2"):
+            expected |= {f"{side}, replica {i}": shares[side]["side"][i] for i in (0, 1)}
+        assert {each["name"]: each["y"] for each in replicas} == expected
+        texts = as_texts(steps, *expected.values())
+        assert table_of(window, f"replicas-{dtype}") == texts
+
+
+@pytest.mark.browser
+def test_a_tensor_that_a_step_lacks_is_a_hole_in_the_map(reports, window, tmp_path):
+    values = copy.deepcopy(reports("match").values)
+    relative = values["history"]["float64"]["relative"]
+    relative[TENSOR][2] = None
+    page = tmp_path / "hole.html"
+    page.write_text(report_html(values))
+    window.look()
+    window.open(page)
+    (heat,) = data(window, "heat-float64")
+    row = list(relative).index(TENSOR)
+    assert [step for step, value in enumerate(heat["z"][row]) if value is None] == [2]
+    assert heat["text"][row][2].endswith("step 2: -")
+
+
+@pytest.mark.browser
+def test_throughput_has_medians_spreads_and_gains(shown, window):
+    bars = {each["name"]: each for each in data(window, "throughput")}
+    assert list(bars) == list(FRAMEWORKS)
+    for framework, bar in bars.items():
+        speeds = [
+            shown.values["trainings"][f"{framework}-{count}"]["tokens_per_second"]
+            for count in COUNTS
+        ]
+        assert bar["y"] == [speed["median"] for speed in speeds]
+        assert bar["customdata"] == [[speed["low"], speed["high"]] for speed in speeds]
+        ends = zip(bar["y"], bar["error_y"]["array"], bar["error_y"]["arrayminus"], strict=True)
+        for (middle, more, less), speed in zip(ends, speeds, strict=True):
+            assert middle + more == pytest.approx(speed["high"])
+            assert middle - less == pytest.approx(speed["low"])
+        assert bar["text"] == ["×1.00", "×1.40"]
+
+
+@pytest.mark.browser
+def test_a_mismatch_names_its_tensor_first(reports, window):
+    report = reports("mismatch")
+    first = report.values["first_mismatch"]
+    assert (first["tensor"], first["step"]) == (TENSOR, 3)
+    for width in (1100, 360):
+        window.look(width)
+        window.open(report.page)
+        named = "document.getElementById('tensor')"
+        assert window.evaluate(f"{named}.textContent") == first["tensor"]
+        assert window.evaluate(f"{named}.getBoundingClientRect().bottom") < 400
+        assert window.evaluate("document.getElementById('step').textContent") == "3"
+        story = window.evaluate("document.querySelector('#mismatch pre').textContent")
+        assert story == mismatch_story(first)
+        named = window.evaluate(
+            "[...document.querySelectorAll('#causes li')].map((each) => each.textContent)"
+        )
+        assert named == cause_lines(first["likely_causes"])
+        assert len(named) == 2
+    window.look()
+    window.wait_for(
+        "[...document.querySelectorAll('#heat-float64 .ytick')]"
+        f".some((tick) => tick.textContent === '► {TENSOR}')"
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("page", "width", "dark"),
+    [
+        ("mismatch", 360, False),
+        ("mismatch", 800, True),
+        ("mismatch", 1600, False),
+        ("pairs", 360, True),
+    ],
+)
+def test_fits_narrow_and_wide_in_either_scheme(reports, window, page, width, dark):
+    window.look(width, 700, "dark" if dark else "light")
+    window.open(reports(page).page)
+    assert window.complaints == []
+    assert window.evaluate("document.documentElement.scrollWidth") <= width
+    assert window.evaluate(
+        "[...document.querySelectorAll('.plot svg.main-svg')]"
+        ".every((svg) => svg.getBoundingClientRect().right <= innerWidth)"
+    )
+
+    def brightness(expression):
+        colour = window.evaluate(f"getComputedStyle({expression[0]}).{expression[1]}")
+        return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
+
+    tick = ("document.querySelector('#loss-float64 .xtick text')", "fill")
+    assert (brightness(("document.body", "backgroundColor")) < 60) is dark
+    assert (brightness(("document.body", "color")) > 180) is dark
+    assert (brightness(tick) > 180) is dark
+
+
+@pytest.mark.browser
+def test_colours_follow_the_scheme_while_open(reports, window):
+    window.look(scheme="light")
+    window.open(reports("match").page)
+    fill = "getComputedStyle(document.querySelector('#loss-float64 .xtick text')).fill"
+    before = window.evaluate(fill)
+    window.look(scheme="dark")
+    window.wait_for(f"{fill} !== {before!r}")
+
+
+@pytest.mark.browser
+def test_each_figure_is_reached_and_read_by_keys(reports, window):
+    report = reports("match")
+    window.look()
+    window.open(report.page)
+    reached = []
+    for _ in range(60):
+        window.press("Tab")
+        reached.append(window.evaluate("document.activeElement.id"))
+        if reached[-1] == "throughput":
+            break
+    assert [each for each in reached if each in plots(report.values)] == plots(report.values)
+    history = report.values["history"]["float32"]
+
+    def pressed(plot, *keys):
+        window.evaluate(f"document.getElementById({plot!r}).focus()")
+        for key in keys:
+            window.press(key)
+        window.wait_for(f"document.querySelector('#{plot} .hoverlayer').textContent !== ''")
+        return window.evaluate(f"document.getElementById('{plot}-values').textContent")
+
+    loss = history["loss"]
+    names = ["oracle", *(side for side in loss if side != "oracle")]
+    told = "; ".join(f"{name} {loss[name][1]}" for name in names)
+    assert pressed("loss-float32", "ArrowRight", "ArrowRight") == f"step 1: {told}"
+    name = list(history["relative"])[1]
+    told = pressed("heat-float32", "ArrowRight", "ArrowDown", "ArrowRight", "ArrowRight")
+    assert told.startswith(f"{name}, step 2: ")
+    speeds = (
+        report.values["trainings"][f"{side}-2"]["tokens_per_second"] for side in FRAMEWORKS
+    )
+    words = [
+        f"{side} {speed['median']:g}" for side, speed in zip(FRAMEWORKS, speeds, strict=True)
+    ]
+    told = pressed("throughput", "ArrowRight", "ArrowRight")
+    assert told == f"2 replicas: {'; '.join(words)}"
+
+
+@pytest.mark.browser
+def test_prints_in_light_colours_on_the_width_of_a_sheet(reports, window):
+    window.look(1600, 900, "dark")
+    window.open(reports("mismatch").page)
+    window.evaluate(
+        "addEventListener('beforeprint', () => { window.atPrint = ["
+        " Math.max(...[...document.querySelectorAll('.plot')].map((plot) =>"
+        " plot.layout.width)), document.querySelector('#loss-float64').layout.font.color]; })"
+    )
+    window.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)
+    assert window.evaluate("window.atPrint") == [680, "#1b1f24"]
+    window.wait_for("document.querySelector('#loss-float64').layout.font.color !== '#1b1f24'")
+    window.wait_for("document.querySelector('#loss-float64 svg').clientWidth > 1000")
+    assert window.complaints == []
+
+
+@pytest.mark.browser
+def test_a_browser_that_cannot_unpack_leaves_the_tables(reports, window):
+    window.look()
+    script = window.call(
+        "Page.addScriptToEvaluateOnNewDocument", source="delete globalThis.DecompressionStream"
+    )
+    report = reports("mismatch")
+    window.shown = None
+    window.call("Page.navigate", url="about:blank")
+    window.call("Page.navigate", url=report.page.as_uri())
+    window.wait_for("document.querySelector('.plot')?.textContent.startsWith('No figure')")
+    history = report.values["history"]["float64"]
+    texts = as_texts(history["steps"], *history["loss"].values())
+    assert table_of(window, "loss-float64") == texts
+    window.call("Page.removeScriptToEvaluateOnNewDocument", **script)
+
+
+def test_long_runs_make_small_pages_soon(tmp_path):
+    """Of two precisions and the network of most tensors, in numbers that compress badly."""
+    spec = small_pairs_spec(bidirectional=True, attention="bahdanau", input_feeding=True)
+    names = [name for name in tensor_names(spec) if not name.startswith(("replicas", "decode"))]
+    sides = {f"{f}-{n}": Side(f, replicas=n) for n in COUNTS for f in FRAMEWORKS}
+    labels = list(sides)
+    draw, verdicts = np.random.default_rng(0), []
+    for dtype in ("float64", "float32"):
+        verdict = Verdict(dtype, steps=1000, sides=sides)
+        verdict.history = History(dtype, labels, labels[:2])
+        place = Place(0, names[0], ())
+        verdict.pairs["paddle-1", "tensorflow-1"] = {"forward": Distance(0.0, 0.0, place, 0.0)}
+        for step in range(verdict.steps):
+            losses = {
+                label: {
+                    "loss/global": np.asarray(draw.random(), dtype),
+                    "loss/replicas": draw.random(side.replicas),
+                }
+                for label, side in sides.items()
+            }
+            distances = {name: Distance(0.0, float(draw.random()), place) for name in names}
+            verdict.history.add(step, losses, losses, distances)
+        verdicts.append(verdict)
+    values = values_of(spec, verdicts)
+    assert len(values["history"]["float32"]["steps"]) == 1000
+    start = time.monotonic()
+    page = report_html(values)
+    assert time.monotonic() - start < MOST_SECONDS
+    assert len(page.encode()) < MOST_BYTES
+
+
+def test_nothing_in_a_page_is_fetched_and_texts_are_no_marks(reports):
+    report = reports("match")
+    page = report.page.read_text(encoding="utf-8")
+    assert "default-src 'none'" in page
+    links = re.findall(r"""\b(?:src|href)\s*=\s*["']?([^"'\s>]+)""", page.split("<main>")[0])
+    assert links == ["data:,"]
+    assert "<i>" in report.values["command"]
+    assert "<i>" not in page
+
+
+def test_a_run_writes_the_page_beside_the_other_reports(reports, tmp_path):
+    values = reports("pairs").values
+    save_report("text", report_html(values), values, tmp_path, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "report.html",
+        "report.json",
+        "report.txt",
+    ]
+    assert (tmp_path / "report.html").read_bytes() == reports("pairs").page.read_bytes()
+    assert json.loads((tmp_path / "report.json").read_text()) == values
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """Record two sides, and one that is wrong."""
+    folder, spec = tmp_path_factory.mktemp("traces"), small_spec()
+    steps = recorded_steps(spec, 4)
+    wrong = [dict(tensors) for tensors in steps]
+    fault(3, {"tensorflow-1": wrong[3]})
+    for name, framework, recorded in (
+        ("a", "paddle", steps),
+        ("b", "tensorflow", steps),
+        ("wrong", "tensorflow", wrong),
+    ):
+        write_trace(folder / name, header(spec, framework), recorded)
+    return folder
+
+
+@pytest.mark.parametrize(("other", "status"), [("b", 0), ("wrong", 1)])
+def test_recorded_traces_make_a_page(traces, tmp_path, other, status):
+    page = tmp_path / "new" / "page.html"
+    arguments = ["report", str(traces / "a"), str(traces / other), "--html", str(page)]
+    done = click.testing.CliRunner().invoke(parity, arguments, standalone_mode=False)
+    verdict = ("match", "mismatch")[status]
+    assert done.return_value == status
+    assert done.output == f"page: {page}\nverdict: {verdict}\n"
+    text = page.read_text(encoding="utf-8")
+    assert f'id="verdict">{verdict}' in text
+    assert ('id="mismatch"' in text) is bool(status)
+
+
+def test_a_page_that_cannot_be_written_is_one_line(traces, tmp_path):
+    command = [sys.executable, "-m", "parity", "report", traces / "a", traces / "b", "--html"]
+    done = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True)
+    line = assert_one_line(done.returncode, done.stderr)
+    assert line == f"error: {tmp_path}: is a folder; allowed: a page's name"
+
+
+@pytest.mark.parametrize("required", ["", "1"])
+def test_without_a_browser_one_line_says_how_to_get_it(tmp_path, required):
+    command = [
+        "-m",
+        "pytest",
+        "tests/test_report_page.py",
+        "--collect-only",
+        "-q",
+        f"--override-ini=cache_dir={tmp_path}",
+    ]
+    environment = dict(os.environ) | {"PATH": str(tmp_path), browser.REQUIRED: required}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("test_every_plot_has_marks" in done.stdout) is bool(required)
+    assert "test_long_runs_make_small_pages_soon" in done.stdout
+    told = [line for line in done.stdout.splitlines() if "apt-get install chromium" in line]
+    assert len(told) == (0 if required else 1)

@@ -1,0 +1,213 @@
+"""Pictures: what figures hold, what files are, and characters that no font has."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from matplotlib import font_manager, image
+
+from parity.base.errors import UsageError
+from parity.launch.processes import ROOT
+from parity.report import pictures
+from parity.report.pictures import (
+    attention_figure,
+    check_attention,
+    check_picture,
+    font_families,
+    new_figure,
+    plot_attention,
+    save_figure,
+)
+
+
+def sentences(count=3):
+    draw = np.random.default_rng(1)
+    found = []
+    for number in range(count):
+        source = [f"s{number}{place}" for place in range(2 + number % 3)]
+        target = [f"t{number}{place}" for place in range(4 - number % 2)] + ["<eos>"]
+        found.append((source, target, draw.dirichlet(np.ones(len(source)), len(target))))
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 16])
+def test_a_panel_has_the_tokens_and_the_weights(count):
+    drawn = sentences(count)
+    figure = attention_figure(drawn)
+    assert len(figure.axes) == count
+    for axes, (source, target, weights) in zip(figure.axes, drawn, strict=True):
+        assert [label.get_text() for label in axes.get_xticklabels()] == source
+        assert [label.get_text() for label in axes.get_yticklabels()] == target
+        assert list(axes.get_xticks()) == list(range(len(source)))
+        assert list(axes.get_yticks()) == list(range(len(target)))
+        (picture,) = axes.get_images()
+        np.testing.assert_array_equal(picture.get_array(), weights)
+        assert picture.get_clim() == (0, 1)
+        assert picture.get_cmap()(1.0)[:3] == (0, 0, 0), "black is all of the attention"
+
+
+def test_a_figure_grows_with_the_tokens():
+    small = attention_figure([(["a"], ["b"], np.ones((1, 1)))]).get_size_inches()
+    wide = attention_figure([(["a"] * 9, ["b"], np.ones((1, 9)))]).get_size_inches()
+    high = attention_figure([(["a"], ["b"] * 9, np.ones((9, 1)))]).get_size_inches()
+    assert tuple(wide - small) == pytest.approx((8 * 0.45, 0))
+    assert tuple(high - small) == pytest.approx((0, 8 * 0.35))
+
+
+@pytest.mark.parametrize(
+    ("ending", "head"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")]
+)
+def test_the_ending_says_what_is_written(tmp_path, ending, head):
+    path = tmp_path / f"attention.{ending}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_attention(sentences(), path)
+    assert path.read_bytes().startswith(head)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    if ending == "png":
+        ink = image.imread(path)[..., :3].min(axis=2) < 0.9
+        assert 0.05 < ink.mean() < 0.95
+        columns = np.flatnonzero(ink.any(axis=0))
+        assert columns[0] < 0.2 * ink.shape[1]
+        assert columns[-1] > 0.8 * ink.shape[1]
+
+
+def test_dollar_signs_are_no_formula(tmp_path):
+    drawn = [(["$x_1$", "$\\frac$"], ["$", "$5"], np.eye(2))]
+    (axes,) = attention_figure(drawn).axes
+    labels = [*axes.get_xticklabels(), *axes.get_yticklabels()]
+    assert [label.get_text() for label in labels] == ["$x_1$", "$\\frac$", "$", "$5"]
+    plot_attention(drawn, tmp_path / "a.png")  # a formula without end would be an error
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "png", "a.pgf", ".png", "a.png.gz"])
+def test_what_is_no_pictures_name_is_refused(tmp_path, name):
+    path = tmp_path / name
+    with pytest.raises(UsageError) as caught:
+        save_figure(new_figure(1, 1), path)
+    assert str(caught.value) == (
+        f"{path}: not the name of a picture; allowed endings: pdf, png, svg"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_is_no_picture(tmp_path):
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(
+        UsageError, match=r"a\.png: is a folder; allowed: the name of a picture"
+    ):
+        check_picture(tmp_path / "a.png")
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match=r"no/a\.png: cannot be written: No such file"):
+        save_figure(new_figure(1, 1), tmp_path / "no" / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "said"),
+    [
+        ([5] * 17, 5, "a picture of 17 sentences; allowed: 16"),
+        ([5, 101], 5, "a picture of up to 101 tokens in a row; allowed: 100"),
+        ([5], 1234, "a picture of up to 1,234 tokens in a row; allowed: 100"),
+    ],
+)
+def test_more_than_a_picture_holds_is_refused(tmp_path, lengths, most, said):
+    with pytest.raises(UsageError) as caught:
+        check_attention(tmp_path / "a.png", lengths, most)
+    assert str(caught.value) == f"{tmp_path / 'a.png'}: {said}"
+    check_attention(tmp_path / "a.png", [100] * 16, 100)
+
+
+def test_latin_letters_need_no_other_font(capsys):
+    assert font_families("The cat’s café, 5 €") == ["DejaVu Sans"]
+    assert capsys.readouterr().err == ""
+
+
+# A character of the private use area is in no Chinese font either.
+@pytest.mark.parametrize(("text", "named"), [("你好 a 你", "你好"), ("\ue123", "\\ue123")])
+def test_what_no_font_has_is_told_once_and_drawn_as_boxes(
+    tmp_path, capsys, monkeypatch, text, named
+):
+    monkeypatch.setattr(pictures, "_CHINESE", ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_attention(
+            [(text.split(), ["b"], np.ones((1, len(text.split()))))], tmp_path / "a.png"
+        )
+    said = capsys.readouterr().err
+    assert said == (
+        f"no font for '{named}', drawn as boxes; allowed: install a Chinese font, such as the "
+        "system's package fonts-noto-cjk or fonts-wqy-zenhei\n"
+    )
+
+
+@pytest.fixture
+def chinese_font(tmp_path):
+    """Return the file of a font with two Chinese characters that matplotlib does not know."""
+    from fontTools.fontBuilder import FontBuilder
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+    pen = TTGlyphPen(None)
+    for place in ((100, 0), (100, 700), (900, 700), (900, 0)):
+        (pen.lineTo if place != (100, 0) else pen.moveTo)(place)
+    pen.closePath()
+    glyph = pen.glyph()
+    builder = FontBuilder(1000, isTTF=True)
+    builder.setupGlyphOrder([".notdef", "ni", "hao"])
+    builder.setupCharacterMap({ord("你"): "ni", ord("好"): "hao"})
+    builder.setupGlyf(dict.fromkeys([".notdef", "ni", "hao"], glyph))
+    builder.setupHorizontalMetrics(dict.fromkeys([".notdef", "ni", "hao"], (1000, 0)))
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": "Test Hei", "styleName": "Regular"})
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(tmp_path / "test.ttf")
+    return tmp_path / "test.ttf"
+
+
+def test_a_chinese_font_newer_than_matplotlibs_list_is_used(
+    chinese_font, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(pictures, "_CHINESE", ("No Such", "Test Hei"))
+    broken = tmp_path / "broken.ttf"
+    broken.write_bytes(b"no font")
+    monkeypatch.setattr(
+        font_manager, "findSystemFonts", lambda: [str(broken), str(chinese_font)]
+    )
+    monkeypatch.setattr(
+        font_manager.fontManager, "ttflist", list(font_manager.fontManager.ttflist)
+    )
+    assert font_families("你a") == ["DejaVu Sans", "Test Hei"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_attention([(["你", "好"], ["a"], np.ones((1, 2)))], tmp_path / "a.png")
+    assert capsys.readouterr().err == ""
+
+
+def test_matplotlib_itself_says_nothing(tmp_path):
+    """As when its folder cannot be written, and its list of fonts is made anew."""
+    code = (
+        "import numpy as np\n"
+        "from pathlib import Path\n"
+        "from parity.report.pictures import plot_attention\n"
+        f"path = Path({str(tmp_path / 'a.png')!r})\n"
+        "plot_attention([(['a'], ['b'], np.ones((1, 1)))], path)\n"
+    )
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", code],
+        cwd=ROOT,
+        env={
+            "PATH": "",
+            "HOME": str(tmp_path / "file"),
+            "MPLCONFIGDIR": str(tmp_path / "file"),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert (tmp_path / "a.png").exists()

@@ -1,0 +1,401 @@
+"""The harness end to end: it says match for equal trainings, and finds a planted mistake."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, start, wait_for
+from safetensors.numpy import load_file, save_file
+
+from parity.cli.command_line import main
+from parity.commands.commands import parity
+from parity.launch.processes import ROOT
+from parity.trace.folder import sha256, step_file
+
+RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]
+
+
+def run_flags(text, cache, out, **values) -> list[str]:
+    given = {
+        "data": text,
+        "cache": cache,
+        "out": out,
+        "steps": 3,
+        "replicas": 2,
+    }
+    return ["-m", "parity", "run", *flags(**given | {"optimizer": "adam"} | values)]
+
+
+def finish(process) -> tuple[int, str, str]:
+    said, errors = process.communicate(timeout=120)
+    return process.returncode, said, errors
+
+
+def trainings(process) -> dict[str, int]:
+    """Return framework -> id of the process that trains it, once both have started.
+
+    Each framework has a server, whose child waits for the training that it has forked.
+    """
+
+    found: dict[str, list[int]] = {}
+
+    def all_there() -> bool:
+        for server in children(process.pid):
+            # its name is not there yet between fork and exec
+            for name in {*FRAMEWORKS} & {*command_line(server)}:
+                found[name] = [server]
+                while below := children(found[name][-1]):
+                    found[name].append(below[0])
+        return [len(line) for line in found.values()] == [3, 3]
+
+    wait_for(all_there, seconds=120)
+    return {name: line[-1] for name, line in found.items()}
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the words that a process was started with."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started; none of one that has just ended."""
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except FileNotFoundError:
+        return []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def swapped(tmp_path_factory) -> Path:
+    """Return a copy of the project in which TensorFlow's LSTM has two gates swapped."""
+    folder = tmp_path_factory.mktemp("swapped")
+    for name in ("data", "parity", "paddle_impl", "tf_impl"):
+        shutil.copytree(ROOT / name, folder / name)
+    kernels = folder / "tf_impl" / "kernels.py"
+    content = kernels.read_text()
+    right = "i, f, g, o = tf.split(gates"
+    assert content.count(right) == 1
+    kernels.write_text(content.replace(right, "f, i, g, o = tf.split(gates"))
+    return folder
+
+
+def test_a_run_matches_and_reports(text, cache, tmp_path):
+    out, extra = tmp_path / "out", tmp_path / "new" / "extra.json"
+    status, said, errors = finish(
+        start(run_flags(text, cache, out, dtype="float64,float32", json=extra))
+    )
+    assert (status, errors) == (0, ""), errors
+    report = json.loads((out / "report.json").read_text())
+    assert json.loads(extra.read_text()) == report
+    assert (out / "report.txt").read_text() == said
+    assert said.rstrip().endswith("verdict: match")
+    expected = {
+        "verdict": "match",
+        "network": "language-model",
+        "preset": "tiny",
+        "dtype": ["float64", "float32"],
+        "replicas": 2,
+        "steps": 3,
+        "first_mismatch": None,
+    }
+    assert {name: report[name] for name in expected} == expected
+    assert set(report["versions"]) >= {"paddle", "tensorflow", "numpy", "python"}
+    assert list(report["rungs"]) == RUNGS
+    for name, rung in report["rungs"].items():
+        assert set(rung) >= {"worst_absolute", "worst_relative", "where", "allowed"}
+        assert rung["worst_relative"] < 1e-10
+        assert set(rung["where"]) == {"step", "tensor", "index"}
+        assert f"\nfloat64      {name}" in said
+    (_, single) = report["runs"]
+    assert 1e-9 < single["rungs"]["weight"]["worst_relative"] < 1e-3, "float32 is measured too"
+    for framework in FRAMEWORKS:
+        speed = report["throughput"][framework]
+        low, high = speed["spread"]
+        assert 0 < low <= speed["median"] <= high
+        assert (speed["replicas"], speed["dtype"]) == (2, "float32")
+    # tensors are removed, and the logs are free of the frameworks' own messages
+    assert not list(out.glob("traces/*/*"))
+    noise = [path for path in (out / "logs").iterdir() if "oneDNN" in path.read_text()]
+    assert noise == []
+
+
+def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
+    command = run_flags(text, cache, tmp_path / "out", dtype="float64", replicas=1)
+    status, said, errors = finish(start(command, cwd=swapped))
+    assert (status, errors) == (1, "")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verdict"] == "mismatch"
+    first = report["first_mismatch"]
+    assert (first["step"], first["tensor"]) == (0, "forward/lstm_0/hidden")
+    assert first["sides"] == ["paddle-1", "tensorflow-1"]
+    assert first["blame"] == "departing from the oracle in it: tensorflow-1"
+    for part in (
+        "forward: paddle-1 and tensorflow-1 differ in forward/lstm_0/hidden, step 0",
+        "oracle ",
+        "units in the last place of float64",
+        "departing from the oracle in it: tensorflow-1",
+        "verdict: mismatch",
+    ):
+        assert part in said
+    values = first["values"]
+    index = tuple(first["index"])
+    kept = tmp_path / "out" / "traces" / "float64"
+    for side in ("paddle-1", "tensorflow-1"):
+        held = load_file(kept / side / step_file(0))["forward/lstm_0/hidden"]
+        assert held[index] == values[side]
+
+
+def test_isolated_the_wrong_layers_alone_are_listed(swapped, text, cache, tmp_path):
+    command = run_flags(text, cache, tmp_path / "out", dtype="float64,float32", replicas=1)
+    status, said, errors = finish(start([*command, "--isolate"], cwd=swapped))
+    assert (status, errors) == (1, "")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["trainings"] == {}
+    (run,) = report["runs"]
+    layers = ("lstm_0", "lstm_1")
+    kernels = ("input_kernel", "recurrent_kernel", "bias")
+    assert [each["tensor"] for each in run["isolated"]["wrong"]] == [
+        "forward/lstm_0/hidden",
+        "forward/lstm_1/hidden",
+        "forward/c",
+        "forward/h",
+        "activation_gradient/embedded",
+        "activation_gradient/lstm_0/hidden",
+        *(f"gradient/{layer}/{kernel}" for layer in layers for kernel in kernels),
+    ]
+    pairs = [pair for each in run["isolated"]["wrong"] for pair in each["pairs"]]
+    assert {pair["a"] for pair in pairs} == {"tensorflow-1"}
+    assert f"the other {run['isolated']['in_order']} are right on all sides" in said
+    assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "parts"),
+    [
+        ({"replicas": 8}, 2, ["train: a batch of 7 rows cannot be shared by 8 replicas"]),
+        (
+            {"learning_rate": 1e37, "clip_norm": 1e3, "optimizer": "sgd", "dtype": "float32"},
+            3,
+            ["step ", "replica"],
+        ),
+    ],
+    ids=["bad-input", "not-finite"],
+)
+def test_what_a_side_says_is_what_the_harness_says(
+    text, cache, tmp_path, values, status, parts
+):
+    ended, said, errors = finish(
+        start(run_flags(text, cache, tmp_path, throughput=None, steps=7, **values))
+    )
+    line = assert_one_line(ended, errors, status)
+    assert said == ""
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize("number", [*SIGNALS, signal.SIGKILL], ids=lambda number: number.name)
+def test_no_side_outlives_a_stopped_harness(text, cache, tmp_path, number):
+    process = start(run_flags(text, cache, tmp_path, steps=100_000))
+    sides = trainings(process).values()
+    os.kill(process.pid, number)
+    status, _, errors = finish(process)
+    if number in SIGNALS:
+        assert_one_line(status, errors, SIGNALS[number])
+    else:
+        assert status == -number
+    wait_for(lambda: not any(alive(pid) for pid in sides), seconds=5)
+
+
+def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
+    process = start(run_flags(text, cache, tmp_path, steps=100_000))
+    sides = trainings(process)
+    os.kill(sides["paddle"], signal.SIGKILL)
+    status, _, errors = finish(process)
+    line = assert_one_line(status, errors, 128 + signal.SIGKILL)
+    assert "paddle ended with signal SIGKILL" in line
+    assert not any(alive(pid) for pid in sides.values())
+
+
+def test_an_interpreter_that_is_not_there_is_named(text, cache, tmp_path):
+    environment = os.environ | {"PARITY_PADDLE_PYTHON": "/nowhere/python"}
+    process = start(run_flags(text, cache, tmp_path), env=environment)
+    status, _, errors = finish(process)
+    assert "/nowhere/python: cannot be started" in assert_one_line(status, errors)
+
+
+@pytest.fixture
+def compare(capsys):
+    """Return a function that compares two traces, in this process, as the command does."""
+
+    def run(*arguments) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main(parity, ["compare", *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def recorded(run_both, tmp_path) -> dict[str, Path]:
+    """Return copies of two recorded runs."""
+    traces = run_both(replicas=2, batching="stream", optimizer="adam")
+    return {
+        name: Path(shutil.copytree(trace.folder, tmp_path / name))
+        for name, trace in traces.items()
+    }
+
+
+def rewrite(folder: Path, step: int, change) -> None:
+    """Change the tensors of a recorded step, and their hashes with them."""
+    tensors = load_file(folder / step_file(step))
+    change(tensors)
+    save_file(tensors, folder / step_file(step))
+    lines = (folder / "steps.jsonl").read_text().splitlines()
+    digests = {name: sha256(array) for name, array in tensors.items()}
+    lines[step] = json.dumps({"step": step, "sha256": digests})
+    (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_compare_finds_recorded_runs_equal(recorded, tmp_path):
+    file = tmp_path / "reports" / "compare.json"
+    command = ["-m", "parity", "compare", *recorded.values(), f"--json={file}"]
+    status, said, errors = finish(start(command))
+    assert (status, errors) == (0, "")
+    assert "verdict: match" in said
+    report = json.loads(file.read_text())
+    assert (report["verdict"], report["steps"], report["replicas"]) == ("match", STEPS, 2)
+    assert list(report["rungs"]) == RUNGS
+    assert [path.name for path in file.parent.iterdir()] == ["compare.json"]
+
+
+def test_compare_finds_a_planted_element(compare, recorded, tmp_path):
+    def plant(tensors):
+        tensors["gradient/lstm_1/bias"][3] += 1e-6
+
+    rewrite(recorded["tensorflow"], 4, plant)
+    file = tmp_path / "compare.json"
+    status, said, errors = compare(*recorded.values(), f"--json={file}")
+    assert (status, errors) == (1, "")
+    first = json.loads(file.read_text())["first_mismatch"]
+    assert (first["step"], first["tensor"], first["index"], first["rung"]) == (
+        4,
+        "gradient/lstm_1/bias",
+        [3],
+        "gradient",
+    )
+    assert first["elements"] == [1, 24]
+    assert first["blame"] == "departing from the oracle in it: tensorflow-2"
+    assert abs(first["values"]["tensorflow-2"] - first["values"]["paddle-2"]) == pytest.approx(
+        1e-6, rel=1e-6
+    )
+    assert first["story"] in said
+
+
+def _flip(folder):
+    content = bytearray((folder / step_file(2)).read_bytes())
+    content[-1] ^= 1
+    (folder / step_file(2)).write_bytes(content)
+
+
+def _cut(folder):
+    path = folder / step_file(2)
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _drop(folder):
+    (folder / step_file(2)).unlink()
+
+
+def _shorter(folder):
+    lines = (folder / "steps.jsonl").read_text().splitlines()
+    (folder / "steps.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+
+
+def _no_header(folder):
+    (folder / "trace.json").unlink()
+
+
+def _shape(folder):
+    def change(tensors):
+        name = "weight/softmax/kernel"
+        tensors[name] = np.ascontiguousarray(tensors[name].T)
+
+    rewrite(folder, 2, change)
+
+
+def _nan(folder):
+    def change(tensors):
+        tensors["forward/lstm_1/hidden"][5, 1, 2] = np.nan
+
+    rewrite(folder, 2, change)
+
+
+DAMAGES = {
+    _flip: (2, "step-000002.safetensors: tensor '"),
+    _cut: (2, "step-000002.safetensors: cannot be read"),
+    _drop: (2, "step-000002.safetensors"),
+    _shorter: (2, "different numbers of steps"),
+    _no_header: (2, "not a recorded trace"),
+    _shape: (2, "weight/softmax/kernel"),
+    _nan: (3, "nan in forward/lstm_1/hidden[5, 1, 2], step 2, replica 1"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[1:])
+def test_compare_refuses_what_is_damaged(compare, recorded, damage):
+    status, part = DAMAGES[damage]
+    damage(recorded["tensorflow"])
+    ended, _, errors = compare(*recorded.values())
+    assert part in assert_one_line(ended, errors, status)
+
+
+def test_compare_refuses_another_run_and_what_is_no_trace(
+    compare, recorded, run_both, tmp_path
+):
+    other = run_both(replicas=2, batching="stream", optimizer="adam", seed=2)["tensorflow"]
+    for folder, part in (
+        (other.folder, "spec differs: seed 1 against 2"),
+        (tmp_path / "nowhere", "nowhere: no trace.json here"),
+    ):
+        ended, _, errors = compare(recorded["paddle"], folder)
+        assert part in assert_one_line(ended, errors)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_two_runs_of_one_command_give_the_same_bits(run_both, replicas, dtype):
+    given = {"replicas": replicas, "batching": "stream", "optimizer": "adam", "dtype": dtype}
+    first, second = (run_both(again=again, **given) for again in (0, 1))
+    for framework in FRAMEWORKS:
+        folders = first[framework].folder, second[framework].folder
+        assert folders[0] != folders[1]
+        index = [(folder / "steps.jsonl").read_bytes() for folder in folders]
+        assert index[0] == index[1]
+        assert index[0].count(b"\n") == STEPS
+
+
+def test_a_bad_file_for_the_report_is_told_before_training(text, cache, tmp_path):
+    (tmp_path / "file").write_text("")
+    began = time.monotonic()
+    process = start(run_flags(text, cache, tmp_path / "out", json=tmp_path / "file" / "r.json"))
+    try:
+        status, _, errors = finish(process)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert "cannot be written" in assert_one_line(status, errors)
+    assert not (tmp_path / "out" / "logs").exists()
+    assert time.monotonic() - began < 60

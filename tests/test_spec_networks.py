@@ -1,0 +1,360 @@
+"""The tables of the networks: what a step of each reads, computes and changes, by name."""
+
+import numpy as np
+import pytest
+from oracle_side import recorded_steps, small_pairs_spec, small_spec
+
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters, snapshot_shapes, swap_layout
+from parity.spec.presets import preset
+from parity.trace.contents import tensor_names
+
+ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
+
+# preset of seq2seq -> its parameters in order, written out
+PARAMETERS = {
+    "tiny": """
+        encoder/embed/table 1000,32
+        encoder/lstm_0/forward/input_kernel 32,128
+        encoder/lstm_0/forward/recurrent_kernel 32,128
+        encoder/lstm_0/forward/bias 128
+        encoder/lstm_0/backward/input_kernel 32,128
+        encoder/lstm_0/backward/recurrent_kernel 32,128
+        encoder/lstm_0/backward/bias 128
+        decoder/embed/table 1000,32
+        decoder/lstm_0/input_kernel 32,256
+        decoder/lstm_0/recurrent_kernel 64,256
+        decoder/lstm_0/bias 256
+        attention/memory_kernel 64,64
+        attention/output_kernel 128,64
+        softmax/kernel 64,1000
+        softmax/bias 1000
+        """,
+    "tiny-nmt": """
+        encoder/embed/table 1000,32
+        encoder/gru_0/input_kernel 32,192
+        encoder/gru_0/recurrent_kernel 64,192
+        encoder/gru_0/bias 192
+        decoder/embed/table 1000,32
+        decoder/gru_0/input_kernel 96,192
+        decoder/gru_0/recurrent_kernel 64,192
+        decoder/gru_0/bias 192
+        attention/query_kernel 64,64
+        attention/memory_kernel 64,64
+        attention/score_kernel 64
+        attention/output_kernel 128,64
+        softmax/kernel 64,1000
+        softmax/bias 1000
+        """,
+    "chatbot": """
+        encoder/embed/table 10000,128
+        encoder/lstm_0/input_kernel 128,1024
+        encoder/lstm_0/recurrent_kernel 256,1024
+        encoder/lstm_0/bias 1024
+        decoder/embed/table 10000,128
+        decoder/lstm_0/input_kernel 128,1024
+        decoder/lstm_0/recurrent_kernel 256,1024
+        decoder/lstm_0/bias 1024
+        attention/memory_kernel 256,256
+        attention/output_kernel 512,256
+        softmax/kernel 256,10000
+        softmax/bias 10000
+        """,
+    "nmt-bahdanau": """
+        encoder/embed/table 10000,256
+        encoder/gru_0/input_kernel 256,1536
+        encoder/gru_0/recurrent_kernel 512,1536
+        encoder/gru_0/bias 1536
+        decoder/embed/table 10000,256
+        decoder/gru_0/input_kernel 768,1536
+        decoder/gru_0/recurrent_kernel 512,1536
+        decoder/gru_0/bias 1536
+        attention/query_kernel 512,512
+        attention/memory_kernel 512,512
+        attention/score_kernel 512
+        attention/output_kernel 1024,512
+        softmax/kernel 512,10000
+        softmax/bias 10000
+        """,
+    "gnmt-small": """
+        encoder/embed/table 10000,256
+        encoder/lstm_0/forward/input_kernel 256,512
+        encoder/lstm_0/forward/recurrent_kernel 128,512
+        encoder/lstm_0/forward/bias 512
+        encoder/lstm_0/backward/input_kernel 256,512
+        encoder/lstm_0/backward/recurrent_kernel 128,512
+        encoder/lstm_0/backward/bias 512
+        encoder/lstm_1/input_kernel 256,1024
+        encoder/lstm_1/recurrent_kernel 256,1024
+        encoder/lstm_1/bias 1024
+        decoder/embed/table 10000,256
+        decoder/lstm_0/input_kernel 512,1024
+        decoder/lstm_0/recurrent_kernel 256,1024
+        decoder/lstm_0/bias 1024
+        decoder/lstm_1/input_kernel 256,1024
+        decoder/lstm_1/recurrent_kernel 256,1024
+        decoder/lstm_1/bias 1024
+        attention/memory_kernel 256,256
+        attention/scale 1
+        attention/output_kernel 512,256
+        softmax/kernel 256,10000
+        softmax/bias 10000
+        """,
+}
+# the same of activations and masks; B is the batch's rows, S and T the steps of the two sides
+ACTIVATIONS = {
+    "tiny": """
+        encoder/embedded B,S,32
+        encoder/lstm_0/hidden B,S,64
+        encoder/c B,1,64
+        encoder/h B,1,64
+        decoder/embedded B,T,32
+        decoder/lstm_0/hidden B,T,64
+        attention/weights B,T,S
+        attention/context B,T,64
+        attention/output B,T,64
+        logits B,T,1000
+        token_loss B,T
+        """,
+    "tiny-nmt": """
+        encoder/embedded B,S,32
+        encoder/gru_0/hidden B,S,64
+        encoder/h B,1,64
+        decoder/embedded B,T,32
+        decoder/gru_0/hidden B,T,64
+        attention/weights B,T,S
+        attention/context B,T,64
+        attention/output B,T,64
+        logits B,T,1000
+        token_loss B,T
+        """,
+    "chatbot": """
+        encoder/embedded B,S,128
+        encoder/lstm_0/hidden B,S,256
+        encoder/c B,1,256
+        encoder/h B,1,256
+        decoder/embedded B,T,128
+        decoder/lstm_0/hidden B,T,256
+        attention/weights B,T,S
+        attention/context B,T,256
+        attention/output B,T,256
+        logits B,T,10000
+        token_loss B,T
+        """,
+    "nmt-bahdanau": """
+        encoder/embedded B,S,256
+        encoder/gru_0/hidden B,S,512
+        encoder/h B,1,512
+        decoder/embedded B,T,256
+        decoder/gru_0/hidden B,T,512
+        attention/weights B,T,S
+        attention/context B,T,512
+        attention/output B,T,512
+        logits B,T,10000
+        token_loss B,T
+        """,
+    "gnmt-small": """
+        encoder/embedded B,S,256
+        encoder/lstm_0/hidden B,S,256
+        encoder/lstm_1/hidden B,S,256
+        encoder/c B,2,256
+        encoder/h B,2,256
+        decoder/embedded B,T,256
+        decoder/lstm_0/hidden B,T,256
+        decoder/lstm_1/hidden B,T,256
+        attention/weights B,T,S
+        attention/context B,T,256
+        attention/output B,T,256
+        logits B,T,10000
+        token_loss B,T
+        """,
+}
+_ONE_LAYER = """
+        source_embedded B,S,{0}
+        target_embedded B,T,{0}
+        attentional B,T,{1}
+        """
+MASKS = {
+    "tiny": _ONE_LAYER.format(32, 64),
+    "tiny-nmt": _ONE_LAYER.format(32, 64),
+    "chatbot": _ONE_LAYER.format(128, 256),
+    "nmt-bahdanau": _ONE_LAYER.format(256, 512),
+    "gnmt-small": """
+        source_embedded B,S,256
+        encoder_0 B,S,256
+        target_embedded B,T,256
+        decoder_0 B,T,256
+        attentional B,T,256
+        """,
+}
+
+
+def spec_of(name):
+    """Return a preset; the tiny ones, whose sizes are tuned, with sizes that stay."""
+    sizes = {"source_vocabulary_size": 1000, "target_vocabulary_size": 1000}
+    sizes |= {"embedding_size": 32, "hidden_size": 64}
+    return preset("seq2seq", name).replace(**sizes if name.startswith("tiny") else {})
+
+
+def written(lines):
+    """Return a table as it is written out above, name -> axes in order."""
+    names = {"B": "batch", "S": "source_time", "T": "time"}
+    found = {}
+    for line in lines.split("\n"):
+        if line.strip():
+            name, axes = line.split()
+            found[name] = tuple(names.get(a) or int(a) for a in axes.split(","))
+    return list(found.items())
+
+
+def test_the_tables_written_out_are_of_every_preset():
+    assert (
+        list(NETWORKS["seq2seq"].presets)
+        == list(PARAMETERS)
+        == list(ACTIVATIONS)
+        == list(MASKS)
+    )
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_of_seq2seq(name):
+    table = parameters(spec_of(name))
+    assert [(each.name, each.shape) for each in table] == written(PARAMETERS[name])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_seq2seq(name):
+    network = NETWORKS["seq2seq"]
+    table = network.activations(spec_of(name).model)
+    assert list(table.items()) == written(ACTIVATIONS[name])
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_seq2seq(name):
+    table = NETWORKS["seq2seq"].masks(spec_of(name).model)
+    assert list(table.items()) == written(MASKS[name])
+
+
+@pytest.mark.parametrize("attention", ["dot", "general", "scaled", "bahdanau"])
+def test_each_attention_has_its_own_parameters(attention):
+    own = {
+        "dot": [],
+        "general": ["memory_kernel"],
+        "scaled": ["memory_kernel", "scale"],
+        "bahdanau": ["query_kernel", "memory_kernel", "score_kernel"],
+    }[attention]
+    table = parameters(small_pairs_spec(attention=attention))
+    names = [each.name.split("/")[1] for each in table if each.name.startswith("attention/")]
+    assert names == [*own, "output_kernel"]
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_what_is_fed_widens_the_bottom_layer_alone(input_feeding):
+    shapes = {
+        each.name: each.shape
+        for each in parameters(small_pairs_spec(input_feeding=input_feeding))
+    }
+    assert shapes["decoder/lstm_0/input_kernel"] == (3 + 4 * input_feeding, 16)
+    assert shapes["decoder/lstm_1/input_kernel"] == (4, 16)
+    assert shapes["encoder/lstm_0/input_kernel"] == (3, 16)
+
+
+@pytest.mark.parametrize(("network", "name"), ALL_PRESETS)
+def test_the_parts_of_a_table_fit_each_other(network, name):
+    """Of every preset: what the harness takes for granted when it reads a table."""
+    described, spec = NETWORKS[network], preset(network, name)
+    assert described.name == network
+    described = NETWORKS[network]
+    assert (described.model, described.text) == (type(spec.model), type(spec.text))
+    assert all(axes[0] == "batch" for axes in described.batch.values())
+    assert described.batch["targets"] == described.batch["tokens"] == ("batch", "time")
+    of_time = {axis for axes in described.batch.values() for axis in axes} - {"batch"}
+    assert set(described.lengths) == of_time
+    assert all(described.batch[lengths] == ("batch",) for lengths in described.lengths.values())
+    ids = set(described.batch) - set(described.lengths.values())
+    assert set(described.vocabularies) == ids
+    assert all(hasattr(spec.model, field) for field in described.vocabularies.values())
+    activations, masks = described.activations(spec.model), described.masks(spec.model)
+    assert list(activations)[-2:] == ["logits", "token_loss"]
+    for axes in [*activations.values(), *masks.values()]:
+        assert axes[0] == "batch"
+        assert all(isinstance(axis, int) or axis in of_time for axis in axes[1:])
+    # drawn and trimmed by their second axis, dropped out by their third
+    assert all(axes[1] in of_time and isinstance(axes[2], int) for axes in masks.values())
+    for each, shape in described.state(spec.model).items():
+        assert activations[each] == ("batch", *shape)
+    names = tensor_names(spec)
+    assert len(names) == len(set(names))
+    shapes = snapshot_shapes(spec)
+    assert {f"weight/{each.name}" for each in parameters(spec)} <= set(shapes)
+
+
+def test_only_the_language_model_carries_a_state_and_only_pairs_are_decoded():
+    assert set(NETWORKS["language-model"].state(small_spec().model)) == {"h", "c"}
+    assert NETWORKS["seq2seq"].state(small_pairs_spec().model) == {}
+    decodes = {name: network.decodes for name, network in NETWORKS.items()}
+    assert decodes == {"language-model": False, "seq2seq": True}
+    for spec, expected in ((small_spec(), False), (small_pairs_spec(), True)):
+        assert any(name.startswith("decode/") for name in tensor_names(spec)) is expected
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("attention", ["dot", "general", "scaled", "bahdanau"])
+@pytest.mark.parametrize("input_feeding", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_names_of_seq2seq_are_those_that_are_computed(
+    cell, attention, input_feeding, bidirectional
+):
+    spec = small_pairs_spec(
+        cell=cell,
+        attention=attention,
+        input_feeding=input_feeding,
+        bidirectional=bidirectional,
+    )
+    names = [name for name in tensor_names(spec) if not name.startswith("decode/")]
+    (recorded,) = recorded_steps(spec, 1)
+    assert set(names) == set(recorded)
+    order = [
+        "batch/source",
+        "batch/tokens",
+        "forward/encoder/embedded",
+        f"forward/encoder/{cell}_0/hidden",
+        f"forward/encoder/{cell}_1/hidden",
+        "forward/encoder/h",
+        "forward/decoder/embedded",
+        f"forward/decoder/{cell}_1/hidden",
+        "forward/attention/weights",
+        "forward/attention/output",
+        "forward/logits",
+        "loss/global",
+        "gradient/encoder/embed/table",
+        "gradient/decoder/embed/table",
+        "gradient_norm",
+        "clipped_gradient/softmax/bias",
+        "optimizer/softmax/bias/m",
+        "weight/encoder/embed/table",
+        "replicas/weight/encoder/embed/table",
+    ]
+    assert order == sorted(order, key=names.index)
+
+
+def test_the_attentions_scalar_starts_about_one():
+    spec = small_pairs_spec(attention="scaled", initial_scale=0.05)
+    for seed in range(5):
+        snapshot = initial_snapshot(spec.replace(seed=seed))
+        (scale,) = snapshot["weight/attention/scale"]
+        assert 0.95 <= scale < 1.05
+        assert scale != 1
+        assert np.abs(snapshot["weight/attention/memory_kernel"]).max() <= 0.05
+
+
+@pytest.mark.parametrize("name", ["tiny-nmt", "gnmt-small"])
+def test_paddle_keeps_the_kernels_of_cells_transposed_and_nothing_else(name):
+    for each in parameters(preset("seq2seq", name)):
+        array = np.empty(each.shape, bool)
+        kernel = ("/input_kernel", "/recurrent_kernel")
+        turned = array.T if each.name.endswith(kernel) else array
+        assert swap_layout("paddle", each.name, array).shape == turned.shape
+        assert swap_layout("paddle", each.name, array).strides == turned.strides
+        assert swap_layout("tensorflow", each.name, array) is array

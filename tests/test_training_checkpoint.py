@@ -1,0 +1,544 @@
+"""Checkpoints: whole or not at all, refused when damaged, and the newest whole one found."""
+
+import dataclasses
+import hashlib
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oracle_side import small_pairs_spec, small_spec
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from parity.base.errors import UsageError
+from parity.spec.initial import initial_snapshot
+from parity.training import checkpoint as module
+from parity.training.checkpoint import (
+    Checkpoint,
+    check_fits,
+    load_checkpoint,
+    newest_checkpoint,
+    read_vocabularies,
+    save_checkpoint,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+SPEC = small_spec()
+CORPUS = "a" * 64
+
+
+def checkpoint(step=3, spec=SPEC, **values) -> Checkpoint:
+    draw = np.random.default_rng(step)
+    snapshot = {
+        name: np.asarray(array + step, spec.training.dtype)
+        for name, array in initial_snapshot(spec).items()
+    }
+    shape = spec.training.batch_size, spec.model.num_layers, spec.model.hidden_size
+    state = {"h": draw.random(shape), "c": draw.random(shape)}
+    whole = Checkpoint(spec, step, snapshot, state, CORPUS, "paddle")
+    return dataclasses.replace(whole, **values)
+
+
+def one_line(caught) -> str:
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_status == 2
+    return message
+
+
+def names(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_all_of_it_comes_back_to_the_bit(tmp_path, dtype, optimizer):
+    spec = small_spec(dtype=dtype, optimizer=optimizer, learning_rate=1 / 3)
+    given = checkpoint(12, spec, framework="tensorflow")
+    path = save_checkpoint(tmp_path, given)
+    assert path == tmp_path / "step-00000012.safetensors"
+    found = load_checkpoint(path)
+    assert (found.spec, found.step, found.corpus) == (spec, 12, CORPUS)
+    assert found.framework == "tensorflow"
+    assert list(found.snapshot) == list(given.snapshot)
+    for name, array in given.snapshot.items():
+        assert (found.snapshot[name].dtype, found.snapshot[name].shape) == (dtype, array.shape)
+        np.testing.assert_array_equal(found.snapshot[name], array)
+    assert found.state.keys() == given.state.keys()
+    for name, expected in given.state.items():
+        np.testing.assert_array_equal(found.state[name], expected)
+
+
+def test_a_network_that_carries_no_state_comes_back_without(tmp_path):
+    spec = small_pairs_spec(attention="scaled", bidirectional=True, hmm=False)
+    snapshot = initial_snapshot(spec)
+    given = checkpoint(spec=SPEC, state={}, snapshot=snapshot)
+    path = save_checkpoint(tmp_path, dataclasses.replace(given, spec=spec))
+    found = load_checkpoint(path)
+    assert (found.spec, found.state) == (spec, None)
+    assert list(found.snapshot) == list(snapshot)
+    for name, array in snapshot.items():
+        np.testing.assert_array_equal(found.snapshot[name], array)
+
+
+def test_transposed_arrays_and_no_state(tmp_path):
+    given = checkpoint(state=None)
+    turned = {name: np.asarray(array, order="F") for name, array in given.snapshot.items()}
+    path = save_checkpoint(tmp_path, dataclasses.replace(given, snapshot=turned))
+    found = load_checkpoint(path)
+    assert found.state is None
+    for name, array in given.snapshot.items():
+        np.testing.assert_array_equal(found.snapshot[name], array)
+
+
+def test_two_newest_are_kept_and_the_pointer_is_relative(tmp_path):
+    for step in (1, 2, 3, 10):
+        path = save_checkpoint(tmp_path, checkpoint(step))
+        assert (tmp_path / "latest").read_text() == path.name + "\n"
+    assert names(tmp_path) == {
+        "latest",
+        "step-00000003.safetensors",
+        "step-00000010.safetensors",
+    }
+    notes = []
+    assert newest_checkpoint(tmp_path, notes).step == 10
+    assert notes == []
+
+
+def test_saving_the_same_step_again_keeps_the_one_before(tmp_path):
+    for step in (1, 2, 2, 2):
+        save_checkpoint(tmp_path, checkpoint(step))
+    assert names(tmp_path) == {
+        "latest",
+        "step-00000001.safetensors",
+        "step-00000002.safetensors",
+    }
+
+
+def test_going_back_to_an_earlier_step_keeps_what_it_saves(tmp_path):
+    """After resuming from a file of step 3, those of steps 9 and 10 are another branch."""
+    for step in (9, 10):
+        save_checkpoint(tmp_path, checkpoint(step))
+    assert save_checkpoint(tmp_path, checkpoint(4)).exists()
+    assert newest_checkpoint(tmp_path, []).step == 4
+    save_checkpoint(tmp_path, checkpoint(5))
+    assert newest_checkpoint(tmp_path, []).step == 5
+    assert names(tmp_path) == {
+        "latest",
+        "step-00000004.safetensors",
+        "step-00000005.safetensors",
+    }
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"../secret\n", b"step-00000009"])
+def test_a_pointer_that_is_lost_or_damaged_is_done_without(tmp_path, content):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, checkpoint(step))
+    (tmp_path / "latest").unlink()
+    if content is not None:
+        (tmp_path / "latest").write_bytes(content)
+    assert newest_checkpoint(tmp_path, []).step == 2
+
+
+def test_files_of_others_stay(tmp_path):
+    others = ["notes.txt", "step-1.safetensors", "step-00000001.safetensors.bak"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    for step in range(1, 5):
+        save_checkpoint(tmp_path, checkpoint(step))
+    assert set(others) < names(tmp_path)
+
+
+# damage
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return save_checkpoint(tmp_path, checkpoint())
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_truncated_file_is_refused(saved, tenth):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: len(content) * tenth // 10])
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(saved)
+    assert f"{saved}: not a whole safetensors file" in one_line(caught)
+
+
+def test_a_missing_last_byte_and_one_too_many_are_refused(saved):
+    content = saved.read_bytes()
+    for wrong in (content[:-1], content + b"\0"):
+        saved.write_bytes(wrong)
+        with pytest.raises(UsageError, match="not a whole safetensors file"):
+            load_checkpoint(saved)
+
+
+def test_one_flipped_bit_anywhere_is_refused(saved):
+    content = saved.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    # every byte of the length, the header's in turn with each bit, the data at some
+    places = [*range(8), *range(8, header, 3), *np.linspace(header, len(content) - 1, 60)]
+    for number, place in enumerate(map(int, places)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << number % 8
+        saved.write_bytes(changed)
+        with pytest.raises(UsageError) as caught:
+            load_checkpoint(saved)
+        assert str(saved) in one_line(caught)
+    saved.write_bytes(content)
+    assert load_checkpoint(saved).step == 3
+
+
+class _Trap:
+    def __reduce__(self):
+        return (Path.write_text, (Path(__file__).parent / "trap", "sprung"))
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_is_refused_and_never_loaded(tmp_path, protocol):
+    path = tmp_path / "step-00000001.safetensors"
+    path.write_bytes(pickle.dumps({"weight/x": _Trap()}, protocol))
+    with pytest.raises(UsageError, match="not a whole safetensors file"):
+        load_checkpoint(path)
+    assert not (Path(__file__).parent / "trap").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 8, b"\0" * 4096, b"<!DOCTYPE html>" * 99])
+def test_what_is_no_checkpoint_is_refused(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(path)
+    assert str(path) in one_line(caught)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="no such checkpoint"):
+        load_checkpoint(tmp_path / "none")
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(tmp_path)
+    one_line(caught)
+
+
+def test_safetensors_of_another_kind_are_refused(tmp_path):
+    path = tmp_path / "file"
+    for metadata in (None, {"format": "pt"}, {"format": "1"}, {"format": "3"}):
+        save_file({"weight/x": np.zeros(3)}, path, metadata)
+        with pytest.raises(UsageError, match="not a checkpoint of this project: format is"):
+            load_checkpoint(path)
+
+
+def rewritten(path, change):
+    """Change the tensors or the metadata of a checkpoint, with a hash that fits again."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = dict(file.metadata())
+    tensors = load_file(path)
+    change(tensors, metadata)
+    del metadata["sha256"]
+    metadata["sha256"] = module._hash(tensors, metadata)
+    save_file(tensors, path, metadata)
+
+
+def test_missing_and_extra_tensors_are_listed(saved):
+    def change(tensors, metadata):
+        tensors["weight/lstm_7/bias"] = tensors.pop("weight/lstm_1/bias")
+
+    rewritten(saved, change)
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(saved)
+    assert one_line(caught) == (
+        f"{saved}: tensors missing: ['weight/lstm_1/bias']; extra: ['weight/lstm_7/bias']"
+    )
+
+
+def test_another_shape_is_named(saved):
+    def change(tensors, metadata):
+        tensors["weight/lstm_1/bias"] = tensors["weight/lstm_1/bias"].reshape(4, 4)
+
+    rewritten(saved, change)
+    with pytest.raises(
+        UsageError, match=r"weight/lstm_1/bias is \(4, 4\); its spec says \(16,\)"
+    ):
+        load_checkpoint(saved)
+
+
+def test_swapped_tensors_and_another_step_do_not_fit_the_hash(saved):
+    tensors = load_file(saved)
+    with safe_open(saved, framework="numpy") as file:
+        metadata = dict(file.metadata())
+    names = "weight/lstm_0/bias", "weight/lstm_1/bias"
+    swapped = tensors | dict(zip(names, (tensors[name] for name in names[::-1]), strict=True))
+    for each, other in ((swapped, metadata), (tensors, metadata | {"step": "4"})):
+        save_file(each, saved, other)
+        with pytest.raises(UsageError, match="damaged: its content does not fit its sha256"):
+            load_checkpoint(saved)
+
+
+def test_a_spec_of_another_version_is_refused(saved):
+    def change(tensors, metadata):
+        spec = json.loads(metadata["spec"])
+        spec["model"]["peepholes"] = True
+        metadata["spec"] = json.dumps(spec)
+
+    rewritten(saved, change)
+    with pytest.raises(
+        UsageError, match=r"a stored spec does not fit this version: .*peepholes"
+    ):
+        load_checkpoint(saved)
+
+
+# falling back
+
+
+def test_a_damaged_newest_is_passed_over_loudly(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, checkpoint(step))
+    newest = tmp_path / "step-00000002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-20])
+    notes = []
+    assert newest_checkpoint(tmp_path, notes).step == 1
+    (note,) = notes
+    assert note.startswith(f"skipped a checkpoint: {newest}: not a whole safetensors file")
+
+
+def test_none_whole_is_an_error_and_none_at_all_is_none(tmp_path):
+    assert newest_checkpoint(tmp_path / "nowhere", []) is None
+    assert newest_checkpoint(tmp_path, []) is None
+    for step in (1, 2):
+        save_checkpoint(tmp_path, checkpoint(step)).write_bytes(b"")
+    with pytest.raises(UsageError, match="none of 2 checkpoints is whole; skipped"):
+        newest_checkpoint(tmp_path, [])
+
+
+# vocabularies
+
+WORDS = {"source.txt": b"<pad>\n<go>\n<eos>\n<unk>\nja\n", "target.txt": b"nein\n"}
+
+
+@pytest.fixture
+def with_vocabularies(tmp_path):
+    """Return a checkpoint read back, its vocabularies beside it, and their folder."""
+    for name, content in WORDS.items():
+        (tmp_path / name).write_bytes(content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in WORDS.items()}
+    path = save_checkpoint(tmp_path, checkpoint(vocabularies=hashes))
+    found = load_checkpoint(path)
+    assert found.vocabularies == hashes
+    return found, tmp_path
+
+
+def test_vocabularies_are_read_as_they_were(with_vocabularies):
+    assert read_vocabularies(*with_vocabularies) == WORDS
+
+
+def test_another_vocabulary_is_refused(with_vocabularies):
+    given, folder = with_vocabularies
+    (folder / "source.txt").write_bytes(WORDS["source.txt"].replace(b"ja", b"jo"))
+    with pytest.raises(UsageError) as caught:
+        read_vocabularies(given, folder)
+    said = one_line(caught)
+    assert said.startswith(f"{folder / 'source.txt'}: does not fit the checkpoint: 5 lines ")
+    assert given.vocabularies["source.txt"][:12] in said
+
+
+def test_a_missing_vocabulary_is_named(with_vocabularies):
+    given, folder = with_vocabularies
+    (folder / "target.txt").unlink()
+    with pytest.raises(UsageError) as caught:
+        read_vocabularies(given, folder)
+    said = f"{folder / 'target.txt'}: cannot be read: No such file or directory; allowed: "
+    assert one_line(caught).startswith(said)
+
+
+# another run
+
+
+def test_the_same_run_fits_and_may_be_longer():
+    check_fits(checkpoint(), SPEC, CORPUS, allow_change=False)
+    check_fits(checkpoint(), SPEC.replace(epochs=50), CORPUS, allow_change=False)
+
+
+def test_differences_are_listed_key_by_key():
+    other = SPEC.replace(hidden_size=8, keep=0.5, seed=9, learning_rate=0.5)
+    with pytest.raises(UsageError) as caught:
+        check_fits(checkpoint(), other, "b" * 64, allow_change=False)
+    assert one_line(caught) == (
+        "the checkpoint is of another run: hidden_size 4 there, 8 here, "
+        "keep 0.75 there, 0.5 here, learning_rate 0.01 there, 0.5 here, "
+        "seed 3 there, 9 here, corpus 'aaaaaaaaaaaa' there, 'bbbbbbbbbbbb' here"
+    )
+
+
+def test_every_field_but_the_epochs_is_compared():
+    values = {
+        "vocabulary_size": 9,
+        "embedding_size": 9,
+        "hidden_size": 9,
+        "num_layers": 1,
+        "keep": 0.9,
+        "initial_scale": 0.9,
+        "batching": "sentences",
+        "batch_size": 9,
+        "time": 9,
+        "optimizer": "sgd",
+        "learning_rate": 0.9,
+        "decay": 0.9,
+        "decay_after": 9,
+        "beta1": 0.8,
+        "beta2": 0.9,
+        "epsilon": 0.9,
+        "clip_norm": 0.9,
+        "seed": 9,
+        "dtype": "float32",
+    }
+    fields = {
+        field.name
+        for part in (SPEC.model, SPEC.text, SPEC.training)
+        for field in dataclasses.fields(part)
+    }
+    assert set(values) == fields - {"epochs"}
+    for name, value in values.items():
+        with pytest.raises(UsageError, match=f"run: {name} "):
+            check_fits(checkpoint(), SPEC.replace(**{name: value}), CORPUS, allow_change=False)
+
+
+def test_every_field_of_seq2seq_is_compared():
+    spec = small_pairs_spec()
+    given = checkpoint(state=None, snapshot={})
+    given = dataclasses.replace(given, spec=spec)
+    values = {
+        "source_vocabulary_size": 8,
+        "target_vocabulary_size": 8,
+        "cell": "gru",
+        "attention": "dot",
+        "input_feeding": True,
+        "bidirectional": True,
+        "source_segmenter": "spaces",
+        "target_segmenter": "spaces",
+        "hmm": False,
+        "share_vocabulary": True,
+        "source_limit": 9,
+        "target_limit": 9,
+        "split_by": "block",
+    }
+    own = {field.name for part in (spec.model, spec.text) for field in dataclasses.fields(part)}
+    assert set(values) == own - {field.name for field in dataclasses.fields(SPEC.model)}
+    for name, value in values.items():
+        other = spec.replace(**{name: value})
+        with pytest.raises(UsageError, match=f"run: {name} "):
+            check_fits(given, other, CORPUS, allow_change=False)
+        of_model = hasattr(spec.model, name)
+        if not of_model:
+            check_fits(given, other, CORPUS, allow_change=True)
+            continue
+        with pytest.raises(UsageError, match=f"run: {name} "):
+            check_fits(given, other, CORPUS, allow_change=True)
+
+
+@pytest.mark.parametrize("allow_change", [False, True])
+def test_another_network_never_fits(allow_change):
+    """Those fields that both networks have are told, as far as they differ."""
+    pairs = small_pairs_spec(keep=0.5)
+    there = checkpoint()
+    with pytest.raises(UsageError) as caught:
+        check_fits(there, pairs, CORPUS, allow_change=allow_change)
+    assert one_line(caught) == (
+        "the checkpoint is of another run: network 'language-model' there, 'seq2seq' here, "
+        "keep 0.75 there, 0.5 here"
+    )
+    there = dataclasses.replace(there, spec=small_pairs_spec(), snapshot={}, state=None)
+    with pytest.raises(UsageError) as caught:
+        check_fits(there, SPEC, CORPUS, allow_change=allow_change)
+    assert one_line(caught) == (
+        "the checkpoint is of another run: network 'seq2seq' there, 'language-model' here"
+    )
+
+
+def test_with_allow_change_only_shapes_and_precision_are_fixed():
+    other = SPEC.replace(seed=9, batch_size=2, learning_rate=0.5, decay=0.9)
+    check_fits(checkpoint(), other, "b" * 64, allow_change=True)
+    for name, value in (("hidden_size", 8), ("optimizer", "sgd"), ("dtype", "float32")):
+        with pytest.raises(UsageError, match=f"run: {name} "):
+            check_fits(checkpoint(), other.replace(**{name: value}), CORPUS, allow_change=True)
+
+
+# writing
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from test_training_checkpoint import checkpoint
+from parity.training.checkpoint import save_checkpoint
+from parity.base.errors import UsageError
+folder = Path(sys.argv[1])
+size = save_checkpoint(folder, checkpoint(1)).stat().st_size
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails: EFBIG
+resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+try:
+    save_checkpoint(folder, checkpoint(2))
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_one_before_and_no_temporary_file(tmp_path):
+    """The limit on a file's size stands for the end of the disk: the write fails halfway."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    path = tmp_path / "step-00000002.safetensors"
+    assert done.stdout.startswith(f"{path}: cannot be written: ")
+    assert done.stdout.count("\n") == 1
+    assert names(tmp_path) == {"latest", "step-00000001.safetensors"}
+    assert newest_checkpoint(tmp_path, []).step == 1
+
+
+SAVING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from test_training_checkpoint import checkpoint
+from parity.training.checkpoint import save_checkpoint
+folder, first = Path(sys.argv[1]), int(sys.argv[2])
+for step in range(first, first + 100_000):
+    save_checkpoint(folder, checkpoint(step))
+    print(step, flush=True)
+"""
+
+
+def test_a_kill_while_saving_leaves_a_whole_checkpoint(tmp_path):
+    written = 0
+    for delay in (0.0, 0.003, 0.011, 0.02):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(tmp_path), str(written + 1)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2):
+            written = int(process.stdout.readline())
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        written = max([written, *map(int, process.stdout.read().split())])
+        process.wait()
+        process.stdout.close()
+        found = newest_checkpoint(tmp_path, notes := [])
+        assert notes == []
+        # that which was told of as written, or one more whose telling was cut off
+        assert found.step in (written, written + 1)
+        np.testing.assert_array_equal(
+            found.snapshot["weight/softmax/bias"],
+            checkpoint(found.step).snapshot["weight/softmax/bias"],
+        )

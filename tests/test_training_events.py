@@ -1,0 +1,163 @@
+"""What a training shows and leaves: event files, summary, progress, perplexity."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import STREAM_BATCHES, flags
+
+# With this module there, TensorBoard's reader does without TensorFlow.
+_READER = """
+import json, sys, types
+sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0}).Reload()
+tags = events.Tags()["scalars"]
+print(json.dumps({tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}))
+"""
+STEPS = 2 * STREAM_BATCHES
+
+
+@pytest.fixture(scope="module")
+def runs(frameworks, text, cache, tmp_path_factory):
+    """Train two epochs on each side, the second half of it resumed; return what each left.
+
+    {framework: (events, summary, stderr of the second half)}
+    """
+    given = {"data": text, "cache": cache, "replicas": 3, "epochs": 2, "decay": 0.5}
+    given |= {"checkpoint_every": 3, "dtype": "float64"}
+    folders = {name: tmp_path_factory.mktemp("run") / name for name in frameworks}
+
+    def train(**values):
+        jobs = {
+            n: f.train(*flags(**given, **values, out=folders[n])) for n, f in frameworks.items()
+        }
+        ended = {name: job.wait() for name, job in jobs.items()}
+        assert [status for status, _, _ in ended.values()] == [0, 0], ended
+        return {name: said for name, (_, _, said) in ended.items()}
+
+    train(steps=8)
+    for folder in folders.values():  # as if the run had been killed after step 7
+        (folder / "checkpoints" / "step-00000008.safetensors").unlink()
+    said = train(resume=True)
+    readers = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", _READER, folder / "events"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for name, folder in folders.items()
+    }
+    return {
+        name: (
+            json.loads(readers[name].communicate()[0]),
+            json.loads((folder / "summary.json").read_text()),
+            said[name],
+        )
+        for name, folder in folders.items()
+    }
+
+
+def test_event_files_hold_every_curve_once(runs):
+    for events, summary, _ in runs.values():
+        replicas = [f"loss/replica_{replica}" for replica in range(3)]
+        every_step = {"loss/global", *replicas, "learning_rate", "tokens_per_second"}
+        assert set(events) == every_step | {"perplexity/valid", "perplexity/test"}
+        for name in every_step:
+            # steps 6 and 7 were trained twice, and are there once
+            assert [step for step, _ in events[name]] == list(range(STEPS)), name
+        assert [rate for _, rate in events["learning_rate"]] == pytest.approx(
+            [0.05] * 5 + [0.025] * 5
+        )
+        assert all(speed > 0 for _, speed in events["tokens_per_second"])
+        for step in range(STREAM_BATCHES - 1):  # where each row has as many tokens
+            losses = [events[name][step][1] for name in replicas]
+            mean = (3 * losses[0] + 2 * losses[1] + 2 * losses[2]) / 7
+            assert events["loss/global"][step][1] == pytest.approx(mean, rel=1e-5)
+        perplexities = dict(events["perplexity/valid"])
+        assert list(perplexities) == [5, 10]
+        assert summary["valid_perplexity"] == pytest.approx([perplexities[10]])
+
+
+def test_both_sides_show_the_same_curves(runs):
+    (paddle, of_paddle, _), (tensorflow, of_tensorflow, _) = runs.values()
+    for name in set(paddle) - {"tokens_per_second"}:
+        values = [[value for _, value in curves[name]] for curves in (paddle, tensorflow)]
+        assert values[0] == pytest.approx(values[1], rel=1e-6), name
+    assert of_paddle["test_perplexity"] == pytest.approx(
+        of_tensorflow["test_perplexity"], rel=1e-10
+    )
+
+
+def test_training_lowers_the_perplexity(runs):
+    for events, summary, _ in runs.values():
+        losses = [loss for _, loss in events["loss/global"]]
+        assert losses[-2] < losses[0]
+        (_, first), (_, second) = events["perplexity/valid"]
+        assert second < first < 20
+        assert 1 < summary["test_perplexity"] < 20
+
+
+def test_summaries_tell_what_ran(runs):
+    for name, (_, summary, _) in runs.items():
+        assert set(summary) == {
+            "framework",
+            "replicas",
+            "dtype",
+            "steps",
+            "valid_perplexity",
+            "test_perplexity",
+            "best_perplexity",
+            "tokens_per_second",
+            "seconds_per_step",
+            "waiting_share",
+            "padding",
+            "bleu",
+            "exact_answers",
+            "seconds_to_first_step",
+            "peak_memory",
+            "resident_memory",
+            "product_flops_per_second",
+            "versions",
+            "strategy",
+            "kernels",
+        }
+        assert summary["versions"][name]
+        (peak,) = summary["peak_memory"]
+        assert 1e8 < peak < 1e11
+        assert 0 < summary["seconds_to_first_step"] < 1000
+        # measured after the warm-up, which these few steps do not outlast
+        assert (summary["resident_memory"], summary["product_flops_per_second"]) == ({}, None)
+        assert (summary["bleu"], summary["exact_answers"]) == (None, None)  # it writes no text
+        assert (summary["framework"], summary["replicas"]) == (name, 3)
+        assert summary["strategy"] in {"parallel-executor", "towers"}
+        assert summary["kernels"] == "fast"
+        assert (summary["dtype"], summary["steps"]) == ("float64", 4)
+        assert summary["best_perplexity"] == {"valid": None, "test": None}
+
+
+def test_what_is_said_on_no_terminal_is_plain_lines(runs):
+    for name, (_, _, said) in runs.items():
+        lines = said.splitlines()
+        assert "\r" not in said
+        assert "\x1b" not in said
+        assert lines[0] == f"resumed at step 6, from a checkpoint that {name} wrote"
+        assert lines[1].startswith("epoch 2: validation perplexity ")
+        assert lines[2].startswith("test perplexity ")
+        assert len(lines) == 3, "nothing but the project's own lines"
+
+
+def test_the_embedded_corpus_is_learned_towards_its_entropy(framework, cache, tmp_path):
+    """A hidden size of 16 and one epoch do not get far, but below a unigram's perplexity."""
+    given = ["--cache", cache, "--out", tmp_path, "--epochs=1", "--learning-rate=0.03"]
+    given += ["--hidden-size=16", "--embedding-size=8", "--steps=60", "--replicas=2"]
+    status, _, said = framework.train(*given).wait()
+    assert status == 0, said
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    speed = summary["tokens_per_second"]
+    assert 0 < speed["low"] <= speed["median"] <= speed["high"]
+    assert 0 <= summary["waiting_share"] < 1
+    assert summary["seconds_per_step"] > 0
+    best = summary["best_perplexity"]["valid"]
+    assert 1 < best < 100

@@ -1,0 +1,612 @@
+"""The training loop, with a strategy in NumPy: resuming, stopping, failing, what is left."""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oracle_side import OracleStrategy, small_spec, text, text_batch
+from tensorboardX.proto.event_pb2 import Event
+
+from data import load
+from parity.base.errors import Interrupted, NumericFailure, UsageError
+from parity.cli.options import TrainOptions
+from parity.compare.ladder import climb
+from parity.spec.batch_io import StepInputs, StepResult, check_finite
+from parity.spec.spec import learning_rate
+from parity.trace.reader import Trace
+from parity.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.training.evaluate import perplexity
+from parity.training.loop import check_rows, run_training
+from parity.training.meter import WARM_UP, Meter
+from parity.training.run_folder import RUN_FILES, find_checkpoint, prepare_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+SPEC = small_spec()
+PER_EPOCH = 4
+
+
+class Recording(OracleStrategy):
+    """Keeps the losses and rates of its steps, and may do something before one."""
+
+    def __init__(self, spec, build, before=None):
+        super().__init__(spec, build)
+        self.losses, self.rates, self.before, self.done = [], [], before, 0
+
+    def step(self, inputs, state, learning_rate, record=False):
+        if self.before:
+            self.before(self, self.done)
+        result = super().step(inputs, state, learning_rate, record)
+        self.losses.append(result.losses)
+        self.rates.append(learning_rate)
+        self.done += 1
+        return result
+
+
+def train(out, spec=SPEC, per_epoch=PER_EPOCH, before=None, **options):
+    """Run a training; return its strategy and its summary."""
+    options = TrainOptions(out=out, **{"replicas": 2} | options)
+    made = []
+
+    def make_strategy(spec, build):
+        made.append(Recording(spec, build, before))
+        return made[0]
+
+    summary = run_training(make_strategy, text(spec, per_epoch), spec, options, dict)
+    return made[0], summary
+
+
+def one_line(caught, status=2) -> str:
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_status == status
+    return message
+
+
+def steps_saved(out) -> list[int]:
+    return sorted(load_checkpoint(p).step for p in (out / "checkpoints").glob("step-*"))
+
+
+def same_checkpoint(first, second) -> None:
+    """See that two files hold the same; the order of their metadata is safetensors' own."""
+    a, b = load_checkpoint(first), load_checkpoint(second)
+    assert (a.spec, a.step, a.corpus, a.framework) == (b.spec, b.step, b.corpus, b.framework)
+    for name in a.snapshot:
+        np.testing.assert_array_equal(a.snapshot[name], b.snapshot[name])
+    assert a.vocabularies == b.vocabularies
+    assert list(a.state) == list(b.state) == ["c", "h"]
+    for name in a.state:
+        np.testing.assert_array_equal(a.state[name], b.state[name])
+
+
+def scalars(out) -> dict[str, dict[int, float]]:
+    """Return what event files hold, tag -> step -> value, without TensorBoard's own reader.
+
+    A record is its length (8 bytes) and a checksum (4), its content, and a checksum (4).
+    """
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted((out / "events").glob("events.out.tfevents.*")):
+        content, start = path.read_bytes(), 0
+        while start < len(content):
+            length = int.from_bytes(content[start : start + 8], "little")
+            event = Event.FromString(content[start + 12 : start + 12 + length])
+            for value in event.summary.value:
+                found.setdefault(value.tag, {})[event.step] = value.simple_value
+            start += 16 + length
+    return found
+
+
+# what a run does
+
+
+def test_a_run_trains_validates_tests_and_learns(tmp_path, capsys):
+    spec = SPEC.replace(learning_rate=0.05, clip_norm=5.0, epochs=3)
+    strategy, summary = train(tmp_path, spec, per_epoch=20)
+    assert strategy.done == summary.steps == 60
+    assert len(summary.valid_perplexity) == 3
+    assert summary.valid_perplexity[-1] < summary.valid_perplexity[0] < 7
+    assert summary.test_perplexity == perplexity_of(strategy, "test")
+    assert strategy.rates == [learning_rate(spec.training, step // 20) for step in range(60)]
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00000060.safetensors\n"
+    said = capsys.readouterr().err
+    assert "epoch 3: validation perplexity" in said
+    assert "lowest possible 1.500" in said
+    stored = json.loads((tmp_path / "summary.json").read_text())
+    assert stored == dataclasses.asdict(summary)
+    assert stored["best_perplexity"] == {"valid": 1.5, "test": None}
+    assert (stored["framework"], stored["replicas"], stored["dtype"]) == ("numpy", 2, "float64")
+    assert json.loads((tmp_path / "run.json").read_text())["spec"] == spec.to_json()
+
+
+def perplexity_of(strategy, split):
+    """Return exp of the mean loss over a split's real tokens, the state carried."""
+    batches = getattr(text(strategy.spec), split)
+    total = tokens = 0
+    state = None
+    for step in range(batches.batches_per_epoch):
+        batch = batches.batch(step)
+        names = "tokens", "targets", "lengths"
+        inputs = StepInputs({name: getattr(batch, name) for name in names}, batch.carry)
+        if state is None or not batch.carry:
+            state = dict.fromkeys("hc", np.zeros((len(batch.tokens), 2, 4)))
+        result = strategy.evaluate(inputs, state)
+        state, count = result.state, batch.lengths.sum()
+        total, tokens = total + result.loss * count, tokens + count
+    return math.exp(total / tokens)
+
+
+def test_two_runs_are_the_same_to_the_bit(tmp_path):
+    first, _ = train(tmp_path / "a")
+    second, _ = train(tmp_path / "b")
+    np.testing.assert_array_equal(first.losses, second.losses)
+    same_checkpoint(
+        *(tmp_path / each / "checkpoints/step-00000008.safetensors" for each in "ab")
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 5])
+def test_replicas_share_the_loss(tmp_path, replicas):
+    one, _ = train(tmp_path / "one", replicas=1)
+    many, _ = train(tmp_path / "many", replicas=replicas)
+    assert np.shape(many.losses) == (8, replicas)
+    np.testing.assert_allclose(np.sum(many.losses, axis=1), np.ravel(one.losses), rtol=1e-14)
+
+
+def test_events_hold_the_loss_of_every_replica(tmp_path):
+    strategy, summary = train(tmp_path, SPEC.replace(batching="sentences"))
+    events = scalars(tmp_path)
+    assert set(events) == {
+        "loss/global",
+        "loss/replica_0",
+        "loss/replica_1",
+        "tokens_per_second",
+        "learning_rate",
+        "perplexity/valid",
+        "perplexity/test",
+    }
+    assert events["learning_rate"] == pytest.approx(dict(enumerate(strategy.rates)))
+    recorded = list(events["loss/global"].values())
+    np.testing.assert_allclose(recorded, np.sum(strategy.losses, axis=1), rtol=1e-6)
+    for replica, rows in ((0, slice(0, 3)), (1, slice(3, 5))):
+        for step, value in events[f"loss/replica_{replica}"].items():
+            lengths = text_batch(SPEC.replace(batching="sentences"), step).lengths
+            share = strategy.losses[step][replica] * lengths.sum() / lengths[rows].sum()
+            np.testing.assert_allclose(value, share, rtol=1e-6)
+    assert list(events["perplexity/valid"]) == [4, 8]
+    valid = list(events["perplexity/valid"].values())
+    np.testing.assert_allclose(valid, summary.valid_perplexity, rtol=1e-6)
+
+
+def test_steps_end_a_run_early_and_without_a_test(tmp_path):
+    strategy, summary = train(tmp_path, steps=3)
+    assert strategy.done == 3
+    assert summary.test_perplexity is None
+    assert summary.valid_perplexity == []
+    assert steps_saved(tmp_path) == [3]
+
+
+# resuming
+
+
+@pytest.mark.parametrize("batching", ["stream", "sentences"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("stop", [1, 3, 4, 6])
+def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, batching, dtype, stop):
+    spec = SPEC.replace(batching=batching, dtype=dtype)
+    whole, summary = train(tmp_path / "whole", spec)
+    train(tmp_path / "cut", spec, steps=stop)
+    rest, resumed = train(tmp_path / "cut", spec, resume="")
+    assert rest.done == 8 - stop
+    np.testing.assert_array_equal(rest.losses, whole.losses[stop:])
+    np.testing.assert_array_equal(rest.rates, whole.rates[stop:])
+    for name, array in whole.snapshot().items():
+        np.testing.assert_array_equal(rest.snapshot()[name], array)
+    assert resumed.test_perplexity == summary.test_perplexity
+    same_checkpoint(
+        *(
+            tmp_path / each / "checkpoints/step-00000008.safetensors"
+            for each in ("whole", "cut")
+        )
+    )
+
+
+def test_a_run_resumes_with_other_replicas(tmp_path):
+    whole, _ = train(tmp_path / "whole", replicas=1)
+    train(tmp_path / "cut", steps=5, replicas=2)
+    rest, _ = train(tmp_path / "cut", resume="", replicas=5)
+    np.testing.assert_allclose(
+        np.sum(rest.losses, axis=1), np.ravel(whole.losses)[5:], rtol=1e-13
+    )
+
+
+def test_a_finished_run_resumes_to_nothing_or_to_more_epochs(tmp_path):
+    whole, _ = train(tmp_path / "whole", SPEC.replace(epochs=3))
+    _, first = train(tmp_path / "cut")
+    nothing, again = train(tmp_path / "cut", resume="")
+    assert nothing.done == 0
+    assert again.test_perplexity == first.test_perplexity
+    more, _ = train(tmp_path / "cut", SPEC.replace(epochs=3), resume="")
+    np.testing.assert_array_equal(more.losses, whole.losses[8:])
+
+
+def test_resuming_after_damage_falls_back_loudly_and_ends_the_same(tmp_path, capsys):
+    whole, _ = train(tmp_path / "whole")
+    train(tmp_path / "cut", steps=6, checkpoint_every=1)
+    newest = tmp_path / "cut/checkpoints/step-00000006.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-5] ^= 4
+    newest.write_bytes(content)
+    capsys.readouterr()
+    rest, _ = train(tmp_path / "cut", resume="")
+    said = capsys.readouterr().err
+    assert f"skipped a checkpoint: {newest}: damaged" in said
+    assert "resumed at step 5" in said
+    np.testing.assert_array_equal(rest.losses, whole.losses[5:])
+
+
+def test_resuming_where_there_is_nothing_says_so(tmp_path, capfd):
+    _, summary = train(tmp_path, resume="", steps=2)
+    assert summary.steps == 2
+    assert "has no checkpoint to resume; starting at step 0" in capfd.readouterr().err
+
+
+def test_steps_that_lie_behind_the_checkpoint_are_refused(tmp_path):
+    train(tmp_path, steps=4)
+    with pytest.raises(UsageError, match=r"--steps is 3, but the checkpoint is at step 4"):
+        train(tmp_path, resume="", steps=3)
+
+
+@pytest.mark.parametrize("named", ["", "checkpoints", "checkpoints/step-00000003.safetensors"])
+def test_a_run_resumes_from_what_is_named(tmp_path, named):
+    train(tmp_path / "first", steps=3)
+    rest, _ = train(tmp_path / "second", resume=str(tmp_path / "first" / named))
+    assert rest.done == 5
+    assert steps_saved(tmp_path / "first") == [3]
+
+
+def test_going_back_in_the_same_folder_goes_on_from_there(tmp_path):
+    train(tmp_path, steps=3)
+    kept = tmp_path / "kept.safetensors"
+    kept.write_bytes((tmp_path / "checkpoints/step-00000003.safetensors").read_bytes())
+    train(tmp_path, resume="")
+    assert steps_saved(tmp_path) == [4, 8]
+    train(tmp_path, resume=str(kept), steps=6, checkpoint_every=1)
+    assert steps_saved(tmp_path) == [5, 6]
+    rest, _ = train(tmp_path, resume="")
+    assert rest.done == 2
+
+
+def test_resuming_where_there_is_nothing(tmp_path):
+    options = TrainOptions(out=tmp_path)
+    assert find_checkpoint(options, []) is None
+    assert find_checkpoint(dataclasses.replace(options, resume=""), []) is None
+    for named, said in (
+        (tmp_path, "where there is no checkpoint"),
+        (tmp_path / "none.safetensors", "no such checkpoint"),
+    ):
+        with pytest.raises(UsageError, match=said) as caught:
+            find_checkpoint(dataclasses.replace(options, resume=str(named)), [])
+        one_line(caught)
+
+
+def test_another_spec_or_text_is_refused_before_anything_is_written(tmp_path):
+    train(tmp_path, steps=3)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match="another run: hidden_size 4 there, 6 here"):
+        train(tmp_path, SPEC.replace(hidden_size=6), resume="")
+    with pytest.raises(UsageError, match="another run: seed 3 there, 4 here"):
+        train(tmp_path, SPEC.replace(seed=4), resume="")
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    rest, _ = train(tmp_path, SPEC.replace(seed=4), resume="", allow_change=True)
+    assert rest.done == 5
+
+
+# the run's folder
+
+
+def test_a_folder_with_a_run_is_refused(tmp_path):
+    train(tmp_path, steps=3)
+    with pytest.raises(UsageError) as caught:
+        train(tmp_path)
+    assert one_line(caught).startswith(f"{tmp_path}: already has a run; allowed: --resume")
+    assert steps_saved(tmp_path) == [3]
+
+
+def test_overwriting_removes_the_old_run_and_nothing_else(tmp_path):
+    train(tmp_path, SPEC.replace(seed=9))
+    others = "notes.txt", "checkpoints/best.pt", "checkpoints/words.txt", "events/mine"
+    mine = [tmp_path / name for name in others]
+    old = tmp_path / "checkpoints" / "source.vocabulary.txt"  # pairs were trained on before
+    old.write_text("<pad>\n")
+    for path in mine:
+        path.write_text("mine")
+    train(tmp_path, steps=3, overwrite=True)
+    assert steps_saved(tmp_path) == [3]
+    assert [path.read_text() for path in mine] == ["mine"] * 4
+    assert not old.exists()
+    assert list(scalars(tmp_path)["loss/global"]) == [0, 1, 2]
+    assert json.loads((tmp_path / "run.json").read_text())["spec"] == SPEC.to_json()
+    assert json.loads((tmp_path / "summary.json").read_text())["steps"] == 3
+
+
+def test_overwriting_knows_the_names_of_all_vocabularies():
+    names = "vocabulary.txt", load._SOURCE, load._TARGET, load._DICTIONARY
+    assert {f"checkpoints/{name}" for name in names} < set(RUN_FILES)
+
+
+def test_overwriting_a_folder_of_others_removes_nothing(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-00000001.safetensors").write_text("of another tool")
+    prepare_folder(TrainOptions(out=tmp_path, overwrite=True), SPEC)
+    assert (tmp_path / "checkpoints" / "step-00000001.safetensors").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_is_named_before_building(tmp_path, place):
+    (tmp_path / "file").touch()
+
+    def never(spec):
+        raise AssertionError("the training was built")
+
+    options = TrainOptions(out=tmp_path / place)
+    with pytest.raises(UsageError, match="cannot be written") as caught:
+        run_training(never, text(SPEC), SPEC, options, dict)
+    assert str(tmp_path / place) in one_line(caught)
+
+
+def test_too_few_rows_are_refused_before_anything_is_written(tmp_path):
+    short = text(SPEC, smallest=3)
+    check_rows(short, 3)
+    with pytest.raises(UsageError, match=r"train: a batch of 3 rows.*4 replicas"):
+        check_rows(short, 4)
+    options = TrainOptions(out=tmp_path / "run", replicas=4)
+    with pytest.raises(UsageError):
+        run_training(OracleStrategy, short, SPEC, options, dict)
+    assert not (tmp_path / "run").exists()
+
+
+# numbers that are not finite
+
+
+def test_a_nan_stops_training_and_the_last_checkpoint_stays(tmp_path):
+    def spoil(strategy, step):
+        if step == 5:
+            strategy.held["weight/lstm_1/bias"] = np.full(16, np.nan)
+
+    with pytest.raises(NumericFailure) as caught:
+        train(tmp_path, before=spoil, checkpoint_every=1)
+    assert "step 5, replica 0: state c of layer 1 is not finite" in one_line(caught, 3)
+    assert newest_checkpoint(tmp_path / "checkpoints", []).step == 5
+    whole, _ = train(tmp_path / "whole")
+    rest, _ = train(tmp_path, resume="")
+    np.testing.assert_array_equal(rest.losses, whole.losses[5:])
+
+
+def test_weights_that_overflow_are_not_saved(tmp_path):
+    """Loss and gradient of the step are finite; the weights after it are not."""
+
+    def overflow(strategy, step):
+        if step == 3:
+            strategy.spec = strategy.spec.replace(epsilon=1e-300, clip_norm=1e300)
+            strategy.held["optimizer/softmax/bias/m"] = np.full(7, 1e308)
+
+    with np.errstate(over="ignore", invalid="ignore"), pytest.raises(NumericFailure) as caught:
+        train(tmp_path, SPEC.replace(learning_rate=100.0), before=overflow, checkpoint_every=1)
+    assert "step 4, all replicas: weight/softmax/bias is not finite" in one_line(caught, 3)
+    assert newest_checkpoint(tmp_path / "checkpoints", []).step == 3
+
+
+def test_replicas_that_drift_are_not_saved(tmp_path):
+    def drift(strategy, step):
+        if step == 6:
+            strategy.drift = 1e-9
+
+    with pytest.raises(NumericFailure) as caught:
+        train(tmp_path, before=drift)
+    said = one_line(caught, 3)
+    assert said.startswith("step 8: replica 1 has drifted from replica 0 in weight/embed/table")
+    assert steps_saved(tmp_path) == [4]
+
+
+def result(**values):
+    fine = {
+        "losses": np.array([0.5, 0.7]),
+        "state": {"h": np.zeros((5, 2, 3)), "c": np.zeros((5, 2, 3))},
+        "gradient_norm": 1.0,
+        "tensors": {},
+    }
+    return StepResult(**fine | values)
+
+
+def at(row, layer, value=np.nan):
+    array = np.zeros((5, 2, 3))
+    array[row, layer, 1] = value
+    return array
+
+
+NAN_LOSS = {"losses": np.array([0.5, np.nan])}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (NAN_LOSS, "step 7, replica 1: loss is nan"),
+        ({"losses": np.array([np.inf, 0.1])}, "step 7, replica 0: loss is inf"),
+        ({"losses": np.array([np.inf, -np.inf])}, "step 7, replica 0: loss is inf"),
+        (
+            {"gradient_norm": np.inf},
+            "step 7, all replicas: norm of the summed gradient is inf",
+        ),
+        (
+            NAN_LOSS | {"state": {"h": at(3, 1), "c": at(3, 1)}},
+            "step 7, replica 1: state c of layer 1 is not finite; the loss is nan",
+        ),
+        (
+            NAN_LOSS | {"state": {"h": at(2, 0), "c": at(4, 1)}},
+            "step 7, replica 0: state h of layer 0 is not finite; the loss is nan",
+        ),
+        (  # that of a cell without c
+            NAN_LOSS | {"state": {"h": at(4, 1)}},
+            "step 7, replica 1: state h of layer 1 is not finite; the loss is nan",
+        ),
+        (NAN_LOSS | {"state": {}}, "step 7, replica 1: loss is nan"),
+    ],
+)
+def test_the_first_number_that_is_not_finite_is_named(values, said):
+    with pytest.raises(NumericFailure) as caught:
+        check_finite(result(**values), 7, [3, 2])
+    assert one_line(caught, 3) == said
+
+
+def test_finite_numbers_pass():
+    check_finite(result(), 7, [3, 2])
+    check_finite(result(state={}), 7, [3, 2])
+
+
+def test_perplexity_overflows_to_infinity():
+    assert perplexity(math.log(8)) == pytest.approx(8)
+    assert perplexity(1e4) == math.inf
+
+
+# signals
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_after_the_step_with_a_checkpoint(tmp_path, number, status):
+    def interrupt(strategy, step):
+        if step == 2:
+            os.kill(os.getpid(), number)
+
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted) as caught:
+        train(tmp_path, before=interrupt)
+    assert one_line(caught, status) == (
+        "stopped at step 3; a checkpoint is written, --resume continues from it"
+    )
+    assert steps_saved(tmp_path) == [3]
+    assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    whole, _ = train(tmp_path / "whole")
+    rest, _ = train(tmp_path, resume="")
+    np.testing.assert_array_equal(rest.losses, whole.losses[3:])
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, "tests")
+from test_training_loop import train
+def slow(strategy, step):
+    print(step, flush=True)
+    time.sleep(30)
+train(Path(sys.argv[1]), before=slow)
+"""
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"0\n"
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == -signal.SIGTERM
+    process.stdout.close()
+
+
+# traces
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("batching", ["stream", "sentences"])
+def test_what_training_records_climbs_the_ladder(tmp_path, dtype, batching):
+    spec = SPEC.replace(dtype=dtype, batching=batching)
+    traces = []
+    for replicas in (1, 3):
+        folder = tmp_path / f"trace-{replicas}"
+        train(tmp_path / "run", spec, trace=folder, replicas=replicas, steps=6)
+        traces.append(Trace(folder))
+    assert traces[0].header["spec"] == spec.to_json()
+    assert (traces[0].header["first_step"], traces[0].header["steps"]) == (0, 6)
+    verdict = climb(traces)
+    assert verdict.matches
+    assert verdict.steps == 6
+
+
+def test_a_traced_run_leaves_a_trace_and_nothing_else(tmp_path):
+    traced, summary = train(tmp_path / "run", trace=tmp_path / "trace")
+    assert not (tmp_path / "run").exists()
+    assert summary.valid_perplexity == []
+    plain, _ = train(tmp_path / "plain")
+    np.testing.assert_array_equal(traced.losses, plain.losses)
+
+
+def test_a_nan_is_in_the_trace_before_training_stops(tmp_path):
+    def spoil(strategy, step):
+        if step == 1:
+            strategy.held["weight/lstm_1/bias"] = np.full(16, np.nan)
+
+    with pytest.raises(NumericFailure):
+        train(tmp_path, before=spoil, trace=tmp_path / "trace")
+    trace = Trace(tmp_path / "trace")
+    assert len(trace.index()) == 2
+    assert np.isnan(trace.read(1)["loss/global"])
+
+
+# throughput
+
+
+def test_the_meter_leaves_the_first_steps_out_and_counts_waiting():
+    """As long as this test has seen the steps take, however busy the machine is."""
+    meter, waited, took = Meter(), 0.0, []
+    for step in range(WARM_UP + 4):
+        before, slow = time.perf_counter(), step < WARM_UP
+        waited += 0.01
+        meter.start(waited)
+        began = time.perf_counter()
+        time.sleep(0.1 if slow else 0.02)
+        least = time.perf_counter() - began
+        meter.stop(100, waited)
+        if not slow:
+            # a step is preceded by a wait of 0.01 s, and both are training time
+            took.append((0.01 + least, 0.01 + time.perf_counter() - before))
+    found = meter.report()
+    least, most = (np.array(each) for each in zip(*took, strict=True))
+    speed = found["tokens_per_second"]
+    assert speed["low"] <= speed["median"] <= speed["high"]
+    if most.sum() < 0.5:  # one reading
+        assert 400 / most.sum() <= speed["median"] <= 400 / least.sum()
+    assert np.median(least) <= found["seconds_per_step"] <= np.median(most)
+    assert 0.04 / most.sum() <= found["waiting_share"] <= 0.04 / least.sum()
+
+
+def test_the_meter_says_nothing_of_a_run_within_the_warm_up():
+    meter = Meter()
+    assert meter.recent == 0.0
+    for _ in range(WARM_UP):
+        meter.start(0.0)
+        meter.stop(100, 0.0)
+    assert set(meter.report()) == {"seconds_to_first_step"}
+
+
+def test_the_data_is_prefetched_in_another_thread(tmp_path):
+    threads = set()
+    spec = SPEC
+    parts = text(spec)
+    batch = parts.train.batch
+    parts.train.batch = lambda step: (
+        threads.add(threading.current_thread().name),
+        batch(step),
+    )[1]
+    options = TrainOptions(out=tmp_path)
+    run_training(OracleStrategy, parts, spec, options, dict)
+    assert threads == {"prefetch"}

@@ -1,0 +1,177 @@
+"""The table of losses: written, continued, refused; and its picture."""
+
+import numpy as np
+import pytest
+from conftest import assert_one_line
+from test_training_loop import train
+
+from parity.base.errors import NumericFailure, UsageError
+from parity.cli.command_line import main
+from parity.commands.commands import parity
+from parity.report.loss_curves import losses_figure
+from parity.report.pictures import save_figure
+from parity.training.losses import Losses, read_losses
+
+HEAD = "step,loss,tokens\n"
+
+
+def steps_of(out):
+    return [row[0] for row in read_losses(out / "losses.csv")]
+
+
+def test_every_step_is_written_with_its_loss_and_tokens(tmp_path):
+    strategy, _ = train(tmp_path)
+    rows = read_losses(tmp_path / "losses.csv")
+    assert [step for step, _, _ in rows] == list(range(8))
+    assert [loss for _, loss, _ in rows] == [float(each.sum()) for each in strategy.losses]
+    assert [tokens for _, _, tokens in rows] == [20] * 8
+    assert (tmp_path / "losses.csv").read_text().startswith(HEAD)
+
+
+def test_the_table_goes_with_the_checkpoints(tmp_path):
+    """Written with each; steps after the last one are done again, and not there twice."""
+
+    def fail(strategy, step):
+        if step == 7:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path, before=fail, checkpoint_every=3)
+    assert steps_of(tmp_path) == list(range(6))
+    newest = sorted((tmp_path / "checkpoints").glob("step-*"))[-1]
+    assert newest.name == "step-00000006.safetensors"
+    newest.unlink()  # as if its disk had failed: the table is then ahead
+    train(tmp_path, resume="")
+    assert steps_of(tmp_path) == list(range(8))
+    train(tmp_path / "whole")
+    assert read_losses(tmp_path / "losses.csv") == read_losses(
+        tmp_path / "whole" / "losses.csv"
+    )
+
+
+def test_killed_between_table_and_checkpoint_no_step_is_lost(tmp_path, monkeypatch):
+    def killed(*arguments):
+        raise ZeroDivisionError
+
+    train(tmp_path, steps=4)
+    with monkeypatch.context() as patch:
+        patch.setattr("parity.training.loop.save_checkpoint", killed)
+        with pytest.raises(ZeroDivisionError):
+            train(tmp_path, resume="")
+    train(tmp_path, resume="")
+    assert steps_of(tmp_path) == list(range(8))
+
+
+def test_a_failed_step_is_not_in_the_table(tmp_path):
+    def spoil(strategy, step):
+        if step == 5:
+            strategy.held = {name: array * np.nan for name, array in strategy.held.items()}
+
+    with pytest.raises(NumericFailure):
+        train(tmp_path, before=spoil)
+    assert steps_of(tmp_path) == list(range(4))
+
+
+DAMAGED = {
+    "": "1: ''; allowed: step,loss,tokens",
+    "step;loss;tokens\n": "1: 'step;loss;tokens'; allowed: step,loss,tokens",
+    f"{HEAD}0,1.5,20\n1,1.25\n": "3: '1,1.25'; allowed: step, loss and tokens",
+    f"{HEAD}0,1.5,20\n\n": "3: ''; allowed: step, loss and tokens",
+    f"{HEAD}0,1.5,20\n1,one,20\n": "3: '1,one,20'; allowed: step, loss and tokens",
+    f"{HEAD}0,1.5,20\n0,1.5,20\n": "3: step 0 after step 0; allowed: ascending",
+    f"{HEAD}0,1.5,20\n1,1.25,2": "3: the line is cut off: it has no end",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_table_is_refused_by_its_line(tmp_path, content):
+    train(tmp_path, steps=4)
+    path = tmp_path / "losses.csv"
+    path.write_text(content)
+    with pytest.raises(UsageError) as caught:
+        train(tmp_path, resume="")
+    assert str(caught.value) == f"{path}:{DAMAGED[content]}"
+    assert path.read_text() == content, "and it stays as it was"
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "losses.csv"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not a table of losses: this is not text"):
+        read_losses(path)
+
+
+# the picture
+
+ROWS = [(step, 3.0 / (step + 1), 20) for step in range(9)]
+OTHER = [(step, loss + 1e-7 * step, 20) for step, loss, _ in ROWS[2:]]
+
+
+def test_runs_are_drawn_over_each_other_and_apart(tmp_path):
+    figure = losses_figure(["_paddle", "$\\frac$"], [ROWS, OTHER])
+    above, below = figure.axes
+    drawn = [line.get_xydata().tolist() for line in above.get_lines()]
+    assert drawn == [[[step, loss] for step, loss, _ in rows] for rows in (ROWS, OTHER)]
+    assert [text.get_text() for text in above.get_legend().get_texts()] == [
+        "_paddle",
+        "$\\frac$",
+    ]
+    (line,) = below.get_lines()
+    steps, apart = line.get_xydata().T
+    assert list(steps) == list(range(2, 9)), "the steps that both have"
+    np.testing.assert_allclose(apart, 1e-7 * steps, atol=1e-14)
+    save_figure(figure, tmp_path / "a.png")  # names are no formulas: this one would be an error
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]])
+def test_one_run_or_several_can_be_drawn(names):
+    figure = losses_figure(names, [ROWS] * len(names))
+    assert len(figure.axes) == min(len(names), 2)
+    assert len(figure.axes[0].get_lines()) == len(names)
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    for name, rows in (("a", ROWS), ("b", OTHER)):
+        (tmp_path / name).mkdir()
+        table = Losses(tmp_path / name / "losses.csv")
+        for row in rows:
+            table.add(*row)
+        table.save()
+    return tmp_path
+
+
+@pytest.mark.parametrize("runs", [["a"], ["a", "b"], ["a", "a"]])
+def test_the_command_writes_the_picture(two_runs, capsys, runs):
+    out = two_runs / "new" / "losses.png"
+    status = main(parity, ["losses", *(str(two_runs / run) for run in runs), f"--out={out}"])
+    assert status == 0
+    assert capsys.readouterr().out == f"picture: {out}\n"
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("runs", "out", "said"),
+    [
+        (
+            ["a"],
+            "new/l.txt",
+            "{0}/new/l.txt: not the name of a picture; allowed endings: pdf, png, svg",
+        ),
+        (["a", "no"], "l.png", "{0}/no/losses.csv: cannot be read: No such file or directory"),
+        (["empty"], "l.png", "{0}/empty/losses.csv: holds no step"),
+        (["a"], "a/losses.csv/l.png", "{0}/a/losses.csv: cannot be written: "),
+    ],
+)
+def test_bad_use_of_the_command_is_one_line(two_runs, capsys, runs, out, said):
+    (two_runs / "empty").mkdir()
+    Losses(two_runs / "empty" / "losses.csv").save()
+    before = sorted(two_runs.rglob("*"))
+    words = [*(str(two_runs / run) for run in runs), f"--out={two_runs / out}"]
+    line = assert_one_line(main(parity, ["losses", *words]), capsys.readouterr().err)
+    assert line.startswith(f"error: {said.format(two_runs)}")
+    assert sorted(two_runs.rglob("*")) == before
+
+
+def test_no_run_is_bad_use(capsys):
+    assert_one_line(main(parity, ["losses"]), capsys.readouterr().err)

@@ -1,4 +1,4 @@
-"""Decoding with a trained network: the graphs that parity/decoding searches with."""
+"""Decoding with a trained network: the graphs on which parity/decoding searches."""
 
 import paddle
 
@@ -10,23 +10,23 @@ from parity.spec.parameters import parameters
 
 
 class Decoder:
-    """Reads sources and gives the log probabilities of what may come next, row by row.
+    """Reads source sentences, and computes the log probabilities of each row's next token.
 
     Attributes:
-      spec: Spec of a seq2seq network.
+      spec: the Spec of a seq2seq network.
     """
 
     def __init__(self, spec, build):
         """Build the graphs, with weights of zero.
 
         Args:
-          spec: Spec.
-          build: Build; of it, device, threads and kernels count here.
+          spec: the Spec of a seq2seq network.
+          build: a Build, of which only device, threads and kernels are used.
 
         Raises:
-          UsageError: if a device is wanted that is not there.
+          UsageError: if this machine lacks the device.
         """
-        # differs: the environment has set the threads before the framework was loaded
+        # differs: the environment set the number of threads before the framework was loaded
         self.spec = spec
         (self._place,) = replica_devices(build.device, 1)
         self._scope = paddle.static.Scope()
@@ -49,11 +49,11 @@ class Decoder:
             self._start = decoding_start(model, source, source_lengths, dtype)
         with paddle.static.program_guard(self._programs[1], startup):
             tokens = data("tokens", [-1], "int64")
-            before = {
+            state = {
                 name: data(name, variable.shape, variable.dtype)
                 for name, variable in self._start.items()
             }
-            self._log_probs, self._after = decoding_step(model, tokens, before)
+            self._log_probs, self._next_state = decoding_step(model, tokens, state)
         self._executor.run(startup)
         self._variables = {f"weight/{each.name}": [each.name] for each in parameters(self.spec)}
 
@@ -61,38 +61,39 @@ class Decoder:
         """Set the weights.
 
         Args:
-          snapshot: name -> array in canonical layout; optimiser state in it is not read.
+          snapshot: name -> array in canonical layout; its optimiser state is ignored.
         """
         weights = {name: snapshot[name] for name in self._variables}
         load_snapshot([self._scope], [self._place], self._variables, weights)
 
     def start(self, source, source_lengths):
-        """Read sources.
+        """Encode source sentences.
 
         Args:
-          source: int64 [batch, source_time].
-          source_lengths: int64 [batch], each >= 1.
+          source: token ids, int64 [batch, source_time].
+          source_lengths: number of real tokens per row, int64 [batch], each >= 1.
 
         Returns:
-          The decoder's state, name -> array with rows first.
+          The decoder's state before the first token, name -> array with rows first.
         """
         feeds = {"source": source, "source_lengths": source_lengths}
         values = self._run(0, feeds, self._start.values())
         return dict(zip(self._start, values, strict=True))
 
     def step(self, tokens, state):
-        """Go on by one token.
+        """Decode one step.
 
         Args:
-          tokens: int64 [batch], what each row said last; `<go>` at first.
-          state: of `start` or of the step before, its rows picked at will.
+          tokens: the last token of each row, int64 [batch]; `<go>` before the first step.
+          state: the state that `start` or the previous step returned, or any choice of its
+            rows.
 
         Returns:
-          log probabilities [batch, vocabulary], and the state after the step.
+          log probabilities of the next token [batch, vocabulary], and the state after the step.
         """
         feeds = {"tokens": tokens, **state}
-        log_probs, *values = self._run(1, feeds, [self._log_probs, *self._after.values()])
-        return log_probs, dict(zip(self._after, values, strict=True))
+        log_probs, *values = self._run(1, feeds, [self._log_probs, *self._next_state.values()])
+        return log_probs, dict(zip(self._next_state, values, strict=True))
 
     def _run(self, program, feeds, fetch):
         with paddle.static.scope_guard(self._scope):

@@ -7,12 +7,16 @@ from parity.base.errors import UsageError
 
 
 def replica_devices(device: str, replicas: int) -> list:
-    """Return one place per replica: CPUs, or the first GPUs as the framework counts them.
+    """Return one place per replica: CPUs, or the first GPUs in the framework's numbering.
 
-    CUDA_VISIBLE_DEVICES decides which GPUs those are.
+    CUDA_VISIBLE_DEVICES decides which GPUs these are.
+
+    Args:
+      device: "cpu" or "gpu".
+      replicas: the number of replicas.
 
     Raises:
-      UsageError: if GPUs are wanted that are not there.
+      UsageError: if there are fewer GPUs than needed.
     """
     if device == "cpu":
         return [paddle.CPUPlace()] * replicas

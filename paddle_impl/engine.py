@@ -1,4 +1,4 @@
-"""Load the framework with the settings that must be made before its first import."""
+"""Loads the framework with the settings that must be made before it is first imported."""
 
 import os
 import warnings
@@ -8,30 +8,30 @@ from parity.base.errors import UsageError
 
 
 def load_engine(threads: int, device: str = "cpu"):
-    """Import Paddle, set up for static graphs; call it before any other import of it.
+    """Import Paddle and set it up for static graphs, before anything else imports it.
 
     Args:
-      threads: CPU threads of each replica.
-      device: "cpu" or "gpu".
+      threads: the number of CPU threads of each replica.
+      device: the kind of device that replicas run on, "cpu" or "gpu".
 
     Returns:
       The module `paddle`.
 
     Raises:
-      UsageError: if this Paddle lacks the engine, or is not installed.
+      UsageError: if Paddle is not installed, or this version lacks the engine.
     """
-    del device  # decided when the replicas' places are chosen
+    del device  # it only matters when the replicas' places are chosen
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("GLOG_minloglevel", "2")
-    # The sum of the replicas' gradients is then always taken in the same order.
+    # Makes the order in which the replicas' gradients are summed always the same.
     os.environ.setdefault("FLAGS_cpu_deterministic", "1")
-    # What is in a loop runs in the replica's thread: hardly two operations are ready at once,
-    # and handing each to another thread took 7 % of a step of nmt-bahdanau.
+    # Runs the operations of a loop in the replica's thread: two are rarely ready at the same
+    # time, and passing each one to another thread took 7 % of a step of nmt-bahdanau.
     os.environ.setdefault("FLAGS_new_executor_serial_run", "1")
     if "AuthenticAMD" in _processor():
-        # The bundled MKL picks its fastest kernels by the vendor's name unless told otherwise.
+        # The bundled MKL would use its fastest kernels only on processors of one vendor.
         os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
-    # Paddle brings its own zlib, with which NumPy's extensions cannot be loaded any more.
+    # Paddle loads its own zlib, after which NumPy's extensions can no longer be loaded.
     import numpy.random  # noqa: F401
 
     try:
@@ -43,7 +43,7 @@ def load_engine(threads: int, device: str = "cpu"):
         raise UsageError(
             f"paddle is {paddle.__version__}, which has no ParallelExecutor; allowed: 2.6.2"
         )
-    # Said of an operation that Paddle itself puts in.
+    # This warning is about an operation that Paddle itself adds.
     warnings.filterwarnings("ignore", "The Attr\\(force_cpu\\) of Op", UserWarning)
     paddle.enable_static()
     return paddle

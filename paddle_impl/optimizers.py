@@ -1,4 +1,4 @@
-"""Clipping and the update rules, on gradients that are summed over the replicas already."""
+"""Gradient clipping and the update rules, for gradients summed over all replicas."""
 
 import paddle
 from paddle.nn.clip import _squared_l2_norm
@@ -11,40 +11,40 @@ def clip_by_global_norm(gradients, clip_norm):
 
     Args:
       gradients: list of tensors.
-      clip_norm: largest norm allowed.
+      clip_norm: the largest global norm allowed.
 
     Returns:
-      The scaled gradients and their norm [] before scaling.
+      The scaled gradients, and their global norm [] before scaling.
 
     Source: Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
     """
     norm = paddle.sqrt(paddle.add_n([_squared_l2_norm(gradient) for gradient in gradients]))
     limit = paddle.full([1], clip_norm, norm.dtype)
     scale = limit / paddle.maximum(limit, norm)
-    # differs: a product with [1] is spread over the gradient, which is several times slower
+    # differs: multiplying by a [1] tensor would broadcast it, which is several times slower
     return [paddle.scale(gradient, scale) for gradient in gradients], norm
 
 
 def apply_update(training, parameters, gradients):
     """Add the update of weights and optimiser state to the graph.
 
-    Adam's epsilon stands outside the bias correction: m' / (sqrt(v') + epsilon).
+    Adam's epsilon is added after the bias correction: m' / (sqrt(v') + epsilon).
 
     Args:
       training: TrainSpec.
       parameters: list of trainable variables.
-      gradients: list of clipped gradients, one each.
+      gradients: list of clipped gradients, one per parameter.
 
     Returns:
       learning_rate: the variable that the update reads.
-      slots: snapshot name -> names of the variables that hold it.
+      slots: snapshot name -> names of the variables that store it.
 
     Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
     """
     if training.optimizer == "sgd":
         optimizer = paddle.optimizer.SGD(training.learning_rate)
     else:
-        # differs: as attributes the op keeps them in float32, which a float64 run must not read
+        # differs: as attributes the op would round them to float32, even in a float64 run
         beta1, beta2, epsilon = (
             paddle.full([1], value, training.dtype)
             for value in (training.beta1, training.beta2, training.epsilon)
@@ -52,7 +52,7 @@ def apply_update(training, parameters, gradients):
         optimizer = paddle.optimizer.Adam(
             training.learning_rate, beta1, beta2, epsilon, lazy_mode=False
         )
-    # The optimiser's own variables (learning rate, powers) take the default precision.
+    # The variables that the optimiser makes (learning rate, powers) have the default precision.
     default = paddle.get_default_dtype()
     paddle.set_default_dtype(training.dtype)
     try:

@@ -1,4 +1,4 @@
-"""What ran in some training steps, as the framework's own profiler tells it."""
+"""Reads the framework's profiler: which operations ran in some training steps, and when."""
 
 from paddle.base import core
 
@@ -9,16 +9,16 @@ _RUNS = (core.TracerEventType.Operator, core.TracerEventType.Communication)
 
 
 def operation_phases(program):
-    """Return what tells in which phase of a step an operation runs.
+    """Return the phases of a step that each operation can belong to.
 
     Args:
-      program: that is trained.
+      program: the program, or graph, that is trained.
 
     Returns:
-      What a profile calls an operation -> the phases that it may be of.
+      Name of an operation in a profile -> set of phases.
     """
     found = {"all_reduce": {"all-reduce"}}
-    # differs: a profile has types alone, of which several phases may have operations
+    # differs: a profile names only the type of an operation, which several phases may contain
     for block in program.blocks:
         for operation in block.ops:
             role = operation.attr(_ROLES.kOpRoleAttrName())
@@ -35,8 +35,8 @@ def read_profile(profile, phases):
     """Return the events of a profile.
 
     Args:
-      profile: what the framework's profiler has recorded.
-      phases: of `operation_phases`.
+      profile: the records of the framework's profiler.
+      phases: the phases that `operation_phases` returned.
 
     Returns:
       A list of Event.
@@ -48,13 +48,13 @@ def read_profile(profile, phases):
 
 
 def _read(node, thread, phases, phase, events):
-    """Add what ran within a node; return the microseconds of it, and the last phase.
+    """Add the events inside a node; return their duration in microseconds, and the last phase.
 
-    A type that several phases have is of the one that the thread is in.
+    An operation whose type occurs in several phases belongs to the thread's current phase.
     """
     within = 0.0
     for child in sorted(node.children_node, key=lambda child: child.start_ns):
-        if child.type not in _RUNS or "::" in child.name:  # the engine itself, or a part
+        if child.type not in _RUNS or "::" in child.name:  # the engine, or part of an operation
             inner, phase = _read(child, thread, phases, phase, events)
             within += inner
             continue
@@ -68,6 +68,6 @@ def _read(node, thread, phases, phase, events):
         start = child.start_ns / 1e3
         events.append(Event(child.name, child.name, now, thread, start, duration, inner))
         within += duration
-        # sums of gradients run beside the rest of the backward pass
+        # the all-reduce of a gradient runs in the middle of the backward pass
         phase = now if now in ("forward", "backward", "update") else phase
     return within, phase

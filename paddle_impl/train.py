@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
-# In place of this script's own folder: modules are imported by their full names.
+# Replaces this script's folder: modules are imported by their full names, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from parity.base.allocator import use_huge_pages
 
 if __name__ == "__main__":
-    # differs: kept memory lies in ever more pieces here, up to three times as much of it
+    # differs: keeping freed memory fragments Paddle's heap, up to 3 times its size
     use_huge_pages()
 
 from paddle_impl.engine import load_engine, versions
@@ -20,13 +20,13 @@ from parity.training.text import read_text
 
 
 def train(spec, options):
-    """Train as the spec and the options of the command line say.
+    """Train the network of a spec.
 
     Args:
-      spec: Spec, its vocabulary size the most that is kept.
+      spec: Spec; its vocabulary sizes are the largest allowed.
       options: TrainOptions.
     """
-    STRATEGIES.entry(options.strategy)  # an unknown one is refused before any text is read
+    STRATEGIES.entry(options.strategy)  # refuse an unknown strategy before any text is read
     spec, text = read_text(spec, options)
 
     def make_strategy(spec, build):

@@ -1,4 +1,4 @@
-"""Variables of the framework <-> arrays under canonical names, in canonical layout."""
+"""Copies weights and optimiser state between framework variables and canonical arrays."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def load_snapshot(executor_scopes, places, variables, snapshot):
     Args:
       executor_scopes: the scope of each replica.
       places: the place of each replica.
-      variables: snapshot name -> names of the variables that hold it.
+      variables: snapshot name -> names of the variables that store it.
       snapshot: snapshot name -> array in canonical layout.
     """
     for scope, place in zip(executor_scopes, places, strict=True):
@@ -26,22 +26,22 @@ def read_snapshot(scope, variables):
     """Return weights and optimiser state, snapshot name -> array in canonical layout.
 
     Args:
-      scope: of one replica.
-      variables: snapshot name -> names of the variables that hold it.
+      scope: the scope of one replica.
+      variables: snapshot name -> names of the variables that store it.
     """
     return {
-        name: from_framework(name, np.array(scope.find_var(held[0]).get_tensor()))
-        for name, held in variables.items()
+        name: from_framework(name, np.array(scope.find_var(stored[0]).get_tensor()))
+        for name, stored in variables.items()
     }
 
 
 def to_framework(name, array):
-    """Bring a weight, gradient or slot from canonical to this framework's layout."""
+    """Return a weight, gradient or slot in this framework's layout, given the canonical one."""
     return np.asarray(swap_layout("paddle", _parameter(name), array), order="C")
 
 
 def from_framework(name, array):
-    """Bring a weight, gradient or slot from this framework's to canonical layout."""
+    """Return a weight, gradient or slot in canonical layout, given this framework's."""
     array = swap_layout("paddle", _parameter(name), array)
     return array.reshape(()) if name.endswith("_power") else array
 

@@ -11,8 +11,8 @@ import pytest
 from parity.base.errors import UsageError
 from parity.bench.bench import bench
 from parity.bench.cases import Case, cases_of
-from parity.bench.ratios import against, check_losses, scaling
-from parity.bench.zipf_text import generated
+from parity.bench.ratios import check_losses, ratios_to_peers, scaling
+from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.launch.processes import PEERS
 from parity.spec.presets import preset
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_generated_text_has_the_vocabulary_asked_for(tmp_path):
     spec = preset("language-model", "bench").replace(vocabulary_size=300, batch_size=4, time=5)
-    _, folder = generated(spec, 3, tmp_path)
+    _, folder = write_zipf_text(spec, 3, tmp_path)
     words = set((folder / "train.txt").read_text().split())
     assert len(words) == 298, "and <unk> and <eos> beside them"
     assert set((folder / "test.txt").read_text().split()) <= words
@@ -42,14 +42,14 @@ def test_gain_is_taken_round_by_round():
     assert found["tensorflow"]["2"] == pytest.approx(1.25)
 
 
-def test_a_side_is_held_against_each_peer_and_the_fastest_round_by_round():
+def test_a_side_is_compared_with_each_peer_and_the_fastest_round_by_round():
     readings = {"paddle-2x1": [120.0, 60.0], "pytorch-2x1": [60.0, 30.0]}
     readings |= {"pytorch-1x2": [100.0, 40.0]}
     cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1), Case("pytorch", 1, 2)]
-    assert against(readings, cases) == {
+    assert ratios_to_peers(readings, cases) == {
         "paddle-2x1": {"pytorch-2x1": 2.0, "pytorch-1x2": 1.35, "best": 1.35}
     }
-    assert against({"paddle-2x1": [1.0]}, cases[:1]) == {}
+    assert ratios_to_peers({"paddle-2x1": [1.0]}, cases[:1]) == {}
 
 
 def test_a_peer_that_trains_something_else_is_refused():
@@ -57,10 +57,13 @@ def test_a_peer_that_trains_something_else_is_refused():
     losses = {"paddle-2x1": [5.0] * WARM_UP + [4.0], "pytorch-2x1": [5.0001] * WARM_UP + [9.0]}
     assert check_losses(losses, cases) == {"pytorch-2x1": pytest.approx(2e-5)}
     losses["pytorch-2x1"][WARM_UP - 1] = 5.001
-    with pytest.raises(UsageError, match=r"^pytorch-2x1: its losses are up to 0.0002 apart"):
+    with pytest.raises(
+        UsageError,
+        match=r"^pytorch-2x1: its losses differ from those of paddle-2x1 by up to 0.0002 of",
+    ):
         check_losses(losses, cases)
     losses["pytorch-2x1"][0] = float("nan")
-    with pytest.raises(UsageError, match="up to nan apart"):
+    with pytest.raises(UsageError, match="by up to nan of them"):
         check_losses(losses, cases)
 
 

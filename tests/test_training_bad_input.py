@@ -92,7 +92,7 @@ def _isolate_without_trace(folder, finished):
 
 
 def _run_is_there(folder, finished):
-    return {"out": finished}, ["holds a run already", "--resume of it, --overwrite"]
+    return {"out": finished}, ["already has a run", "--resume, --overwrite"]
 
 
 def _other_spec(folder, finished):

@@ -27,7 +27,7 @@ from parity.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.training.evaluate import perplexity
 from parity.training.loop import check_rows, run_training
 from parity.training.meter import WARM_UP, Meter
-from parity.training.run_folder import OWN_FILES, find_checkpoint, prepare_folder
+from parity.training.run_folder import RUN_FILES, find_checkpoint, prepare_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()
@@ -255,7 +255,7 @@ def test_resuming_after_damage_falls_back_loudly_and_ends_the_same(tmp_path, cap
 def test_resuming_where_there_is_nothing_says_so(tmp_path, capfd):
     _, summary = train(tmp_path, resume="", steps=2)
     assert summary.steps == 2
-    assert "holds no checkpoint to resume; starting at step 0" in capfd.readouterr().err
+    assert "has no checkpoint to resume; starting at step 0" in capfd.readouterr().err
 
 
 def test_steps_that_lie_behind_the_checkpoint_are_refused(tmp_path):
@@ -316,7 +316,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
     train(tmp_path, steps=3)
     with pytest.raises(UsageError) as caught:
         train(tmp_path)
-    assert one_line(caught).startswith(f"{tmp_path}: holds a run already; allowed: --resume")
+    assert one_line(caught).startswith(f"{tmp_path}: already has a run; allowed: --resume")
     assert steps_saved(tmp_path) == [3]
 
 
@@ -339,7 +339,7 @@ def test_overwriting_removes_the_old_run_and_nothing_else(tmp_path):
 
 def test_overwriting_knows_the_names_of_all_vocabularies():
     names = "vocabulary.txt", load._SOURCE, load._TARGET, load._DICTIONARY
-    assert {f"checkpoints/{name}" for name in names} < set(OWN_FILES)
+    assert {f"checkpoints/{name}" for name in names} < set(RUN_FILES)
 
 
 def test_overwriting_a_folder_of_others_removes_nothing(tmp_path):
@@ -489,7 +489,7 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint(tmp_path, number, statu
     with pytest.raises(Interrupted) as caught:
         train(tmp_path, before=interrupt)
     assert one_line(caught, status) == (
-        "stopped at step 3; a checkpoint is written, --resume goes on"
+        "stopped at step 3; a checkpoint is written, --resume continues from it"
     )
     assert steps_saved(tmp_path) == [3]
     assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))

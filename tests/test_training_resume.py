@@ -96,7 +96,7 @@ def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(
     line = assert_one_line(status, said, SIGNALS[number])
     stopped = int((out / "checkpoints" / "latest").read_text()[5:13])
     assert line == (
-        f"error: stopped at step {stopped}; a checkpoint is written, --resume goes on"
+        f"error: stopped at step {stopped}; a checkpoint is written, --resume continues from it"
     )
     assert 0 < stopped < 1500
     assert not (out / "summary.json").exists()

@@ -1,9 +1,9 @@
-"""Ask a trained network, run by TensorFlow: `python tf_impl/chat.py --help`."""
+"""Ask a trained network questions, with TensorFlow: `python tf_impl/chat.py --help`."""
 
 import sys
 from pathlib import Path
 
-# In place of this script's own folder: modules are imported by their full names.
+# Replaces this script's folder: modules are imported by their full names, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from data.load import load_words
@@ -14,7 +14,7 @@ from parity.training.strategy import Build
 
 
 def chat(options):
-    """Answer as the options of the command line say.
+    """Answer questions with a trained network.
 
     Args:
       options: ChatOptions.

@@ -1,4 +1,4 @@
-"""Decoding with a trained network: the graphs that parity/decoding searches with."""
+"""Decoding with a trained network: the graphs on which parity/decoding searches."""
 
 import tensorflow as tf
 
@@ -12,21 +12,21 @@ tf1 = tf.compat.v1
 
 
 class Decoder:
-    """Reads sources and gives the log probabilities of what may come next, row by row.
+    """Reads source sentences, and computes the log probabilities of each row's next token.
 
     Attributes:
-      spec: Spec of a seq2seq network.
+      spec: the Spec of a seq2seq network.
     """
 
     def __init__(self, spec, build):
         """Build the graphs, with weights of zero.
 
         Args:
-          spec: Spec.
-          build: Build; of it, device, threads and kernels count here.
+          spec: the Spec of a seq2seq network.
+          build: a Build, of which only device, threads and kernels are used.
 
         Raises:
-          UsageError: if a device is wanted that is not there.
+          UsageError: if this machine lacks the device.
         """
         self.spec = spec
         (place,) = replica_devices(build.device, 1)
@@ -53,11 +53,11 @@ class Decoder:
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             self._start = decoding_start(model, **self._source, dtype=dtype)
             self._tokens = tf1.placeholder(tf.int64, [None])
-            self._before = {
+            self._state = {
                 name: tf1.placeholder(tensor.dtype, tensor.shape)
                 for name, tensor in self._start.items()
             }
-            self._step = decoding_step(model, self._tokens, self._before)
+            self._step = decoding_step(model, self._tokens, self._state)
         self._assignments = {}
         by_name = {variable.op.name: variable for variable in tf1.trainable_variables()}
         for each in parameters(self.spec):
@@ -69,33 +69,34 @@ class Decoder:
         """Set the weights.
 
         Args:
-          snapshot: name -> array in canonical layout; optimiser state in it is not read.
+          snapshot: name -> array in canonical layout; its optimiser state is ignored.
         """
         weights = {name: snapshot[name] for name in self._assignments}
         load_snapshot(self._session, self._assignments, weights)
 
     def start(self, source, source_lengths):
-        """Read sources.
+        """Encode source sentences.
 
         Args:
-          source: int64 [batch, source_time].
-          source_lengths: int64 [batch], each >= 1.
+          source: token ids, int64 [batch, source_time].
+          source_lengths: number of real tokens per row, int64 [batch], each >= 1.
 
         Returns:
-          The decoder's state, name -> array with rows first.
+          The decoder's state before the first token, name -> array with rows first.
         """
         feeds = {self._source["source"]: source, self._source["source_lengths"]: source_lengths}
         return self._session.run(self._start, feeds)
 
     def step(self, tokens, state):
-        """Go on by one token.
+        """Decode one step.
 
         Args:
-          tokens: int64 [batch], what each row said last; `<go>` at first.
-          state: of `start` or of the step before, its rows picked at will.
+          tokens: the last token of each row, int64 [batch]; `<go>` before the first step.
+          state: the state that `start` or the previous step returned, or any choice of its
+            rows.
 
         Returns:
-          log probabilities [batch, vocabulary], and the state after the step.
+          log probabilities of the next token [batch, vocabulary], and the state after the step.
         """
-        feeds = {self._before[name]: array for name, array in state.items()}
+        feeds = {self._state[name]: array for name, array in state.items()}
         return self._session.run(self._step, feeds | {self._tokens: tokens})

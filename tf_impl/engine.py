@@ -1,4 +1,4 @@
-"""Load the framework with the settings that must be made before its first import."""
+"""Loads the framework with the settings that must be made before it is first imported."""
 
 import os
 import re
@@ -11,24 +11,24 @@ from parity.base.errors import UsageError
 
 
 def load_engine(threads: int, device: str = "cpu"):
-    """Import TensorFlow, set up for static graphs; call it before any other import of it.
+    """Import TensorFlow and set it up for static graphs, before anything else imports it.
 
     Args:
-      threads: CPU threads of each replica.
-      device: "cpu" or "gpu".
+      threads: the number of CPU threads of each replica.
+      device: the kind of device that replicas run on, "cpu" or "gpu".
 
     Returns:
       The module `tensorflow`.
 
     Raises:
-      UsageError: if this TensorFlow lacks the engine, or is not installed.
+      UsageError: if TensorFlow is not installed, or this version lacks the engine.
     """
     keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # or it looks for a driver, and complains
-    # differs: the pool that operations share is made before any session, whose own setting of
-    # threads comes too late: one replica of one thread would use every core
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # or it looks for a driver and prints errors
+    # differs: the thread pool of all operations is made before any session exists, so a
+    # session's setting comes too late: one replica with one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     try:
         with _without_greeting(), _without_keras():
@@ -53,15 +53,15 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def _without_keras():
-    """Keep TensorFlow from loading Keras for its optimisers' sake, if none has asked for it.
+    """Keep TensorFlow from loading Keras, unless Keras is loaded already.
 
-    No network here is made of it, and it takes longer than most of the rest. It can be imported
-    as ever afterwards.
+    TensorFlow loads it only for its optimisers, which nothing here uses, and that takes longer
+    than most of the import. Keras can be imported as usual afterwards.
     """
     if "keras" in sys.modules:
         yield
         return
-    sys.modules["keras.src"] = None  # which ends its import; TensorFlow goes on without
+    sys.modules["keras.src"] = None  # makes its import fail; TensorFlow goes on without it
     try:
         yield
     finally:
@@ -71,21 +71,21 @@ def _without_keras():
 
 @contextmanager
 def _without_greeting():
-    """Hold back what libraries say as they are loaded, before their log levels count.
+    """Suppress what libraries log while they load, before their log levels take effect.
 
-    Lines that are no such log lines are printed in the end.
+    Any other line is printed at the end.
     """
     sys.stderr.flush()
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         finally:
             sys.stderr.flush()
             os.dup2(stderr, 2)
             os.close(stderr)
-            held.seek(0)
-            for line in held.read().splitlines(keepends=True):
+            captured.seek(0)
+            for line in captured.read().splitlines(keepends=True):
                 if not re.match(rb"[IW]\d{4} |WARNING: All log messages before absl", line):
                     os.write(2, line)

@@ -1,4 +1,4 @@
-"""The networks: each reads the same in both dialects."""
+"""The networks, which read almost the same line by line in both frameworks."""
 
 from collections import namedtuple
 
@@ -19,25 +19,25 @@ from tf_impl.layers import (
 )
 from tf_impl.taps import Taps
 
-# One replica's share of a batch: the batch's arrays and the state by name, rows first; masks by
-# name, [batch, time, width], or none at all; scale [1]; Taps, through which layers hand on.
+# One replica's share of a batch: by name the batch's arrays and the state, rows first; by name
+# the dropout masks [batch, time, width], or none; scale [1]; and the Taps between the layers.
 Inputs = namedtuple("Inputs", ["batch", "state", "masks", "scale", "tap"])
 
-# What a network computes: the replica's loss [1], by name the state [batch, layers, hidden]
-# after the batch, and by name its activations, time first.
+# A network's results: the replica's share of the loss [1]; by name the state after the batch
+# [batch, layers, hidden]; by name the activations, time first.
 Outputs = namedtuple("Outputs", ["loss", "state", "activations"])
 
 
 def language_model(model, inputs):
     """Build the recurrent language model on one replica.
 
-    The loss is the summed cross entropy of the replica's real tokens, times `scale`: one over
-    the real tokens of the global batch. The sum over replicas is then the global loss.
+    The loss is the summed cross entropy of the replica's real tokens, times `scale`, which is
+    1 / (real tokens of the global batch). The sum over all replicas is then the global loss.
 
     Args:
       model: LanguageModelSpec.
-      inputs: Inputs with a batch of tokens and targets int64 [batch, time] and lengths int64
-        [batch], a state of h and c [batch, layers, hidden], masks embedded, lstm_0, ...
+      inputs: Inputs. The batch has tokens and targets int64 [batch, time] and lengths int64
+        [batch]; the state is h and c [batch, layers, hidden]; masks are embedded, lstm_0, ...
 
     Returns:
       Outputs.
@@ -66,19 +66,19 @@ def language_model(model, inputs):
 
 
 def seq2seq(model, inputs):
-    """Build the encoder and the decoder that attends to it on one replica.
+    """Build the encoder, and the decoder that attends to its output, on one replica.
 
-    The loss is the summed cross entropy of the replica's real target tokens, times `scale`: one
-    over those of the global batch.
+    The loss is the summed cross entropy of the replica's real target tokens, times `scale`,
+    which is 1 / (real target tokens of the global batch).
 
     Args:
       model: Seq2seqSpec.
-      inputs: Inputs with a batch of source int64 [batch, source_time], source_lengths int64
-        [batch], tokens and targets int64 [batch, time] and lengths int64 [batch]; masks
+      inputs: Inputs. The batch has source int64 [batch, source_time], source_lengths int64
+        [batch], tokens and targets int64 [batch, time] and lengths int64 [batch]; masks are
         source_embedded, encoder_0, ..., target_embedded, decoder_0, ..., attentional.
 
     Returns:
-      Outputs; the state is the encoder's final one.
+      Outputs, whose state is the encoder's final state.
 
     Sources: Sutskever et al. 2014, arXiv:1409.3215; Bahdanau et al. 2015, arXiv:1409.0473;
     Luong et al. 2015, arXiv:1508.04025; Wu et al. 2016, arXiv:1609.08144, section 3.2.
@@ -86,9 +86,9 @@ def seq2seq(model, inputs):
     batch, masks, tap = inputs.batch, inputs.masks, inputs.tap
     memory, states = encode(model, batch, masks, inputs.scale.dtype, tap)
     final = join_state(states)
-    handed = {name: tap(f"encoder/{name}", final[name]) for name in sorted(final)}
+    tapped = {name: tap(f"encoder/{name}", final[name]) for name in sorted(final)}
     if tap.fed:
-        states = split_state(model, handed)
+        states = split_state(model, tapped)
     keys = attention_keys(memory, model.attention)
     fed = tf.zeros_like(states[-1][0])
     outputs, _, _ = decode(model, batch, states, fed, keys, memory, masks, tap)
@@ -103,18 +103,18 @@ def seq2seq(model, inputs):
 
 
 def encode(model, batch, masks, dtype, tap):
-    """Read the source.
+    """Build the encoder.
 
     Args:
       model: Seq2seqSpec.
-      batch: with source int64 [batch, source_time] and source_lengths int64 [batch].
-      masks: by name, source_embedded and encoder_0, ...; one that is missing is no dropout.
-      dtype: of the parameters.
+      batch: name -> array; source int64 [batch, source_time], source_lengths int64 [batch].
+      masks: name -> mask; source_embedded, encoder_0, ...; without a mask there is no dropout.
+      dtype: the precision of the parameters.
       tap: Taps.
 
     Returns:
-      memory, the top layer's outputs [batch, source_time, hidden]; the final state, a tuple per
-      layer.
+      memory: the outputs of the top layer, [batch, source_time, hidden].
+      states: the final state, a tuple per layer.
     """
     states, lengths = [], batch["source_lengths"]
     tokens = tf.transpose(batch["source"], [1, 0])
@@ -138,21 +138,23 @@ def encode(model, batch, masks, dtype, tap):
 
 
 def decode(model, batch, states, fed, keys, memory, masks, tap):
-    """Write the target, attending to the source.
+    """Build the decoder, which attends to the source.
 
     Args:
       model: Seq2seqSpec.
-      batch: with tokens int64 [batch, time], lengths and source_lengths int64 [batch].
-      states: a tuple per layer before the first step, each part [batch, hidden].
-      fed: [batch, hidden], the attentional output before the first step.
-      keys: of `attention_keys`, [batch, source_time, hidden].
-      memory: of `encode`, [batch, source_time, hidden].
-      masks: by name, target_embedded and decoder_0, ...; one that is missing is no dropout.
+      batch: name -> array; tokens int64 [batch, time], lengths and source_lengths int64
+        [batch].
+      states: the state before the first step, a tuple per layer, each part [batch, hidden].
+      fed: the attentional output before the first step, [batch, hidden].
+      keys: the keys that `attention_keys` returned, [batch, source_time, hidden].
+      memory: the memory that `encode` returned, [batch, source_time, hidden].
+      masks: name -> mask; target_embedded, decoder_0, ...; without a mask there is no dropout.
       tap: Taps.
 
     Returns:
-      attentional outputs [time, batch, hidden]; the state and the attentional output after the
-      last step.
+      outputs: the attentional outputs, [time, batch, hidden].
+      states: the state after the last step, a tuple per layer.
+      fed: the attentional output after the last step, [batch, hidden].
     """
     layers = range(model.num_layers)
     names = [f"decoder/{model.cell}_{k}" for k in layers]
@@ -166,7 +168,7 @@ def decode(model, batch, states, fed, keys, memory, masks, tap):
         hidden, context, weights, outputs, states, fed = feeding_decoder(
             inputs, states, fed, keys, memory, batch["source_lengths"], between, model
         )
-        # one loop: nothing within it is handed on here
+        # a single loop, in which nothing can be cut: the taps only record
         for k in layers:
             tap(f"{names[k]}/hidden", hidden[k])
         tap("attention/weights", weights)
@@ -192,17 +194,17 @@ def decode(model, batch, states, fed, keys, memory, masks, tap):
 
 
 def decoding_start(model, source, source_lengths, dtype):
-    """Build what decoding starts from: the source as the decoder sees it.
+    """Build the state that decoding starts from: the encoded source.
 
     Args:
       model: Seq2seqSpec.
-      source: int64 [batch, source_time].
-      source_lengths: int64 [batch].
-      dtype: of the parameters.
+      source: token ids, int64 [batch, source_time].
+      source_lengths: number of real tokens per row, int64 [batch].
+      dtype: the precision of the parameters.
 
     Returns:
       The decoder's state by name, rows first: memory and keys [batch, source_time, hidden],
-      source_lengths, weights of the last step's attention [batch, source_time], fed
+      source_lengths [batch], weights of the last step's attention [batch, source_time], fed
       [batch, hidden], h and for an LSTM c [batch, layers, hidden].
     """
     batch = {"source": source, "source_lengths": source_lengths}
@@ -222,11 +224,11 @@ def decoding_step(model, tokens, state):
 
     Args:
       model: Seq2seqSpec.
-      tokens: int64 [batch], what each row said last; `<go>` at first.
-      state: of `decoding_start` or of the step before.
+      tokens: the last token of each row, int64 [batch]; `<go>` before the first step.
+      state: the state that `decoding_start` or the previous step returned.
 
     Returns:
-      log probabilities [batch, vocabulary], and the state after the step.
+      log probabilities of the next token [batch, vocabulary], and the state after the step.
     """
     batch = {
         "tokens": tokens[:, None],
@@ -255,18 +257,18 @@ def decoding_step(model, tokens, state):
 
 
 def split_state(model, state):
-    """Return a state as the layers have it, a tuple per layer, each part [batch, hidden].
+    """Return a state as a tuple per layer, each part [batch, hidden].
 
     Args:
-      model: ModelSpec.
-      state: h and for an LSTM c, [batch, layers, hidden].
+      model: LanguageModelSpec or Seq2seqSpec.
+      state: name -> array; h and for an LSTM c, [batch, layers, hidden].
     """
     parts = [state[name] for name in ("h", "c") if name in state]
     return [tuple(part[:, k] for part in parts) for k in range(model.num_layers)]
 
 
 def join_state(states):
-    """Return a state by name, h and for an LSTM c, each [batch, layers, hidden].
+    """Return a state by name: h and for an LSTM c, each [batch, layers, hidden].
 
     Args:
       states: a tuple per layer, each part [batch, hidden].

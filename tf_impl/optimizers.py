@@ -1,4 +1,4 @@
-"""Clipping and the update rules, on gradients that are summed over the replicas already."""
+"""Gradient clipping and the update rules, for gradients summed over all replicas."""
 
 import tensorflow as tf
 
@@ -12,10 +12,10 @@ def clip_by_global_norm(gradients, clip_norm):
 
     Args:
       gradients: list of tensors.
-      clip_norm: largest norm allowed.
+      clip_norm: the largest global norm allowed.
 
     Returns:
-      The scaled gradients and their norm [] before scaling.
+      The scaled gradients, and their global norm [] before scaling.
 
     Source: Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
     """
@@ -28,17 +28,17 @@ def clip_by_global_norm(gradients, clip_norm):
 def apply_update(training, parameters, gradients):
     """Add the update of weights and optimiser state to the graph.
 
-    Adam's epsilon stands outside the bias correction: m' / (sqrt(v') + epsilon).
+    Adam's epsilon is added after the bias correction: m' / (sqrt(v') + epsilon).
 
     Args:
       training: TrainSpec.
       parameters: list of trainable variables.
-      gradients: list of clipped gradients, one each.
+      gradients: list of clipped gradients, one per parameter.
 
     Returns:
       learning_rate: the placeholder that the update reads.
-      slots: snapshot name -> the variable that holds it.
-      operation: does the update.
+      slots: snapshot name -> the variable that stores it.
+      operation: the operation that applies the update.
 
     Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
     """
@@ -54,19 +54,7 @@ def apply_update(training, parameters, gradients):
         ]
         return learning_rate, {}, tf.group(*updates)
 
-    def slot(name, shape):
-        zeros = tf1.zeros_initializer()
-        return tf1.get_variable(
-            f"optimizer/{name}", shape, dtype, zeros, trainable=False, use_resource=True
-        )
-
-    slots = {
-        f"optimizer/{variable.op.name}/{name}": slot(
-            f"{variable.op.name}/{name}", variable.shape
-        )
-        for variable in parameters
-        for name in SLOTS["adam"]
-    } | {f"optimizer/{power}": slot(power, []) for power in POWERS["adam"]}
+    slots = _adam_slots(parameters, dtype)
     power1, power2 = (slots[f"optimizer/{power}"] for power in POWERS["adam"])
     beta1, beta2, epsilon = (
         tf.constant(value, dtype)
@@ -83,7 +71,7 @@ def apply_update(training, parameters, gradients):
             lr=learning_rate,
             beta1=beta1,
             beta2=beta2,
-            # differs: the op adds epsilon before the bias correction; this undoes that
+            # differs: the op adds epsilon before the bias correction; this scales it to match
             epsilon=epsilon * tf.sqrt(1 - before2),
             grad=gradient,
         )
@@ -92,3 +80,19 @@ def apply_update(training, parameters, gradients):
     with tf.control_dependencies(updates):
         powers = [power1.assign(before1 * beta1), power2.assign(before2 * beta2)]
     return learning_rate, slots, tf.group(*updates, *powers)
+
+
+def _adam_slots(parameters, dtype):
+    def slot(name, shape):
+        zeros = tf1.zeros_initializer()
+        return tf1.get_variable(
+            f"optimizer/{name}", shape, dtype, zeros, trainable=False, use_resource=True
+        )
+
+    return {
+        f"optimizer/{variable.op.name}/{name}": slot(
+            f"{variable.op.name}/{name}", variable.shape
+        )
+        for variable in parameters
+        for name in SLOTS["adam"]
+    } | {f"optimizer/{power}": slot(power, []) for power in POWERS["adam"]}

@@ -1,19 +1,19 @@
-"""What ran in some training steps, as the framework's own profiler tells it."""
+"""Reads the framework's profiler: which operations ran in some training steps, and when."""
 
 from parity.training.timeline import Event
 
 
 def operation_phases(program):
-    """Return what tells in which phase of a step an operation runs.
+    """Return the phases of a step that each operation can belong to.
 
     Args:
-      program: that is trained.
+      program: the program, or graph, that is trained.
 
     Returns:
-      What a profile calls an operation -> the phases that it may be of.
+      Name of an operation in a profile -> set of phases.
     """
     found, reached = {}, "data"
-    # differs: in the order in which they were made, since gradients know no phases here
+    # differs: an operation does not know its phase here, but operations are made phase by phase
     for operation in program.get_operations():
         name = operation.name
         if name.startswith("gradients/"):
@@ -32,8 +32,8 @@ def read_profile(profile, phases):
     """Return the events of a profile.
 
     Args:
-      profile: what the framework's profiler has recorded.
-      phases: of `operation_phases`.
+      profile: the records of the framework's profiler.
+      phases: the phases that `operation_phases` returned.
 
     Returns:
       A list of Event.
@@ -53,13 +53,13 @@ def read_profile(profile, phases):
 
 
 def _type(node):
-    """Return the type of an operation, which stands before its inputs."""
+    """Return the type of an operation: its label is "NAME = TYPE(INPUTS)"."""
     _, _, called = node.timeline_label.partition(" = ")
     return called.partition("(")[0] or node.node_name
 
 
 def _phase(name, phases):
-    """Return the phase of a node that may have been made of others, as those of loops are."""
+    """Return the phase of a node, by its scope if the session made it, as it does for loops."""
     if name in phases:
         return phases[name]
     scope = name.partition("/")[0]

@@ -1,22 +1,25 @@
-"""Where one layer of a network hands an activation to the next: recorded, or cut there."""
+"""Taps: the points where one layer passes an activation to the next, to record or to cut."""
 
 import tensorflow as tf
 
 
 class Taps:
-    """Keeps what the layers of one replica compute; see parity/oracle/isolation.py.
+    """Records the activations of one replica, and replaces them in an isolated step.
+
+    See parity/oracle/isolation.py.
 
     Attributes:
-      activations: name -> what a layer computed, time first.
-      fed: of an isolated step, name -> what is read in its place, rows first; else empty.
+      activations: name -> the activation that a layer computed, time first.
+      fed: in an isolated step, name -> the values, rows first, that the next layer reads
+        instead of the activation; empty in any other step.
     """
 
     def __init__(self, fed=None, axes=None):
-        """Start with nothing.
+        """Start without any recorded activation.
 
         Args:
-          fed: for an isolated step, named as in `StepInputs.fed`, tensors with rows first.
-          axes: name -> axes of each; see `fed_axes`.
+          fed: for an isolated step, tensors with rows first, named as in `StepInputs.fed`.
+          axes: name -> the tensor's axes; see `fed_axes`.
         """
         self.activations, self.fed, self._inner = {}, {}, {}
         for name, array in (fed or {}).items():
@@ -27,25 +30,26 @@ class Taps:
             self._inner[name] = tf.transpose(array, [1, 0, 2]) if has_time else array
 
     def __call__(self, name, activation):
-        """Record an activation, and return what the next layer is to read.
+        """Record an activation, and return the tensor that the next layer reads.
 
         Args:
-          activation: [time, batch, ...], or [batch, ...] of a state.
+          name: the activation's name.
+          activation: [time, batch, ...], or [batch, ...] for a state.
 
         Returns:
-          The activation itself, unless another is fed in its place.
+          The activation itself, or the tensor that is fed instead of it.
         """
         self.activations[name] = activation
         return self._inner.get(f"fed/{name}", activation)
 
     def objective(self, loss):
-        """Return what the backward pass starts from.
+        """Return the scalar that the backward pass differentiates.
 
-        Where a path was cut, a layer gets the gradient of its output that is fed: that of the
-        product of both.
+        Where the network is cut, no gradient comes from the layers above. Adding the product of
+        the layer's output and the gradient that is fed makes the layer receive that gradient.
 
         Args:
-          loss: [1].
+          loss: the replica's share of the loss, [1].
 
         Returns:
           [1]; the loss itself, unless the step is isolated.

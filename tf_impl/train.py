@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-# In place of this script's own folder: modules are imported by their full names.
+# Replaces this script's folder: modules are imported by their full names, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from parity.cli.command_line import train_command
@@ -14,13 +14,13 @@ from tf_impl.strategies import STRATEGIES
 
 
 def train(spec, options):
-    """Train as the spec and the options of the command line say.
+    """Train the network of a spec.
 
     Args:
-      spec: Spec, its vocabulary size the most that is kept.
+      spec: Spec; its vocabulary sizes are the largest allowed.
       options: TrainOptions.
     """
-    STRATEGIES.entry(options.strategy)  # an unknown one is refused before any text is read
+    STRATEGIES.entry(options.strategy)  # refuse an unknown strategy before any text is read
     spec, text = read_text(spec, options)
 
     def make_strategy(spec, build):

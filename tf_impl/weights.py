@@ -1,4 +1,4 @@
-"""Variables of the framework <-> arrays under canonical names, in canonical layout."""
+"""Copies weights and optimiser state between framework variables and canonical arrays."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ def load_snapshot(session, assignments, snapshot):
     """Write weights and optimiser state into the variables.
 
     Args:
-      session: that runs the graph.
+      session: the session that runs the graph.
       assignments: snapshot name -> (placeholder, operation that assigns it).
       snapshot: snapshot name -> array in canonical layout.
     """
@@ -23,20 +23,20 @@ def read_snapshot(session, reads):
     """Return weights and optimiser state, snapshot name -> array in canonical layout.
 
     Args:
-      session: that runs the graph.
-      reads: snapshot name -> tensor that reads the variable holding it.
+      session: the session that runs the graph.
+      reads: snapshot name -> tensor that reads the variable which stores it.
     """
     values = session.run(reads)
     return {name: from_framework(name, value) for name, value in values.items()}
 
 
 def to_framework(name, array):
-    """Bring a weight, gradient or slot from canonical to this framework's layout."""
+    """Return a weight, gradient or slot in this framework's layout, given the canonical one."""
     return np.asarray(swap_layout("tensorflow", _parameter(name), array), order="C")
 
 
 def from_framework(name, array):
-    """Bring a weight, gradient or slot from this framework's to canonical layout."""
+    """Return a weight, gradient or slot in canonical layout, given this framework's."""
     return swap_layout("tensorflow", _parameter(name), np.asarray(array))
 
 

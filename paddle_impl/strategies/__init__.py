@@ -1,4 +1,4 @@
-"""Ways of running replicas, one module each; `--strategy` chooses one by name."""
+"""The registry of strategies, which are ways of running replicas, with one module for each."""
 
 from parity.spec.strategies import StrategyEntry, StrategyRegistry
 
@@ -7,6 +7,6 @@ STRATEGIES = StrategyRegistry(
     StrategyEntry(
         "parallel-executor",
         "paddle_impl.strategies.parallel_executor:ParallelExecutorStrategy",
-        "one static program run on every replica; gradients summed by the engine's all-reduce",
+        "runs one static program on every replica; the engine's all-reduce sums the gradients",
     ),
 )

@@ -1,7 +1,7 @@
-"""Fluid's ParallelExecutor on the C++ engine that Paddle 2.6 still ships.
+"""Fluid's ParallelExecutor, on the C++ engine that Paddle 2.6 still contains.
 
-One process, one static program, N replicas: each has a scope of its own with its own copy of
-the parameters, reads its own rows, and the gradients are summed over all of them before the
+A single process runs one static program on N replicas. Each replica has a scope with a copy of
+the parameters and computes its own rows; the gradients are summed over all replicas before the
 update.
 """
 
@@ -28,18 +28,18 @@ class ParallelExecutor:
     """Runs a program on several replicas with summed gradients.
 
     Args:
-      program: the static program; its parameters must have their values in `scope` already,
-        since they are copied to the replicas here.
-      loss_name: the variable whose gradient starts the backward pass. The engine inserts the
-        all-reduces only if it is told; None is allowed only for a program without one.
+      program: the static program. Its parameters must already have their values in `scope`:
+        the constructor copies them to the replicas.
+      loss_name: the variable that the backward pass differentiates, without which the engine
+        would insert no all-reduces; None only for a program without a backward pass.
       places: one place per replica.
-      scope: where the program's variables live; replica 0 uses it directly.
-      share_variables_from: an executor whose replicas' parameters this one uses, too.
+      scope: the scope with the program's variables; replica 0 uses it directly.
+      share_variables_from: an executor whose replicas' parameters this one shares.
 
     Raises:
-      ValueError: if `loss_name` is missing, or not a variable of the program.
+      ValueError: if `loss_name` is missing, or is not a variable of the program.
 
-    Source: Fluid 1.x, python/paddle/fluid/parallel_executor.py, whose shape this class keeps.
+    Source: Fluid 1.x, python/paddle/fluid/parallel_executor.py, whose interface this class has.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ParallelExecutor:
         block = program.global_block()
         trains = any(op.type.endswith("_grad") for op in block.ops)
         if trains and not (loss_name and block.has_var(loss_name)):
-            # Without it the engine neither scales nor sums: the replicas silently drift apart.
+            # Without it the engine would not sum the gradients, and replicas would drift apart.
             raise ValueError(f"loss_name is {loss_name!r}; allowed: a variable of the program")
         self._places = list(places)
         self._feed_names = {v.name for v in program.list_vars() if v.is_data}
@@ -62,7 +62,7 @@ class ParallelExecutor:
             for v in program.list_vars()
             if v.persistable and v.type != core.VarDesc.VarType.RAW
         ]
-        # The engine reads the graph as long as it lives: a temporary one would be freed.
+        # The engine keeps a pointer to the graph: a temporary one would be freed.
         self._graph = core.Graph(program.desc)
         self._engine = core.ParallelExecutor(
             [_engine_place(place) for place in places],
@@ -90,14 +90,16 @@ class ParallelExecutor:
         """Run one step.
 
         Args:
-          fetch: names of variables.
-          feeds: for each replica {name: array}; row counts and padded lengths may differ.
+          fetch: the names of the variables to return.
+          feeds: for each replica, name -> array; the replicas' numbers of rows and padded
+            lengths may differ.
 
         Returns:
-          For each name, the value on each replica.
+          For each name, a list with the value on each replica.
 
         Raises:
-          ValueError: if there is not one feed per replica, or a name is missing or unknown.
+          ValueError: if there is not one feed per replica, or a feed lacks a name or has an
+            unknown one.
         """
         if len(feeds) != self.replicas:
             raise ValueError(f"{len(feeds)} feeds for {self.replicas} replicas")
@@ -138,8 +140,8 @@ def _execution_strategy(places: Sequence):
 def _build_strategy():
     strategy = core.ParallelExecutor.BuildStrategy()
     scale = core.ParallelExecutor.BuildStrategy.GradientScaleStrategy
-    # Each replica's loss is divided by the tokens of the whole batch: sum, do not average.
+    # The gradients are summed, not averaged: each loss is already a share of the global loss.
     strategy.gradient_scale_strategy = scale.One
-    # oneDNN moves a gradient's memory, which the fused all-reduce does not survive.
+    # The fused all-reduce fails if oneDNN has moved a gradient to other memory.
     strategy.fuse_all_reduce_ops = False
     return strategy

@@ -1,6 +1,6 @@
-"""What the strategies share in which all replicas take each step together.
+"""The base of the synchronous strategies, in which all replicas take every step together.
 
-The engine is ready after `load_engine`.
+Import this only after `load_engine`.
 """
 
 from contextlib import contextmanager
@@ -31,16 +31,16 @@ from parity.spec.parameters import parameters
 
 
 class Synchronous:
-    """Builds a network and its update on some replicas, and runs steps of it.
+    """Builds a network and its update on some replicas, and runs its steps.
 
-    A strategy is a subclass that says how the replicas are built and how their gradients become
-    one; see parity/training/strategy.py for what the training loop calls.
+    A strategy is a subclass that decides how the replicas are built and how their gradients are
+    combined; parity/training/strategy.py describes the methods that the training loop calls.
 
     Attributes:
-      spec: Spec.
-      build: Build.
-      entry: StrategyEntry, of the registry in strategies/__init__.py.
-      replicas: number of replicas.
+      spec: the Spec that is trained.
+      build: the Build that the strategy was made with.
+      entry: the StrategyEntry in the registry in strategies/__init__.py.
+      replicas: the number of replicas.
     """
 
     framework = "paddle"
@@ -54,7 +54,7 @@ class Synchronous:
           entry: StrategyEntry.
 
         Raises:
-          UsageError: if a device is wanted that is not there.
+          UsageError: if this machine lacks a device.
         """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
@@ -112,12 +112,13 @@ class Synchronous:
             self._evaluate = self._executor(evaluation, None, share_variables_from=self._train)
 
     def _executor(self, program, loss_name, share_variables_from=None):
-        """Return what runs a program on all replicas, with the methods of `ParallelExecutor`.
+        """Return an object that runs a program on all replicas, as `ParallelExecutor` does.
 
         Args:
           program: the static program.
-          loss_name: the variable whose gradient starts the backward pass, or None without one.
-          share_variables_from: an executor whose replicas' parameters this one uses, too.
+          loss_name: the variable that the backward pass differentiates, or None if the program
+            has no backward pass.
+          share_variables_from: an executor whose replicas' parameters this one shares.
         """
         raise NotImplementedError
 
@@ -136,12 +137,12 @@ class Synchronous:
     def replica_distances(self):
         """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
 
-        Exactly zero in every parameter and slot, or the replicas have drifted apart.
+        Unless every distance is exactly zero, the replicas have drifted apart.
         """
-        held = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
+        copies = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
         return {
-            name: np.array([np.abs(other[name] - first).max() for other in held])
-            for name, first in held[0].items()
+            name: np.array([np.abs(other[name] - first).max() for other in copies])
+            for name, first in copies[0].items()
         }
 
     def step(self, inputs, state, learning_rate, record=False):
@@ -150,28 +151,28 @@ class Synchronous:
         Args:
           inputs: StepInputs.
           state: name -> recurrent state before the batch, [batch, layers, hidden].
-          learning_rate: of this step.
-          record: also return all that a trace holds.
+          learning_rate: the learning rate of this step.
+          record: whether to return all tensors that a trace records.
 
         Returns:
           StepResult.
         """
         self._set_learning_rate(learning_rate)
         outputs = self._outputs
-        wanted = [outputs.loss, *outputs.state.values(), self._norm]
+        fetches = [outputs.loss, *outputs.state.values(), self._norm]
         if record:
-            wanted += recorded_activations(self.spec, outputs.activations, inputs).values()
-            wanted += [*self._gradients, *self._clipped]
-            wanted += self._activation_gradients.values()
+            fetches += recorded_activations(self.spec, outputs.activations, inputs).values()
+            fetches += [*self._gradients, *self._clipped]
+            fetches += self._activation_gradients.values()
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        values = self._train.run([variable.name for variable in wanted], feeds)
+        values = self._train.run([variable.name for variable in fetches], feeds)
         count = len(outputs.state)
         state, norms = _joined(outputs.state, values[1 : 1 + count]), values[1 + count]
         tensors = self._record(inputs, values[2 + count :]) if record else {}
         return StepResult(np.concatenate(values[0]), state, norms[0].item(), tensors)
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without training on it.
+        """Compute the loss of one global batch, without dropout and without an update.
 
         Args:
           inputs: StepInputs without masks.
@@ -182,26 +183,26 @@ class Synchronous:
         """
         outputs = self._evaluation
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        wanted = [outputs.loss, *outputs.state.values()]
-        losses, *rest = self._evaluate.run([variable.name for variable in wanted], feeds)
+        fetches = [outputs.loss, *outputs.state.values()]
+        losses, *rest = self._evaluate.run([variable.name for variable in fetches], feeds)
         return StepResult(np.concatenate(losses), _joined(outputs.state, rest), 0.0, {})
 
     @contextmanager
     def profile(self):
-        """Yield a list that has the Events of the steps within, once they are over.
+        """Yield a list that is filled with the Events of the steps when the context is left.
 
-        Once in a process: a framework's profiler may not survive another start.
+        Use it only once in a process: a framework's profiler may not survive a second start.
         """
         from paddle.profiler import Profiler, ProfilerTarget
 
         events = []
-        # left to itself it would write a file of its own
+        # without a handler, the profiler would write a file
         with Profiler(targets=[ProfilerTarget.CPU], on_trace_ready=lambda _: None) as profiler:
             yield events
         events += read_profile(profiler.profiler_result.get_data(), self._phases)
 
     def decoder(self):
-        """Return a Decoder with the weights as they are now, on the first replica's device."""
+        """Return a Decoder with the current weights, on the first replica's device."""
         if self._decoder is None:
             self._decoder = Decoder(self.spec, self.build)
         self._decoder.load(self.snapshot())
@@ -240,16 +241,16 @@ def _joined(names, values):
 
 
 def _inputs(spec, masks, isolate):
-    described, dtype = NETWORKS[spec.network], spec.training.dtype
+    network, dtype = NETWORKS[spec.network], spec.training.dtype
     data = paddle.static.data
     batch = {
-        name: data(name, [-1] * len(axes), "int64") for name, axes in described.batch.items()
+        name: data(name, [-1] * len(axes), "int64") for name, axes in network.batch.items()
     }
     state = {
         name: data(name, [-1, *shape], dtype)
-        for name, shape in described.state(spec.model).items()
+        for name, shape in network.state(spec.model).items()
     }
-    dropped = described.masks(spec.model) if masks and spec.model.keep < 1 else {}
+    mask_axes = network.masks(spec.model) if masks and spec.model.keep < 1 else {}
     fed = {}
     for name, axes in fed_axes(spec).items() if isolate else ():
         inner = [axis if isinstance(axis, int) else -1 for axis in axes]
@@ -260,7 +261,7 @@ def _inputs(spec, masks, isolate):
         state=state,
         masks={
             name: data(f"mask/{name}", [-1, -1, axes[2]], dtype)
-            for name, axes in dropped.items()
+            for name, axes in mask_axes.items()
         },
         scale=data("scale", [1], dtype),
         tap=Taps(fed, fed_axes(spec)),
@@ -268,10 +269,10 @@ def _inputs(spec, masks, isolate):
 
 
 def _gradients(fed):
-    """Return the gradient of each thing fed; zero, if nothing reads it."""
-    block, found = paddle.static.default_main_program().global_block(), {}
+    """Return the gradient with respect to each fed activation; zero if nothing reads it."""
+    block, gradients = paddle.static.default_main_program().global_block(), {}
     for name, array in fed.items():
         gradient = f"{array.name}@GRAD"
-        known = block.has_var(gradient)
-        found[name] = block.var(gradient) if known else paddle.zeros_like(array)
-    return found
+        is_read = block.has_var(gradient)
+        gradients[name] = block.var(gradient) if is_read else paddle.zeros_like(array)
+    return gradients

@@ -1,9 +1,9 @@
 """`python -m parity bench`: how fast each side trains, in real tokens per second.
 
-Runs are taken in turn (A B C A B C ...), each alone on the machine and in a process of its own,
-so that a machine whose speed drifts slows all alike. A run's first steps are left out. Before
-anything is timed, a few steps of every configuration of the two sides are held against the
-oracle; the peers' losses must be those of the sides.
+Configurations take turns (A B C A B C ...), and each run is a new process, alone on the
+machine: if the machine's speed drifts, all are slowed alike. The first steps of a run are not
+counted. Before anything is timed, a few steps of every configuration of both sides are compared
+with the oracle; the losses of the peers must equal those of the sides.
 """
 
 import csv
@@ -22,15 +22,15 @@ from parity.base.progress import Counter
 from parity.bench.cases import Case, cases_of, check_installed
 from parity.bench.page import bench_html
 from parity.bench.ratios import (
-    against,
     check_losses,
-    median_of,
+    highest_field,
+    median_and_spread,
+    median_field,
+    ratios_to_peers,
     scaling,
-    summary_of,
-    worst_of,
 )
 from parity.bench.text import bench_text, sizes_text
-from parity.bench.zipf_text import generated
+from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
@@ -42,17 +42,17 @@ from parity.spec.spec import Spec
 from parity.trace.reader import Trace
 from parity.training.flops import product_limit
 
-_CHECKED = 2  # steps of every configuration that are held against the oracle
+_CHECKED = 2  # number of steps of every configuration that are compared with the oracle
 
 
-class Measured(NamedTuple):
-    """What the runs of a benchmark gave.
+class Measurements(NamedTuple):
+    """The measurements of all runs of a benchmark.
 
     Attributes:
-      readings: label -> tokens/s of each run.
-      summaries: label -> summary.json of each run.
-      losses: label -> losses of its last run.
-      limits: rate of large matrix products before each round, FLOP/s.
+      readings: label -> the speed of each run, in real tokens/s.
+      summaries: label -> the content of each run's summary.json.
+      losses: label -> the losses of its last run.
+      limits: the speed of large matrix products before each round, in FLOP/s.
     """
 
     readings: dict[str, list[float]]
@@ -65,17 +65,20 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     """Time all sides and replica counts in turn, and write bench.json, .txt and .html.
 
     Args:
-      command: what the user typed, for the record.
+      spec: the network, its text and its training.
+      options: what to time, and where to write.
+      command: the command that the user typed, which is recorded.
 
     Returns:
-      The measurements as plain values: `cases` (label -> side, replicas, threads), `readings`
-      (label -> tokens/s of each run), `throughput` (label -> median and spread), `scaling`
-      (framework -> replicas -> ratio to the first), `against` (side -> peer -> ratio), and
-      more by label: see the table.
+      The measurements as plain values, most of them by the label of a configuration: `cases`
+      (label -> side, replicas, threads), `readings` (label -> real tokens/s of each run),
+      `throughput` (label -> median and spread), `scaling` (title -> replicas -> ratio to the
+      first number of replicas), `against` (label of a side -> label of a peer -> ratio of their
+      speeds), and more; see `_values`.
 
     Raises:
-      UsageError: for input that cannot be used, as the sides found it; for a peer that is not
-        installed, or trains something else.
+      UsageError: for input that a side cannot use; for a peer that is not installed, or whose
+        losses show that it trains something else.
       Mismatch: if the sides do not match; nothing is timed then.
     """
     cores = usable_cores()
@@ -84,7 +87,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     make_folder(options.out)
     data = options.data
     if data is None:
-        spec, data = generated(spec, options.steps, options.out)
+        spec, data = write_zipf_text(spec, options.steps, options.out)
     if options.check:
         _check_parity(spec, options, data, cases)
     readings: dict[str, list[float]] = {case.label: [] for case in cases}
@@ -100,7 +103,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
             readings[case.label].append(summary["tokens_per_second"]["median"])
             summaries[case.label].append(summary)
             progress.update(f"{case.label} {readings[case.label][-1]:,.0f} tokens/s")
-    values = _values(spec, options, cases, Measured(readings, summaries, losses, limits))
+    measurements = Measurements(readings, summaries, losses, limits)
+    values = _values(spec, options, cases, measurements)
     values |= {"command": command}
     content = json.dumps(values, indent=2).encode() + b"\n"
     write_whole(options.out / "bench.json", content)
@@ -111,31 +115,33 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
 
 
 def _values(
-    spec: Spec, options: BenchOptions, cases: list[Case], found: Measured
+    spec: Spec, options: BenchOptions, cases: list[Case], measurements: Measurements
 ) -> dict[str, Any]:
-    """Return what was measured as plain values; see `bench`."""
-    readings, summaries, limit = found.readings, found.summaries, max(found.limits)
+    """Return the measurements as plain values; see `bench`."""
+    readings, summaries = measurements.readings, measurements.summaries
+    limit = max(measurements.limits)
     return {
         "network": spec.network,
         "preset": options.preset,
         "spec": spec.to_json(),
         "cases": {case.label: vars(case) | {"title": case.title} for case in cases},
         "checked_steps": _CHECKED if options.check else 0,
-        "losses_apart": check_losses(found.losses, cases),
+        "losses_apart": check_losses(measurements.losses, cases),
         "threads": options.threads,
         **measured_here(),
         "steps": options.steps,
         "rounds": options.rounds,
         "readings": readings,
-        "throughput": {label: summary_of(each) for label, each in readings.items()},
+        "throughput": {label: median_and_spread(each) for label, each in readings.items()},
         "product_limit": limit,
         "share_of_limit": {
-            label: median_of(each, "product_flops_per_second") / limit
+            label: median_field(each, "product_flops_per_second") / limit
             for label, each in summaries.items()
         },
-        "waiting_share": worst_of(summaries, "waiting_share"),
+        "waiting_share": highest_field(summaries, "waiting_share"),
         "seconds_to_first_step": {
-            label: median_of(each, "seconds_to_first_step") for label, each in summaries.items()
+            label: median_field(each, "seconds_to_first_step")
+            for label, each in summaries.items()
         },
         "peak_memory": {
             label: [max(each) for each in zip(*(s["peak_memory"] for s in each), strict=True)]
@@ -143,7 +149,7 @@ def _values(
         },
         "padding": next(iter(summaries.values()))[0]["padding"],
         "scaling": scaling(readings, cases),
-        "against": against(readings, cases),
+        "against": ratios_to_peers(readings, cases),
         "versions": {
             name: version
             for each in summaries.values()
@@ -154,7 +160,7 @@ def _values(
 
 
 def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Case]) -> None:
-    """Hold a few recorded steps of every configuration of the sides against the oracle.
+    """Compare a few recorded steps of every configuration of both sides with the oracle.
 
     Raises:
       Mismatch: if they do not match.
@@ -167,12 +173,14 @@ def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Cas
             _run(spec, options, data, case, trace=folder, steps=_CHECKED, decode=0)
             traces.append(Trace(folder))
             by_threads.setdefault(case.threads, []).append(traces[-1])
-    for alike in by_threads.values():
-        verdict = climb(alike)
+    for same_threads in by_threads.values():
+        verdict = climb(same_threads)
         if not verdict.matches:
             outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
             print(report_text(report_values(outcome, options.preset or "-", "")))
-            raise Mismatch("the sides do not match in what is to be timed: nothing is timed")
+            raise Mismatch(
+                "the sides do not match on the network to be timed: nothing is timed"
+            )
     for trace in traces:
         shutil.rmtree(trace.folder)
 
@@ -180,7 +188,7 @@ def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Cas
 def _timed_run(
     spec: Spec, options: BenchOptions, data: Path, case: Case
 ) -> tuple[dict[str, Any], list[float]]:
-    """Return the summary of a run, and its losses."""
+    """Train one configuration, and return the run's summary and losses."""
     out = options.out / "runs" / case.label
     shutil.rmtree(out, ignore_errors=True)
     _run(spec, options, data, case, steps=options.steps, out=out)
@@ -192,9 +200,9 @@ def _timed_run(
 
 
 def _run(spec: Spec, options: BenchOptions, data: Path, case: Case, **more: Any) -> None:
-    of_side: dict[str, Any] = {}
+    side_options: dict[str, Any] = {}  # options that a peer does not have
     if case.name in FRAMEWORKS:
-        of_side = {"strategy": case.strategy or None, "kernels": case.kernels}
+        side_options = {"strategy": case.strategy or None, "kernels": case.kernels}
     with SideProcess(
         case.name,
         spec,
@@ -204,7 +212,7 @@ def _run(spec: Spec, options: BenchOptions, data: Path, case: Case, **more: Any)
         cache=options.cache,
         replicas=case.replicas,
         threads=case.threads,
-        **of_side,
+        **side_options,
         device=options.device,
         debug=options.debug,
         **more,

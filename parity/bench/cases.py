@@ -1,4 +1,4 @@
-"""What a benchmark times: frameworks, strategies, kernels, peers, and layouts of each."""
+"""Lists the configurations that a benchmark times: framework or peer, strategy and layout."""
 
 import itertools
 import subprocess
@@ -18,11 +18,12 @@ class Case:
     """One configuration that is timed.
 
     Attributes:
-      name: the framework, or the peer.
-      replicas: how many share each batch.
-      threads: CPU threads of each replica.
-      strategy: how the replicas run; empty for the framework's default, and for a peer.
-      kernels: "plain" or "fast"; "fast" for a peer too, which has but one kind.
+      name: the name of the framework or peer.
+      replicas: the number of replicas that share each batch.
+      threads: the number of CPU threads of each replica.
+      strategy: the strategy that runs the replicas; empty for the framework's default, and for
+        a peer.
+      kernels: "plain" or "fast"; always "fast" for a peer, which has only one kind.
     """
 
     name: str
@@ -33,23 +34,31 @@ class Case:
 
     @property
     def layout(self) -> str:
-        """Return replicas and threads."""
+        """Return the numbers of replicas and threads, such as "2 x 1"."""
         return f"{self.replicas} x {self.threads}"
 
     @property
     def title(self) -> str:
-        """Return the name, with what is not its default."""
+        """Return the name, and the strategy and kernels if they are not the default."""
         plain = "plain" if self.kernels == "plain" else ""
         return " ".join(filter(None, (self.name, self.strategy, plain)))
 
     @property
     def label(self) -> str:
-        """Return what it is called in folders and in bench.json."""
+        """Return the configuration's name in folders and in bench.json."""
         return f"{self.title.replace(' ', '-')}-{self.replicas}x{self.threads}"
 
 
 def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
-    """Return what to time: the sides, and with peers every layout that uses all cores.
+    """Return the configurations to time: the sides, and with --peers also the peers.
+
+    With --peers all are also timed in the two layouts that use every core: one replica per
+    core, and one replica with a thread per core.
+
+    Args:
+      spec: the network, its text and its training.
+      options: what to time.
+      cores: the number of CPU cores.
 
     Raises:
       UsageError: for a strategy that its framework lacks.
@@ -68,7 +77,7 @@ def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
 
 
 def _kinds(options: BenchOptions) -> list[tuple[str, str, str]]:
-    """Return framework, strategy (empty for its default) and kernels of all sides."""
+    """Return (framework, strategy or "" for its default, kernels) for every side."""
     return [
         (name, "" if strategy == FRAMEWORKS[name].strategies.default else strategy, kernels)
         for kernels in options.kernels
@@ -78,10 +87,10 @@ def _kinds(options: BenchOptions) -> list[tuple[str, str, str]]:
 
 
 def check_installed(names: Iterable[str]) -> None:
-    """Check that the peers among some names can be run.
+    """Check that those names which are peers have their frameworks installed.
 
     Raises:
-      UsageError: naming the first that is not installed.
+      UsageError: if one is not installed; the message names the first of these.
     """
     for name in sorted(set(names) & set(PEERS)):
         module = PEERS[name][1]

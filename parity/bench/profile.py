@@ -1,4 +1,4 @@
-"""`python -m parity profile`: where the time of a step goes, on each side."""
+"""`python -m parity profile`: shows where the time of a step goes on each side."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
-from parity.bench.zipf_text import generated
+from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import ProfileOptions
 from parity.launch.processes import SideProcess
 from parity.spec.frameworks import FRAMEWORKS
@@ -20,23 +20,27 @@ from parity.training.timeline import PHASES, TABLE, TRACE, joined_traces
 def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]:
     """Profile one side after the other, each alone on the machine.
 
-    `options.out` gets trace.json, a Chrome trace of both, profile.json, and profile.txt.
+    Three files are written to `options.out`: trace.json, a Chrome trace of both sides,
+    profile.json and profile.txt.
 
     Args:
-      command: what the user typed, for the record.
+      spec: the network, its text and its training.
+      options: how to train, and where to write.
+      command: the command that the user typed, which is recorded.
 
     Returns:
-      Plain values: `sides` (framework -> what `profile_training` found).
+      The profile as plain values: `network`, `preset`, `command`, and `sides` (framework ->
+      the values that `profile_training` wrote).
 
     Raises:
-      UsageError: for input that cannot be used, as the sides found it.
+      UsageError: for input that a side cannot use.
       NumericFailure: for a NaN or infinity.
     """
     make_folder(options.out)
     data = options.data
     if data is None:
-        spec, data = generated(spec, options.steps, options.out)
-    found, traces = {}, []
+        spec, data = write_zipf_text(spec, options.steps, options.out)
+    tables, traces = {}, []
     with Counter("profiling", len(FRAMEWORKS), "side") as progress:
         for framework in FRAMEWORKS:
             folder = options.out / framework
@@ -55,14 +59,14 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
                 debug=options.debug,
             ) as side:
                 side.wait()
-            found[framework] = json.loads((folder / TABLE).read_text())
+            tables[framework] = json.loads((folder / TABLE).read_text())
             traces.append(json.loads((folder / TRACE).read_text()))
             shutil.rmtree(folder)
             progress.update(framework)
     values = {
         "network": spec.network,
         "preset": options.preset,
-        "sides": found,
+        "sides": tables,
         "command": command,
     }
     write_whole(options.out / "trace.json", json.dumps(joined_traces(traces)).encode())
@@ -73,22 +77,22 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
 
 
 def profile_text(values: Mapping[str, Any], operations: int) -> str:
-    """Return tables for a terminal.
+    """Return a profile as tables for a terminal.
 
     Args:
-      values: of `profile`.
-      operations: how many of each side are shown.
+      values: the values that `profile` returned.
+      operations: the number of operations to list for each side.
     """
     sides = values["sides"]
     first = next(iter(sides.values()))
     lines = [
         f"{first['replicas']} x {first['threads']} (replicas x threads), "
-        f"{first['steps']} profiled steps of each side; milliseconds a step",
+        f"{first['steps']} profiled steps of each side; milliseconds per step",
         "",
         _phases(sides),
         "",
-        "in operations: of all replicas, over how many run at once; idle: what the step takes "
-        "beyond them",
+        "The time of a phase is the time of its operations on all replicas, divided by the "
+        "number of replicas that run at the same time; idle is the rest of the step.",
     ]
     for name, side in sides.items():
         rows = [
@@ -101,7 +105,7 @@ def profile_text(values: Mapping[str, Any], operations: int) -> str:
             ]
             for each in side["operations"][:operations]
         ]
-        headers = [f"{name}: operation", "phase", "calls", "ms", "of the step"]
+        headers = [f"{name}: operation", "phase", "calls", "ms", "share of step"]
         lines += ["", tabulate(rows, headers, tablefmt="simple", disable_numparse=True)]
     return "\n".join(lines)
 
@@ -113,7 +117,7 @@ def _phases(sides: Mapping[str, Any]) -> str:
     ]
     rows += [
         ["idle", *(_share(side["idle"], side) for side in sides.values())],
-        ["a step", *(f"{side['milliseconds_per_step']:.1f}" for side in sides.values())],
+        ["whole step", *(f"{side['milliseconds_per_step']:.1f}" for side in sides.values())],
         [
             "unprofiled",
             *(f"{side['unprofiled_milliseconds_per_step']:.1f}" for side in sides.values()),

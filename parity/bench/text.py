@@ -1,4 +1,4 @@
-"""A benchmark as tables for a terminal."""
+"""Formats the measurements of a benchmark as tables for a terminal."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def bench_text(values: dict[str, Any]) -> str:
         "tokens/s\nmedian",
         "spread",
         "gain",
-        "of\nlimit",
+        "share\nof limit",
         "waiting\nfor data",
         "seconds to\nfirst step",
         "peak\nMB",
@@ -43,53 +43,56 @@ def bench_text(values: dict[str, Any]) -> str:
     lines = [
         f"{sizes_text(values['spec'])}; {values['cores']} cores; "
         f"{values['rounds']} rounds of {values['steps']} steps",
-        f"checked: {checked} steps of each side's configurations match the oracle"
+        f"checked: {checked} steps of every configuration of both sides match the oracle"
         if checked
-        else "not checked against the oracle",
+        else "not compared with the oracle",
         "",
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         "",
-        "gain: median over rounds of the ratio to the first replica count, same round",
-        f"limit: matrix products alone at {values['product_limit'] / 1e9:,.0f} GFLOP/s, the "
-        "best rate seen of large ones",
+        "gain: speed divided by the speed with the first number of replicas in the same round; "
+        "median over the rounds",
+        "limit: the speed if a step were only its matrix products, at "
+        f"{values['product_limit'] / 1e9:,.0f} GFLOP/s, the highest rate seen for large ones",
     ]
     if values["against"]:
-        lines += ["", *_against_lines(values)]
+        lines += ["", *_peer_lines(values)]
     if values["padding"]:
         lines.append(
-            f"padded, of all positions: sources {values['padding']['source']:.1%}, targets "
-            f"{values['padding']['target']:.1%}; tokens/s counts real target tokens"
+            f"padding: {values['padding']['source']:.1%} of the source positions and "
+            f"{values['padding']['target']:.1%} of the target positions; tokens/s counts real "
+            "target tokens only"
         )
     return "\n".join(lines)
 
 
-def _against_lines(values: dict[str, Any]) -> list[str]:
-    """Return the table of ratios to the peers."""
-    against = values["against"]
-    peers = list(next(iter(against.values())))
+def _peer_lines(values: dict[str, Any]) -> list[str]:
+    """Return the table of each side's speed relative to the peers."""
+    ratios_by_side = values["against"]
+    peers = list(next(iter(ratios_by_side.values())))
 
-    def named(label: str) -> str:
+    def heading(label: str) -> str:
         case = values["cases"].get(label)
         return (
             f"{case['title']}\n{case['replicas']} x {case['threads']}" if case else "best\npeer"
         )
 
     rows = [
-        [named(side).replace("\n", " "), *(_ratio(ratios[peer]) for peer in peers)]
-        for side, ratios in against.items()
+        [heading(side).replace("\n", " "), *(_ratio(ratios[peer]) for peer in peers)]
+        for side, ratios in ratios_by_side.items()
     ]
-    headers = ["times as fast as", *map(named, peers)]
-    apart = max(values["losses_apart"].values())
+    headers = ["times as fast as", *map(heading, peers)]
+    difference = max(values["losses_apart"].values())
     return [
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         "",
-        "ratios: medians over rounds, same round; the peers' losses of the first "
-        f"{WARM_UP} steps are the sides' to {apart:.1g} of them",
+        "ratio: speed divided by the peer's speed in the same round; median over the rounds",
+        f"in the first {WARM_UP} steps the peers' losses differ from the sides' by at most "
+        f"{difference:.1g} of them",
     ]
 
 
 def sizes_text(spec: dict[str, Any]) -> str:
-    """Return what was timed, in a line."""
+    """Return the network and the sizes that were timed, in one line."""
     model, training = spec["model"], spec["training"]
     words = [f"{spec['network']}: hidden {model['hidden_size']}"]
     if "cell" in model:

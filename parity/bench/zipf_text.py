@@ -1,4 +1,4 @@
-"""Text of words drawn from a Zipf distribution, of just the sizes that are to be timed."""
+"""Writes text to time with: words from a Zipf distribution, with an exact vocabulary size."""
 
 from pathlib import Path
 
@@ -7,20 +7,23 @@ import numpy as np
 from parity.base.files import make_folder, write_whole
 from parity.spec.spec import Spec
 
-_LINE = 25  # words of a line
-_SPECIAL = 4  # entries of a vocabulary of pairs that are no words
+_WORDS_PER_LINE = 25
+_SPECIAL = 4  # number of entries in a vocabulary of pairs that are not words
 
 
-def generated(spec: Spec, steps: int, out: Path) -> tuple[Spec, Path]:
-    """Write text for a network, and return the spec that reads it, and where it is.
+def write_zipf_text(spec: Spec, steps: int, out: Path) -> tuple[Spec, Path]:
+    """Write text for a network that has exactly the vocabulary sizes of its spec.
 
     Args:
-      spec: its vocabularies are those of the text.
-      steps: of training, for which there is enough without a second epoch.
-      out: folder in which it gets a folder of its own.
+      spec: the network, its text and its training.
+      steps: the number of training steps that the text must last for within one epoch.
+      out: the folder in which a folder for the text is made.
+
+    Returns:
+      The spec to train with, which splits the text at spaces, and the folder of the text.
 
     Raises:
-      UsageError: if that cannot be written.
+      UsageError: if the text cannot be written.
     """
     if spec.network == "seq2seq":
         spec = spec.replace(source_segmenter="spaces", target_segmenter="spaces")
@@ -29,8 +32,8 @@ def generated(spec: Spec, steps: int, out: Path) -> tuple[Spec, Path]:
 
 
 def _text(spec: Spec, steps: int, out: Path) -> Path:
-    """Write text with just the vocabulary asked for, and enough of it for all steps."""
-    words = spec.model.vocabulary_size - 2  # beside <unk> and <eos>
+    """Write running text with exactly the spec's vocabulary, enough for all steps."""
+    words = spec.model.vocabulary_size - 2  # without <unk> and <eos>
     folder = out / f"zipf-{words}"
     needed = spec.training.batch_size * spec.text.time
     counts = {
@@ -44,19 +47,19 @@ def _text(spec: Spec, steps: int, out: Path) -> Path:
     for split, count in counts.items():
         ids = generator.choice(words, size=count, p=shares / shares.sum())
         if split == "train":
-            ids[:words] = np.arange(words)  # each word once at least
+            ids[:words] = np.arange(words)  # every word at least once
         lines = [
-            " ".join(f"w{word}" for word in ids[start : start + _LINE])
-            for start in range(0, count, _LINE)
+            " ".join(f"w{word}" for word in ids[start : start + _WORDS_PER_LINE])
+            for start in range(0, count, _WORDS_PER_LINE)
         ]
         write_whole(folder / f"{split}.txt", ("\n".join(lines) + "\n").encode())
     return folder
 
 
 def _pairs(spec: Spec, steps: int, out: Path) -> Path:
-    """Write pairs with just the vocabularies asked for, and enough of them for all steps.
+    """Write pairs with exactly the spec's vocabularies, enough for all steps.
 
-    Lengths are those of chat and of short sentences: 3 to 20 tokens, about 11 on average.
+    Sentences are as long as those of chat: 3 to 20 tokens, about 11 on average.
     """
     sizes = {
         "source": spec.model.source_vocabulary_size - _SPECIAL,
@@ -77,7 +80,7 @@ def _pairs(spec: Spec, steps: int, out: Path) -> Path:
             shares = 1 / np.arange(1, words + 1)
             ids = generator.choice(words, size=lengths.sum(), p=shares / shares.sum())
             if split == "train":
-                ids[:words] = np.arange(words)  # each word once at least
+                ids[:words] = np.arange(words)  # every word at least once
             sentences = np.split(ids, np.cumsum(lengths)[:-1])
             columns.append([" ".join(f"w{word}" for word in line) for line in sentences])
         lines = [f"{source}\t{target}\n" for source, target in zip(*columns, strict=True)]

@@ -14,7 +14,7 @@ _GENERATED = (
     "text to train on, as train.py takes it [default: generated words from a Zipf distribution]"
 )
 _DICTIONARY = "seq2seq: file of words for jieba, one per line, each optionally followed by its frequency and its tag"
-_EMPTY = "seq2seq: what to do with a pair of which one side is empty: skip leaves it out silently, warn leaves it out with a warning, error stops"
+_EMPTY = "seq2seq: what to do with a pair that has an empty question or answer: skip leaves it out silently, warn leaves it out with a warning, error stops"
 _CACHE = "folder that caches encoded texts, by their content"
 _BEAM = "seq2seq: number of hypotheses kept in beam search"
 _PENALTY = "seq2seq: exponent of the length penalty in beam search; 0 means no penalty"

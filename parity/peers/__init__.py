@@ -1,5 +1,5 @@
-"""The same networks in other frameworks, to be timed beside the two sides; see bench.py.
+"""The same networks in other frameworks, which the benchmark times beside the two sides.
 
-Nothing but the benchmark starts them, and nothing imports them. What they run on is installed
-apart: `pip install --group peers`.
+Only the benchmark starts these modules, each in a process of its own; nothing imports them.
+Their frameworks are installed separately: `pip install --group peers`.
 """

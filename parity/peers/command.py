@@ -1,4 +1,4 @@
-"""What the peers' command lines share: the flags of `train.py`, and a loop that only trains."""
+"""The command line of all peers: the flags of `train.py`, and a loop that only trains."""
 
 import json
 import sys
@@ -28,17 +28,17 @@ from parity.training.text import read_text
 
 
 def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
-    """Parse the flags, train for `--steps`, and exit; losses.csv and summary.json are kept.
+    """Parse the flags, train for `--steps`, write losses.csv and summary.json, and exit.
 
     Args:
-      peer: its name.
-      make_trainer: from spec, replicas and threads to something with framework, replicas,
-        versions, step and peak_memory.
+      peer: the peer's name.
+      make_trainer: a function (spec, replicas, threads) that returns an object with the
+        attributes framework, replicas and versions and the methods step and peak_memory.
     """
 
     load_plugins_or_exit()
 
-    @click.command(help=f"Train a network with {peer}, to be timed.")
+    @click.command(help=f"Train a network with {peer}, to measure its speed.")
     @command_options(TrainOptions)
     @spec_options()
     def command(**values: Any) -> int:
@@ -56,7 +56,7 @@ def _train(
         raise UsageError(f"--device is {options.device!r}; allowed for {peer}: cpu")
     for name in ("trace", "resume", "isolate"):
         if getattr(options, name):
-            raise UsageError(f"--{name} is given; allowed for {peer}: none, it is only timed")
+            raise UsageError(f"--{name} is given; not allowed for {peer}, which is only timed")
     spec, text = read_text(spec, options)
     layout = choose_layout(options, smallest_batch(text))
     last = options.steps or spec.training.epochs * text.train.batches_per_epoch

@@ -1,7 +1,7 @@
-"""The language model in Keras, as its users would write it: layers, MirroredStrategy.
+"""The language model in Keras, written as its users would: layers and MirroredStrategy.
 
-`python -m parity.peers.keras_peer` takes the flags of `train.py`. All is one process; several
-replicas are logical processors under MirroredStrategy, `--threads` threads each.
+`python -m parity.peers.keras_peer` takes the flags of `train.py`. It is a single process;
+several replicas are logical devices under MirroredStrategy, with `--threads` threads each.
 
 Source: tensorflow.org/guide/distributed_training, "Use tf.distribute.Strategy with custom
 training loops".
@@ -27,12 +27,13 @@ from parity.training.meter import peak_memory
 
 
 class Trainer:
-    """Runs steps of a network on some replicas.
+    """Trains the language model on some replicas.
 
     Attributes:
-      spec: Spec.
-      replicas: number of replicas.
-      framework, versions: what runs it.
+      spec: the network, its text and its training.
+      replicas: the number of replicas.
+      framework: the peer's name.
+      versions: package -> version.
 
     Raises:
       UsageError: for another network than the language model, for dropout, and for Adam.
@@ -42,10 +43,10 @@ class Trainer:
     versions: ClassVar = {"keras": keras.__version__, "tensorflow": tf.__version__}
 
     def __init__(self, spec: Spec, replicas: int, threads: int):
-        """Build the network, and the function that trains it."""
+        """Build the network and the function that trains it."""
         seen = spec.network, spec.model.keep, spec.training.optimizer
         if seen != ("language-model", 1, "sgd"):
-            # its Adam adds epsilon before the bias is corrected
+            # Keras's Adam adds epsilon before the bias correction
             raise UsageError(
                 "keras: {}, keep {:g}, {}; allowed: language-model, 1, sgd".format(*seen)
             )
@@ -69,9 +70,9 @@ class Trainer:
                     canonical[path].assign(value)
             self._optimizer = keras.optimizers.SGD(spec.training.learning_rate)
             self._optimizer.build(self._network.trainable_variables)
-            # they are summed, and then clipped, before the optimiser has them
+            # the gradients are summed and clipped before the optimiser gets them
             self._optimizer._all_reduce_sum_gradients = list
-        self._train = tf.function(self._step_of_all)
+        self._train = tf.function(self._step_on_all_replicas)
 
     def step(
         self,
@@ -83,24 +84,24 @@ class Trainer:
         self._optimizer.learning_rate.assign(learning_rate)
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
 
-        def values_of(context: Any) -> dict[str, tf.Tensor]:
+        def replica_feed(context: Any) -> dict[str, tf.Tensor]:
             feed = feeds[context.replica_id_in_sync_group]
             return {name: tf.constant(array) for name, array in feed.items()}
 
-        feed = self._strategy.experimental_distribute_values_from_function(values_of)
+        feed = self._strategy.experimental_distribute_values_from_function(replica_feed)
         losses, states = self._train(feed)
-        of_replicas = self._strategy.experimental_local_results
-        parts = {name: of_replicas(value) for name, value in states.items()}
+        by_replica = self._strategy.experimental_local_results
+        parts = {name: by_replica(value) for name, value in states.items()}
         joined = {
             name: np.concatenate([p.numpy() for p in each]) for name, each in parts.items()
         }
-        losses = np.concatenate([loss.numpy() for loss in of_replicas(losses)])
+        losses = np.concatenate([loss.numpy() for loss in by_replica(losses)])
         return StepResult(losses, joined, 0.0, {})
 
-    def _step_of_all(self, feed: Any) -> Any:
-        return self._strategy.run(self._step_of_one, args=(feed,))
+    def _step_on_all_replicas(self, feed: Any) -> Any:
+        return self._strategy.run(self._step_on_one_replica, args=(feed,))
 
-    def _step_of_one(
+    def _step_on_one_replica(
         self, feed: dict[str, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         network = self._network
@@ -118,13 +119,13 @@ class Trainer:
         return loss, state
 
     def peak_memory(self) -> list[int]:
-        """Return the most bytes that the process has held."""
+        """Return the peak memory of the process, in bytes."""
         return [peak_memory()]
 
 
 class _Network(keras.Model):
     def __init__(self, spec: Spec):
-        super().__init__(name="language_model")  # the class's own begins with what none may
+        super().__init__(name="language_model")  # a model's name must not begin with "_"
         model = spec.model
         self.embed = keras.layers.Embedding(model.vocabulary_size, model.embedding_size)
         self.recurrent = [
@@ -148,7 +149,7 @@ class _Network(keras.Model):
 
 
 def _network(spec: Spec) -> tuple[Any, dict[str, Any]]:
-    """Return the network, built, and its variables by canonical name."""
+    """Return the built network, and its variables by canonical name."""
     network, model = _Network(spec), spec.model
     state = tf.zeros([1, model.num_layers, model.hidden_size], spec.training.dtype)
     network({"tokens": tf.zeros([1, 1], tf.int64), "h": state, "c": state})

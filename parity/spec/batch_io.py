@@ -310,8 +310,8 @@ def zero_padding(
     for place, axis in enumerate(axes):
         lengths = NETWORKS[spec.network].lengths.get(str(axis))
         if lengths is not None:
-            beyond = np.arange(array.shape[place]) >= batch[lengths][:, None]
+            is_padding = np.arange(array.shape[place]) >= batch[lengths][:, None]
             shape = [len(array)] + [1] * (array.ndim - 1)
             shape[place] = array.shape[place]
-            np.copyto(array, 0, where=beyond.reshape(shape))
+            np.copyto(array, 0, where=is_padding.reshape(shape))
     return array

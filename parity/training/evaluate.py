@@ -1,4 +1,4 @@
-"""How well a network does on text that it was not trained on."""
+"""Evaluates a network: its perplexity on a split of the text."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from parity.training.text import TrainingText
 def evaluate(
     strategy: Strategy, text: TrainingText, split: str, check: Callable[[], None]
 ) -> float:
-    """Return the perplexity on a split: exp of the mean loss per real token.
+    """Return the perplexity on a split, which is exp(mean loss per real token).
 
     Args:
-      strategy: built with `evaluates`.
-      text: what is read.
+      strategy: a strategy that was built with `evaluates`.
+      text: the text with the split.
       split: "train", "valid" or "test".
-      check: called after each batch; raises to give up.
+      check: a function called after each batch; it raises an exception to give up.
     """
     batches, spec = getattr(text, split), strategy.spec
     total, tokens = 0.0, 0
@@ -40,7 +40,7 @@ def evaluate(
 
 
 def perplexity(loss: float) -> float:
-    """Return exp(loss) for a loss in nats per token; infinity where that overflows."""
+    """Return exp(loss) for a loss in nats per token; infinity if that overflows."""
     try:
         return math.exp(loss)
     except OverflowError:

@@ -1,7 +1,7 @@
 """The training loop of both sides: epochs, validation, checkpoints, traces, progress, signals.
 
-Nothing here knows a framework: a `Strategy` trains, and the batches are pure functions of the
-step.
+The loop depends on no framework: a `Strategy` trains, and each batch is a pure function of the
+step's number.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from parity.training.losses import Losses
 from parity.training.meter import Meter, peak_memory
 from parity.training.recording import TraceRecording
 from parity.training.run_folder import check_folder, find_checkpoint, prepare_folder
-from parity.training.signals import Stopped, catch_signals
+from parity.training.signals import StopRequest, catch_signals
 from parity.training.steps import State, TrainedStep, train_steps
 from parity.training.strategy import Build, Strategy
 from parity.training.summary import Summary
@@ -45,21 +45,22 @@ def run_training(
     options: TrainOptions,
     versions: Callable[[], dict[str, str]],
 ) -> Summary | None:
-    """Train, validate after each epoch, test at the end; resume where asked.
-
-    A run that is profiled does none of these, and has no Summary.
+    """Train a network, validate it after each epoch and test it at the end.
 
     Args:
-      make_strategy: builds the training; called once the input is known to be good.
-      text: what is read.
-      spec: with the size of the real vocabulary.
-      options: where to write, how many replicas and steps, what to resume.
-      versions: returns the versions of the framework and of NumPy, for a trace.
+      make_strategy: builds the training; called only after the input has been checked.
+      text: the text to train on.
+      spec: the network and its training, with the vocabulary sizes of the text.
+      options: the options of the command line, such as --resume and --profile.
+      versions: returns the versions of the framework and of NumPy.
+
+    Returns:
+      The summary of the run; None if it was profiled.
 
     Raises:
       UsageError: for input that cannot be used.
-      NumericFailure: if a loss or gradient is not finite; checkpoints written before stay.
-      Interrupted: after SIGINT or SIGTERM, once a checkpoint is written.
+      NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
+      Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
     """
     layout, notes = choose_layout(options, smallest_batch(text)), list[str]()
     check_rows(text, layout.replicas)
@@ -90,7 +91,7 @@ def run_training(
     if options.profile is not None:
         profile_training(strategy, text, options)
         return None
-    prepare_folder(options, spec)  # only now: what fails above leaves the old run alone
+    prepare_folder(options, spec)  # only now: a failure above leaves the old run untouched
     run = Run(strategy, text, options, versions)
     if checkpoint is not None:
         run.restore(checkpoint)
@@ -98,7 +99,7 @@ def run_training(
 
 
 class Run:
-    """One training run: the strategy and all that goes on around its steps."""
+    """One training run: the strategy's steps, and everything that is done between them."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Run:
         options: TrainOptions,
         versions: Callable[[], dict[str, str]],
     ):
-        """Take the parts; see `run_training`."""
+        """Prepare the run; see `run_training` for the arguments."""
         self.strategy, self.text, self.options = strategy, text, options
         self.spec = spec = strategy.spec
         self.step = 0
@@ -118,26 +119,26 @@ class Run:
         self.summary.versions = versions()
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
-        self._stopped = Stopped()
-        self._whole = spec.training.epochs * text.train.batches_per_epoch
-        self.last_step = self._whole if options.steps is None else options.steps
+        self._stop_request = StopRequest()
+        self._all_steps = spec.training.epochs * text.train.batches_per_epoch
+        self.last_step = self._all_steps if options.steps is None else options.steps
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of either framework."""
+        """Continue from a checkpoint that either framework wrote."""
         self.strategy.load(checkpoint.snapshot)
         self.step, self.state = checkpoint.step, checkpoint.state
         self.losses.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
 
     def train(self) -> Summary:
-        """Do the remaining steps; unless they are only recorded, save, validate and test."""
+        """Train the remaining steps; without --trace also save, validate and test."""
         tracing = self.options.trace is not None
         with ExitStack() as stack:
-            self._stopped = stack.enter_context(catch_signals())
-            take, events = None, None
+            self._stop_request = stack.enter_context(catch_signals())
+            run_step, events = None, None
             if tracing:
                 recording = stack.enter_context(closing(self._record()))
-                take = recording.take
+                run_step = recording.step
             else:
                 events = EventWriter(self.options.out / "events", self.step)
                 stack.enter_context(events)
@@ -148,7 +149,7 @@ class Run:
                 self.meter,
                 start=self.step,
                 state=self.state,
-                take=take,
+                run_step=run_step,
             )
             for step in stack.enter_context(closing(steps)):
                 self._after(step, events)
@@ -172,13 +173,14 @@ class Run:
         )
 
     def _after(self, step: TrainedStep, events: EventWriter | None) -> None:
-        """Do what follows a step: losses, events, checkpoint, validation.
+        """Finish a step: note the loss, write events, save, validate.
 
         Args:
-          events: None where steps are only recorded.
+          step: the step that was trained.
+          events: the writer of TensorBoard events; None while a trace is recorded.
 
         Raises:
-          Interrupted: if a signal asked to stop.
+          Interrupted: if a signal has asked the run to stop.
         """
         inputs, result, rate = step.inputs, step.result, step.learning_rate
         self.step, self.state = step.number + 1, result.state
@@ -191,32 +193,32 @@ class Run:
             events.step(step.number, result, tokens, self.meter.recent, rate)
             every, last = self.options.checkpoint_every, self.step == self.last_step
             due = every is not None and self.step % every == 0
-            if ended or due or last or self._stopped.signal:
+            if ended or due or last or self._stop_request.signal:
                 self.save()
         self._check_stop()
         if ended and events is not None:
             self._validate(step.number // self.text.train.batches_per_epoch, events)
 
     def _check_stop(self) -> None:
-        """Stop if a signal asked for it; wherever this is called, the checkpoint is written.
+        """Stop the run if a signal has asked for it; callers have saved a checkpoint before.
 
         Raises:
-          Interrupted: then.
+          Interrupted: if a signal has asked the run to stop.
         """
-        if self._stopped.signal:
-            saved = "; a checkpoint is written, --resume goes on"
+        if self._stop_request.signal:
+            saved = "; a checkpoint is written, --resume continues from it"
             if self.options.trace is not None:
                 saved = ""
-            raise Interrupted(f"stopped at step {self.step}{saved}", self._stopped.signal)
+            raise Interrupted(f"stopped at step {self.step}{saved}", self._stop_request.signal)
 
     def save(self) -> None:
         """Write a checkpoint.
 
         Raises:
-          NumericFailure: if the replicas no longer hold the same values, or not finite ones.
+          NumericFailure: if the replicas' values differ, or are not finite.
         """
         snapshot = self._checked_snapshot()
-        # before the checkpoint: rows too many are cut on --resume, a gap would stay
+        # before the checkpoint: --resume cuts off rows that are too many, but cannot fill a gap
         self.losses.save()
         folder, vocabularies = self.options.out / "checkpoints", self.text.vocabularies
         for name, content in vocabularies.items():
@@ -238,7 +240,7 @@ class Run:
         )
 
     def _checked_snapshot(self) -> dict[str, Any]:
-        """Return weights and optimiser state, known to be fit for a checkpoint."""
+        """Return weights and optimiser state, which are equal on all replicas and finite."""
         for name, distances in self.strategy.replica_distances().items():
             if not np.all(distances == 0):
                 replica = int(np.argmax(distances != 0))
@@ -248,7 +250,7 @@ class Run:
                 )
         snapshot = self.strategy.snapshot()
         for name, array in snapshot.items():
-            # an update can overflow although loss and gradient did not
+            # an update can overflow even if loss and gradient are finite
             if not np.all(np.isfinite(array)):
                 raise NumericFailure(
                     f"step {self.step}, all replicas: {name} is not finite; "
@@ -271,7 +273,7 @@ class Run:
         )
 
     def _test(self, events: EventWriter) -> None:
-        if self.step < self._whole:
+        if self.step < self._all_steps:
             return
         value = evaluate(self.strategy, self.text, "test", self._check_stop)
         self.summary.test_perplexity = value
@@ -308,15 +310,15 @@ class Run:
 
 
 def smallest_batch(text: Any) -> int:
-    """Return the rows of the smallest batch of any split of a TrainingText."""
+    """Return the number of rows in the smallest batch of any split of a TrainingText."""
     return min(int(getattr(text, split).smallest_batch) for split in _SPLITS)
 
 
 def check_rows(text: TrainingText, replicas: int) -> None:
-    """See before anything is built that every batch gives each replica a row.
+    """Check, before anything is built, that every batch has a row for each replica.
 
     Raises:
-      UsageError: if one does not.
+      UsageError: if a batch has fewer rows than there are replicas.
     """
     for split in _SPLITS:
         try:

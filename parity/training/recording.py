@@ -1,4 +1,4 @@
-"""A run that records a trace: every tensor of every step, and at the end some decoded text."""
+"""Records a trace of a run: every tensor of every step, and some decoded text at the end."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,15 +20,17 @@ from parity.training.text import TrainingText
 
 
 class TraceRecording:
-    """Takes the steps of a run and writes them into a trace.
+    """Runs the steps of a training and writes their tensors to a trace.
 
     Args:
-      strategy: takes the steps.
-      text: what is read.
-      options: where to record, and what to decode at the end.
-      first, stop: the first step, and the step after the last.
-      versions: of the framework and of NumPy.
-      waiting: called while a reader is waited for; raises to give up.
+      strategy: the strategy that runs the steps.
+      text: the text to train on.
+      options: where to record, and how many sentences to decode at the end.
+      first: the number of the first step.
+      stop: the number of the step after the last.
+      versions: package -> version, for the framework and for NumPy.
+      waiting: a function called repeatedly while the writer waits for a reader; it raises an
+        exception to give up.
     """
 
     def __init__(
@@ -49,8 +51,8 @@ class TraceRecording:
         assert options.trace is not None
         self._writer = Writer(options.trace, header, options.trace_pending, waiting)
 
-    def take(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
-        """Take one step and record it; of an isolated run, from where the oracle stands."""
+    def step(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
+        """Train one step and record it; an isolated step starts from the oracle's weights."""
         spec, sizes = self._strategy.spec, split_rows(inputs.rows, self._strategy.replicas)
         if self._isolation is not None:
             oracle = self._isolation.step(inputs, learning_rate, sizes)
@@ -83,7 +85,7 @@ class TraceRecording:
         return bool(self._network.decodes and options.decode and not options.isolate)
 
     def _decoded(self) -> dict[str, np.ndarray]:
-        """Decode some test sentences with the weights as they are now."""
+        """Decode some test sentences with the current weights."""
         options = self._options
         source, lengths = self._text.sources("test", range(options.decode))
         most = int(self._strategy.spec.text.target_limit) + 1  # with <eos>

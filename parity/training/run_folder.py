@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, what may be resumed, what may be replaced."""
+"""The folder of a run: finds a checkpoint in it, and replaces an earlier run if allowed."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,14 @@ from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
 from parity.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
 
-# What --overwrite removes from a run's folder; nothing else in it is this project's.
-OWN_FILES = (
+# The files of a run, which --overwrite removes; any other file in the folder is not ours.
+RUN_FILES = (
     "checkpoints/latest",
     "checkpoints/step-????????.safetensors",
     "events/events.out.tfevents.*",
     "losses.csv",
     "summary.json",
-    # vocabularies and dictionary, by the names that data/load.py gives them
+    # vocabularies and dictionary, under the names that data/load.py gives them
     "checkpoints/vocabulary.txt",
     "checkpoints/source.vocabulary.txt",
     "checkpoints/target.vocabulary.txt",
@@ -25,17 +25,22 @@ OWN_FILES = (
 
 
 def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | None:
-    """Return the checkpoint to resume from, if any.
+    """Return the checkpoint to resume from, or None to start at step 0.
+
+    Args:
+      options: the options of the run.
+      notes: messages for the user, to which this adds some.
 
     Raises:
-      UsageError: if there is none where one was named, or none is whole.
+      UsageError: if --resume names a place without a checkpoint, or every checkpoint is
+        damaged.
     """
     if options.resume is None:
         return None
     if options.resume == "":
         newest = newest_checkpoint(options.out / "checkpoints", notes)
         if newest is None:
-            notes.append(f"{options.out}: holds no checkpoint to resume; starting at step 0")
+            notes.append(f"{options.out}: has no checkpoint to resume; starting at step 0")
         return newest
     path = Path(options.resume)
     if not path.is_dir():
@@ -48,10 +53,11 @@ def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | Non
 
 
 def check_folder(options: TrainOptions) -> None:
-    """See that the run's folder is free, or this run's, and can be written.
+    """Check that the run's folder can be written and has no other run in it.
 
     Raises:
-      UsageError: if another run is in it without --overwrite, or it cannot be written.
+      UsageError: if there is another run and --overwrite is not given, or the folder cannot be
+        written.
     """
     if options.trace is not None:
         return
@@ -62,19 +68,19 @@ def check_folder(options: TrainOptions) -> None:
         )
         if not inside:
             raise UsageError(
-                f"{options.out}: holds a run already; allowed: --resume of it, --overwrite, or "
-                "another --out"
+                f"{options.out}: already has a run; allowed: --resume, --overwrite, or another "
+                "--out"
             )
     make_folder(options.out / "checkpoints")
 
 
 def prepare_folder(options: TrainOptions, spec: Spec) -> None:
-    """Mark the run's folder as such; with --overwrite, remove the run that is in it."""
+    """Write run.json, which marks the folder of a run; with --overwrite, remove the old run."""
     if options.trace is not None:
         return
     marker = options.out / "run.json"
     if marker.exists() and options.overwrite:
-        for own in OWN_FILES:
-            for path in options.out.glob(own):
+        for pattern in RUN_FILES:
+            for path in options.out.glob(pattern):
                 path.unlink()
     write_whole(marker, json.dumps({"spec": spec.to_json()}, indent=2).encode())

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run after the step that is under way."""
+"""Handles SIGINT and SIGTERM: they end a run after the current step."""
 
 import os
 import signal
@@ -7,28 +7,32 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Stopped:
-    """Which signal asked the run to stop, if any."""
+class StopRequest:
+    """A request to stop the run.
+
+    Attributes:
+      signal: the number of the signal that asked the run to stop; 0 if none has.
+    """
 
     signal: int = 0
 
 
 @contextmanager
-def catch_signals() -> Iterator[Stopped]:
-    """Let SIGINT and SIGTERM stop the run after the step; a second one stops it at once."""
-    stopped = Stopped()
+def catch_signals() -> Iterator[StopRequest]:
+    """Let SIGINT and SIGTERM only request a stop; a second signal kills the process at once."""
+    request = StopRequest()
 
     def handle(number: int, frame: Any) -> None:
-        if stopped.signal:
+        if request.signal:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        stopped.signal = number
+        request.signal = number
 
     before = {
         number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield stopped
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

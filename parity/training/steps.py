@@ -1,4 +1,4 @@
-"""The steps of a training, one after another: what every run has in common."""
+"""Trains step by step: the inner loop that traced, profiled and ordinary runs share."""
 
 from collections.abc import Callable, Generator, Mapping
 from typing import NamedTuple
@@ -19,13 +19,13 @@ State = Mapping[str, np.ndarray]
 
 
 class TrainedStep(NamedTuple):
-    """One step that was trained.
+    """A step that has been trained.
 
     Attributes:
-      number: the step's number, from 0, counted over epochs.
+      number: the step's number, counted from 0 over all epochs.
       inputs: the global batch.
       learning_rate: the learning rate of the step.
-      result: what the strategy returned.
+      result: the result that the strategy returned.
     """
 
     number: int
@@ -42,24 +42,24 @@ def train_steps(
     *,
     start: int = 0,
     state: State | None = None,
-    take: Callable[[StepInputs, State, float], StepResult] | None = None,
+    run_step: Callable[[StepInputs, State, float], StepResult] | None = None,
 ) -> Generator[TrainedStep, None, None]:
-    """Train from step `start` to step `stop` - 1, and yield each step once it is done.
+    """Train from step `start` to step `stop` - 1, and yield each step after it is trained.
 
     Args:
-      strategy: built, with the weights of step `start`.
-      text: what is read.
-      stop: the step after the last, counted over epochs.
-      meter: measures each step.
-      start: the first step.
-      state: the recurrent state before it; None at the start of a text.
-      take: takes a step in place of `strategy.step`, with the same arguments and result.
+      strategy: the strategy, with the weights before step `start`.
+      text: the text to train on.
+      stop: the number of the step after the last, counted over all epochs.
+      meter: measures the time of each step.
+      start: the number of the first step.
+      state: the recurrent state before the first step; None at the start of a text.
+      run_step: a function to call instead of `strategy.step`, with its arguments and result.
 
     Raises:
       NumericFailure: if a loss or a gradient is not finite.
     """
     spec, per_epoch = strategy.spec, text.train.batches_per_epoch
-    take = take or strategy.step
+    run_step = run_step or strategy.step
     with (
         TrainingProgress(strategy.framework, start, stop) as progress,
         text.prefetch(
@@ -71,7 +71,7 @@ def train_steps(
                 state = zero_state(spec, inputs.rows)
             rate = learning_rate(spec.training, step // per_epoch)
             meter.start(batches.waited)
-            result = take(inputs, state, rate)
+            result = run_step(inputs, state, rate)
             meter.stop(inputs.num_tokens, batches.waited, product_flops(spec, inputs.batch))
             check_finite(result, step, split_rows(inputs.rows, strategy.replicas))
             state = result.state

@@ -1,8 +1,8 @@
-"""The seam between the training loop and a framework: what a way of running replicas offers.
+"""The interface between the training loop and a framework: `Strategy`, and how one is built.
 
-The loop knows nothing of a framework. It builds one `Strategy`, hands it global batches, and
-gets back losses, states and what a trace records. How the rows are shared out, where the
-gradients meet, and on which devices and processes all of it runs is the strategy's own affair.
+The loop depends on no framework. It builds one `Strategy`, gives it global batches, and gets
+back losses, states and the tensors of a trace. The strategy alone decides how rows are shared
+among replicas, how gradients are combined, and which devices and processes are used.
 """
 
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ from parity.spec.strategies import StrategyEntry
 
 @dataclass(frozen=True)
 class Build:
-    """What a strategy is built from beside the spec; nothing in it changes a result.
+    """How to build a strategy, apart from the spec; nothing here changes a result.
 
     Attributes:
-      replicas: how many share each batch.
-      device: "cpu" or "gpu".
-      threads: CPU threads of each replica.
-      kernels: "plain" for the textbook layers, "fast" for what replaces some of them.
-      isolate: cut the path of computation between layers; each step is then fed the oracle's
-        activations and gradients.
-      evaluates: build what `evaluate` needs too; a traced run never calls it.
-      log_device_placement: print which device each replica's parts run on.
+      replicas: the number of replicas that share each batch.
+      device: the kind of device that replicas run on, "cpu" or "gpu".
+      threads: the number of CPU threads of each replica.
+      kernels: "plain" for textbook layers, "fast" to replace some of them by faster code.
+      isolate: whether to cut the network between its layers, so that each step can be fed the
+        oracle's activations and gradients.
+      evaluates: whether to build what `evaluate` needs; a recorded run never calls it.
+      log_device_placement: whether to print the device that each replica runs on.
     """
 
     replicas: int = 1
@@ -42,16 +42,17 @@ class Build:
 
 
 class Strategy(Protocol):
-    """One training, running on some replicas; made as `Class(spec, build, entry)`.
+    """A training that runs on some replicas.
 
-    Making it builds the network and its update and loads the initial weights.
+    The constructor, `Class(spec, build, entry)`, builds the network and its update and loads
+    the initial weights.
 
     Attributes:
       framework: the framework's name.
       entry: the strategy's entry in the framework's registry, with its traits.
-      spec: what is trained.
-      build: how it was built.
-      replicas: how many replicas share each batch.
+      spec: the network, its text and its training.
+      build: the settings that the strategy was built with.
+      replicas: the number of replicas that share each batch.
     """
 
     framework: str
@@ -70,20 +71,20 @@ class Strategy(Protocol):
         learning_rate: float,
         record: bool = False,
     ) -> StepResult:
-        """Train on one global batch; with `record`, return all that a trace holds too."""
+        """Train on one global batch; with `record`, also return all tensors of a trace."""
 
     def evaluate(self, inputs: StepInputs, state: Mapping[str, np.ndarray]) -> StepResult:
-        """Compute the loss of one global batch, without dropout and without training on it."""
+        """Compute the loss of one global batch, without dropout and without an update."""
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Return weights and optimiser state by canonical name, in canonical layout."""
 
     def replica_distances(self) -> dict[str, np.ndarray]:
-        """Return how far each replica's copy of a tensor is from replica 0's, name ->
-        [replicas]; empty where all replicas share one copy."""
+        """Return the greatest absolute difference between each replica's copy of a tensor and
+        replica 0's, name -> [replicas]; empty if all replicas share one copy."""
 
     def profile(self) -> AbstractContextManager[list[Any]]:
-        """Yield a list that holds the steps' Events once the context is left."""
+        """Yield a list that is filled with the Events of the steps when the context is left."""
 
     def decoder(self) -> Any:
-        """Return a DecodingModel with the weights as they are now; of networks that decode."""
+        """Return a DecodingModel with the current weights, if the network can decode."""

@@ -1,4 +1,4 @@
-"""What a training run came to."""
+"""The summary of a training run, written as summary.json."""
 
 import json
 import math
@@ -13,26 +13,30 @@ from parity.training.text import TrainingText
 
 @dataclass
 class Summary:
-    """What a run came to, also written as summary.json.
+    """The results and measurements of a run.
 
     Attributes:
-      framework, strategy, kernels, replicas, dtype: what ran.
-      steps: how many steps this run did.
-      valid_perplexity: after each epoch.
-      test_perplexity: at the end, or None if the run was cut short.
-      best_perplexity: lowest possible perplexity of the splits, where it is known.
-      tokens_per_second: median, low and high reading of training alone, real tokens/s.
-      seconds_per_step: median, seconds.
-      waiting_share: part of the training time spent waiting for data.
-      bleu: of the answers to the test questions, for a network that writes: score (0 to 100),
-        signature, and sentences.
-      exact_answers: share of those answers that are the reference; see `exact_share`.
-      padding: of pairs, kind -> share of positions that hold no token.
-      seconds_to_first_step: from the start of the process to the end of the first step.
-      peak_memory: most bytes that each process of the run has held until training ended.
-      resident_memory: bytes held after the warm-up, and at the end of training.
-      product_flops_per_second: of the matrix products alone, over the time of whole steps.
-      versions: of the framework and of NumPy.
+      framework: the framework's name.
+      strategy: the name of the strategy that ran the replicas.
+      kernels: "plain" or "fast".
+      replicas: the number of replicas.
+      dtype: the precision, "float32" or "float64".
+      steps: the number of steps that this run trained.
+      valid_perplexity: the perplexity on the validation text after each epoch.
+      test_perplexity: the perplexity on the test text, or None if the run ended early.
+      best_perplexity: split -> its lowest possible perplexity, or None if that is unknown.
+      tokens_per_second: the training speed in real tokens/s: median, low and high reading.
+      seconds_per_step: the median time of a step, in seconds.
+      waiting_share: the share of the training time that was spent waiting for data.
+      bleu: the BLEU of the answers to the test questions: score (0 to 100), signature and
+        number of sentences; None for a network that does not decode.
+      exact_answers: the share of these answers that equal the reference; see `exact_share`.
+      padding: for pairs, "source" and "target" -> share of positions without a token.
+      seconds_to_first_step: seconds from the start of the process to the end of the first step.
+      peak_memory: the most bytes of memory that each process of the run used for training.
+      resident_memory: the bytes of memory used after the warm-up and at the end of training.
+      product_flops_per_second: the FLOP of the matrix products, per second of whole steps.
+      versions: package -> version, for the framework and for NumPy.
     """
 
     framework: str
@@ -57,7 +61,7 @@ class Summary:
     kernels: str = ""
 
     def write(self, path: Path, text: TrainingText) -> None:
-        """Write it as JSON, with what is known of the text, whole or not at all."""
+        """Write the summary as JSON, atomically, with its figures of the text filled in."""
         self.best_perplexity = {
             split: text.best_perplexity(split) for split in ("valid", "test")
         }
@@ -66,7 +70,7 @@ class Summary:
 
 
 def _finite(value: Any) -> Any:
-    """Return plain values with None for infinities, which JSON does not know."""
+    """Return plain values with None for NaN and infinities, which JSON cannot represent."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a training run reads, and how it is found."""
+"""The text that a training run reads: its interface, and how it is loaded."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,13 +14,15 @@ from parity.spec.spec import Spec
 
 
 class TrainingText(Protocol):
-    """What a run reads; the network's `load_text` makes it.
+    """The batches of a text, made by the network's `load_text`.
 
     Attributes:
-      train, valid, test: each with batches_per_epoch, smallest_batch and batch(step).
-      content_hash: of text and vocabulary.
-      vocabularies: file name -> content of the vocabularies, one token a line.
-      padding: of pairs, kind -> share of positions that hold no token.
+      train: the training text, with batches_per_epoch, smallest_batch and batch(step).
+      valid: the validation text, likewise.
+      test: the test text, likewise.
+      content_hash: a hash of text and vocabulary.
+      vocabularies: file name -> content of a vocabulary file, one token per line.
+      padding: for pairs, "source" and "target" -> share of positions without a token.
     """
 
     train: Any
@@ -31,33 +33,35 @@ class TrainingText(Protocol):
     padding: Mapping[str, float] | None
 
     def prefetch(self, function: Callable[[int], StepInputs], start: int, stop: int) -> Any:
-        """Iterate over function(step) for steps start .. stop - 1.
+        """Compute function(step) ahead of time, for steps `start` to `stop` - 1.
 
-        The iterator has `waited` seconds, and is a context manager.
+        Returns:
+          An iterator over the results, also a context manager, whose attribute `waited` is the
+          number of seconds that its user has waited for results.
         """
 
     def best_perplexity(self, split: str) -> float | None:
-        """Return the lowest possible perplexity of a split, or None where it is not known."""
+        """Return the lowest possible perplexity of a split, or None if it is unknown."""
 
     def num_sources(self, split: str) -> int:
-        """Return how many sources a split has; of networks that decode."""
+        """Return the number of sources in a split; only for networks that decode."""
 
     def sources(self, split: str, rows: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return sources, int64 [rows, source_time], and their lengths; rows beyond the last
+        """Return sources, int64 [rows, source_time], and their lengths; rows past the last one
         are left out."""
 
     def references(self, split: str) -> list[str]:
-        """Return the answers of a split as they were written."""
+        """Return the reference answers of a split, as they are in the text."""
 
     def write(self, tokens: Sequence[int]) -> str:
-        """Return what the ids of an answer say, to be read."""
+        """Return an answer, given as token ids, as readable text."""
 
 
 def read_text(spec: Spec, options: TrainOptions) -> tuple[Spec, TrainingText]:
-    """Read, encode and batch the text of a network, and say what there is to note.
+    """Read, encode and batch the text of a network, and print its notes.
 
     Returns:
-      The spec with the sizes of the real vocabularies, and the text.
+      The spec with the vocabulary sizes of the text, and the text.
 
     Raises:
       UsageError: if the text cannot be used.

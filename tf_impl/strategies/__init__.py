@@ -1,4 +1,4 @@
-"""Ways of running replicas, one module each; `--strategy` chooses one by name."""
+"""The registry of strategies, which are ways of running replicas, with one module for each."""
 
 from parity.spec.strategies import StrategyEntry, StrategyRegistry
 
@@ -7,11 +7,11 @@ STRATEGIES = StrategyRegistry(
     StrategyEntry(
         "towers",
         "tf_impl.strategies.towers:Towers",
-        "one graph with a tower per replica; the gradient of the sum of their losses",
+        "builds one graph with a tower per replica, and differentiates the sum of their losses",
     ),
     StrategyEntry(
         "average-gradients",
         "tf_impl.strategies.average_gradients:AverageGradients",
-        "towers, each differentiated by itself; gradients averaged by their real tokens",
+        "differentiates each tower separately, and averages the gradients by real tokens",
     ),
 )

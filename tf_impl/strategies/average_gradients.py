@@ -1,8 +1,8 @@
-"""Gradients averaged by tower, as in the multi-GPU tutorials.
+"""Averages the gradients of the towers, as the multi-GPU tutorials do.
 
-Each tower's mean loss is differentiated by itself, and the update reads the average of the
-towers' gradients. The average is weighted by each tower's real tokens: with equal weights it
-would be another training as soon as the rows of two towers have unequal numbers of tokens.
+Each tower's mean loss is differentiated separately, and the update uses the average of the
+towers' gradients. The average is weighted by each tower's real tokens: with equal weights the
+result would be different as soon as two towers have different numbers of tokens.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ tf1 = tf.compat.v1
 
 
 class AverageGradients(Towers):
-    """Differentiates each tower's mean loss by itself, then averages over the towers."""
+    """Differentiates each tower's mean loss separately, then averages over the towers."""
 
     def _combine(self, losses, parameters, shares):
-        # Of its share of the global loss, a tower's mean loss is that over its share of tokens.
+        # a tower's mean loss is its share of the global loss divided by its share of the tokens
         means = [
             tf.math.divide_no_nan(loss, share)
             for loss, share in zip(losses, shares, strict=True)
@@ -30,7 +30,7 @@ def tower_gradients(loss: tf.Tensor, variables: Sequence) -> list[tf.Tensor]:
     """Return the gradients of one tower's loss, one dense tensor per variable.
 
     Args:
-      loss: [], the tower's own.
+      loss: the tower's loss, [].
       variables: trainable variables.
     """
     gradients = tf1.gradients(loss, variables, colocate_gradients_with_ops=True)
@@ -43,11 +43,11 @@ def average_gradients(
     """Return the weighted average of the towers' gradients, one tensor per variable.
 
     Args:
-      towers: for each tower, a gradient per variable.
+      towers: for each tower, one gradient per variable.
       weights: one [] per tower; their sum is one.
 
-    Source: the function of this name in TensorFlow's CIFAR-10 multi-GPU tutorial, there with
-    equal weights.
+    Source: the function of the same name in TensorFlow's CIFAR-10 multi-GPU tutorial, where the
+    weights are equal.
     """
     return [
         tf.add_n(

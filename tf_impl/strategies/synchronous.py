@@ -1,6 +1,6 @@
-"""What the strategies share in which all replicas take each step together.
+"""The base of the synchronous strategies, in which all replicas take every step together.
 
-The engine is ready after `load_engine`.
+Import this only after `load_engine`.
 """
 
 from contextlib import contextmanager
@@ -34,16 +34,16 @@ tf1 = tf.compat.v1
 
 
 class Synchronous:
-    """Builds a network and its update on some replicas, and runs steps of it.
+    """Builds a network and its update on some replicas, and runs its steps.
 
-    A strategy is a subclass that says how the replicas are built and how their gradients become
-    one; see parity/training/strategy.py for what the training loop calls.
+    A strategy is a subclass that decides how the replicas are built and how their gradients are
+    combined; parity/training/strategy.py describes the methods that the training loop calls.
 
     Attributes:
-      spec: Spec.
-      build: Build.
-      entry: StrategyEntry, of the registry in strategies/__init__.py.
-      replicas: number of replicas.
+      spec: the Spec that is trained.
+      build: the Build that the strategy was made with.
+      entry: the StrategyEntry in the registry in strategies/__init__.py.
+      replicas: the number of replicas.
     """
 
     framework = "tensorflow"
@@ -57,12 +57,12 @@ class Synchronous:
           entry: StrategyEntry.
 
         Raises:
-          UsageError: if a device is wanted that is not there.
+          UsageError: if this machine lacks a device.
         """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = replicas = build.replicas
         self._decoder = None
-        self._profile = None  # RunMetadata of each step, while a run is profiled
+        self._profile = None  # a list of each step's RunMetadata while a run is profiled
         self._devices = replica_devices(build.device, replicas)
         self._graph = tf.Graph()
         with self._graph.as_default():
@@ -122,55 +122,56 @@ class Synchronous:
           feeds: name -> placeholder of the global batch.
 
         Returns:
-          The Outputs, the Taps, and the share of the batch's real tokens [], of each replica.
+          For each of the three, a tuple with one per replica: the Outputs, the Taps, and the
+          replica's share of the batch's real tokens [].
         """
         spec = self.spec
-        described, of_fed = NETWORKS[spec.network], fed_axes(spec)
-        of_masks, builder = described.masks(spec.model), described.builder(self.framework)
+        network, axes_of_fed = NETWORKS[spec.network], fed_axes(spec)
+        mask_axes, builder = network.masks(spec.model), network.builder(self.framework)
 
-        def network(scale, **parts):
-            # differs: rows are split in the graph, and so is each tower's padding cut off
+        def build_tower(scale, **parts):
+            # differs: the rows are split in the graph, which also cuts off each tower's padding
             longest = {
                 axis: tf.maximum(tf.reduce_max(parts[lengths]), 1)
-                for axis, lengths in described.lengths.items()
+                for axis, lengths in network.lengths.items()
             }
             batch = {
                 name: parts[name] if len(axes) == 1 else parts[name][:, : longest[axes[1]]]
-                for name, axes in described.batch.items()
+                for name, axes in network.batch.items()
             }
             masks = {
                 name: parts[f"mask/{name}"][:, : longest[axes[1]]]
-                for name, axes in of_masks.items()
+                for name, axes in mask_axes.items()
                 if f"mask/{name}" in parts
             }
-            state = {name: parts[name] for name in described.state(spec.model)}
+            state = {name: parts[name] for name in network.state(spec.model)}
             fed = {
                 name: parts[name][:, : longest[axes[1]]] if axes[1] in longest else parts[name]
-                for name, axes in of_fed.items()
+                for name, axes in axes_of_fed.items()
                 if name in parts
             }
-            tap = Taps(fed, of_fed)
+            tap = Taps(fed, axes_of_fed)
             inputs = Inputs(batch, state, masks, scale, tap)
             tokens = tf.cast(tf.reduce_sum(parts["lengths"]), scale.dtype)
             return builder(spec.model, inputs), tap, tokens * scale[0]
 
         split = {name: tensor for name, tensor in feeds.items() if name != "scale"}
         shared = {"scale": feeds["scale"]}
-        towers = self._replicate(network, self._devices, self._sizes, shared, **split)
+        towers = self._replicate(build_tower, self._devices, self._sizes, shared, **split)
         return tuple(zip(*towers, strict=True))
 
     def _replicate(self, function, devices, sizes, shared, **inputs):
-        """Build a function once per replica, each on its own rows.
+        """Call a function once per replica, with that replica's rows and on its device.
 
         Args:
-          function: called with a tensor per input, returns anything.
-          devices: a device name per replica.
-          sizes: int32 [replicas], rows of each.
+          function: builds part of the graph from one tensor per input, and returns anything.
+          devices: one device name per replica.
+          sizes: the number of rows of each replica, int32 [replicas].
           shared: inputs that every replica gets whole.
           **inputs: tensors whose first axis is split.
 
         Returns:
-          What the function returned, for each replica.
+          A list with the function's result for each replica.
         """
         raise NotImplementedError
 
@@ -180,7 +181,7 @@ class Synchronous:
         Args:
           losses: one [] per replica; their sum is the global loss.
           parameters: list of trainable variables.
-          shares: one [] per replica, its real tokens over those of the global batch.
+          shares: one [] per replica, its real tokens divided by those of the global batch.
         """
         raise NotImplementedError
 
@@ -199,9 +200,9 @@ class Synchronous:
     def replica_distances(self):
         """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
 
-        Exactly zero in every parameter and slot, or the replicas have drifted apart.
+        Unless every distance is exactly zero, the replicas have drifted apart.
         """
-        # differs: the towers share one copy; building the graph has counted its variables
+        # differs: the towers share one copy; building the graph checked the variables' names
         return {}
 
     def step(self, inputs, state, learning_rate, record=False):
@@ -210,14 +211,14 @@ class Synchronous:
         Args:
           inputs: StepInputs.
           state: name -> recurrent state before the batch, [batch, layers, hidden].
-          learning_rate: of this step.
-          record: also return all that a trace holds.
+          learning_rate: the learning rate of this step.
+          record: whether to return all tensors that a trace records.
 
         Returns:
           StepResult.
         """
         outputs = self._outputs
-        wanted = {
+        fetches = {
             "losses": [each.loss for each in outputs],
             "state": [each.state for each in outputs],
             "norm": self._norm,
@@ -228,17 +229,17 @@ class Synchronous:
                 name: [each.activations[name] for each in outputs]
                 for name in outputs[0].activations
             }
-            wanted["activations"] = recorded_activations(self.spec, by_tower, inputs)
-            wanted["gradient"] = self._gradients
-            wanted["clipped_gradient"] = self._clipped
-            wanted["activation_gradients"] = self._activation_gradients
+            fetches["activations"] = recorded_activations(self.spec, by_tower, inputs)
+            fetches["gradient"] = self._gradients
+            fetches["clipped_gradient"] = self._clipped
+            fetches["activation_gradients"] = self._activation_gradients
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
-        values = self._run(wanted, feeds)
+        values = self._run(fetches, feeds)
         tensors = self._record(inputs, values) if record else {}
         return _result(values, tensors)
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without training on it.
+        """Compute the loss of one global batch, without dropout and without an update.
 
         Args:
           inputs: StepInputs without masks.
@@ -248,18 +249,18 @@ class Synchronous:
           StepResult with a gradient norm of 0.
         """
         outputs = self._evaluation
-        wanted = {
+        fetches = {
             "losses": [each.loss for each in outputs],
             "state": [each.state for each in outputs],
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
-        return _result(self._session.run(wanted, feeds), {})
+        return _result(self._session.run(fetches, feeds), {})
 
     @contextmanager
     def profile(self):
-        """Yield a list that has the Events of the steps within, once they are over.
+        """Yield a list that is filled with the Events of the steps when the context is left.
 
-        Once in a process: a framework's profiler may not survive another start.
+        Use it only once in a process: a framework's profiler may not survive a second start.
         """
         events, self._profile = [], []
         yield events
@@ -267,19 +268,19 @@ class Synchronous:
         events += read_profile(profile, operation_phases(self._session.graph))
 
     def decoder(self):
-        """Return a Decoder with the weights as they are now, on the first replica's device."""
+        """Return a Decoder with the current weights, on the first replica's device."""
         if self._decoder is None:
             self._decoder = Decoder(self.spec, self.build)
         self._decoder.load(self.snapshot())
         return self._decoder
 
-    def _run(self, wanted, feeds):
-        # differs: the profiler is asked for, and answers, step by step
+    def _run(self, fetches, feeds):
+        # differs: the profiler is switched on for each step, and returns that step's records
         if self._profile is None:
-            return self._session.run(wanted, feeds)
+            return self._session.run(fetches, feeds)
         options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
         self._profile.append(tf1.RunMetadata())
-        return self._session.run(wanted, feeds, options, self._profile[-1])
+        return self._session.run(fetches, feeds, options, self._profile[-1])
 
     def _record(self, inputs, values):
         tensors = join_activations(self.spec, values["activations"], inputs)
@@ -295,22 +296,22 @@ class Synchronous:
         return tensors | self.snapshot()
 
     def _fill(self, placeholders, inputs, state):
-        # differs: the global batch is fed whole, and split in the graph
+        # differs: the global batch is fed as a whole and split in the graph
         (feed,) = split_feeds(self.spec, inputs, state, 1)
         filled = {placeholders[name]: array for name, array in feed.items()}
         return filled | {self._sizes: split_rows(inputs.rows, self.replicas)}
 
 
 def _feeds(spec, masks, isolate):
-    described, dtype = NETWORKS[spec.network], spec.training.dtype
+    network, dtype = NETWORKS[spec.network], spec.training.dtype
     feeds = {
         name: tf1.placeholder(tf.int64, [None] * len(axes), name)
-        for name, axes in described.batch.items()
+        for name, axes in network.batch.items()
     }
-    for name, shape in described.state(spec.model).items():
+    for name, shape in network.state(spec.model).items():
         feeds[name] = tf1.placeholder(dtype, [None, *shape], name)
     if masks and spec.model.keep < 1:
-        for name, axes in described.masks(spec.model).items():
+        for name, axes in network.masks(spec.model).items():
             feeds[f"mask/{name}"] = tf1.placeholder(dtype, [None, None, axes[2]])
     for name, axes in fed_axes(spec).items() if isolate else ():
         inner = [axis if isinstance(axis, int) else None for axis in axes]
@@ -319,9 +320,9 @@ def _feeds(spec, masks, isolate):
 
 
 def _gradients(loss, fed):
-    """Return the gradient of each thing fed; zero, if nothing reads it."""
-    found = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
-    return dict(zip(fed, map(tf.convert_to_tensor, found), strict=True))
+    """Return the gradient with respect to each fed activation; zero if nothing reads it."""
+    gradients = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
+    return dict(zip(fed, map(tf.convert_to_tensor, gradients), strict=True))
 
 
 def _result(values, tensors):

@@ -1,7 +1,7 @@
-"""Towers: one graph, in it the network once per replica, all on the same variables.
+"""Towers: one graph that has the network once per replica, all with the same variables.
 
-Each tower reads its own rows on its own device; the variables are shared by AUTO_REUSE, and one
-update is made of the gradients of all towers' losses together.
+Each tower computes its own rows on its own device. AUTO_REUSE shares the variables, and one
+update uses the gradient of the sum of the towers' losses.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,22 +30,23 @@ def make_parallel(
     shared: dict | None = None,
     **inputs: tf.Tensor,
 ) -> list:
-    """Build a function once per replica, each on its own rows and device.
+    """Call a function once per replica, with that replica's rows and on its device.
 
-    Variables made by `get_variable` inside are made by the first tower and used by all: the
-    scope is entered with AUTO_REUSE. Layers that keep their own variables would not share.
+    Variables made with `get_variable` are made by the first tower and shared by the others,
+    because the scope is entered with AUTO_REUSE. Layers that keep their variables themselves
+    would not share them.
 
     Args:
-      function: called with a tensor per input, returns anything.
+      function: builds part of the graph from one tensor per input, and returns anything.
       devices: one device name per replica.
-      sizes: int32 [replicas], rows of each; they may differ, and no row is dropped.
+      sizes: the number of rows of each replica, int32 [replicas]; no row is dropped.
       shared: inputs that every replica gets whole.
       **inputs: tensors whose first axis is split.
 
     Returns:
-      What the function returned, for each replica.
+      A list with the function's result for each replica.
 
-    Source: the recipe known as `make_parallel`, but with rows split by sizes, not evenly.
+    Source: the recipe known as `make_parallel`, which splits the rows evenly.
     """
     replicas = len(devices)
     parts = {
@@ -58,16 +59,16 @@ def make_parallel(
             tf1.name_scope(f"replica_{replica}"),
             tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE),
         ):
-            mine = {name: split[replica] for name, split in parts.items()}
-            outputs.append(function(**mine, **(shared or {})))
+            replica_inputs = {name: split[replica] for name, split in parts.items()}
+            outputs.append(function(**replica_inputs, **(shared or {})))
     return outputs
 
 
 def summed_gradients(losses: Sequence[tf.Tensor], variables: Sequence) -> list[tf.Tensor]:
     """Return the gradients of the sum of the replicas' losses, one dense tensor per variable.
 
-    Each tower's part is computed on the tower's device. Sparse gradients are made dense here,
-    duplicate rows summed: a norm of them as they are would be another number.
+    Each tower's part is computed on the tower's device. Sparse gradients are made dense, which
+    sums duplicate rows: the norm of a sparse gradient would be a different number.
 
     Args:
       losses: one [] per replica, each its share of the global loss.

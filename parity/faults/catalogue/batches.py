@@ -4,7 +4,7 @@ from parity.faults.catalogue.edits import mirrored, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _EMBEDDED = ("forward/embedded",)
-_MINE = "mine = {name: split[replica] for name, split in parts.items()}"
+_REPLICA_INPUTS = "replica_inputs = {name: split[replica] for name, split in parts.items()}"
 
 FAULTS = (
     Fault(
@@ -85,8 +85,8 @@ FAULTS = (
         tensorflow(
             "strategies/towers.py",
             (
-                _MINE,
-                """mine = {
+                _REPLICA_INPUTS,
+                """replica_inputs = {
                 name: split[0][: tf.shape(split[replica])[0]]
                 if name == "tokens"
                 else split[replica]
@@ -113,7 +113,10 @@ FAULTS = (
         _EMBEDDED,
         tensorflow(
             "strategies/towers.py",
-            (_MINE, "mine = {name: split[replica][::-1] for name, split in parts.items()}"),
+            (
+                _REPLICA_INPUTS,
+                "replica_inputs = {name: split[replica][::-1] for name, split in parts.items()}",
+            ),
         ),
     ),
     Fault(
@@ -125,8 +128,8 @@ FAULTS = (
         tensorflow(
             "strategies/towers.py",
             (
-                _MINE,
-                """mine = {
+                _REPLICA_INPUTS,
+                """replica_inputs = {
                 name: split[0][: tf.shape(split[replica])[0]]
                 if name.startswith("mask/")
                 else split[replica]

@@ -171,10 +171,10 @@ FAULTS = (
         tensorflow(
             "strategies/towers.py",
             (
-                "            mine = {name: split[replica] for name, split in parts.items()}\n",
-                "            mine = {name: split[replica] for name, split in parts.items()}\n"
-                '            if replica == 1 and "mask/lstm_0" in mine:\n'
-                '                mine["mask/lstm_0"] *= float("nan")\n',
+                "            replica_inputs = {name: split[replica] for name, split in parts.items()}\n",
+                "            replica_inputs = {name: split[replica] for name, split in parts.items()}\n"
+                '            if replica == 1 and "mask/lstm_0" in replica_inputs:\n'
+                '                replica_inputs["mask/lstm_0"] *= float("nan")\n',
             ),
         )
         | paddle(

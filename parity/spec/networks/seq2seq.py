@@ -51,7 +51,7 @@ class PairText:
     share_vocabulary: bool = option(False, "use one vocabulary for questions and answers, counted over both")
     source_limit: int = option(30, "greatest number of tokens in a question; pairs with a longer question are left out, and their number is reported", at_least=1)
     target_limit: int = option(30, "greatest number of tokens in an answer, not counting <eos>; pairs with a longer answer are left out, and their number is reported", at_least=1)
-    split_by: str = option("source", "how pairs are divided into training, validation and test text: by source, so that no source sentence is in two of them, or by block of lines, as for dialogues", choices=("source", "block"))
+    split_by: str = option("source", "how pairs are divided into training, validation and test text: source never puts the same source sentence into two of them, block keeps blocks of lines together, as dialogues need", choices=("source", "block"))
 
     def __post_init__(self) -> None:
         check_fields(self)

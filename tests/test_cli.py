@@ -15,7 +15,7 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
 from parity.cli.options import RunOptions, TrainOptions
-from parity.commands.commands import parity
+from parity.commands.main import parity
 from parity.launch.processes import FOLDERS, ROOT, spec_flags
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS

@@ -11,7 +11,7 @@ from parity.compare.tensors import Distance, Mismatch, Place
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.report.mismatch import blame, describe_mismatch, nearest_to_loss
 from parity.report.tables import rung_table
-from parity.report.text import report_text
+from parity.report.terminal import report_text
 from parity.report.values import report_values, rung_values
 from parity.spec.presets import preset
 from parity.trace.side import Side

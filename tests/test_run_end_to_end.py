@@ -14,7 +14,7 @@ from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, start, 
 from safetensors.numpy import load_file, save_file
 
 from parity.cli.command_line import main
-from parity.commands.commands import parity
+from parity.commands.main import parity
 from parity.launch.processes import ROOT
 from parity.trace.folder import sha256, step_file
 

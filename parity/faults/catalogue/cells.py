@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from parity.faults.catalogue.edits import mirrored, paddle, shared, tensorflow
+from parity.faults.edits import mirrored, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _HIDDEN = ("forward/lstm_0/hidden",)
@@ -336,7 +336,7 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training/steps.py",
+            "parity/training/train_steps.py",
             (
                 "if state is None or not inputs.carry:",
                 "if True:",
@@ -350,7 +350,7 @@ FAULTS = (
         "stream",
         _HIDDEN,
         shared(
-            "parity/training/steps.py",
+            "parity/training/train_steps.py",
             (
                 "if state is None or not inputs.carry:",
                 "if state is None:",

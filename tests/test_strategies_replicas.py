@@ -4,15 +4,17 @@ import gc
 
 import numpy as np
 import pytest
-from conftest import STEPS
+from conftest import STEPS, flags
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
+from parity.launch.edited_source import Edit
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
 from parity.spec.parameters import parameters
 from parity.spec.presets import preset
 from parity.spec.step_arrays import StepInputs, split_feeds, step_inputs
+from parity.trace.reader import Trace
 from parity.training.strategy import Build
 
 SPEC = preset("language-model", "tiny").replace(
@@ -68,6 +70,48 @@ def test_replicas_hold_the_same_bits(run_both):
         )
         for name in distances:
             assert np.array_equal(tensors[name], np.zeros(4)), name
+
+
+def averaged(frameworks, text, cache, folder, replicas, **given) -> Trace:
+    """Record TensorFlow's average-gradients on uneven rows, some replicas without a token."""
+    edits, values = given.pop("edits", ()), {"steps": STEPS, "dtype": "float64"} | given
+    values |= {"data": text, "cache": cache, "optimizer": "adam", "batching": "stream"}
+    words = flags(replicas=replicas, strategy="average-gradients", **values)
+    job = frameworks["tensorflow"].train(*words, f"--trace={folder}", edits=edits)
+    status, _, errors = job.wait()
+    assert status == 0, errors
+    return Trace(folder)
+
+
+@pytest.mark.parametrize("kernels", ["fast", "plain"])
+def test_gradients_averaged_by_tokens_are_those_of_the_sum(
+    run_both, frameworks, text, cache, tmp_path, kernels
+):
+    given = {} if kernels == "fast" else {"kernels": kernels}
+    others = run_both(replicas=3, batching="stream", optimizer="adam", **given)
+    traces = [
+        averaged(frameworks, text, cache, tmp_path / str(n), n, **given) for n in (1, 3, 4)
+    ]
+    verdict = climb([*others.values(), *traces])
+    assert verdict.matches
+    assert verdict.steps == STEPS
+    pair = verdict.pairs["tensorflow-3 towers", "tensorflow-3 average-gradients"]
+    assert 0 < pair["gradient"].relative < 1e-12
+
+
+def test_gradients_averaged_with_equal_weights_are_another_training(
+    run_both, frameworks, text, cache, tmp_path
+):
+    equal = Edit(
+        "tf_impl/strategies/average_gradients.py",
+        "weight * gradient for weight, gradient in",
+        "gradient / len(towers) for _, gradient in",
+    )
+    towers = run_both(replicas=3, batching="stream", optimizer="adam")["tensorflow"]
+    wrong = averaged(frameworks, text, cache, tmp_path / "trace", 3, edits=[equal])
+    verdict = climb([towers, wrong])
+    assert verdict.departing() == ["tensorflow-3 average-gradients"]
+    assert verdict.mismatches[0].rung == "gradient"
 
 
 # What follows up to the next rule runs in a process of the framework.

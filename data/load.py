@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.encoded_pairs import EncodedPairs
 from data.pair_batches import PairBatches, pad_sources
 from data.pair_corpus import PairCorpus, PairOptions, encode_source, load_pairs
-from data.pair_encoding import EncodedPairs
 from data.prefetch import Prefetch
-from data.segmentation import Segmentation
+from data.segmenters import Segmentation
 from data.text_batches import make_batches
 from data.text_corpus import SPLITS, load_corpus
 from data.vocabulary import Vocabulary

@@ -49,7 +49,7 @@ class PairBatch:
 
 
 class Pairs(Protocol):
-    """What batches need of a split; `data.pair_encoding.EncodedPairs` is one.
+    """What batches need of a split; `data.encoded_pairs.EncodedPairs` is one.
 
     Attributes:
       name: for messages.

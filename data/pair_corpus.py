@@ -1,7 +1,7 @@
 """Pairs of a question and an answer, segmented and encoded once into a cache.
 
 The cache keeps the tokens of a file (data/segmented_pairs.py), so that another vocabulary or
-limit needs no segmenting, and the encoded splits (data/pair_encoding.py).
+limit needs no segmenting, and the encoded splits (data/encoded_pairs.py).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import synthetic_pairs
+from data import built_in_pairs as synthetic_pairs
 from data.cache import cached_folder, settings_hash
-from data.pair_encoding import FACTS, EncodedPairs, encode_pairs, encoded_sizes
+from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, encoded_sizes
 from data.pair_file import SPLITS, UNSPLIT, find_pair_files
 from data.pair_splits import SPLIT_BY
-from data.segmentation import Segmentation, read_user_dictionary
 from data.segmented_pairs import SegmentedPairs, segment_file
+from data.segmenters import Segmentation, read_user_dictionary
 from data.vocabulary import Vocabulary, check_size
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, new_folder
@@ -35,7 +35,7 @@ class PairOptions:
     """How pairs are read, segmented, encoded and split.
 
     Attributes:
-      source_segmenter: segments questions, one of `data.segmentation.SEGMENTERS`.
+      source_segmenter: segments questions, one of `data.segmenters.SEGMENTERS`.
       target_segmenter: segments answers.
       hmm: whether `chinese` guesses words that are in no dictionary.
       user_dictionary: a file of additional words for `chinese`.
@@ -95,7 +95,7 @@ class PairCorpus:
       test: the test split.
       notes: one-line remarks for the user, the same whether read from the cache or not.
       content_hash: sha256 of the texts and the settings, in hexadecimal.
-      embedded: whether it is the corpus of data/synthetic_pairs.py.
+      embedded: whether it is the corpus of data/built_in_pairs.py.
     """
 
     source_vocabulary: Vocabulary

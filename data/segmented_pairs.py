@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from data.cache import cached_folder, file_hash, file_stat, settings_hash, sync, write_facts
 from data.pair_file import read_pairs
-from data.segmentation import Segmentation
-from data.segmenting import segment_blocks
+from data.parallel_segmentation import segment_blocks
+from data.segmenters import Segmentation
 from parity.base.cores import usable_cores
 from parity.base.errors import UsageError
 from parity.base.progress import ByteCounter

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data import synthetic_text
+from data import built_in_text as synthetic_text
 from data.cache import (
     cached_folder,
     file_hash,
@@ -117,7 +117,7 @@ class Corpus:
     Attributes:
       notes: one-line remarks for the user, the same whether read from the cache or not.
       content_hash: sha256 of the texts and the settings, in hexadecimal.
-      embedded: whether it is the corpus of data/synthetic_text.py.
+      embedded: whether it is the corpus of data/built_in_text.py.
     """
 
     vocabulary: Vocabulary

@@ -16,7 +16,7 @@ from paddle_impl.engine import load_engine, versions
 from paddle_impl.strategies import STRATEGIES
 from parity.cli.command_line import train_command
 from parity.training.loop import run_training
-from parity.training.text import read_text
+from parity.training.training_text import read_text
 
 
 def train(spec, options):

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from data.load import TrainingText
-from parity.oracle.networks import network_function
+from parity.oracle.language_model import network_function
 from parity.oracle.training import Oracle
-from parity.spec.batch_io import StepInputs, StepResult, step_inputs
 from parity.spec.initial import initial_snapshot, zero_state
 from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
 from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec, TrainSpec, learning_rate
+from parity.spec.step_arrays import StepInputs, StepResult, step_inputs
 from parity.spec.strategies import StrategyEntry
 from parity.trace.side import Side
 from parity.trace.writer import Writer

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from parity.base.errors import UsageError
-from parity.bench.bench import bench
 from parity.bench.cases import Case, cases_of
 from parity.bench.ratios import check_losses, ratios_to_peers, scaling
+from parity.bench.timing import bench
 from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.launch.processes import PEERS

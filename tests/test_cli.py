@@ -15,7 +15,7 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
 from parity.cli.options import RunOptions, TrainOptions
-from parity.commands.commands import parity
+from parity.commands.main import parity
 from parity.launch.processes import FOLDERS, ROOT, spec_flags
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
@@ -399,7 +399,7 @@ def test_a_mismatch_exits_with_1_and_tells_its_story(traces, tmp_path, capsys):
     assert "verdict: mismatch" in out
     assert "gradient/lstm_1/bias, step 1: 1 of 16 elements (6.2%)" in out
     assert "at [5]" in out
-    assert "departing from the oracle in it: tensorflow-2" in out
+    assert "in this tensor, what differs from the oracle is tensorflow-2" in out
     values = strict_json(report)
     first = values["first_mismatch"]
     assert (first["tensor"], first["step"], first["index"]) == ("gradient/lstm_1/bias", 1, [5])

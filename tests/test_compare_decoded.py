@@ -9,11 +9,11 @@ from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
-from parity.commands.commands import parity
-from parity.compare.answers import score_recorded
+from parity.commands.main import parity
 from parity.compare.decode_rung import DecodeRung
+from parity.compare.decoded_answers import score_recorded
 from parity.compare.ladder import Ladder
-from parity.compare.pairs import Pairs
+from parity.compare.two_sides import Pairs
 from parity.compare.verdict import ONE_STEP, Verdict
 from parity.oracle.decode import OracleModel
 from parity.oracle.rounding import rounding_of_scores

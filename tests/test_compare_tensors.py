@@ -5,7 +5,7 @@ import pytest
 from oracle_side import recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.compare.checks import check_numbers, check_shapes
+from parity.compare.preconditions import check_numbers, check_shapes
 from parity.compare.steps import check_replicas, compare_step
 from parity.compare.tensors import Distance, Place, compare_tensor
 from parity.trace.contents import tensor_names

@@ -17,7 +17,7 @@ import pytest
 from parity.bench.cases import Case
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import ChatOptions, TrainOptions
-from parity.commands.commands import parity as parity_command
+from parity.commands.main import parity as parity_command
 from parity.examples import classifier
 from parity.faults.finding import Finding, findings_values
 from parity.spec.frameworks import FRAMEWORKS

@@ -15,9 +15,9 @@ from markupsafe import escape
 from parity.base.errors import SideFailed, UsageError
 from parity.cli.command_line import main
 from parity.cli.options import FaultOptions
-from parity.commands.commands import parity
+from parity.commands.main import parity
 from parity.faults import hunt as hunting
-from parity.faults import last_hunt
+from parity.faults import hunt_record as last_hunt
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import DTYPES, KERNELS, Edit, Fault
 from parity.faults.finding import (
@@ -31,9 +31,9 @@ from parity.faults.finding import (
     findings_values,
 )
 from parity.faults.hunt import Hunt, Planting, plantings
-from parity.faults.last_hunt import digest, must_hunt, record_hunt, sources
+from parity.faults.hunt_record import digest, must_hunt, record_hunt, sources
 from parity.faults.listing import faults_named
-from parity.faults.settings import SETTINGS
+from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import edited_texts
 from parity.launch.processes import FOLDERS, ROOT
 

@@ -134,7 +134,7 @@ def test_both_sides_have_the_same_files():
     assert {
         "layers.py",
         "networks.py",
-        "strategies/synchronous.py",
+        "strategies/synchronous_base.py",
         "weights.py",
         "train.py",
     } <= set(MODULES)
@@ -295,7 +295,7 @@ def test_differences_are_marked():
         "layers.py",
         "kernels.py",
         "optimizers.py",
-        "strategies/synchronous.py",
+        "strategies/synchronous_base.py",
         "engine.py",
     )
     for module in modules:

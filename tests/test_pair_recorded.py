@@ -16,7 +16,7 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 from parity import Recorder, Rename, Tolerance, Trace, assert_match
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
-from parity.commands.commands import parity
+from parity.commands.main import parity
 from parity.compare.tensors import Place
 from parity.pair.compare import compare_pair
 from parity.trace.folder import FORMAT, LAST_STEP, step_file
@@ -657,7 +657,10 @@ def test_the_assertion_tells_the_whole_story(pair, tmp_path):
     with pytest.raises(AssertionError) as caught:
         assert_match(str(a), Trace(b), html=page)
     story = str(caught.value)
-    assert story.startswith("gradient: original and port differ in gradient/b, step 3: 1 of 12")
+    assert story.startswith(
+        "first mismatch, on the rung gradient: "
+        "original and port differ in gradient/b, step 3: 1 of 12"
+    )
     values = [repr(float(steps_of()[3]["gradient/b"][2, 3]) + by) for by in (0, 1e-2)]
     for each in ("[2, 3]", *values, "allowed ", "units in the last place", "worst", "Not decl"):
         assert each in story
@@ -683,7 +686,7 @@ def test_traces_of_this_project_are_refereed_by_the_oracle(tmp_path):
     assert_match(tmp_path / "paddle", tmp_path / "tensorflow")
     with pytest.raises(AssertionError) as caught:
         assert_match(tmp_path / "paddle", tmp_path / "wrong")
-    assert "departing from the oracle in it: tensorflow-2" in str(caught.value)
+    assert "in this tensor, what differs from the oracle is tensorflow-2" in str(caught.value)
     with pytest.raises(UsageError, match=r"tolerances are given for traces of train\.py"):
         assert_match(tmp_path / "paddle", tmp_path / "wrong", tolerances={"loss": LIMIT})
 

@@ -11,7 +11,7 @@ from parity.compare.tensors import Distance, Mismatch, Place
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.report.mismatch import blame, describe_mismatch, nearest_to_loss
 from parity.report.tables import rung_table
-from parity.report.text import report_text
+from parity.report.terminal import report_text
 from parity.report.values import report_values, rung_values
 from parity.spec.presets import preset
 from parity.trace.side import Side
@@ -79,12 +79,12 @@ def test_a_third_framework_and_a_second_strategy_have_columns(verdict):
 
 def test_each_bound_has_a_column(verdict):
     found = columns(verdict)
-    assert found["rounding bound"] == "7"
+    assert found["rounding bound"] == "7 x"
     assert found["element bound"] == "-", "float32 gradients are judged by one step alone"
     verdict.dtype = "float64"
     found = columns(verdict)
     bounds = [found[f"{name} bound"] for name in ("element", "tensor", "step", "rounding")]
-    assert bounds == ["1e-11", "1e-11", "3e-16", "7"]
+    assert bounds == ["1e-11", "1e-11", "3e-16", "7 x"]
 
 
 def mismatch(*sides, used=None):
@@ -139,9 +139,9 @@ def test_blame_names_the_side_that_departs_from_the_oracle(verdict):
         mismatch("paddle-2", "tensorflow-2"),
         mismatch("tensorflow-2", ORACLE),
     ]
-    assert blame(verdict) == "departing from the oracle in it: tensorflow-2"
+    assert blame(verdict) == "in this tensor, what differs from the oracle is tensorflow-2"
     verdict.mismatches = verdict.mismatches[:1]
-    assert blame(verdict).startswith("neither side departs")
+    assert blame(verdict).startswith("in this tensor, neither side differs")
 
 
 def at(tensor, *sides):
@@ -152,7 +152,7 @@ def test_blame_names_the_side_whose_replicas_differ(verdict):
     name = "replicas/weight/softmax/bias"
     found = at(name, "paddle-2 replica", "paddle-2 replica 0")
     verdict.mismatches = [replace(found, within="paddle-2")]
-    assert blame(verdict) == "departing from the oracle in it: paddle-2"
+    assert blame(verdict) == "in this tensor, what differs from the oracle is paddle-2"
 
 
 def test_nobody_is_blamed_for_a_batch_that_the_oracle_cannot_know(verdict):
@@ -162,7 +162,7 @@ def test_nobody_is_blamed_for_a_batch_that_the_oracle_cannot_know(verdict):
     assert blame(verdict).startswith("the sides did not read the same batch")
     rate = "batch/learning_rate"
     verdict.mismatches = [at(rate, *both), at(rate, both[0], ORACLE)]
-    assert blame(verdict) == "departing from the oracle in it: paddle-2"
+    assert blame(verdict) == "in this tensor, what differs from the oracle is paddle-2"
 
 
 def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
@@ -197,4 +197,4 @@ def test_report_holds_what_is_promised(verdict, matches):
     text = report_text(values)
     assert text.splitlines()[-1] == f"verdict: {values['verdict']}"
     assert "7.500" in text
-    assert ("departing from the oracle in it: paddle-2" in text) is not matches
+    assert ("in this tensor, what differs from the oracle is paddle-2" in text) is not matches

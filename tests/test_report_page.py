@@ -20,22 +20,22 @@ from conftest import assert_one_line
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.base.files import write_whole
-from parity.commands.commands import parity
-from parity.compare.answers import Tie
-from parity.compare.history import History
+from parity.commands.main import parity
+from parity.compare.decoded_answers import Tie
 from parity.compare.ladder import Ladder
 from parity.compare.outcome import Outcome
+from parity.compare.step_series import History
 from parity.compare.tensors import Distance, Place
 from parity.compare.verdict import ONE_STEP, Verdict
 from parity.launch.processes import ROOT
+from parity.report.charts import throughput
 from parity.report.columns import meanings
-from parity.report.figures import throughput
-from parity.report.html import report_html
 from parity.report.mismatch import cause_lines, mismatch_story
 from parity.report.save import save_report
 from parity.report.tables import rung_table, training_table, wrong_table
-from parity.report.text import notes
+from parity.report.terminal import notes
 from parity.report.values import report_values
+from parity.report.verdict_page import report_html
 from parity.trace.contents import tensor_names
 from parity.trace.side import Side
 

@@ -14,7 +14,7 @@ from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, start, 
 from safetensors.numpy import load_file, save_file
 
 from parity.cli.command_line import main
-from parity.commands.commands import parity
+from parity.commands.main import parity
 from parity.launch.processes import ROOT
 from parity.trace.folder import sha256, step_file
 
@@ -141,12 +141,12 @@ def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
     first = report["first_mismatch"]
     assert (first["step"], first["tensor"]) == (0, "forward/lstm_0/hidden")
     assert first["sides"] == ["paddle-1", "tensorflow-1"]
-    assert first["blame"] == "departing from the oracle in it: tensorflow-1"
+    assert first["blame"] == "in this tensor, what differs from the oracle is tensorflow-1"
     for part in (
         "forward: paddle-1 and tensorflow-1 differ in forward/lstm_0/hidden, step 0",
         "oracle ",
         "units in the last place of float64",
-        "departing from the oracle in it: tensorflow-1",
+        "in this tensor, what differs from the oracle is tensorflow-1",
         "verdict: mismatch",
     ):
         assert part in said
@@ -297,7 +297,7 @@ def test_compare_finds_a_planted_element(compare, recorded, tmp_path):
         "gradient",
     )
     assert first["elements"] == [1, 24]
-    assert first["blame"] == "departing from the oracle in it: tensorflow-2"
+    assert first["blame"] == "in this tensor, what differs from the oracle is tensorflow-2"
     assert abs(first["values"]["tensorflow-2"] - first["values"]["paddle-2"]) == pytest.approx(
         1e-6, rel=1e-6
     )

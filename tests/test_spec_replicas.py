@@ -7,15 +7,15 @@ import pytest
 from oracle_side import TextBatch, pair_batch, random_inputs, small_pairs_spec, small_spec
 
 from parity.base.errors import UsageError
-from parity.spec.batch_io import (
+from parity.spec.networks import NETWORKS
+from parity.spec.replicas import split_rows
+from parity.spec.step_arrays import (
     StepResult,
     dropout_masks,
     join_activations,
     split_feeds,
     step_inputs,
 )
-from parity.spec.networks import NETWORKS
-from parity.spec.replicas import split_rows
 
 
 @pytest.mark.parametrize("replicas", range(1, 9))

@@ -8,11 +8,11 @@ from conftest import STEPS
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
-from parity.spec.batch_io import StepInputs, split_feeds, step_inputs
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
 from parity.spec.parameters import parameters
 from parity.spec.presets import preset
+from parity.spec.step_arrays import StepInputs, split_feeds, step_inputs
 from parity.training.strategy import Build
 
 SPEC = preset("language-model", "tiny").replace(

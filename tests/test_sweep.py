@@ -14,7 +14,7 @@ from parity.compare.ladder import Ladder, climb
 from parity.compare.steps import compare_step
 from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.sweep.random_runs import draw
-from parity.sweep.sweep import attempt, sweep
+from parity.sweep.random_sweep import attempt, sweep
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
@@ -194,7 +194,7 @@ def test_without_hypothesis_one_line_says_so(tmp_path: Path):
     command = (
         "import sys; sys.modules['hypothesis'] = None; "
         "from parity.cli.command_line import main; "
-        "from parity.commands.commands import parity; sys.exit(main(parity, sys.argv[1:]))"
+        "from parity.commands.main import parity; sys.exit(main(parity, sys.argv[1:]))"
     )
     process = start(["-c", command, "sweep", f"--out={tmp_path}"])
     _, errors = process.communicate()

@@ -20,8 +20,8 @@ from data import load
 from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.cli.options import TrainOptions
 from parity.compare.ladder import climb
-from parity.spec.batch_io import StepInputs, StepResult, check_finite
 from parity.spec.spec import learning_rate
+from parity.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.training.evaluate import perplexity

@@ -80,7 +80,7 @@ def in_tensorflow(model, inputs):
 
 
 def in_numpy(model, weights, batch, masks, state, d_activations=None):
-    """Run it forward and backward; see parity/oracle/networks.py."""
+    """Run it forward and backward; see parity/oracle/language_model.py."""
     real = np.arange(batch["tokens"].shape[1]) < batch["lengths"][:, None]
     mask = masks.get("embedded", 1.0)
     embedded = weights["embed/table"][batch["tokens"]]

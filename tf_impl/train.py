@@ -8,7 +8,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from parity.cli.command_line import train_command
 from parity.training.loop import run_training
-from parity.training.text import read_text
+from parity.training.training_text import read_text
 from tf_impl.engine import load_engine, versions
 from tf_impl.strategies import STRATEGIES
 

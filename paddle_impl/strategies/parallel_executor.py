@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle.base import core
 
-from paddle_impl.strategies.synchronous import Synchronous
+from paddle_impl.strategies.synchronous_base import Synchronous
 from parity.base.cores import replicas_at_once
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from parity.base.errors import UsageError
 from parity.cli.options import BenchOptions
 from parity.launch.processes import PEERS, interpreter
-from parity.run.sides import parse_strategies
+from parity.run.choose_sides import parse_strategies
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from parity.report.figures import bars_with_spread
+from parity.report.charts import bars_with_spread
 from parity.report.page import Figure, Table, colour, empty_figure, render
 
 _COLUMNS = {
@@ -29,7 +29,7 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
     """Return a page that shows a benchmark.
 
     Args:
-      values: what `parity.bench.bench.bench` returns.
+      values: what `parity.bench.timing.bench` returns.
       sizes: what was timed, in a line.
     """
     speeds = _speeds(values)

@@ -19,7 +19,7 @@ from parity.decoding.greedy import greedy_search
 from parity.decoding.hypotheses import Hypotheses
 from parity.decoding.model import DecodingModel
 from parity.decoding.sampling import sample
-from parity.report.pictures import Attention, check_attention, check_picture, plot_attention
+from parity.report.image_files import Attention, check_attention, check_picture, plot_attention
 from parity.spec.networks import NETWORKS
 from parity.training.checkpoint import (
     Checkpoint,

@@ -9,13 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from parity.compare.answers import (
+from parity.compare.decoded_answers import (
     Rescore,
     check_decoded,
     compare_decoded,
     score_recorded,
 )
-from parity.compare.expected import wide
+from parity.compare.expected_by_oracle import wide
 from parity.compare.tensors import Mismatch
 from parity.compare.verdict import ONE_STEP, Verdict
 from parity.oracle.decode import OracleModel

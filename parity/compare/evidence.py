@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.compare.expected import with_replica_losses
+from parity.compare.expected_by_oracle import with_replica_losses
 from parity.compare.one_step import OneStep
 from parity.compare.signatures import Evidence
 from parity.compare.steps import compare_step
 from parity.compare.verdict import Verdict
 from parity.oracle.rounding import Rounding
-from parity.spec.batch_io import StepInputs
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs
 
 Tensors = Mapping[str, np.ndarray]
 

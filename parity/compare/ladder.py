@@ -17,7 +17,8 @@ that very step. If every step of both sides is the oracle's step, to rounding, a
 from the same weights, then they are the same training. That free runs drift apart in float32 is
 rounding that the training amplifies; it is reported, not judged.
 
-In an isolated run (parity/compare/isolated.py) every step is the oracle's own, layer by layer.
+In an isolated run (parity/compare/isolated_run.py) every step is the oracle's own, layer by
+layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,25 +27,30 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.at_once import at_once
 from parity.base.errors import UsageError
-from parity.base.threads import at_once
-from parity.compare.checks import check_numbers, check_same_batch, check_same_run, check_shapes
 from parity.compare.decode_rung import DecodeRung
 from parity.compare.evidence import gather_evidence
-from parity.compare.expected import Expected, with_replica_losses
-from parity.compare.history import History
-from parity.compare.isolated import IsolatedRun
+from parity.compare.expected_by_oracle import Expected, with_replica_losses
+from parity.compare.isolated_run import IsolatedRun
 from parity.compare.one_step import OneStep
-from parity.compare.pairs import Pairs
+from parity.compare.preconditions import (
+    check_numbers,
+    check_same_batch,
+    check_same_run,
+    check_shapes,
+)
+from parity.compare.step_series import History
 from parity.compare.steps import check_replicas
 from parity.compare.tensors import Distance, Mismatch
+from parity.compare.two_sides import Pairs
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
-from parity.spec.batch_io import StepInputs
 from parity.spec.initial import initial_snapshot
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs
 from parity.trace.contents import tensor_names
 from parity.trace.decoded import DECODED
 from parity.trace.reader import Trace

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.compare.expected import Expected, wide
+from parity.compare.expected_by_oracle import Expected, wide
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
-from parity.spec.batch_io import StepInputs
 from parity.spec.initial import initial_snapshot, zero_state
 from parity.spec.networks import NETWORKS
 from parity.spec.parameters import snapshot_names
+from parity.spec.step_arrays import StepInputs
 
 Tensors = Mapping[str, np.ndarray]
 

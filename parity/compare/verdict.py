@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.compare.answers import Tie
-from parity.compare.history import History
+from parity.compare.decoded_answers import Tie
 from parity.compare.signatures import Evidence
+from parity.compare.step_series import History
 from parity.compare.tensors import Distance, Mismatch
 from parity.trace.side import Side
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance

@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from parity.base.special_tokens import PAIR_EOS_ID
-from parity.decoding.arguments import check_beam, check_max_tokens
+from parity.decoding.argument_checks import check_beam, check_max_tokens
 from parity.decoding.hypotheses import Hypotheses, Hypothesis, LiveHypotheses
 from parity.decoding.length_penalty import length_penalty_of
 from parity.decoding.model import DecodingModel

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from parity.decoding.arguments import check_max_tokens, check_sampling
+from parity.decoding.argument_checks import check_max_tokens, check_sampling
 from parity.decoding.hypotheses import Hypotheses
 from parity.decoding.model import DecodingModel
 from parity.decoding.token_by_token import decode_token_by_token

@@ -9,7 +9,7 @@ from typing import Any
 from tabulate import tabulate
 
 from parity.base.files import write_whole
-from parity.faults.settings import SETTINGS
+from parity.faults.small_runs import SETTINGS
 from parity.launch.processes import ROOT
 
 SIGNATURES = ROOT / "parity" / "faults" / "signatures.json"

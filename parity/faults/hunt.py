@@ -26,11 +26,11 @@ from parity.compare.verdict import Verdict
 from parity.faults.fault import Edit, Fault
 from parity.faults.finding import MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
 from parity.faults.listing import faults_named
-from parity.faults.settings import SETTINGS, STEPS, write_texts
+from parity.faults.small_runs import SETTINGS, STEPS, write_texts
 from parity.launch.fork_server import ForkServer
-from parity.launch.recording import record
-from parity.report.html import report_html
+from parity.launch.record_side import record
 from parity.report.values import report_values
+from parity.report.verdict_page import report_html
 from parity.spec.frameworks import FRAMEWORKS
 from parity.trace.reader import Trace
 

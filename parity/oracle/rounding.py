@@ -26,12 +26,12 @@ from functools import partial
 
 import numpy as np
 
-from parity.base.threads import at_once
-from parity.oracle.networks import network_function
+from parity.base.at_once import at_once
+from parity.oracle.language_model import network_function
 from parity.oracle.optimizers import update_slots
 from parity.oracle.perturbation import perturbation
-from parity.spec.batch_io import StepInputs
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
 

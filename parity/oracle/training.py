@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from parity.oracle.networks import network_function
+from parity.oracle.language_model import network_function
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
-from parity.spec.batch_io import StepInputs
 from parity.spec.initial import zero_state
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs
 
 Arrays = dict[str, np.ndarray]
 

@@ -12,7 +12,7 @@ from parity.compare.outcome import Outcome
 from parity.pair.compare import compare_pair
 from parity.pair.report import pair_values
 from parity.report.mismatch import mismatch_text
-from parity.report.text import report_text
+from parity.report.terminal import report_text
 from parity.report.values import report_values
 from parity.spec.spec import Spec
 from parity.trace.reader import Trace
@@ -61,7 +61,7 @@ def assert_match(
         raise AssertionError(message) from None
     written = ""
     if page is not None:
-        from parity.report.html import (
+        from parity.report.verdict_page import (
             report_html,  # here, because nothing else needs the plotting library
         )
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.compare.checks import check_numbers
-from parity.compare.history import History
+from parity.compare.preconditions import check_numbers
+from parity.compare.step_series import History
 from parity.compare.tensors import Distance, compare_tensor
 from parity.compare.verdict import Verdict
 from parity.pair.bounds import Bound, Bounds, declared_tolerances

@@ -19,12 +19,12 @@ from parity.cli.command_line import (
 )
 from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
-from parity.training.layout import choose_layout
 from parity.training.loop import smallest_batch
-from parity.training.losses import Losses
+from parity.training.loss_table import Losses
 from parity.training.meter import Meter
-from parity.training.steps import train_steps
-from parity.training.text import read_text
+from parity.training.replicas_and_threads import choose_layout
+from parity.training.train_steps import train_steps
+from parity.training.training_text import read_text
 
 
 def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:

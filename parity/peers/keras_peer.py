@@ -20,9 +20,9 @@ import tensorflow as tf
 
 from parity.base.errors import UsageError
 from parity.peers.command import peer_command
-from parity.spec.batch_io import StepInputs, StepResult, split_feeds
 from parity.spec.initial import initial_snapshot
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs, StepResult, split_feeds
 from parity.training.meter import peak_memory
 
 

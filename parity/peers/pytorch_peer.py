@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parity.peers.command import peer_command
 from parity.peers.pytorch_networks import NETWORKS, Recurrent
-from parity.spec.batch_io import StepInputs, StepResult, split_feeds
 from parity.spec.initial import initial_snapshot
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs, StepResult, split_feeds
 from parity.training.meter import peak_memory
 
 

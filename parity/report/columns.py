@@ -34,8 +34,9 @@ _MEANINGS = {
         "The distance between replicas in one process and in several, in one framework."
     ),
     "one step to oracle": (
-        "The distance from what the oracle computes for this rung alone, given what the side "
-        "itself recorded below it: errors of earlier steps and rungs do not count."
+        "The distance from what the oracle computes for this step alone, from the weights that "
+        "the side had before it; clipping, optimizer and weight each from what the side itself "
+        "computed just before. Errors of earlier steps do not count."
     ),
     "element bound": "How much an element may differ, as a share of its own magnitude.",
     "tensor bound": (
@@ -51,10 +52,7 @@ _MEANINGS = {
         "of that tensor at that step, which is measured on the oracle."
     ),
     "allowed": "How much that element may differ.",
-    "used": (
-        "The largest share of the allowed difference that any element used; above 100% is a "
-        "mismatch."
-    ),
+    "used": ("The largest share of its bound that any element used; above 100% is a mismatch."),
     "where .*worst": "The element with the largest relative distance, and its step.",
     # of the table of what an isolated run found
     "wrong tensor": "A tensor that exceeds its bound although all its inputs were right.",

@@ -6,8 +6,8 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
-from parity.report.pictures import check_picture, font_families, new_figure, save_figure
-from parity.training.losses import Row, read_losses
+from parity.report.image_files import check_picture, font_families, new_figure, save_figure
+from parity.training.loss_table import Row, read_losses
 
 
 def plot_losses(runs: Sequence[Path], out: Path) -> None:

@@ -20,7 +20,10 @@ def describe_mismatch(mismatch: Mismatch, oracle: Any, dtype: str) -> str:
     """
     a, b = mismatch.sides
     place = mismatch.place
-    lines = [f"{mismatch.rung}: {a} and {b} differ in {place.tensor}, step {place.step}"]
+    lines = [
+        f"first mismatch, on the rung {mismatch.rung}: {a} and {b} differ in {place.tensor}, "
+        f"step {place.step}"
+    ]
     if mismatch.problem:
         return f"{lines[0]}: {mismatch.problem}"
     share = mismatch.count / mismatch.size
@@ -50,10 +53,14 @@ def blame(verdict: Verdict) -> str:
         return ""
     departing = verdict.departing()
     if departing:
-        return f"departing from the oracle in it: {', '.join(departing)}"
+        return f"in this tensor, what differs from the oracle is {_and(departing)}"
     if verdict.mismatches[0].rung == "batch":
         return "the sides did not read the same batch; the oracle has no text of its own"
-    return "neither side departs from the oracle in it by more than is allowed"
+    return "in this tensor, neither side differs from the oracle by more than is allowed"
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def nearest_to_loss(verdict: Verdict) -> str:
@@ -110,14 +117,18 @@ def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
         if len(mine) > len(shown):
             others = ", ".join(cause["fault"] for cause in mine[len(shown) :])
             shown.append(f"or, as likely, {others}")
-        lines.append(f"{topic}, {mine[0]['fit']:.0%}: {'; '.join(shown)}")
+        lines.append(f"{topic} ({mine[0]['fit']:.0%} alike): {'; '.join(shown)}")
     return lines
 
 
 def _causes(causes: list[dict[str, Any]]) -> list[str]:
     lines = [f"    {line}" for line in cause_lines(causes)]
     return (
-        ["  likely causes (faults, planted on purpose, that look like this):", *lines]
+        [
+            "  likely causes: known mistakes that, planted on purpose, looked like this "
+            "(`parity faults --show NAME` shows one):",
+            *lines,
+        ]
         if lines
         else []
     )

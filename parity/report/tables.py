@@ -73,7 +73,7 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
         "one step\nto oracle",
         *_BOUNDS,
         "used",
-        f"where {between} is worst" if between else "where worst",
+        f"where {between}\nrelative is worst" if between else "where relative is worst",
     ]
     _drop_blank_columns(rows, headers)
     return rows, headers
@@ -178,7 +178,7 @@ def _drop_blank_columns(rows: list[list[Any]], headers: list[str]) -> None:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}" if value < 10 else f"{value:.1e} times"
+    return "-" if value is None else f"{value:.0%}" if value < 10 else f"{value:.1e} x bound"
 
 
 def where(place: dict[str, Any] | None) -> str:
@@ -191,7 +191,7 @@ def where(place: dict[str, Any] | None) -> str:
 def _bounds(allowed: dict[str, Any]) -> list[str]:
     """Return what `_BOUNDS` shows of a rung."""
     free, times = allowed["free_run"], allowed["one_step"]
-    return [*_tolerance(free), "-" if times is None else f"{times:g}"]
+    return [*_tolerance(free), "-" if times is None else f"{times:g} x"]
 
 
 def _bounds_of_pair(allowed: list[dict[str, Any]]) -> list[str]:

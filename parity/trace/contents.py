@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.spec.batch_io import shape_of
 from parity.spec.networks import NETWORKS
 from parity.spec.parameters import parameters, snapshot_names, snapshot_shapes
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import shape_of
 from parity.trace.decoded import DECODED
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from parity.spec.batch_io import step_inputs
 from parity.spec.initial import zero_state
+from parity.spec.step_arrays import step_inputs
 from parity.training.strategy import Strategy
-from parity.training.text import TrainingText
+from parity.training.training_text import TrainingText
 
 
 def evaluate(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.spec.batch_io import StepResult
+from parity.spec.step_arrays import StepResult
 
 # A fast network would spend its time on writing events: after the first steps, not each one.
 _ALWAYS, _SECONDS_BETWEEN = 100, 0.1

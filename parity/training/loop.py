@@ -23,17 +23,17 @@ from parity.spec.spec import Spec
 from parity.training.checkpoint import Checkpoint, check_fits, save_checkpoint
 from parity.training.evaluate import evaluate
 from parity.training.events import EventWriter
-from parity.training.layout import choose_layout, layout_text
-from parity.training.losses import Losses
+from parity.training.loss_table import Losses
 from parity.training.meter import Meter, peak_memory
 from parity.training.recording import TraceRecording
+from parity.training.replicas_and_threads import choose_layout, layout_text
 from parity.training.run_folder import check_folder, find_checkpoint, prepare_folder
 from parity.training.signals import StopRequest, catch_signals
-from parity.training.steps import State, TrainedStep, train_steps
 from parity.training.strategy import Build, Strategy
 from parity.training.summary import Summary
-from parity.training.text import TrainingText
 from parity.training.timeline import profile_training
+from parity.training.train_steps import State, TrainedStep, train_steps
+from parity.training.training_text import TrainingText
 
 _SPLITS = ("train", "valid", "test")
 

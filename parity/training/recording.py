@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from parity.cli.options import TrainOptions
-from parity.oracle.isolation import Isolation
-from parity.spec.batch_io import StepInputs, StepResult
+from parity.oracle.isolated_step import Isolation
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
+from parity.spec.step_arrays import StepInputs, StepResult
 from parity.trace.decoded import decode, decode_tensors
 from parity.trace.side import Side
 from parity.trace.writer import Writer
-from parity.training.steps import State
 from parity.training.strategy import Strategy
-from parity.training.text import TrainingText
+from parity.training.train_steps import State
+from parity.training.training_text import TrainingText
 
 
 class TraceRecording:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from parity.spec.batch_io import StepInputs, StepResult
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs, StepResult
 from parity.spec.strategies import StrategyEntry
 
 

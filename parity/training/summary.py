@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.files import write_whole
-from parity.training.text import TrainingText
+from parity.training.training_text import TrainingText
 
 
 @dataclass

@@ -19,9 +19,9 @@ from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.cli.options import TrainOptions
 from parity.training.meter import WARM_UP, Meter, Step
-from parity.training.steps import train_steps
 from parity.training.strategy import Strategy
-from parity.training.text import TrainingText
+from parity.training.train_steps import train_steps
+from parity.training.training_text import TrainingText
 
 # In the order of a step. "data" is waiting for the batch and handing it to the framework;
 # "other" is what the framework does for itself, and handing the results back.

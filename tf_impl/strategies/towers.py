@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tf_impl.strategies.synchronous import Synchronous
+from tf_impl.strategies.synchronous_base import Synchronous
 
 tf1 = tf.compat.v1
 

@@ -7,6 +7,7 @@ from parity.faults.catalogue import (
     decoding,
     gradients,
     losses,
+    states,
     updates,
     weights,
 )
@@ -15,6 +16,7 @@ CATALOGUE = (
     *batches.FAULTS,
     *weights.FAULTS,
     *cells.FAULTS,
+    *states.FAULTS,
     *attention.FAULTS,
     *losses.FAULTS,
     *gradients.FAULTS,

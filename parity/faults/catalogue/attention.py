@@ -1,6 +1,6 @@
 """Faults of the attention and of what is fed back into the decoder."""
 
-from parity.faults.catalogue.edits import mirrored, paddle, tensorflow
+from parity.faults.edits import mirrored, paddle, tensorflow
 from parity.faults.fault import Fault
 
 _WEIGHTS = ("forward/attention/weights",)

@@ -1,6 +1,6 @@
 """Faults of what is read: batches, shares of the replicas, masks of dropout, the schedule."""
 
-from parity.faults.catalogue.edits import mirrored, paddle, shared, tensorflow
+from parity.faults.edits import mirrored, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _EMBEDDED = ("forward/embedded",)
@@ -95,7 +95,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
@@ -138,7 +138,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
@@ -157,7 +157,7 @@ FAULTS = (
         "stream",
         ("forward/logits",),
         shared(
-            "parity/spec/batch_io.py",
+            "parity/spec/step_arrays.py",
             (
                 "np.random.PCG64([spec.training.seed, step, place])",
                 "np.random.PCG64([spec.training.seed, step, min(place, 1)])",
@@ -171,7 +171,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/spec/batch_io.py",
+            "parity/spec/step_arrays.py",
             (
                 "np.random.PCG64([spec.training.seed, step, place])",
                 "np.random.PCG64([spec.training.seed, 0, place])",
@@ -185,7 +185,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/spec/batch_io.py",
+            "parity/spec/step_arrays.py",
             (
                 "(drawn < model.keep).astype(dtype) / dtype.type(model.keep)",
                 "(drawn < model.keep).astype(dtype)",
@@ -199,7 +199,7 @@ FAULTS = (
         "stream",
         ("forward/lstm_0/hidden",),
         shared(
-            "parity/spec/batch_io.py",
+            "parity/spec/step_arrays.py",
             (
                 "(drawn < model.keep).astype(dtype) / dtype.type(model.keep)",
                 "(drawn >= model.keep).astype(dtype) / dtype.type(1 - model.keep)",
@@ -241,7 +241,7 @@ FAULTS = (
         "stream",
         ("batch/learning_rate",),
         shared(
-            "parity/training/steps.py",
+            "parity/training/train_steps.py",
             (
                 "learning_rate(spec.training, step // per_epoch)",
                 "learning_rate(spec.training, step)",

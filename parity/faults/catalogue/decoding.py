@@ -1,6 +1,6 @@
 """Faults of decoding: greedy and beam search with the weights after the last step."""
 
-from parity.faults.catalogue.edits import joined, mirrored, shared
+from parity.faults.edits import joined, mirrored, shared
 from parity.faults.fault import Fault
 
 _HYPOTHESES, _BEAM_FILE = "parity/decoding/hypotheses.py", "parity/decoding/beam.py"

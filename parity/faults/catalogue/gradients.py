@@ -1,6 +1,6 @@
 """Faults of the backward pass, of the sum over replicas, and of clipping."""
 
-from parity.faults.catalogue.edits import mirrored, paddle, tensorflow
+from parity.faults.edits import mirrored, paddle, tensorflow
 from parity.faults.fault import Fault
 
 _CLIPPED = ("clipped_gradient/*",)
@@ -209,7 +209,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "        names = {parameter.name for parameter in self._parameters}\n",
                 "        for operation in program.global_block().ops:\n"

@@ -1,6 +1,6 @@
 """Faults of the loss: what is counted, and what it is divided by."""
 
-from parity.faults.catalogue.edits import mirrored, paddle, shared, tensorflow
+from parity.faults.edits import mirrored, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _LOSS = ("loss/replicas",)
@@ -95,7 +95,7 @@ FAULTS = (
         "sentences",
         _LOSS,
         shared(
-            "parity/spec/batch_io.py",
+            "parity/spec/step_arrays.py",
             ("np.array([1 / inputs.num_tokens]", "np.array([1 / inputs.positions]"),
         ),
     ),
@@ -106,7 +106,7 @@ FAULTS = (
         "sentences",
         _LOSS,
         shared(
-            "parity/spec/batch_io.py",
+            "parity/spec/step_arrays.py",
             ("np.array([1 / inputs.num_tokens]", "np.array([1 / inputs.rows]"),
         ),
     ),
@@ -117,7 +117,7 @@ FAULTS = (
         "general",
         _LOSS,
         shared(
-            "parity/spec/batch_io.py",
+            "parity/spec/step_arrays.py",
             (
                 "np.array([1 / inputs.num_tokens]",
                 "np.array([1 / (inputs.num_tokens - inputs.rows)]",
@@ -131,7 +131,7 @@ FAULTS = (
         "sentences",
         _LOSS,
         paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
@@ -148,14 +148,14 @@ FAULTS = (
         "stream",
         _LOSS,
         tensorflow(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 '    return StepResult(np.concatenate(values["losses"]), state, norm, tensors)',
                 '    losses = np.concatenate(values["losses"])\n    return StepResult(losses[:1].repeat(len(losses)), state, norm, tensors)',
             ),
         )
         | paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "return StepResult(np.concatenate(values[0]), state",
                 "return StepResult(np.concatenate([values[0][0]] * self.replicas), state",
@@ -178,7 +178,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"

@@ -1,6 +1,6 @@
 """Faults of the update: Adam's constants and powers, decay, rates, slots of the replicas."""
 
-from parity.faults.catalogue.edits import mirrored, paddle, tensorflow
+from parity.faults.edits import mirrored, paddle, tensorflow
 from parity.faults.fault import Fault
 
 _WEIGHT = ("weight/*",)
@@ -178,14 +178,14 @@ FAULTS = (
         "stream",
         _WEIGHT,
         tensorflow(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "{self._learning_rate: learning_rate}",
                 "{self._learning_rate: self.spec.training.learning_rate}",
             ),
         )
         | paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "        if learning_rate == self._learning_rate_set:\n",
                 "        if self._learning_rate_set is not None:\n",
@@ -199,7 +199,7 @@ FAULTS = (
         "stream",
         ("replicas/weight/*",),
         paddle(
-            "strategies/synchronous.py",
+            "strategies/synchronous_base.py",
             (
                 "        for scope, place in zip(self._train.local_scopes(), self._places, strict=True):\n            scope.find_var(self._learning_rate",
                 "        for scope, place in zip(self._train.local_scopes()[:1], self._places, strict=False):\n            scope.find_var(self._learning_rate",

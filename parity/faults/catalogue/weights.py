@@ -1,6 +1,6 @@
 """Faults of weights and embeddings: initial values, layout, precision, sharing, look-up."""
 
-from parity.faults.catalogue.edits import mirrored, paddle, shared, tensorflow
+from parity.faults.edits import mirrored, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _EMBEDDED = ("forward/embedded",)

@@ -158,7 +158,7 @@ LANGUAGE_MODEL = Network(
         "paddle": "paddle_impl.networks:language_model",
         "tensorflow": "tf_impl.networks:language_model",
     },
-    oracle="parity.oracle.networks:language_model",
+    oracle="parity.oracle.language_model:language_model",
     load_text="data.load:load_stream_text",
     batch={"tokens": ("batch", "time"), "targets": ("batch", "time"), "lengths": ("batch",)},
     lengths={"time": "lengths"},

@@ -69,7 +69,7 @@ class Network:
       builders: framework -> path of the function that builds the network on one replica:
         (model, Inputs) -> Outputs, two types of that framework's networks.py.
       oracle: the path of the network's forward and backward pass in NumPy; see
-        parity/oracle/networks.py for its arguments.
+        parity/oracle/language_model.py for its arguments.
       load_text: the path of the function that reads the text; see `load_text` in data/load.py.
       batch: name of each array in a batch -> its axes, rows first; all arrays are int64.
       lengths: time axis -> the array of the batch with the number of real steps of each row.

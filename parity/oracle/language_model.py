@@ -40,13 +40,11 @@ def language_model(
     """
     layers = range(model.num_layers)
     kept = [masks.get(name, 1.0) for name in ("embedded", *(f"lstm_{k}" for k in layers))]
-    time = batch["tokens"].shape[1]
-    real = np.arange(time) < batch["lengths"][:, None]
-    on = real[:, :, None]
+    real = np.arange(batch["tokens"].shape[1]) < batch["lengths"][:, None]
 
     activations, saved, final, outputs = {}, [], [], []
     x = weights["embed/table"][batch["tokens"]]
-    activations["embedded"] = x * on
+    activations["embedded"] = x * real[:, :, None]
     for k in layers:
         outputs.append(x * kept[k])
         w, u, b = (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parity.cli.options import RunOptions
-from parity.run.starting import Starter, file_name
+from parity.run.start_side import Starter, file_name
 from parity.spec.spec import Spec
 from parity.trace.side import Side
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from data import synthetic_text
+from data import built_in_text as synthetic_text
 
 
 def probability_of_all_derivations(rules, words):

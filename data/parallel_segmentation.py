@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 
 from data.pair_file import PairBlock
-from data.segmentation import Segmentation
+from data.segmenters import Segmentation
 from parity.base.errors import UsageError
 
 Tokens = tuple[list[str], list[str]]  # of questions and answers, joined by spaces

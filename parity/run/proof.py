@@ -8,10 +8,10 @@ from parity.base.files import make_folder
 from parity.cli.options import RunOptions
 from parity.compare.outcome import Outcome
 from parity.launch.fork_server import ForkServer
-from parity.run.recorded import compare_recorded
-from parity.run.sides import sides_of
-from parity.run.starting import Servers, Starter
-from parity.run.untraced import train_untraced
+from parity.run.choose_sides import sides_of
+from parity.run.compare_while_training import compare_recorded
+from parity.run.measure_throughput import train_untraced
+from parity.run.start_side import Servers, Starter
 from parity.spec.spec import Spec
 
 

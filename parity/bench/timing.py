@@ -29,13 +29,13 @@ from parity.bench.ratios import (
     ratios_to_peers,
     scaling,
 )
-from parity.bench.text import bench_text, sizes_text
+from parity.bench.terminal import bench_text, sizes_text
 from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.launch.processes import SideProcess
-from parity.report.text import report_text
+from parity.report.terminal import report_text
 from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from parity.report.columns import meanings
-from parity.report.figures import (
+from parity.report.charts import (
     SMALLEST,
     difference,
     heat_map,
@@ -13,10 +12,11 @@ from parity.report.figures import (
     replicas,
     throughput,
 )
+from parity.report.columns import meanings
 from parity.report.mismatch import cause_lines, mismatch_story
 from parity.report.page import Figure, Table, render
 from parity.report.tables import rung_table, training_table, wrong_table
-from parity.report.text import headline, in_order, notes
+from parity.report.terminal import headline, in_order, notes
 
 _FIGURES = ("loss", "difference", "heat", "replicas")  # of a section, in the page's order
 

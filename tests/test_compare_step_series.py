@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec
 
-from parity.compare.history import MOST_POINTS, History
 from parity.compare.ladder import Ladder
+from parity.compare.step_series import MOST_POINTS, History
 from parity.compare.tensors import Distance, Place
 
 SIDES = ("paddle-2", "tensorflow-2")

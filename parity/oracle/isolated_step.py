@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.oracle.training import Oracle
-from parity.spec.batch_io import StepInputs
 from parity.spec.initial import initial_snapshot, zero_state
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs
 
 Arrays = dict[str, np.ndarray]
 

@@ -10,7 +10,7 @@ from parity.cli.options import RunOptions
 from parity.compare.ladder import Ladder
 from parity.compare.verdict import Verdict
 from parity.launch.processes import SideProcess
-from parity.run.starting import Starter, file_name
+from parity.run.start_side import Starter, file_name
 from parity.spec.spec import Spec
 from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace, wait_for_trace

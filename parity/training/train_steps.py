@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parity.spec.batch_io import StepInputs, StepResult, check_finite, step_inputs
 from parity.spec.initial import zero_state
 from parity.spec.replicas import split_rows
+from parity.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
 from parity.spec.training import learning_rate
 from parity.training.flops import product_flops
 from parity.training.meter import Meter
 from parity.training.progress import TrainingProgress
 from parity.training.strategy import Strategy
-from parity.training.text import TrainingText
+from parity.training.training_text import TrainingText
 
 State = Mapping[str, np.ndarray]
 

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from data.built_in_pairs import VERSION, number, pairs, write_pairs
 from data.pair_corpus import load_pairs
 from data.pair_file import SPLITS
-from data.synthetic_pairs import VERSION, number, pairs, write_pairs
 
 CONTENT = {1: "cbdb0c19ac88d3d972c05074361f7373fefd6e00f7657c73278015c36f236386"}
 

@@ -8,9 +8,9 @@ import numpy as np
 from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.cli.options import TrainOptions
-from parity.spec.batch_io import StepInputs
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs
 
 
 class TrainingText(Protocol):

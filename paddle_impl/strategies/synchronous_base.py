@@ -17,7 +17,10 @@ from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.program_kernels import replace_operations
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
-from parity.spec.batch_io import (
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters
+from parity.spec.step_arrays import (
     StepResult,
     fed_axes,
     join_activation_gradients,
@@ -25,9 +28,6 @@ from parity.spec.batch_io import (
     recorded_activations,
     split_feeds,
 )
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
-from parity.spec.parameters import parameters
 
 
 class Synchronous:

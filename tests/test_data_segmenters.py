@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import segmentation as module
-from data.segmentation import (
+from data import segmenters as module
+from data.segmenters import (
     SEGMENTERS,
     Segmentation,
     english_text,
@@ -60,7 +60,7 @@ def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
     shared, own = tmp_path / "shared", tmp_path / "own"
     shared.mkdir()
     code = (
-        "import pathlib, sys; from data.segmentation import Segmentation;"
+        "import pathlib, sys; from data.segmenters import Segmentation;"
         "print(*Segmentation(cache=pathlib.Path(sys.argv[1])).segment_source('我爱北京'))"
     )
     for _ in range(2):

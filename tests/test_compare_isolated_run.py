@@ -15,15 +15,15 @@ from parity.compare.steps import compare_step
 from parity.compare.verdict import ONE_STEP
 from parity.launch.edited_source import Edit
 from parity.launch.processes import FOLDERS
-from parity.oracle.isolation import Isolation
-from parity.report.html import report_html
+from parity.oracle.isolated_step import Isolation
 from parity.report.mismatch import describe_mismatch
-from parity.report.text import report_text
+from parity.report.terminal import report_text
 from parity.report.values import report_values
-from parity.spec.batch_io import shape_of, step_inputs
+from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import learning_rate
+from parity.spec.step_arrays import shape_of, step_inputs
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 from parity.trace.side import labels_of

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from data.pair_file import PairBlock
-from data.segmentation import Segmentation
-from data.segmenting import segment_blocks
+from data.parallel_segmentation import segment_blocks
+from data.segmenters import Segmentation
 from parity.base.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,8 +25,8 @@ import sys, threading, time
 sys.path.insert(0, {root!r})
 print("started", flush=True)
 from data.pair_file import PairBlock
-from data.segmentation import Segmentation
-from data.segmenting import segment_blocks
+from data.segmenters import Segmentation
+from data.parallel_segmentation import segment_blocks
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 blocks = (PairBlock([f"A{{i}} b"], ["c"], [(i, i)]) for i in range({count}))
 for block, tokens in segment_blocks(blocks, Segmentation("english", "spaces"), 2):

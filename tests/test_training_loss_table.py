@@ -7,10 +7,10 @@ from test_training_loop import train
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
-from parity.commands.commands import parity
+from parity.commands.main import parity
+from parity.report.image_files import save_figure
 from parity.report.loss_curves import losses_figure
-from parity.report.pictures import save_figure
-from parity.training.losses import Losses, read_losses
+from parity.training.loss_table import Losses, read_losses
 
 HEAD = "step,loss,tokens\n"
 

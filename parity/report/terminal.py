@@ -23,9 +23,11 @@ def headline(values: dict[str, Any]) -> str:
     if "pair" in values:
         a, b = values["pair"]
         return f"{a} and {b}, {values['steps']} steps, {values['tensors']} tensors"
+    steps, replicas = values["steps"], values["replicas"]
     return (
-        f"{values['network']}, preset {values['preset']}, {values['steps']} steps, "
-        f"replicas {_listed(values['replicas'])}"
+        f"{values['network']}, preset {values['preset']}, "
+        f"{steps} training step{'' if steps == 1 else 's'}, "
+        f"replicas sharing each batch: {_listed(replicas)}"
     )
 
 
@@ -36,11 +38,14 @@ def notes(values: dict[str, Any]) -> list[str]:
         'that tensor; only the column "absolute" is |a - b| itself.',
         "An element may differ by the element bound times its own magnitude, plus the tensor "
         "bound times the largest magnitude in its tensor, plus the step bound times the "
-        "largest magnitude in all tensors of its kind at that step. Used is the largest share "
-        "of this that any element used.",
+        "largest magnitude in all tensors of its kind at that step.",
     ]
+    used = (
+        '"used" is the largest share of its bound that any element used; above 100% is a '
+        "mismatch."
+    )
     if "pair" in values:
-        return [*lines, *_declarations(values["runs"][0]["bounds"])]
+        return [*lines, used, *_declarations(values["runs"][0]["bounds"])]
     isolated = any("isolated" in run for run in values["runs"])
     if isolated:
         lines.append(
@@ -50,12 +55,18 @@ def notes(values: dict[str, Any]) -> list[str]:
         )
     else:
         lines.append(
-            'The column "one step" is judged as well: the oracle computes each rung from what '
-            "the side itself recorded on the rung below, and a tensor may differ by the "
-            "rounding bound times its rounding error, measured on the oracle at every step."
+            'The column "one step" is judged as well. There the oracle computes forward, loss '
+            "and gradient from the weights that the side had before the step, so that one "
+            "wrong layer shows in all three; and clipping, optimizer and weight each from what "
+            "the side itself computed just before. A tensor may differ by the rounding bound "
+            "times its rounding error, which is measured on the oracle at every step."
         )
     if not isolated and any(run["dtype"] == "float32" for run in values["runs"]):
-        lines.append("float32 is judged by one step alone.")
+        lines.append(
+            "In float32 the distances between the sides, and from the oracle's own training, "
+            'are reported and not judged; "one step" is, and what must be exact.'
+        )
+    lines.append(used)
     for run in values["runs"]:
         if "amplified" in run:
             a, b = run["amplified"]["sides"]

@@ -6,9 +6,9 @@ import numpy as np
 
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.training import Oracle
-from parity.spec.batch_io import StepInputs, dropout_masks
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec, learning_rate
+from parity.spec.step_arrays import StepInputs, dropout_masks
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -31,11 +31,11 @@ from parity.commands import doctor as doctor_checks
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
-from parity.report.html import report_html
 from parity.report.loss_curves import plot_losses
 from parity.report.save import save_report, save_values
-from parity.report.text import report_text
+from parity.report.terminal import report_text
 from parity.report.values import report_values
+from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
 from parity.trace.reader import Trace
 
@@ -58,7 +58,7 @@ def parity() -> None:
 def run_command(**values: Any) -> int:
     """Train both sides beside the oracle and compare every tensor of every step."""
     require_checkout("run")
-    from parity.run.run import run
+    from parity.run.proof import run
 
     options = take_options(RunOptions, values)
     spec = spec_from(options.network, options.preset, values)
@@ -132,8 +132,8 @@ def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
 def bench_command(**values: Any) -> int:
     """Measure the speed of both sides in real tokens/s, and the gain from more replicas."""
     require_checkout("bench")
-    from parity.bench.bench import bench
-    from parity.bench.text import bench_text
+    from parity.bench.terminal import bench_text
+    from parity.bench.timing import bench
 
     options = take_options(BenchOptions, values)
     names = (options.preset,) if options.preset else _benchmarks(options.network)
@@ -189,7 +189,7 @@ def faults_command(**values: Any) -> int:
         save_signatures,
     )
     from parity.faults.hunt import hunt
-    from parity.faults.last_hunt import check_full, digest, must_hunt, record_hunt
+    from parity.faults.hunt_record import check_full, digest, must_hunt, record_hunt
 
     if options.record:
         check_full(options)
@@ -220,7 +220,7 @@ def sweep_command(**values: Any) -> int:
     """Train random valid specs on both sides and check that no false alarm is raised."""
     require_checkout("sweep")
     from parity.sweep.distances import sweep_text, sweep_values
-    from parity.sweep.sweep import sweep
+    from parity.sweep.random_sweep import sweep
 
     options = take_options(SweepOptions, values)
     with sigterm_as_interrupt():

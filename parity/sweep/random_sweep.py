@@ -19,7 +19,7 @@ from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.launch.fork_server import ForkServer
-from parity.launch.recording import record
+from parity.launch.record_side import record
 from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS
 from parity.sweep.distances import BETWEEN, FREE, STEP, Sweep

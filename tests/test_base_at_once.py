@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from parity.base import threads
-from parity.base.threads import at_once
+from parity.base import at_once as threads
+from parity.base.at_once import at_once
 
 
 @pytest.mark.parametrize(("cores", "running"), [(1, 1), (3, 3), (16, 4)])

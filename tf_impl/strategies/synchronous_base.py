@@ -9,7 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.cores import replicas_at_once
-from parity.spec.batch_io import (
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters
+from parity.spec.replicas import split_rows
+from parity.spec.step_arrays import (
     StepResult,
     fed_axes,
     join_activation_gradients,
@@ -17,10 +21,6 @@ from parity.spec.batch_io import (
     recorded_activations,
     split_feeds,
 )
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
-from parity.spec.parameters import parameters
-from parity.spec.replicas import split_rows
 from tf_impl.decode import Decoder
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels

@@ -10,8 +10,8 @@ from matplotlib import font_manager, image
 
 from parity.base.errors import UsageError
 from parity.launch.processes import ROOT
-from parity.report import pictures
-from parity.report.pictures import (
+from parity.report import image_files as pictures
+from parity.report.image_files import (
     attention_figure,
     check_attention,
     check_picture,
@@ -192,7 +192,7 @@ def test_matplotlib_itself_says_nothing(tmp_path):
     code = (
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from parity.report.pictures import plot_attention\n"
+        "from parity.report.image_files import plot_attention\n"
         f"path = Path({str(tmp_path / 'a.png')!r})\n"
         "plot_attention([(['a'], ['b'], np.ones((1, 1)))], path)\n"
     )

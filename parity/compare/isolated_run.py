@@ -1,22 +1,23 @@
 """Isolated runs: every layer of every side reads the oracle's inputs.
 
 Each step of a side is compared with the oracle's own, layer by layer, in either precision; see
-parity/oracle/isolation.py. The loss is compared with the sum of the side's losses per token,
-and each rung above the gradients with what the oracle computes from the rung below it. So no
-tensor is wrong because of another one, and all wrong tensors are found, not only the first.
+parity/oracle/isolated_step.py. The loss is compared with the sum of the side's losses per
+token, and each rung above the gradients with what the oracle computes from the rung below it.
+So no tensor is wrong because of another one, and all wrong tensors are found, not only the
+first.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from parity.compare.expected import Expected, with_replica_losses
-from parity.compare.pairs import Pairs
+from parity.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.compare.steps import check_replicas
 from parity.compare.tensors import Distance, Mismatch
+from parity.compare.two_sides import Pairs
 from parity.compare.verdict import ONE_STEP, Verdict
-from parity.oracle.isolation import Isolation
-from parity.spec.batch_io import StepInputs
+from parity.oracle.isolated_step import Isolation
+from parity.spec.step_arrays import StepInputs
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -73,6 +73,11 @@ def test_the_help_says_a_default_of_several_values_as_a_user_types_it():
     assert "(at least 1) [default: 1,2] --" in text
     assert "(float64, float32) [default: float64,float32] --" in text
     assert "[default: ()]" not in text
+    # written out in the help, since a wheel has no registry of strategies to ask
+    defaults = ",".join(
+        f"{name}={each.strategies.default}" for name, each in FRAMEWORKS.items()
+    )
+    assert f"[default: {defaults}]" in text
 
 
 def test_the_help_says_which_values_are_allowed(helps):

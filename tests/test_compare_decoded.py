@@ -121,7 +121,8 @@ def test_another_token_is_a_mismatch_at_its_place(faithful, kind):
     assert first.values == {"paddle-2": other, ONE_STEP: before}
     story = describe_mismatch(first, {}, spec.training.dtype)
     assert story.startswith(
-        f"decode: paddle-2 and {ONE_STEP} differ in decode/{kind}_tokens, step 0: "
+        f"first mismatch, on the rung decode: paddle-2 and {ONE_STEP} "
+        f"differ in decode/{kind}_tokens, step 0: "
     )
     assert f"sentence {row}, rank {rank}, position 1: token {other} against {before}, " in story
     assert "no tie, decided by " in story

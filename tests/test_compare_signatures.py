@@ -111,11 +111,11 @@ def test_of_one_topic_all_are_named_and_of_topics_a_few():
     assert len({cause.topic for cause in causes}) == 5
     told = cause_lines([cause.to_json() for cause in causes])
     assert told[0] == (
-        "gates, 100%: cause of alike 0 (alike 0); cause of alike 1 (alike 1); "
+        "gates (100% alike): cause of alike 0 (alike 0); cause of alike 1 (alike 1); "
         "cause of alike 2 (alike 2); or, as likely, alike 3, alike 4, alike 5, alike 6, "
         "alike 7, alike 8"
     )
-    assert told[1] == "topic of other 0, 100%: cause of other 0 (other 0)"
+    assert told[1] == "topic of other 0 (100% alike): cause of other 0 (other 0)"
     assert len(told) == 5
 
 

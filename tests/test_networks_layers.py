@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS
 
+from parity.oracle import attention, recurrent
 from parity.oracle import layers as oracle
 from parity.spec.networks.seq2seq import Seq2seqSpec
 from parity.spec.parameters import swap_layout
@@ -102,8 +103,8 @@ def run_layer(cell, name, x, lengths, state, weights, d_outputs, inputs):
     w, u, b = (
         weights[f"{name}/{part}"] for part in ("input_kernel", "recurrent_kernel", "bias")
     )
-    hidden, last, saved = oracle.rnn_forward(cell, x, real, tuple(state), w, u, b)
-    d_x, d_w, d_u, d_b, d_state = oracle.rnn_backward(
+    hidden, last, saved = recurrent.rnn_forward(cell, x, real, tuple(state), w, u, b)
+    d_x, d_w, d_u, d_b, d_state = recurrent.rnn_backward(
         cell, turn(d_outputs[0]), tuple(d_outputs[1:]), x, real, saved, w, u
     )
     gradients = dict(zip(inputs, (turn(d_x), *d_state), strict=True)) | {
@@ -170,21 +171,21 @@ def attention_case(kind: str) -> Case:
     def expected(inputs, constants, weights, d_outputs):
         values = inputs["memory"]
         real = np.arange(steps) < constants["lengths"][:, None]
-        memory = oracle.memory_forward(kind, weights, values, real)
+        memory = attention.memory_forward(kind, weights, values, real)
         gradients = {name: np.zeros_like(array) for name, array in weights.items()}
         d_memory = np.zeros_like(values), np.zeros_like(values)
         on = np.ones((ROWS, 1), bool)
         contexts, mixes, d_queries = [], [], []
         for query, d_context in zip(inputs["queries"], d_outputs[0], strict=True):
-            mix, context, saved = oracle.attention_forward(kind, weights, memory, query, on)
+            mix, context, saved = attention.attention_forward(kind, weights, memory, query, on)
             d_queries.append(
-                oracle.attention_backward(
+                attention.attention_backward(
                     kind, weights, memory, d_context, saved, gradients, d_memory
                 )
             )
             contexts.append(context)
             mixes.append(mix)
-        d_values = oracle.memory_backward(kind, weights, memory, d_memory, gradients)
+        d_values = attention.memory_backward(kind, weights, memory, d_memory, gradients)
         gradients |= {"queries": np.stack(d_queries), "memory": d_values}
         return [np.stack(contexts), np.stack(mixes)], gradients
 

@@ -18,6 +18,7 @@ from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.spec.spec import Spec, TrainSpec
 from parity.trace.contents import tensor_names
 from parity.trace.reader import Trace
+from parity.training.strategy import Build
 
 STEPS = 4
 # 7 rows divide by none of 2, 3 and 4.
@@ -212,7 +213,7 @@ def _decoder(framework, spec):
         from paddle_impl.decode import Decoder
     else:
         from tf_impl.decode import Decoder
-    decoder = Decoder(spec)
+    decoder = Decoder(spec, Build())
     decoder.load(initial_snapshot(spec))
     return decoder
 

@@ -109,7 +109,9 @@ def _end_with(parent: int) -> None:
 
 def _died(error: BrokenProcessPool) -> UsageError:
     found = re.search(r"exit codes of the workers are \{(.*?)\}", str(error))
-    status = f" with status {found[1]}" if found else ""
+    # of several that died at once, each different status once
+    statuses = ", ".join(dict.fromkeys(found[1].split(", "))) if found else ""
+    status = f" with status {statuses}" if statuses else ""
     return UsageError(
         f"segmenting: a process for it ended{status}: if memory ran out, use fewer processes"
     )

@@ -22,12 +22,11 @@ def headline(values: dict[str, Any]) -> str:
     """Return what was compared, in a few words."""
     if "pair" in values:
         a, b = values["pair"]
-        return f"{a} and {b}, {values['steps']} steps, {values['tensors']} tensors"
-    steps, replicas = values["steps"], values["replicas"]
+        return f"{a} and {b}, {_counted(values['steps'], 'step')}, {values['tensors']} tensors"
     return (
         f"{values['network']}, preset {values['preset']}, "
-        f"{steps} training step{'' if steps == 1 else 's'}, "
-        f"replicas sharing each batch: {_listed(replicas)}"
+        f"{_counted(values['steps'], 'training step')}, "
+        f"replicas sharing each batch: {_listed(values['replicas'])}"
     )
 
 
@@ -114,6 +113,10 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
 
 def _tabulated(rows: list[list[str]], headers: list[str]) -> str:
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _listed(value: Any) -> str:

@@ -14,6 +14,7 @@ class Framework:
     Attributes:
       name: the framework's name in flags, in traces and in the keys of reports.
       title: the framework's name as people write it.
+      short: its name in the headings of narrow columns.
       folder: the package that trains with it, beside `parity`; it has the same files as the
         packages of the other frameworks: train.py, chat.py, strategies/ and so on.
       colour: the colour of its curves in figures.

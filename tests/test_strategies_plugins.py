@@ -63,6 +63,26 @@ def test_a_plugin_that_cannot_be_loaded_is_one_line(command):
     assert "no_such_module" in line
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        (
+            "unfinished.py",
+            "def broken(:\n",
+            "(unfinished.py, line 1)",
+        ),
+        ("raising.py", "raise RuntimeError('of its own')\n", "RuntimeError: of its own"),
+        ("json.py", "", "ImportError: another module is called json"),
+    ],
+)
+def test_a_plugins_own_mistake_is_one_line(tmp_path, name, content, reason):
+    (tmp_path / name).write_text(content)
+    status, _, errors = run(["tf_impl/train.py"], str(tmp_path / name))
+    assert reason in assert_one_line(status, errors)
+    _, _, errors = run(["tf_impl/train.py", "--debug"], str(tmp_path / name))
+    assert "Traceback" in errors
+
+
 def test_without_the_plugin_the_network_is_unknown():
     status, _, errors = run(["tf_impl/train.py", "--network", "bigram"], "")
     assert "allowed: language-model, seq2seq" in assert_one_line(status, errors)

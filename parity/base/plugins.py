@@ -1,6 +1,6 @@
 """Networks and strategies that live outside this project: modules loaded before anything else.
 
-PARITY_PLUGINS names them, with commas between: a module's full name, or the path of a file.
+PARITY_PLUGINS names them, separated by commas: a module's full name, or the path of a file.
 Each adds its entries to a registry as it is loaded. The environment hands the list on to the
 processes that a command starts.
 """
@@ -21,16 +21,18 @@ def load_plugins() -> None:
     """Import every module that PARITY_PLUGINS names and that is not loaded yet.
 
     Raises:
-      UsageError: if one cannot be imported.
+      UsageError: if one cannot be loaded, whatever it raises itself.
     """
     for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
         try:
             _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-        except (ImportError, OSError) as error:
+        except Exception as error:
+            # a mistake in somebody else's module: its traceback is shown with --debug
+            reason = f"{type(error).__name__}: {error}"
             raise UsageError(
-                f"{VARIABLE} names {name!r}, which cannot be loaded: {error}; allowed: modules "
-                "or files, with commas between them"
-            ) from None
+                f"{VARIABLE} names {name!r}, which cannot be loaded: {reason}; allowed: "
+                "modules or files, separated by commas"
+            ) from error
 
 
 def load_object(path: str) -> Any:
@@ -46,7 +48,10 @@ def load_object(path: str) -> Any:
 
 
 def _load_file(path: Path) -> None:
-    if path.stem in sys.modules:
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None:
+        if getattr(loaded, "__file__", None) != str(path.resolve()):
+            raise ImportError(f"another module is called {path.stem}; rename the file")
         return
     described = importlib.util.spec_from_file_location(path.stem, path.resolve())
     if described is None or described.loader is None:

@@ -146,7 +146,7 @@ def load_plugins_or_exit() -> None:
     try:
         load_plugins()
     except UsageError as error:
-        sys.exit(print_error(error, debug=False))
+        sys.exit(print_error(error, debug="--debug" in sys.argv[1:]))
 
 
 def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -> None:

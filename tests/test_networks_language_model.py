@@ -16,6 +16,18 @@ CASES = {
     "stream-adam": {"batching": "stream", "optimizer": "adam"},
     "sentences-sgd": {"batching": "sentences", "optimizer": "sgd", "learning_rate": 1.0},
     "sentences-adam": {"batching": "sentences", "optimizer": "adam", "time": 8},
+    "stream-sgd-per-row": {
+        "batching": "stream",
+        "optimizer": "sgd",
+        "learning_rate": 1.0,
+        "loss_per": "row",
+    },
+    "sentences-adam-per-row": {
+        "batching": "sentences",
+        "optimizer": "adam",
+        "time": 8,
+        "loss_per": "row",
+    },
     "stream-sgd-plain": {
         "batching": "stream",
         "optimizer": "sgd",
@@ -110,6 +122,20 @@ def test_the_learning_rate_decays_by_epochs(run_both):
     for trace in traces.values():
         rates = [float(trace.read(step)["batch/learning_rate"]) for step in range(STEPS)]
         assert rates == [1.0] * 5 + [0.5] * 2
+
+
+def test_a_loss_per_row_is_the_sum_over_time_and_is_reported_per_token(run_both, tmp_path):
+    case = CASES["stream-sgd-per-row"]
+    per_row = run_both(replicas=2, keep=1.0, **case)
+    per_token = run_both(replicas=2, keep=1.0, **case | {"loss_per": "token"})
+    for framework, trace in per_row.items():
+        row, token = trace.read(0), per_token[framework].read(0)
+        tokens_per_row = 5  # all rows of the first batch are full
+        assert row["loss/global"] == pytest.approx(tokens_per_row * token["loss/global"])
+        for name in ("gradient/embed/table", "gradient/lstm_1/bias", "gradient/softmax/kernel"):
+            assert row[name] == pytest.approx(
+                tokens_per_row * token[name], rel=1e-11, abs=1e-14
+            )
 
 
 def test_logits_are_recorded_up_to_a_size():

@@ -33,6 +33,7 @@ TRAINING_VALUES = {
     "beta1": 0.8,
     "beta2": 0.99,
     "epsilon": 1e-7,
+    "loss_per": "row",
     "clip_norm": 0.3,
     "epochs": 18,
     "seed": 19,

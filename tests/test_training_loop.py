@@ -26,6 +26,7 @@ from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.training.evaluate import perplexity
 from parity.training.loop import check_rows, run_training
+from parity.training.loss_table import read_losses
 from parity.training.meter import WARM_UP, Meter
 from parity.training.run_folder import RUN_FILES, find_checkpoint, prepare_folder
 
@@ -124,6 +125,21 @@ def test_a_run_trains_validates_tests_and_learns(tmp_path, capsys):
     assert stored["best_perplexity"] == {"valid": 1.5, "test": None}
     assert (stored["framework"], stored["replicas"], stored["dtype"]) == ("numpy", 2, "float64")
     assert json.loads((tmp_path / "run.json").read_text())["spec"] == spec.to_json()
+
+
+def test_a_loss_per_row_is_reported_per_token(tmp_path):
+    columns = {}
+    for loss_per in ("token", "row"):
+        spec, out = SPEC.replace(loss_per=loss_per), tmp_path / loss_per
+        train(out, spec, steps=1)
+        columns[loss_per] = read_losses(out / "losses.csv")[0]
+        columns[loss_per, "events"] = scalars(out)
+    (_, per_token, tokens), (_, per_row, _) = columns["token"], columns["row"]
+    assert per_row == pytest.approx(per_token, rel=1e-12)
+    for name in ("loss/global", "loss/replica_0", "loss/replica_1"):
+        row, token = (columns[each, "events"][name][0] for each in ("row", "token"))
+        assert row == pytest.approx(token, rel=1e-6), name
+    assert tokens != spec.training.batch_size
 
 
 def perplexity_of(strategy, split):

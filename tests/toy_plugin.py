@@ -79,7 +79,7 @@ def in_tensorflow(model, inputs):
     )
 
 
-def in_numpy(model, weights, batch, masks, state, d_activations=None):
+def in_numpy(model, weights, batch, masks, state, d_activations=None, divisor=None):
     """Run it forward and backward; see parity/oracle/language_model.py."""
     real = np.arange(batch["tokens"].shape[1]) < batch["lengths"][:, None]
     mask = masks.get("embedded", 1.0)
@@ -90,6 +90,7 @@ def in_numpy(model, weights, batch, masks, state, d_activations=None):
         batch["targets"],
         weights["softmax/kernel"],
         weights["softmax/bias"],
+        divisor,
     )
     d_table = np.zeros_like(weights["embed/table"])
     np.add.at(d_table, batch["tokens"], d_x * mask)

@@ -31,7 +31,8 @@ class Expected:
         """Return the inputs of a step, from the recorded batch."""
         arrays = {name: batch[f"batch/{name}"] for name in NETWORKS[self.spec.network].batch}
         masks = dropout_masks(self.spec, step, arrays)
-        return StepInputs(arrays, bool(batch["batch/carry"]), masks)
+        loss_per = self.spec.training.loss_per
+        return StepInputs(arrays, bool(batch["batch/carry"]), masks, loss_per=loss_per)
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
@@ -83,7 +84,7 @@ def with_replica_losses(
     expected: Tensors, recorded: Tensors, inputs: StepInputs
 ) -> dict[str, np.ndarray]:
     """Sum the oracle's loss over the rows of each replica, split as the side split them."""
-    rows = expected["forward/token_loss"].sum(axis=1, dtype=np.float64) / inputs.num_tokens
+    rows = expected["forward/token_loss"].sum(axis=1, dtype=np.float64) / inputs.loss_divisor
     bounds = np.cumsum([0, *recorded["batch/sizes"][:-1]])
     return dict(expected) | {
         "batch/sizes": recorded["batch/sizes"],

@@ -20,10 +20,11 @@ def language_model(
     masks: Mapping[str, np.ndarray],
     state: Mapping[str, np.ndarray],
     d_activations: Arrays | None = None,
+    divisor: int | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Run the language model forward and backward on a global batch.
 
-    The loss is the summed cross entropy of the real tokens over their number.
+    The loss is the summed cross entropy of the real tokens over their number, or `divisor`.
 
     Args:
       weights: parameter name -> float64 array of canonical shape.
@@ -31,6 +32,7 @@ def language_model(
       masks: of dropout, [batch, time, width]: embedded, lstm_k; empty for none.
       state: h and c before the batch, each [batch, layers, hidden].
       d_activations: if given, it is filled with the gradients of embedded and lstm_k/hidden.
+      divisor: what the summed loss is divided by; None for the number of real tokens.
 
     Returns:
       activations: embedded, lstm_k/hidden [batch, time, ...], h, c [batch, layers, hidden],
@@ -59,7 +61,12 @@ def language_model(
     activations["h"] = np.stack([h for h, _ in final], axis=1)
     activations["c"] = np.stack([c for _, c in final], axis=1)
     projected, (d_x, *d_softmax) = project(
-        x * kept[-1], real, batch["targets"], weights["softmax/kernel"], weights["softmax/bias"]
+        x * kept[-1],
+        real,
+        batch["targets"],
+        weights["softmax/kernel"],
+        weights["softmax/bias"],
+        divisor,
     )
     activations |= projected
 

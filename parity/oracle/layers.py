@@ -44,6 +44,7 @@ def project(
     targets: np.ndarray,
     kernel: np.ndarray,
     bias: np.ndarray,
+    divisor: int | None = None,
 ) -> tuple[Arrays, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Project to the vocabulary and take the cross entropy, forward and backward.
 
@@ -57,11 +58,12 @@ def project(
       real: bool [batch, time].
       targets: [batch, time].
       kernel, bias: [hidden, vocabulary], [vocabulary].
+      divisor: what the summed loss is divided by; None for the number of real positions.
 
     Returns:
       token_loss [batch, time] and, where a trace records them, logits [batch, time,
-      vocabulary], both zero on padding; and the gradients of the mean loss of the real
-      positions with respect to outputs, kernel and bias.
+      vocabulary], both zero on padding; and the gradients of the summed loss over
+      `divisor` with respect to outputs, kernel and bias.
     """
     inputs, wanted, places = outputs[real], targets[real], np.argwhere(real)
     logits = inputs @ kernel  # [real tokens, vocabulary]; in the end their gradient
@@ -85,7 +87,7 @@ def project(
         softmax = perturbed(np.divide(x, total, out=x))
         # The gradient of softmax cross entropy is softmax minus one at the target.
         softmax[at_target] -= 1
-        np.divide(softmax, len(inputs), out=x)
+        np.divide(softmax, len(inputs) if divisor is None else divisor, out=x)
     found["token_loss"][real] = losses
     d_outputs = np.zeros_like(outputs)
     d_outputs[real] = logits @ kernel.T

@@ -175,11 +175,16 @@ class Rounding:
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
         with perturbation(moves.exponentials):
             activations, gradients = network_function(self._spec.network)(
-                self._spec.model, weights, self._inputs.batch, masks, state
+                self._spec.model,
+                weights,
+                self._inputs.batch,
+                masks,
+                state,
+                divisor=self._inputs.loss_divisor,
             )
         found = {f"forward/{name}": array for name, array in activations.items()}
         found = {name: array for name, array in found.items() if name in self.exact}
-        loss = (activations["token_loss"] / np.float32(self._inputs.num_tokens)).sum()
+        loss = (activations["token_loss"] / np.float32(self._inputs.loss_divisor)).sum()
         return found | {
             "loss/global": loss,
             **{f"gradient/{name}": array for name, array in gradients.items()},

@@ -38,10 +38,12 @@ def seq2seq(
     masks: Weights,
     state: Weights | None = None,
     d_activations: Arrays | None = None,
+    divisor: int | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Run the network forward and backward on a global batch.
 
-    The loss is the summed cross entropy of the real target tokens over their number.
+    The loss is the summed cross entropy of the real target tokens over their number, or
+    `divisor`.
 
     Args:
       weights: parameter name -> float64 array of canonical shape.
@@ -52,6 +54,7 @@ def seq2seq(
       state: not used; nothing is carried from batch to batch.
       d_activations: if given, it is filled with the gradients of what layers pass to each
         other; with input feeding the decoder's loop is one layer, and has none inside.
+      divisor: what the summed loss is divided by; None for the number of real target tokens.
 
     Returns:
       activations: what a trace holds of the forward pass, zero beyond every row's length.
@@ -61,7 +64,7 @@ def seq2seq(
       Luong et al. 2015, arXiv:1508.04025, section 3.3 (input feeding); Wu et al. 2016,
       arXiv:1609.08144, section 3.2 (the bottom layer alone is bidirectional).
     """
-    activations, saved = forward(model, weights, batch, masks)
+    activations, saved = forward(model, weights, batch, masks, divisor)
     gradients = {name: np.zeros_like(array) for name, array in weights.items()}
     d_outputs, gradients["softmax/kernel"], gradients["softmax/bias"] = saved["projection"]
     if "attentional" in masks:
@@ -89,7 +92,11 @@ def seq2seq(
 
 
 def forward(
-    model: Seq2seqSpec, weights: Weights, batch: Mapping[str, np.ndarray], masks: Weights
+    model: Seq2seqSpec,
+    weights: Weights,
+    batch: Mapping[str, np.ndarray],
+    masks: Weights,
+    divisor: int | None = None,
 ) -> tuple[Arrays, dict[str, Any]]:
     """Run the network forward; return its activations and what the backward pass needs."""
     memory, states, activations, encoder = encode(
@@ -99,7 +106,12 @@ def forward(
     outputs = decoded["attention/output"] * masks.get("attentional", 1.0)
     real = np.arange(batch["targets"].shape[1]) < batch["lengths"][:, None]
     projected, projection = project(
-        outputs, real, batch["targets"], weights["softmax/kernel"], weights["softmax/bias"]
+        outputs,
+        real,
+        batch["targets"],
+        weights["softmax/kernel"],
+        weights["softmax/bias"],
+        divisor,
     )
     saved = {"encoder": encoder, "memory": memory, "decoder": decoder}
     return activations | decoded | projected, saved | {"projection": projection}

@@ -59,7 +59,13 @@ class Oracle:
         }
         found: Arrays = {}
         activations, gradients = network_function(spec.network)(
-            spec.model, weights, inputs.batch, masks, self.state, found
+            spec.model,
+            weights,
+            inputs.batch,
+            masks,
+            self.state,
+            found,
+            divisor=inputs.loss_divisor,
         )
         if not self._d_activations:
             found = {}
@@ -69,7 +75,7 @@ class Oracle:
         self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
         self.state = {name: activations[name] for name in self.state}
 
-        row_loss = activations["token_loss"].sum(axis=1) / inputs.num_tokens
+        row_loss = activations["token_loss"].sum(axis=1) / inputs.loss_divisor
         bounds = np.cumsum([0, *sizes])
         losses = np.array([row_loss[a:b].sum() for a, b in pairwise(bounds)])
         return (

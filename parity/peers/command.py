@@ -64,7 +64,8 @@ def _train(
     make_folder(options.out)
     meter, losses = Meter(), Losses(options.out / "losses.csv")
     for step in train_steps(trainer, text, last, meter):
-        losses.add(step.number, step.result.loss, step.inputs.num_tokens)
+        loss = step.inputs.per_token(step.result.loss)
+        losses.add(step.number, loss, step.inputs.num_tokens)
     losses.save()
     summary = {
         "framework": peer,

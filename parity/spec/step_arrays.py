@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from parity.spec.spec import Spec
 _REAL_ROWS = ("logits", "token_loss")
 
 
+Loss = TypeVar("Loss", float, np.ndarray)
+
+
 @dataclass(frozen=True)
 class StepInputs:
     """The global batch of one step; the first axis of every array is the rows to be shared.
@@ -27,6 +30,7 @@ class StepInputs:
         [batch, time], `lengths` [batch] with the number of real tokens per row, and so on.
       carry: whether the state continues from the previous step; otherwise it starts at zero.
       masks: place -> dropout mask [batch, time, width] of 0 or 1/keep; empty without dropout.
+      loss_per: "token" or "row", what the summed loss is divided by.
       fed: in an isolated step, "fed/NAME" -> the values that the next layer reads instead of
         activation NAME, and "fed_gradient/NAME" -> the gradient that the layer which computed
         NAME receives for it; empty in any other step.
@@ -36,6 +40,7 @@ class StepInputs:
     carry: bool = False
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
     fed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    loss_per: str = "token"
 
     @property
     def rows(self) -> int:
@@ -44,8 +49,17 @@ class StepInputs:
 
     @property
     def num_tokens(self) -> int:
-        """Return the number of real target tokens, by which the loss is divided."""
+        """Return the number of real target tokens."""
         return int(self.batch["lengths"].sum())
+
+    @property
+    def loss_divisor(self) -> int:
+        """Return what the summed loss is divided by: real target tokens, or rows."""
+        return self.num_tokens if self.loss_per == "token" else self.rows
+
+    def per_token(self, loss: Loss) -> Loss:
+        """Return losses of this batch, which were divided by `loss_divisor`, per real token."""
+        return loss if self.loss_per == "token" else loss * self.rows / self.num_tokens
 
     @property
     def positions(self) -> int:
@@ -98,15 +112,21 @@ def step_inputs(spec: Spec, step: int, batch: Any, *, train: bool = True) -> Ste
       spec: the network, its text and its training.
       step: the step's number, from which its dropout masks are drawn.
       batch: an object with the network's arrays and `carry` as attributes.
-      train: whether the step trains; an evaluation has no dropout masks.
+      train: whether the step trains; an evaluation has no dropout masks, and its loss is per
+        token.
     """
     arrays = {name: getattr(batch, name) for name in NETWORKS[spec.network].batch}
-    return StepInputs(arrays, batch.carry, dropout_masks(spec, step, arrays) if train else {})
+    if not train:
+        return StepInputs(arrays, batch.carry)
+    masks = dropout_masks(spec, step, arrays)
+    return StepInputs(arrays, batch.carry, masks, loss_per=spec.training.loss_per)
 
 
 @dataclass(frozen=True)
 class StepResult:
     """The result of one training step or of one evaluated batch.
+
+    Losses are divided by `StepInputs.loss_divisor`.
 
     Attributes:
       losses: each replica's share of the global loss, [replicas]; their sum is the global loss.
@@ -125,7 +145,7 @@ class StepResult:
 
     @property
     def loss(self) -> float:
-        """Return the global loss per real token, in nats."""
+        """Return the global loss, in nats."""
         return float(self.losses.sum())
 
 
@@ -170,9 +190,9 @@ def split_feeds(
     """Divide a global batch into one feed per replica, each name -> array with rows first.
 
     The rows of a replica are padded only to the longest among them. `scale`, which is 1 / (real
-    tokens of the whole batch), is the same on every replica: each replica's loss is then its
-    share of the global mean, whatever the lengths of its rows. It is zero for a replica without
-    a real token, which must add nothing, whatever it computes on padding.
+    tokens of the whole batch), or 1 / (its rows), is the same on every replica: each replica's
+    loss is then its share of the global mean, whatever the lengths of its rows. It is zero for
+    a replica without a real token, which must add nothing, whatever it computes on padding.
 
     Args:
       spec: the network, its text and its training.
@@ -190,7 +210,7 @@ def split_feeds(
         whole[f"mask/{name}"], axes[f"mask/{name}"] = array, mask_axes[name]
     for name, array in inputs.fed.items():
         whole[name], axes[name] = array, fed_axes(spec)[name]
-    scale = np.array([1 / inputs.num_tokens], np.dtype(spec.training.dtype))
+    scale = np.array([1 / inputs.loss_divisor], np.dtype(spec.training.dtype))
     bounds = np.cumsum([0, *split_rows(inputs.rows, replicas)])
     feeds = []
     for start, stop in pairwise(bounds):

@@ -18,6 +18,7 @@ class TrainSpec:
     beta1: float = option(0.9, "Adam: decay rate of the first moment", at_least=0, below=1)
     beta2: float = option(0.999, "Adam: decay rate of the second moment", at_least=0, below=1)
     epsilon: float = option(1e-8, "Adam: term added to the bias-corrected root, as in m' / (sqrt(v') + epsilon)", above=0)
+    loss_per: str = option("token", "what the summed loss of a global batch is divided by, and with it the gradient: its real tokens, or its rows, as in Zaremba et al. 2014; losses are reported per token in any case", choices=("token", "row"))
     clip_norm: float = option(5.0, "largest global norm of the gradient summed over all replicas; a gradient with a larger norm is scaled down to it", above=0)
     epochs: int = option(1, "number of passes over the training text", at_least=1)
     seed: int = option(1, "random seed of the initial weights, the order of batches and the dropout masks", at_least=0)

@@ -36,7 +36,7 @@ class EventWriter:
 
         Args:
           step: the step.
-          result: what it returned.
+          result: what it returned, with its losses per token.
           tokens: the number of real tokens of each replica, [replicas], by which the loss of a
             replica is divided.
           tokens_per_second: recent throughput.

@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -185,12 +186,13 @@ class Run:
         inputs, result, rate = step.inputs, step.result, step.learning_rate
         self.step, self.state = step.number + 1, result.state
         self.summary.steps += 1
-        self.losses.add(step.number, result.loss, inputs.num_tokens)
+        self.losses.add(step.number, inputs.per_token(result.loss), inputs.num_tokens)
         ended = self.step % self.text.train.batches_per_epoch == 0
         if events is not None:
             sizes = split_rows(inputs.rows, self.strategy.replicas)
             tokens = np.add.reduceat(inputs.batch["lengths"], np.cumsum([0, *sizes[:-1]]))
-            events.step(step.number, result, tokens, self.meter.recent, rate)
+            per_token = replace(result, losses=inputs.per_token(result.losses))
+            events.step(step.number, per_token, tokens, self.meter.recent, rate)
             every, last = self.options.checkpoint_every, self.step == self.last_step
             due = every is not None and self.step % every == 0
             if ended or due or last or self._stop_request.signal:

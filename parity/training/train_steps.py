@@ -75,5 +75,5 @@ def train_steps(
             meter.stop(inputs.num_tokens, batches.waited, product_flops(spec, inputs.batch))
             check_finite(result, step, split_rows(inputs.rows, strategy.replicas))
             state = result.state
-            progress.trained(result.loss, meter.recent)
+            progress.trained(inputs.per_token(result.loss), meter.recent)
             yield TrainedStep(step, inputs, rate, result)

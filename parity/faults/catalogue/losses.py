@@ -96,7 +96,7 @@ FAULTS = (
         _LOSS,
         shared(
             "parity/spec/step_arrays.py",
-            ("np.array([1 / inputs.num_tokens]", "np.array([1 / inputs.positions]"),
+            ("np.array([1 / inputs.loss_divisor]", "np.array([1 / inputs.positions]"),
         ),
     ),
     Fault(
@@ -107,7 +107,7 @@ FAULTS = (
         _LOSS,
         shared(
             "parity/spec/step_arrays.py",
-            ("np.array([1 / inputs.num_tokens]", "np.array([1 / inputs.rows]"),
+            ("np.array([1 / inputs.loss_divisor]", "np.array([1 / inputs.rows]"),
         ),
     ),
     Fault(
@@ -119,7 +119,7 @@ FAULTS = (
         shared(
             "parity/spec/step_arrays.py",
             (
-                "np.array([1 / inputs.num_tokens]",
+                "np.array([1 / inputs.loss_divisor]",
                 "np.array([1 / (inputs.num_tokens - inputs.rows)]",
             ),
         ),

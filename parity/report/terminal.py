@@ -4,6 +4,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
 from parity.report.tables import rung_table, training_table, where, wrong_table
 
@@ -107,6 +108,13 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
             lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
     if first and story:
         lines += [mismatch_text(first), ""]
+    if first and first.get("growth"):
+        lines += [
+            "the first wrong step and those after it; distances are relative, and those of a "
+            "rung are from the oracle's own training, where there is an oracle:",
+            _tabulated(*growth_table(first["growth"])),
+            "",
+        ]
     lines.append(f"verdict: {values['verdict']}")
     return "\n".join(lines)
 

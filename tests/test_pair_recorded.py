@@ -759,7 +759,7 @@ def test_the_page_opens_and_shows_the_pair(pair, capsys, tmp_path, window, wrong
         " plot.querySelectorAll('.scatterlayer .trace path, .heatmaplayer image').length]))"
     )
     names = {"heat-float64"} | ({"loss-float64", "difference-float64"} if loss else set())
-    assert set(drawn) == names
+    assert set(drawn) == names | ({"growth-float64"} if wrong else set())
     assert all(drawn.values())
     if wrong:
         named = window.evaluate("document.getElementById('tensor').textContent")

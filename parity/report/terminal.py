@@ -108,11 +108,12 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
             lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
     if first and story:
         lines += [mismatch_text(first), ""]
-    if first and first.get("growth"):
+    growth = first.get("growth") if first else None
+    if growth and len(growth["steps"]) > 1:
+        of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
         lines += [
-            "the first wrong step and those after it; distances are relative, and those of a "
-            "rung are from the oracle's own training, where there is an oracle:",
-            _tabulated(*growth_table(first["growth"])),
+            f"the first wrong step and those after it (relative distances{of_rungs}):",
+            _tabulated(*growth_table(growth)),
             "",
         ]
     lines.append(f"verdict: {values['verdict']}")

@@ -87,6 +87,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     first = run.get("first_mismatch")
     marked = first["tensor"] if first and first["tensor"] in history["relative"] else None
     growth = first.get("growth") if first else None
+    several = growth is not None and len(growth["steps"]) > 1
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
     has_shares = drawn and bool(history["replica_loss"])
@@ -101,8 +102,9 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "tensors": len(history["relative"]),
         "marked": marked,
         "replica_count": most_replicas(history) if has_shares else 0,
-        "growth": growth_chart(dtype, growth) if growth else None,
+        "growth": growth_chart(dtype, growth) if several else None,
         "growth_sentence": growth_sentence(growth),
+        "pair_only": "pair" in values,
         "loss": losses(dtype, history, frameworks) if has_loss else None,
         "difference": difference(dtype, history) if has_loss and pair else None,
         "heat": heat_map(dtype, history, marked) if drawn and pair else None,

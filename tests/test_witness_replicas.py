@@ -207,7 +207,9 @@ def test_joining_puts_the_loss_of_each_real_token_in_its_place(make, replicas):
     parts, row = [], 0
     for size in SIZES[replicas]:
         rows = range(row, row + size)
-        parts.append(np.array([whole[r, t] for t in range(TIME) for r in rows if t < lengths[r]]))
+        parts.append(
+            np.array([whole[r, t] for t in range(TIME) for r in rows if t < lengths[r]])
+        )
         row += size
     joined = join_activations(spec, {"token_loss": parts}, inputs)["forward/token_loss"]
     for r, t in np.ndindex(whole.shape):

@@ -105,7 +105,9 @@ def test_scores_by_hand():
 
 def test_a_wider_beam_finds_what_a_narrow_one_loses():
     """P(a) = 0.6 leads to 0.6 * 0.35 at best, P(b) = 0.4 to 0.4 * 0.9."""
-    model = table({GO: {A: 0.6, B: 0.4}, A: {EOS: 0.3, A: 0.35, B: 0.34}, B: {EOS: 0.9, A: 0.1}})
+    model = table(
+        {GO: {A: 0.6, B: 0.4}, A: {EOS: 0.3, A: 0.35, B: 0.34}, B: {EOS: 0.9, A: 0.1}}
+    )
     narrow, wide = (
         beam_search(model, *model.sources, beam=beam, length_penalty=0.0, max_tokens=2)[0]
         for beam in (1, 2)

@@ -314,9 +314,7 @@ def test_answers_are_decoded_for_the_questions_that_they_are_compared_with(tmp_p
 def test_no_question_is_in_two_splits(tmp_path):
     pairs = write_pairs(tmp_path / "pairs.tsv", 400)
     everything = {"source_vocabulary_size": 100, "target_vocabulary_size": 100}
-    found, source, target = load_pairs(
-        tmp_path / "pairs.tsv", tmp_path / "cache", **everything
-    )
+    found, source, target = load_pairs(tmp_path / "pairs.tsv", tmp_path / "cache", **everything)
     splits = {s: pairs_of(getattr(found, s), source, target) for s in SPLITS}
     # a word of a held-out pair may be in no training pair, and so have no entry
     held_out = [q for s in SPLITS[1:] for q, _ in splits[s] if "<unk>" not in q]
@@ -348,7 +346,9 @@ def test_no_conversation_is_in_two_splits(tmp_path):
         tmp_path / "pairs.tsv", tmp_path / "cache", **values, target_vocabulary_size=999
     )
     seen = {
-        split: [getattr(found.pairs, split).texts(row) for row in range(found.num_sources(split))]
+        split: [
+            getattr(found.pairs, split).texts(row) for row in range(found.num_sources(split))
+        ]
         for split in SPLITS
     }
     assert Counter(pair for pairs in seen.values() for pair in pairs) == Counter(lines)

@@ -35,8 +35,10 @@ EXAMPLES = {
 PEERS = {
     "parity/peers/command.py": set(),
     "parity/peers/keras_peer.py": {"keras", "tensorflow"},
+    "parity/peers/pytorch_decode.py": {"torch"},
     "parity/peers/pytorch_networks.py": {"torch"},
     "parity/peers/pytorch_peer.py": {"torch"},
+    "parity/peers/pytorch_replica.py": {"torch"},
 }
 # The packages of parity, from the lowest level to the highest: each imports lower levels only.
 LEVELS = (

@@ -1,4 +1,8 @@
-"""Functions that can be replaced, for a while, by others that do the same faster."""
+"""Functions that can be replaced, for a while, by others.
+
+A side's layers are replaced by kernels that do the same faster, and the oracle's functions by
+ones that make a mistake, to see whether a side made it.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -24,12 +28,21 @@ def replaceable(function: Callable) -> Callable:
     return call
 
 
+def original(function: Callable) -> Callable:
+    """Return a replaceable function as it was declared, for use inside its replacement."""
+    found: Callable = function.__wrapped__  # type: ignore[attr-defined]
+    return found
+
+
 @contextmanager
-def replacing(replacements: Mapping[Callable, Callable]) -> Iterator[None]:
+def replacing(
+    replacements: Mapping[Callable, Callable], *, add: bool = False
+) -> Iterator[None]:
     """Call other functions in place of replaceable ones within this context.
 
     Args:
       replacements: replaceable function -> what is called in its place.
+      add: whether other functions keep the replacements of the outer context, if there is one.
 
     Raises:
       ValueError: if a function is not replaceable, or its replacement has other parameters.
@@ -40,7 +53,7 @@ def replacing(replacements: Mapping[Callable, Callable]) -> Iterator[None]:
         wanted, found = inspect.signature(function), inspect.signature(replacement)
         if wanted != found:
             raise ValueError(f"{function.__name__}{wanted} has a replacement with {found}")
-    token = _replacements.set(replacements)
+    token = _replacements.set({**(_replacements.get() if add else {}), **replacements})
     try:
         yield
     finally:

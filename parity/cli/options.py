@@ -102,14 +102,14 @@ class RunOptions:
     """Options of `python -m parity run`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str = option("tiny", _PRESET)
+    preset: str | None = option(None, f"{_PRESET} [default: proof, whose first 20 steps meet every case; tiny with --data, and for a network without proof]")
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/parity"), "folder to write the report to")
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write report.json to as well")
-    replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to train with, separated by commas", at_least=1)
+    replicas: tuple[int, ...] = option((1, 2, 3), "numbers of replicas to train with, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare", at_least=1)

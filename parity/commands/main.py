@@ -38,6 +38,7 @@ from parity.report.terminal import report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
+from parity.spec.presets import preset_to_compare
 from parity.trace.reader import Trace
 
 _MATCH, _MISMATCH = 0, 1
@@ -62,10 +63,13 @@ def run_command(**values: Any) -> int:
     from parity.run.proof import run
 
     options = take_options(RunOptions, values)
-    spec = spec_from(options.network, options.preset, values)
+    built_in_text = options.data is None
+    name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
+    options = dataclasses.replace(options, preset=name)
+    spec = spec_from(options.network, name, values)
     with sigterm_as_interrupt():
         outcome = run(spec, options)
-    report = report_values(outcome, options.preset, _command())
+    report = report_values(outcome, name, _command())
     text = report_text(report)
     save_report(text, report_html(report), report, options.out, options.json)
     print(text)

@@ -35,6 +35,7 @@ class LanguageModelText:
 
     batching: str = option("stream", "stream: rows of contiguous text, the state carried from batch to batch; sentences: one sentence per row, padded", choices=("stream", "sentences"))
     time: int = option(20, "number of time steps in a batch, which back-propagation goes through; with --batching sentences the greatest length of a row", at_least=1)
+    train_lines: int = option(0, "train on only the first N lines (sentences or pairs) of the training text; 0 means all; the vocabulary is counted over all in any case", at_least=0)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -120,6 +121,29 @@ PRESETS: dict[str, Preset] = {
             decay=0.4,
             decay_after=3,
             epochs=5,
+        ),
+    ),
+    # arranged so that 20 steps meet every case that a training can: 7 whole batches of 61 x 12
+    # tokens, then one in which 21 rows have one token and the others none, so that the last of
+    # two or three replicas has nothing to do; `<unk>`; gradients on both sides of the clip norm
+    "proof": Preset(
+        LanguageModelSpec(
+            vocabulary_size=160,
+            embedding_size=24,
+            hidden_size=32,
+            num_layers=3,
+            keep=0.95,
+            initial_scale=0.25,
+        ),
+        LanguageModelText(time=12, train_lines=733),
+        TrainSpec(
+            batch_size=61,
+            loss_per="row",
+            learning_rate=2.0,
+            decay=0.97,
+            decay_after=1,
+            clip_norm=2.0,
+            epochs=40,
         ),
     ),
     # the sizes that both halves of the 2018 example `tf2fluid` claimed to have

@@ -7,7 +7,6 @@ from tabulate import tabulate
 
 from parity.trace.side import title_of
 
-
 _PEERS = {"pytorch": "PyTorch"}
 
 

@@ -153,6 +153,36 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
+class ConvergeOptions:
+    """Options of `python -m parity converge`."""
+
+    network: str = option("language-model", _NETWORK)
+    preset: str = option("tiny", _PRESET)
+    data: Path | None = option(None, _DATA)
+    user_dictionary: Path | None = option(None, _DICTIONARY)
+    on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
+    out: Path = option(Path("out/converge"), "folder to write the trainings and converge.json, converge.txt and converge.html to; a training that is already there is not repeated")
+    cache: Path = option(Path("out/cache"), _CACHE)
+    json: Path | None = option(None, "file to write converge.json to as well")
+    seeds: int = option(5, "number of seeds to train each side from, beginning with --seed", at_least=2)
+    peers: tuple[str, ...] = option((), "other frameworks to train beside both sides, separated by commas", choices=("pytorch",))
+    margin: float = option(0.01, "largest relative difference of perplexities that counts as equivalent", above=0)
+    margin_bleu: float = option(2.0, "seq2seq: largest difference of BLEU, in points, that counts as equivalent", above=0)
+    margin_exact: float = option(0.03, "seq2seq: largest difference of the share of exact answers that counts as equivalent", above=0)
+    replicas: int = option(1, "number of replicas on each side", at_least=1)
+    kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
+    beam: int = option(5, _BEAM, at_least=1)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    jobs: int = option(2, _JOBS, at_least=1)
+    threads: int = option(1, _THREADS, at_least=1)
+    device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
+    debug: bool = option(False, _DEBUG)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
 class ProfileOptions:
     """Options of `python -m parity profile`."""
 

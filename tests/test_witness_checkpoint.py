@@ -141,7 +141,7 @@ def test_a_resumed_run_takes_the_steps_that_it_would_have_taken(tmp_path):
 
 
 def test_a_file_that_others_write_is_read_as_it_stands(tmp_path):
-    """Tensors of other values, put into the file by safetensors, come back under their names."""
+    """Other values, put into the file by safetensors, come back under their names."""
     train(tmp_path / "run", small_spec(), 6)
     path = newest(tmp_path / "run")
     content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""The text rebuilt from its batches, with nothing of data/ but the batches and vocabulary files.
+"""The text rebuilt from its batches, with nothing of data/ but batches and vocabulary files.
 
 Both sides and the oracle read the same batches, so a mistake in them is the same for all three
 and no comparison shows it. Here the words are put back together and compared with the file.

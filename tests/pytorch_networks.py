@@ -194,7 +194,7 @@ class Seq2seq(Named):
     def decode(
         self, tokens: Tensor, memory: Tensor, states: list, lengths: Tensor, masks: dict
     ) -> Tensor:
-        """Return attentional outputs [batch, time, hidden]; what follows a row's end is unused."""
+        """Return attentional outputs [batch, time, hidden]; beyond a row's end, of no use."""
         embedded = self.target(tokens) * masks.get("target_embedded", 1.0)
         outputs, fed = [], torch.zeros_like(memory[:, 0])
         for t in range(tokens.shape[1]):

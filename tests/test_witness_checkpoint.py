@@ -5,6 +5,7 @@ too late, or a state left out, would be so for both. Here the file is read by sa
 and its first bytes by hand.
 """
 
+import dataclasses
 import hashlib
 import json
 
@@ -53,6 +54,8 @@ class Remembering(OracleStrategy):
 
     def step(self, inputs, state, learning_rate, record=False):
         result = super().step(inputs, state, learning_rate, record)
+        if not state:  # of pairs, a side returns the encoder's, which is not carried
+            result = dataclasses.replace(result, state={"h": np.ones((5, 2, 4))})
         self.done += 1
         states = {f"state/{name}": array for name, array in result.state.items()}
         self.after[self.done] = {name: a.copy() for name, a in (self.held | states).items()}

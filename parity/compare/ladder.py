@@ -29,6 +29,8 @@ import numpy as np
 
 from parity.base.at_once import at_once
 from parity.base.errors import UsageError
+from parity.compare.causes.confirm import confirm_causes
+from parity.compare.causes.search import SECONDS, Budget
 from parity.compare.decode_rung import DecodeRung
 from parity.compare.evidence import gather_evidence
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
@@ -65,6 +67,7 @@ class Ladder:
     Args:
       headers: label -> header of a side's trace; `pairs_of` decides which sides are compared
         with each other.
+      cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Attributes:
       sides: label -> side.
@@ -78,7 +81,10 @@ class Ladder:
       UsageError: if the sides did not train the same spec on the same text.
     """
 
-    def __init__(self, headers: Mapping[str, Mapping[str, Any]]):
+    def __init__(
+        self, headers: Mapping[str, Mapping[str, Any]], cause_seconds: float = SECONDS
+    ):
+        self.cause_seconds = cause_seconds
         self.sides = {label: Side.from_header(header) for label, header in headers.items()}
         first, *others = headers.items()
         for other in others:
@@ -150,7 +156,23 @@ class Ladder:
             self.verdict.evidence = gather_evidence(
                 self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
             )
+            self._confirm_causes(tensors, inputs)
         self._one_step.remember(tensors)
+
+    def _confirm_causes(self, tensors: Mapping[str, Tensors], inputs: StepInputs) -> None:
+        verdict = self.verdict
+        if verdict.confirmed or not verdict.departing():
+            return
+        verdict.confirmed = confirm_causes(
+            verdict.evidence,
+            self._expected,
+            self.per_epoch,
+            self.names,
+            tensors,
+            inputs,
+            self._one_step,
+            Budget(self.cause_seconds),
+        )
 
     def _compare_free_runs(
         self, step: int, tensors: Mapping[str, Tensors], inputs: StepInputs, expected: Tensors

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from parity.compare.causes.confirmed import Confirmed
 from parity.compare.decoded_answers import Tie
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
@@ -37,6 +38,8 @@ class Verdict:
         the bound of free runs, if it did; from there on only single steps are judged.
       evidence: label -> what that side has in the first tensor that differs, for the sides that
         depart from the oracle in it, or for both sides where that cannot be said.
+      confirmed: the mistakes with which the oracle reproduces what those sides recorded; several
+        cannot be told apart in this run.
       ties: the sentences that a side decoded differently where rounding can decide either way.
       history: losses and distances step by step, for the figures.
       isolated: whether every layer read the oracle's inputs.
@@ -51,6 +54,7 @@ class Verdict:
     steps: int = 0
     amplified: Mismatch | None = None
     evidence: dict[str, Evidence] = field(default_factory=dict)
+    confirmed: list[Confirmed] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     history: History = field(default_factory=History)
     isolated: bool = False

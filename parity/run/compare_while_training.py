@@ -76,18 +76,29 @@ def compare_recorded(
 
         checks = {label: partial(still_writing, process) for label, process in running.items()}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in sides}
-        ladder = Ladder({label: trace.header for label, trace in traces.items()})
+        ladder = Ladder(
+            {label: trace.header for label, trace in traces.items()}, options.after_mismatch
+        )
+
+        def delete(step: int) -> bool:
+            """Return whether a step that was compared is of no more use."""
+            wrong = None if ladder.verdict.matches else ladder.verdict.steps - 1
+            return not options.keep_traces and step != wrong
+
         readers = [
-            trace.follow(options.steps, checks[label], delete=not options.keep_traces)
+            trace.follow(options.steps, checks[label], delete=delete)
             for label, trace in traces.items()
         ]
         progress = stack.enter_context(Counter(f"comparing, {dtype}", options.steps, "step"))
-        for step, recorded in enumerate(zip(*readers, strict=True)):
-            ladder.step(step, dict(zip(traces, recorded, strict=True)))
-            progress.update()
-            if not ladder.verdict.matches:
-                break  # leaving the context kills the sides; the files of this step are kept
-        else:
+        ladder.climb(
+            (
+                dict(zip(traces, recorded, strict=True))
+                for recorded in zip(*readers, strict=True)
+            ),
+            progress.update,
+        )
+        # after a mismatch, leaving the context kills the sides; the wrong step's files are kept
+        if ladder.verdict.matches:
             _finish(running, traces, keep=options.keep_traces)
     versions = {
         name: version

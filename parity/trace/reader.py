@@ -130,14 +130,15 @@ class Trace:
         return {name: tensors[name] for name in recorded}
 
     def follow(
-        self, steps: int, alive: Callable[[], bool], *, delete: bool
+        self, steps: int, alive: Callable[[], bool], *, delete: Callable[[int], bool]
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield the tensors of steps 0 .. steps-1 as they are written.
 
         Args:
           alive: called while waiting; returns whether the writer is still running, and raises
             if it failed.
-          delete: remove the file of each step when the next one is requested.
+          delete: called with a step when the next one is requested; returns whether to remove
+            its file.
 
         Raises:
           UsageError: if the writer ended before it wrote them all.
@@ -149,7 +150,7 @@ class Trace:
                     raise UsageError(f"{self.folder}: its writer ended before step {step}")
                 time.sleep(0.002)
             yield _load(path)
-            if delete:
+            if delete(step):
                 path.unlink()
 
 

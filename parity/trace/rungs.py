@@ -15,12 +15,16 @@ RUNGS = {
     "weight": "weight",
     "replicas": "replicas",
     "decode": "decode",
+    "evaluate": "evaluation",
 }
+
+# Rungs that compare whole runs; a run reaches them if its recorded steps match.
+CHECKS = ("evaluation", "answers", "resume", "repeat", "untraced", "counting")
 
 
 def rungs() -> list[str]:
-    """Return the rungs in the order of computation."""
-    return list(dict.fromkeys(RUNGS.values()))
+    """Return the rungs in the order in which they are compared."""
+    return list(dict.fromkeys([*RUNGS.values(), *CHECKS]))
 
 
 def rung_of(name: str) -> str:

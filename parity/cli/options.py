@@ -5,8 +5,8 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
-from parity.trace.rungs import CHECKS
 
 _NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
 _PRESET = "named choice of sizes, text and training; other flags override its values"

@@ -1,6 +1,7 @@
 """The rungs of the comparison: what kind of tensor each name stands for."""
 
 from parity.base.errors import UsageError
+from parity.spec.checks import CHECKS
 
 # First part of a tensor's name -> rung, in the order of computation.
 RUNGS = {
@@ -17,9 +18,6 @@ RUNGS = {
     "decode": "decode",
     "evaluate": "evaluation",
 }
-
-# Rungs that compare whole runs; a run reaches them if its recorded steps match.
-CHECKS = ("evaluation", "answers", "resume", "repeat", "untraced", "counting")
 
 
 def rungs() -> list[str]:

@@ -168,6 +168,7 @@ class Run:
         """Continue from a checkpoint that either framework wrote."""
         self.strategy.load(checkpoint.snapshot)
         self.step, self.state = checkpoint.step, checkpoint.state
+        self.meter.first_step = checkpoint.step
         self.losses.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
 

@@ -194,7 +194,7 @@ class AnswersRung:
             replace(distance, where=_renamed(distance.where))
         )
         self._verdict.ties += [replace(tie, place=_renamed(tie.place)) for tie in ties]
-        return mismatch and replace(mismatch, place=_renamed(mismatch.place))
+        return replace(mismatch, place=_renamed(mismatch.place)) if mismatch else None
 
     def _compare_scoring(self, side: str, given: SideAnswers) -> Mismatch | None:
         """Score the side's own answers again, and compare with what it reports."""

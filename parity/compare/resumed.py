@@ -61,8 +61,15 @@ class ResumeRung:
         self._names = tensor_names(spec)
         self._expected = Expected(spec, per_epoch, self._names)
 
-    def compare(self, run: Resumed) -> Mismatch | None:
-        """Compare a resumed run with the run that went on; return the first mismatch."""
+    def compare(self, run: Resumed) -> None:
+        """Compare a resumed run with the run that went on, and add the first mismatch."""
+        found = self._compare(run)
+        if run.saver == run.loader:
+            self._verdict.add_exact_check("resume", self._sides(run), found)
+        else:
+            self._verdict.add_check(found)
+
+    def _compare(self, run: Resumed) -> Mismatch | None:
         steps = sorted(run.resumed)
         due = [step for step in sorted(run.went_on) if step >= run.step]
         if not steps or steps[0] != run.step or steps != due[: len(steps)]:
@@ -77,8 +84,6 @@ class ResumeRung:
 
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:
         sides = self._sides(run)
-        pair = self._verdict.pairs.setdefault(sides, {})
-        pair["resume"] = Distance(used=0.0)
         for step in steps:
             names = [name for name in run.resumed[step] if not name.startswith(_ONCE)]
             found = first_difference(run.went_on[step], run.resumed[step], sides, step, names)

@@ -51,6 +51,8 @@ def blame(verdict: Verdict) -> str:
     """Say which side departs from the oracle in the first tensor that differs."""
     if verdict.matches:
         return ""
+    if verdict.mismatches[0].note:
+        return verdict.mismatches[0].note
     departing = verdict.departing()
     if departing:
         return f"in this tensor, what differs from the oracle is {_and(departing)}"

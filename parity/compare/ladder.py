@@ -36,6 +36,7 @@ from parity.compare.causes.confirm import confirm_causes
 from parity.compare.causes.search import SECONDS, Budget
 from parity.compare.decode_rung import DecodeRung
 from parity.compare.disagreement import find_disagreement
+from parity.compare.evaluation import EvaluationRung
 from parity.compare.evidence import gather_evidence
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.compare.growth import Growth
@@ -60,6 +61,7 @@ from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 from parity.trace.contents import tensor_names
 from parity.trace.decoded import DECODED
+from parity.trace.evaluated import evaluated_names
 from parity.trace.reader import Trace
 from parity.trace.side import Side, labels_of, pairs_of
 
@@ -114,6 +116,8 @@ class Ladder:
         self._expected = Expected(self.spec, self.per_epoch, self.names)
         self._pairwise = Pairs(self.spec, self.names, self.verdict)
         self._decode_rung = DecodeRung(self.spec, self.verdict)
+        self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
+        self._evaluated = set(evaluated_names(self.spec))
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._one_step = OneStep(self._expected)
         self._isolated: IsolatedRun | None = None
@@ -228,6 +232,9 @@ class Ladder:
         if any(name in recorded for recorded in tensors.values() for name in DECODED):
             pairs = self._pairs if self.judges_free_runs else []
             found += self._decode_rung.compare(step, tensors, pairs)
+        if any(not self._evaluated.isdisjoint(recorded) for recorded in tensors.values()):
+            pairs = self._pairs if self.judges_free_runs else []
+            found += self._evaluation_rung.compare(step, tensors, pairs)
         self._conclude(step, free, found)
         self.verdict.oracle = expected[ORACLE]
         if not self.verdict.matches:

@@ -48,7 +48,7 @@ LEVELS = (
     ("training", "compare", "launch"),
     ("report",),
     ("pair", "run", "chat", "peers"),
-    ("bench", "sweep", "faults"),
+    ("bench", "sweep", "faults", "converge"),
     ("commands", "examples"),
 )
 ROOM = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

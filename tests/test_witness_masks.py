@@ -1,8 +1,8 @@
 """Dropout masks against their distribution and their keys.
 
-Masks are drawn once and fed to both sides and to the oracle: masks that are all alike, or scaled
-wrongly, would be so for all three. Each bound below is six standard deviations of a normal
-approximation, which one statistic exceeds by chance in 500 million; there are about a thousand.
+Masks are drawn once and fed to both sides and to the oracle: masks that are all alike, or
+scaled wrongly, would be so for all three. Each bound below is six standard deviations of a
+normal approximation: one statistic in 500 million exceeds it by chance, of about a thousand.
 The seeds are fixed, so a test that passes once passes always.
 """
 

@@ -1,8 +1,8 @@
 """A batch shared among replicas and put together again, with a number of its own everywhere.
 
-Both sides are fed by one function and their activations are joined by another before anything is
-compared: a value lost, moved or set to zero there would be so on both sides. Here each value is
-a different number, and a plain loop says where it belongs.
+Both sides are fed by one function and their activations are joined by another before anything
+is compared: a value lost, moved or set to zero there would be so on both sides. Here each value
+is a different number, and a plain loop says where it belongs.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """The searches against numbers worked by hand and against every possible answer.
 
-The sides and the oracle decode with the same searches, and differ only in the network that they
-ask. Here a table stands in for the network: the probabilities of the next token, given the last.
+The sides and the oracle decode with the same searches, and differ only in the network that
+they ask. Here a table stands in for the network: the probabilities of the next token, given the
+last one and the time.
 """
 
 import math

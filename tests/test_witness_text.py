@@ -1,4 +1,4 @@
-"""The text rebuilt from its batches, with nothing of data/ but the batches and vocabulary files.
+"""The text rebuilt from its batches, with nothing of data/ but batches and vocabulary files.
 
 Both sides and the oracle read the same batches, so a mistake in them is the same for all three
 and no comparison shows it. Here the words are put back together and compared with the file.
@@ -288,10 +288,26 @@ def test_pairs_are_shuffled_anew_in_every_epoch_of_training_alone(tmp_path):
     assert len({tuple(pairs_of(found.valid, source, target, n)) for n in range(3)}) == 1
 
 
-def test_vocabularies_of_pairs_are_those_of_the_training_pairs(tmp_path):
-    pairs = within_limits(write_splits(tmp_path / "pairs")["train"])
-    _, source, target = load_pairs(tmp_path / "pairs", tmp_path / "cache")
-    for side, (vocabulary, size) in enumerate(((source, KEPT), (target, KEPT + 1))):
+@pytest.mark.parametrize("files", [3, 1])
+def test_vocabularies_of_pairs_are_those_of_the_training_pairs(tmp_path, files):
+    """Of one file too, whose pairs for validation and test share no words with training."""
+    path = tmp_path / "pairs"
+    if files == 3:
+        pairs = within_limits(write_splits(path)["train"])
+    else:
+        lines = [
+            (f"{WORDS[k % 18]} once{k}", f"{WORDS[k % 18]} {WORDS[k % 7]}") for k in range(60)
+        ]
+        path.write_text("".join(f"{q}\t{a}\n" for q, a in lines))
+    sizes = {"source_vocabulary_size": 999} if files == 1 else {}
+    found, source, target = load_pairs(path, tmp_path / "cache", **sizes)
+    if files == 1:
+        train = [found.pairs.train.texts(row) for row in range(found.num_sources("train"))]
+        assert len(train) == 54
+        assert not set(train) - set(lines)
+        pairs = train
+    sides = (source, sizes.get("source_vocabulary_size", KEPT)), (target, KEPT + 1)
+    for side, (vocabulary, size) in enumerate(sides):
         counts = Counter(word for pair in pairs for word in pair[side].split())
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         assert vocabulary == PAIR_SPECIALS + ranked[: size - 4]

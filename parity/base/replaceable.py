@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable)
 
 _replacements: ContextVar[Mapping[Callable, Callable]] = ContextVar(
     "replacements",
@@ -17,7 +19,7 @@ _replacements: ContextVar[Mapping[Callable, Callable]] = ContextVar(
 )
 
 
-def replaceable(function: Callable) -> Callable:
+def replaceable(function: Function) -> Function:
     """Let `replacing` put another function in place of this one, wherever it is called."""
 
     @wraps(function)
@@ -25,13 +27,12 @@ def replaceable(function: Callable) -> Callable:
         return _replacements.get().get(call, function)(*arguments, **named)
 
     call.is_replaceable = True  # type: ignore[attr-defined]
-    return call
+    return cast(Function, call)
 
 
-def original(function: Callable) -> Callable:
+def original(function: Function) -> Function:
     """Return a replaceable function as it was declared, for use inside its replacement."""
-    found: Callable = function.__wrapped__  # type: ignore[attr-defined]
-    return found
+    return cast(Function, function.__wrapped__)  # type: ignore[attr-defined]
 
 
 @contextmanager

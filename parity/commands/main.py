@@ -23,6 +23,7 @@ from parity.cli.command_line import command_options, spec_from, spec_options, ta
 from parity.cli.options import (
     AFTER_MISMATCH,
     BenchOptions,
+    ConvergeOptions,
     FaultOptions,
     ProfileOptions,
     RunOptions,
@@ -172,6 +173,33 @@ def bench_command(**values: Any) -> int:
     if options.json is not None:
         save_values(results[0] if len(results) == 1 else {"benches": results}, options.json)
     return 0
+
+
+@parity.command("converge")
+@command_options(ConvergeOptions)
+@spec_options()
+def converge_command(**values: Any) -> int:
+    """Train both sides to the end from several seeds and test whether they learn equally well.
+
+    Exit status: 0 if equivalence is shown, 1 if it is not, 2 for bad use, 3 if a training
+    diverges.
+    """
+    require_checkout("converge")
+    from parity.converge.converging import EQUIVALENT, converge
+    from parity.converge.page import converge_html
+    from parity.converge.terminal import converge_text
+
+    options = take_options(ConvergeOptions, values)
+    spec = spec_from(options.network, options.preset, values)
+    with sigterm_as_interrupt():
+        found = converge(spec, options, _command())
+    text = converge_text(found)
+    write_whole(options.out / "converge.txt", text.encode() + b"\n")
+    write_whole(options.out / "converge.html", converge_html(found).encode())
+    for path in {options.out / "converge.json", options.json or options.out / "converge.json"}:
+        save_values(found, path)
+    print(text)
+    return _MATCH if found["verdict"] == EQUIVALENT else _MISMATCH
 
 
 @parity.command("profile")

@@ -26,6 +26,7 @@ DIFFERENTLY = "several sides differently"
 SEVERAL = "several sides"  # which cannot be compared with each other
 BETWEEN_SIDES = "only between sides"
 BATCH = "batch"
+CHECK = "check of whole runs"
 REPLICAS = "replicas of one side"
 
 # The tensors of a batch that the spec determines, not the text.
@@ -103,6 +104,12 @@ def departing_sides(mismatches: Sequence[Mismatch]) -> list[str]:
     return sorted(found)
 
 
+def checked_sides(mismatch: Mismatch, sides: Mapping[str, Side]) -> list[str]:
+    """Return the sides that a mismatch of a check of whole runs is about."""
+    named = {mismatch.within} if mismatch.within else set(mismatch.sides)
+    return sorted(named & sides.keys())
+
+
 def find_disagreement(
     mismatches: Sequence[Mismatch],
     sides: Mapping[str, Side],
@@ -120,7 +127,12 @@ def find_disagreement(
       expected: `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side, when it
         trains by itself or when it starts from what the side recorded.
     """
-    first, departing = mismatches[0], departing_sides(mismatches)
+    first = mismatches[0]
+    if first.check:
+        named = checked_sides(first, sides)
+        right = tuple(label for label in sides if label not in named)
+        return Disagreement(CHECK, tuple((label,) for label in named), right)
+    departing = departing_sides(mismatches)
     right = tuple(label for label in sides if label not in departing)
     if first.within:
         return Disagreement(REPLICAS, ((first.within,),), right)

@@ -32,8 +32,11 @@ import numpy as np
 
 from parity.base.at_once import at_once
 from parity.base.errors import NumericFailure, SideFailed, UsageError
+from parity.compare.causes.confirm import confirm_causes
+from parity.compare.causes.search import SECONDS, Budget
 from parity.compare.decode_rung import DecodeRung
 from parity.compare.disagreement import find_disagreement
+from parity.compare.evaluation import EvaluationRung
 from parity.compare.evidence import gather_evidence
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.compare.growth import Growth
@@ -58,6 +61,7 @@ from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 from parity.trace.contents import tensor_names
 from parity.trace.decoded import DECODED
+from parity.trace.evaluated import evaluated_names
 from parity.trace.reader import Trace
 from parity.trace.side import Side, labels_of, pairs_of
 
@@ -73,6 +77,7 @@ class Ladder:
         with each other.
       after_mismatch: the number of steps to measure after the first that has a mismatch; none
         in an isolated run, where nothing is carried from step to step.
+      cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Attributes:
       sides: label -> side.
@@ -86,7 +91,13 @@ class Ladder:
       UsageError: if the sides did not train the same spec on the same text.
     """
 
-    def __init__(self, headers: Mapping[str, Mapping[str, Any]], after_mismatch: int = 0):
+    def __init__(
+        self,
+        headers: Mapping[str, Mapping[str, Any]],
+        after_mismatch: int = 0,
+        cause_seconds: float = SECONDS,
+    ):
+        self.cause_seconds = cause_seconds
         self.sides = {label: Side.from_header(header) for label, header in headers.items()}
         first, *others = headers.items()
         for other in others:
@@ -105,6 +116,8 @@ class Ladder:
         self._expected = Expected(self.spec, self.per_epoch, self.names)
         self._pairwise = Pairs(self.spec, self.names, self.verdict)
         self._decode_rung = DecodeRung(self.spec, self.verdict)
+        self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
+        self._evaluated = set(evaluated_names(self.spec))
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._one_step = OneStep(self._expected)
         self._isolated: IsolatedRun | None = None
@@ -219,6 +232,9 @@ class Ladder:
         if any(name in recorded for recorded in tensors.values() for name in DECODED):
             pairs = self._pairs if self.judges_free_runs else []
             found += self._decode_rung.compare(step, tensors, pairs)
+        if any(not self._evaluated.isdisjoint(recorded) for recorded in tensors.values()):
+            pairs = self._pairs if self.judges_free_runs else []
+            found += self._evaluation_rung.compare(step, tensors, pairs)
         self._conclude(step, free, found)
         self.verdict.oracle = expected[ORACLE]
         if not self.verdict.matches:
@@ -228,6 +244,7 @@ class Ladder:
             self.verdict.evidence = gather_evidence(
                 self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
             )
+            self._confirm_causes(tensors, inputs)
 
     def _measure_growth(
         self, step: int, tensors: Mapping[str, Tensors], expected: Expectations
@@ -255,6 +272,21 @@ class Ladder:
     def _end_growth(self, reason: str) -> None:
         if self.verdict.growth is not None and not self.is_done:
             self.verdict.growth.ended = reason
+
+    def _confirm_causes(self, tensors: Mapping[str, Tensors], inputs: StepInputs) -> None:
+        verdict = self.verdict
+        if verdict.confirmed or not verdict.departing():
+            return
+        verdict.confirmed = confirm_causes(
+            verdict.evidence,
+            self._expected,
+            self.per_epoch,
+            self.names,
+            tensors,
+            inputs,
+            self._one_step,
+            Budget(self.cause_seconds),
+        )
 
     def _compare_free_runs(
         self, step: int, tensors: Mapping[str, Tensors], expected: Mapping[str, Tensors]

@@ -1,16 +1,19 @@
 """What the comparison of one run found."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from parity.compare.causes.confirmed import Confirmed
 from parity.compare.decoded_answers import Tie
-from parity.compare.disagreement import Disagreement, departing_sides
+from parity.compare.disagreement import Disagreement, checked_sides, departing_sides
 from parity.compare.growth import Growth
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
+from parity.spec.checks import CHECKS
 from parity.trace.side import Side
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
 
@@ -40,11 +43,14 @@ class Verdict:
         the bound of free runs, if it did; from there on only single steps are judged.
       evidence: label -> what that side has in the first tensor that differs, for the sides that
         depart from the oracle in it, or for both sides where that cannot be said.
+      confirmed: the mistakes with which the oracle reproduces what those sides recorded; several
+        cannot be told apart in this run.
       ties: the sentences that a side decoded differently where rounding can decide either way.
       history: losses and distances step by step, for the figures.
       isolated: whether every layer read the oracle's inputs.
       compared: the number of tensors in each step.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
+      unchecked: the checks of whole runs that were not made -> why not.
     """
 
     dtype: str
@@ -56,11 +62,36 @@ class Verdict:
     steps: int = 0
     amplified: Mismatch | None = None
     evidence: dict[str, Evidence] = field(default_factory=dict)
+    confirmed: list[Confirmed] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     history: History = field(default_factory=History)
     isolated: bool = False
     compared: int = 0
     sides: dict[str, Side] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
+
+    def add_check(self, found: Mismatch | None) -> None:
+        """Add what a check of whole runs found; see parity/spec/checks.py for their order."""
+        if found is not None:
+            self.mismatches.append(found)
+            self.mismatches.sort(
+                key=lambda each: CHECKS.index(each.check) if each.check else -1
+            )
+
+    def add_exact_check(
+        self, check: str, sides: tuple[str, str], found: Mismatch | None
+    ) -> None:
+        """Add a check of two runs, or two numbers, that must be equal to the bit."""
+        distance = Distance(used=0.0)
+        if found is not None:
+            values = list(found.values.values())
+            apart = abs(values[0] - values[1]) if values else 0.0
+            largest = max(map(abs, values), default=0.0)
+            share = apart / largest if largest else 0.0
+            distance = Distance(apart, share, found.place, math.inf)
+        rungs = self.pairs.setdefault(sides, {})
+        rungs.setdefault(check, Distance()).add(distance)
+        self.add_check(found)
 
     @property
     def matches(self) -> bool:
@@ -68,7 +99,12 @@ class Verdict:
         return not self.mismatches
 
     def departing(self) -> list[str]:
-        """Return the sides that depart from the oracle in the first tensor that differs."""
+        """Return the sides that depart from the oracle in the first tensor that differs.
+
+        For a check of whole runs, return the sides that it was made on.
+        """
+        if self.mismatches and self.mismatches[0].check:
+            return checked_sides(self.mismatches[0], self.sides)
         return departing_sides(self.mismatches)
 
     def free_run_bound(self, rung: str) -> Tolerance | None:

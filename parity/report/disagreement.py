@@ -6,6 +6,7 @@ from parity.compare.disagreement import (
     ALL_ALIKE,
     BATCH,
     BETWEEN_SIDES,
+    CHECK,
     DIFFERENTLY,
     ONE_SIDE,
     REPLICAS,
@@ -34,6 +35,8 @@ def blame(verdict: Verdict) -> str:
     """Say which sides differ from the oracle in the first wrong tensor; empty for a match."""
     if verdict.matches:
         return ""
+    if verdict.mismatches[0].note:
+        return verdict.mismatches[0].note
     return disagreement_text(disagreement_of(verdict), verdict.sides)
 
 
@@ -50,6 +53,8 @@ def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
             "in this tensor, no side differs from the oracle by more than is allowed; only the "
             f"sides differ from each other{_by([found.apart])}"
         )
+    if found.kind == CHECK:
+        return f"this check is about {_and(found.departing)}"
     if found.kind == REPLICAS:
         return f"the replicas of {found.departing[0]} no longer hold the same values"
     if found.kind == SEVERAL:

@@ -77,7 +77,20 @@ def notes(values: dict[str, Any]) -> list[str]:
             )
     for run in values["runs"]:
         lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
+    lines += _unchecked(values["runs"])
     return lines
+
+
+def _unchecked(runs: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each rung of whole runs that no precision was checked on, and why."""
+    reached = {rung for run in runs for rung in run["rungs"]}
+    reasons = {
+        check: reason
+        for run in runs
+        for check, reason in run.get("unchecked", {}).items()
+        if check not in reached
+    }
+    return [f"Not checked: {check}: {reason}." for check, reason in reasons.items()]
 
 
 def _declarations(bounds: list[dict[str, Any]]) -> list[str]:

@@ -54,6 +54,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
     }
     if verdict.isolated:
         values["isolated"] = isolated_values(verdict)
+    if verdict.unchecked:
+        values["unchecked"] = verdict.unchecked
     if verdict.ties:
         values["ties"] = [tie.to_json() | {"story": str(tie)} for tie in verdict.ties]
     if verdict.amplified is not None:

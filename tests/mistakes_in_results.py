@@ -1,4 +1,4 @@
-"""Mistakes in the searches, in scores and checkpoints, and in the oracle."""
+"""Mistakes in the searches, in scores, checkpoints and traces, and in the oracle."""
 
 from mistakes_in_text import WHOLE
 from planting import Mistake, witnesses
@@ -230,6 +230,44 @@ CHECKPOINTS = (
     ),
 )
 
+TRACES = (
+    Mistake(
+        "traces lose the signs of numbers",
+        "parity/trace/writer.py",
+        'np.asarray(value, order="C") for name, value in tensors.items()',
+        'np.abs(np.asarray(value, order="C")) for name, value in tensors.items()',
+        witnesses("trace", "a_trace_holds_what_the_training_returned"),
+    ),
+    Mistake(
+        "the state before a step is recorded as that after it",
+        "parity/training/recording.py",
+        '{f"forward/{name}": result.state[name] for name in carried}',
+        '{f"forward/{name}": state[name] for name in carried}',
+        witnesses("trace", "a_trace_holds_what_the_training_returned"),
+    ),
+    Mistake(
+        "the learning rate is recorded in single precision",
+        "parity/training/recording.py",
+        '"batch/learning_rate": np.array(learning_rate)',
+        '"batch/learning_rate": np.array(learning_rate, np.float32)',
+        witnesses("trace", "a_trace_holds_the_batch_that_each_step_read"),
+    ),
+    Mistake(
+        "the reader loses the signs of numbers",
+        "parity/trace/reader.py",
+        "return {name: tensors[name] for name in recorded}",
+        "return {name: np.abs(tensors[name]) for name in recorded}",
+        witnesses("trace", "the_reader_returns_what_the_files_hold"),
+    ),
+    Mistake(
+        "digests leave the shape out",
+        "parity/trace/folder.py",
+        'f"{array.dtype.str}{array.shape}".encode()',
+        "array.dtype.str.encode()",
+        witnesses("trace", "digests_are_of_type_shape_and_bytes"),
+    ),
+)
+
 _LANGUAGE_MODEL = witnesses("pytorch", "the_language_model_trains_as_pytorchs")
 _SEQ2SEQ = witnesses("pytorch", "seq2seq_trains_as_pytorchs")
 
@@ -307,4 +345,4 @@ ORACLE = (
     ),
 )
 
-RESULTS = (*SEARCH, *SCORES, *CHECKPOINTS, *ORACLE)
+RESULTS = (*SEARCH, *SCORES, *CHECKPOINTS, *TRACES, *ORACLE)

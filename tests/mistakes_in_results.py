@@ -128,8 +128,7 @@ SCORES = (
         "loss * self.rows / self.num_tokens",
         "loss",
         witnesses("scores", "the_table_of_losses_is_in_nats_per_real_token")
-        + witnesses("schedule", "the_loss_is_divided_by_what_the_spec_says")
-        + WHOLE,
+        + witnesses("schedule", "the_loss_is_divided_by_what_the_spec_says"),
     ),
     Mistake(
         "BLEU takes the references for the answers",
@@ -292,7 +291,7 @@ ORACLE = (
         "parity/oracle/optimizers.py",
         'snapshot["optimizer/beta2_power"] * beta2',
         'snapshot["optimizer/beta2_power"]',
-        _LANGUAGE_MODEL + _SEQ2SEQ + WHOLE,
+        _LANGUAGE_MODEL + _SEQ2SEQ,
     ),
     Mistake(
         "small gradients are scaled up to the limit",

@@ -1,4 +1,4 @@
-"""`parity converge` with real sides: their results are compared, and a difference is noticed."""
+"""`parity converge` with real sides: equal ones, and one with a planted difference."""
 
 import dataclasses
 import hashlib

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parity.base.errors import UsageError
-from parity.converge.equivalence import LEVEL, paired_equivalence
+from parity.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
 
 
 def t_below(t: float) -> float:
@@ -74,3 +74,15 @@ def test_results_that_never_differ_leave_no_doubt():
 def test_one_seed_is_refused():
     with pytest.raises(UsageError, match="1 seeds; allowed: at least 2"):
         paired_equivalence([1.0], [1.0], 0.1)
+
+
+def test_the_number_of_seeds_is_enough_for_the_stated_power():
+    draw, needed = np.random.default_rng(3), pairs_needed(1.0, 1.0)
+    assert needed == 11  # (1.81 + 1.37) / sqrt(11) is below 1, (1.83 + 1.38) / sqrt(10) above
+    passed = [
+        paired_equivalence(draw.normal(0, 1, needed), np.zeros(needed), 1).shown
+        for _ in range(2000)
+    ]
+    assert np.mean(passed) == pytest.approx(POWER, abs=0.05)
+    assert pairs_needed(0.0, 1.0) == 2
+    assert pairs_needed(1.0, 1e-6) is None

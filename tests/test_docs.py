@@ -487,7 +487,13 @@ def test_table_of_whole_trainings_from_several_seeds(tmp_path):
         "paddle": {"values": [8.0, 8.5], "mean": 8.246, "deviation": 0.354},
         "tensorflow": {"values": [8.1, 8.4], "mean": 8.249, "deviation": 0.212},
     }
-    pair = {"a": "paddle", "b": "tensorflow", "difference": -0.0004, "low": -0.02, "high": 0.019}
+    pair = {
+        "a": "paddle",
+        "b": "tensorflow",
+        "difference": -0.0004,
+        "low": -0.02,
+        "high": 0.019,
+    }
     quantity = {
         "relative": True,
         "margin": 0.05,

@@ -31,9 +31,10 @@ from parity.commands import doctor as doctor_checks
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
+from parity.report.coverage_table import verdict_line
 from parity.report.loss_curves import plot_losses
 from parity.report.save import save_report, save_values
-from parity.report.terminal import report_text
+from parity.report.terminal import coloured, report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
@@ -71,7 +72,7 @@ def run_command(**values: Any) -> int:
     report = report_values(outcome, name, _command())
     text = report_text(report)
     save_report(text, report_html(report), report, options.out, options.json)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if outcome.matches else _MISMATCH
 
 
@@ -95,7 +96,7 @@ def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug:
     text = report_text(report)
     if json_file is not None:
         save_values(report, json_file)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
@@ -121,7 +122,7 @@ def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
     report = _compared(trace_a, trace_b)
     write_whole(html_file, report_html(report).encode())
-    print(f"page: {html_file}\nverdict: {report['verdict']}")
+    print(f"page: {html_file}\n{verdict_line(report)}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 

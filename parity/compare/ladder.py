@@ -40,6 +40,7 @@ from parity.compare.preconditions import (
     check_same_run,
     check_shapes,
 )
+from parity.compare.step_coverage import StepCoverage
 from parity.compare.step_series import History
 from parity.compare.steps import check_replicas
 from parity.compare.tensors import Distance, Mismatch
@@ -96,7 +97,10 @@ class Ladder:
         self.verdict.history = History(dtype, list(self.sides), next(iter(self._pairs), None))
         self._expected = Expected(self.spec, self.per_epoch, self.names)
         self._pairwise = Pairs(self.spec, self.names, self.verdict)
-        self._decode_rung = DecodeRung(self.spec, self.verdict)
+        self._coverage = StepCoverage(
+            self.spec, self.per_epoch, self.sides, self.verdict.coverage
+        )
+        self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._one_step = OneStep(self._expected)
         self._isolated: IsolatedRun | None = None
@@ -129,6 +133,7 @@ class Ladder:
         inputs = self._expected.inputs(step, batch)
         if self._isolated is not None:
             self._isolated.step(step, tensors, inputs, self._pairs)
+            self._coverage.step(step, tensors, inputs, self.verdict.oracle)
             return
         expected, *one_steps = at_once(
             [
@@ -146,6 +151,7 @@ class Ladder:
             found += self._decode_rung.compare(step, tensors, pairs)
         self._conclude(step, free, found)
         self.verdict.oracle = expected
+        self._coverage.step(step, tensors, inputs, expected)
         if not self.verdict.matches:
             self.verdict.evidence = gather_evidence(
                 self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from parity.compare.coverage import Coverage
 from parity.compare.decoded_answers import Tie
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
@@ -41,6 +42,7 @@ class Verdict:
       history: losses and distances step by step, for the figures.
       isolated: whether every layer read the oracle's inputs.
       compared: the number of tensors in each step.
+      coverage: the cases that the run met, and those that it did not.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
     """
 
@@ -55,6 +57,7 @@ class Verdict:
     history: History = field(default_factory=History)
     isolated: bool = False
     compared: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
     sides: dict[str, Side] = field(default_factory=dict)
 
     @property

@@ -13,6 +13,7 @@ from parity.report.charts import (
     throughput,
 )
 from parity.report.columns import meanings
+from parity.report.coverage_table import case_meanings, coverage_table, not_covered_line
 from parity.report.mismatch import cause_lines, mismatch_story
 from parity.report.page import Figure, Table, render
 from parity.report.tables import rung_table, training_table, wrong_table
@@ -42,6 +43,7 @@ def report_html(values: dict[str, Any]) -> str:
         speeds=speeds,
         **_verdict(values),
         **_tables(values),
+        **_coverage(values),
         **_environment(values),
     )
 
@@ -134,6 +136,18 @@ def _tables(values: dict[str, Any]) -> dict[str, Any]:
         rows, headers = training_table(values)
         found |= {"trainings": Table(headers, rows), "training_columns": meanings(headers)}
     return found
+
+
+def _coverage(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of what the run covered, if it has one, and what it did not cover."""
+    rows, headers = coverage_table(values)
+    explained = case_meanings(values)
+    return {
+        "coverage": Table([*headers, "meaning"], [[*row, explained[row[0]]] for row in rows])
+        if rows
+        else None,
+        "not_covered": not_covered_line(values),
+    }
 
 
 def _environment(values: dict[str, Any]) -> dict[str, Any]:

@@ -119,10 +119,11 @@ def _update_cases(spec: Spec, per_epoch: int) -> list[_Case]:
     training = spec.training
 
     def decayed(step: _Step) -> bool:
-        rates = [
-            learning_rate(training, n // per_epoch) for n in (step.number - 1, step.number)
-        ]
-        return step.begins_epoch and rates[1] < rates[0]
+        now, before = (
+            learning_rate(training, number // per_epoch)
+            for number in (step.number, step.number - 1)
+        )
+        return step.begins_epoch and now < before
 
     return [
         (
@@ -176,9 +177,7 @@ def _epoch_cases(spec: Spec) -> list[_Case]:
             lambda step: step.begins_epoch,
         ),
         (
-            Fact(
-                "partial batch", "The batch had fewer rows, or shorter ones, than a full one."
-            ),
+            Fact("partial batch", "The batch had fewer rows, or shorter ones, than others."),
             partial,
         ),
         (

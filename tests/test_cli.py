@@ -399,7 +399,7 @@ def test_a_mismatch_exits_with_1_and_tells_its_story(traces, tmp_path, capsys):
     assert "verdict: mismatch" in out
     assert "gradient/lstm_1/bias, step 1: 1 of 16 elements (6.2%)" in out
     assert "at [5]" in out
-    assert "in this tensor, what differs from the oracle is tensorflow-2" in out
+    assert "in this tensor, only tensorflow-2 differs from the oracle by " in out
     values = strict_json(report)
     first = values["first_mismatch"]
     assert (first["tensor"], first["step"], first["index"]) == ("gradient/lstm_1/bias", 1, [5])

@@ -72,7 +72,11 @@ class StepCoverage:
         coverage.add(*self._answers.values())
 
     def step(
-        self, step: int, tensors: Mapping[str, Tensors], inputs: StepInputs, oracle: Tensors
+        self,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        inputs: StepInputs,
+        oracle: Mapping[str, Tensors],
     ) -> None:
         """Count the cases that a step meets.
 
@@ -80,13 +84,13 @@ class StepCoverage:
           step: the step's number.
           tensors: label -> what that side recorded.
           inputs: the inputs of the step.
-          oracle: the oracle's tensors of the step.
+          oracle: label -> what the oracle expects of that side.
         """
         place, digest = step % self._per_epoch, _digest(inputs.batch)
         seen = _Step(
             step,
             inputs,
-            float(oracle["gradient_norm"]),
+            float(next(iter(oracle.values()))["gradient_norm"]),
             [recorded["batch/sizes"] for recorded in tensors.values()],
             begins_epoch=step > 0 and place == 0,
             reshuffled=self._digests.get(place, digest) != digest,

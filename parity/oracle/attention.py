@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.replaceable import replaceable
 from parity.oracle.layers import rows_of, tanh
 from parity.oracle.perturbation import perturbed
 
@@ -27,6 +28,7 @@ class Memory:
     real: np.ndarray
 
 
+@replaceable
 def memory_forward(
     kind: str, weights: Mapping[str, np.ndarray], values: np.ndarray, real: np.ndarray
 ) -> Memory:
@@ -38,6 +40,7 @@ def memory_forward(
     return Memory(values, keys, real)
 
 
+@replaceable
 def memory_backward(
     kind: str,
     weights: Mapping[str, np.ndarray],
@@ -59,6 +62,7 @@ def memory_backward(
     return total
 
 
+@replaceable
 def attention_forward(
     kind: str,
     weights: Mapping[str, np.ndarray],
@@ -100,6 +104,7 @@ def attention_forward(
     return attended, context, (query, seen, raw, attended)
 
 
+@replaceable
 def attention_backward(
     kind: str,
     weights: Mapping[str, np.ndarray],

@@ -6,6 +6,7 @@ taken at once where that costs no clarity. Everything is batch-major, [batch, ti
 
 import numpy as np
 
+from parity.base.replaceable import replaceable
 from parity.oracle.perturbation import perturbed
 from parity.spec.networks.network import records_logits
 
@@ -31,6 +32,18 @@ def rows_of(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
 
 
+@replaceable
+def look_up(table: np.ndarray, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
+    """Return the rows of a table, [batch, time, width], zero where `real` is false."""
+    return np.where(real[:, :, None], table[tokens], 0)
+
+
+@replaceable
+def look_up_backward(gradient: np.ndarray, tokens: np.ndarray, d_rows: np.ndarray) -> None:
+    """Add the gradients of the rows looked up to that of the table, repeated rows summed."""
+    np.add.at(gradient, tokens, d_rows)
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Return logits - log(sum(exp(logits))) over the last axis, without overflow."""
     shifted: np.ndarray = logits - logits.max(axis=-1, keepdims=True)
@@ -38,6 +51,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted
 
 
+@replaceable
 def project(
     outputs: np.ndarray,
     real: np.ndarray,

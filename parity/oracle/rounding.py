@@ -27,9 +27,9 @@ from functools import partial
 import numpy as np
 
 from parity.base.at_once import at_once
-from parity.oracle.language_model import network_function
 from parity.oracle.optimizers import update_slots
 from parity.oracle.perturbation import perturbation
+from parity.oracle.training import replica_losses, run_network
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 
@@ -174,19 +174,15 @@ class Rounding:
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
         with perturbation(moves.exponentials):
-            activations, gradients = network_function(self._spec.network)(
-                self._spec.model,
-                weights,
-                self._inputs.batch,
-                masks,
-                state,
-                divisor=self._inputs.loss_divisor,
+            divisor, sizes = self._inputs.loss_divisor, self._recorded["batch/sizes"].tolist()
+            activations, gradients = run_network(
+                self._spec, weights, self._inputs.batch, masks, state, None, divisor, sizes
             )
         found = {f"forward/{name}": array for name, array in activations.items()}
         found = {name: array for name, array in found.items() if name in self.exact}
-        loss = (activations["token_loss"] / np.float32(self._inputs.loss_divisor)).sum()
+        losses = replica_losses(activations["token_loss"], np.float32(divisor), sizes)
         return found | {
-            "loss/global": loss,
+            "loss/global": losses.sum(),
             **{f"gradient/{name}": array for name, array in gradients.items()},
         }
 

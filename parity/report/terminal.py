@@ -6,6 +6,7 @@ import click
 from tabulate import tabulate
 
 from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
+from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
 from parity.report.tables import rung_table, training_table, where, wrong_table
 
@@ -78,7 +79,20 @@ def notes(values: dict[str, Any]) -> list[str]:
             )
     for run in values["runs"]:
         lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
+    lines += _unchecked(values["runs"])
     return lines
+
+
+def _unchecked(runs: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each rung of whole runs that no precision was checked on, and why."""
+    reached = {rung for run in runs for rung in run["rungs"]}
+    reasons = {
+        check: reason
+        for run in runs
+        for check, reason in run.get("unchecked", {}).items()
+        if check not in reached
+    }
+    return [f"Not checked: {check}: {reason}." for check, reason in reasons.items()]
 
 
 def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
@@ -114,6 +128,14 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
         lines += [missing, ""]
     if first and story:
         lines += [mismatch_text(first), ""]
+    growth = first.get("growth") if first else None
+    if growth and len(growth["steps"]) > 1:
+        of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
+        lines += [
+            f"the first wrong step and those after it (relative distances{of_rungs}):",
+            _tabulated(*growth_table(growth)),
+            "",
+        ]
     lines.append(verdict_line(values))
     return "\n".join(lines)
 

@@ -104,7 +104,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "tensors": len(history["relative"]),
         "marked": marked,
         "replica_count": most_replicas(history) if has_shares else 0,
-        "growth": growth_chart(dtype, growth) if several else None,
+        "growth": growth_chart(dtype, growth) if growth and several else None,
         "growth_sentence": growth_sentence(growth),
         "pair_only": "pair" in values,
         "loss": losses(dtype, history, frameworks) if has_loss else None,

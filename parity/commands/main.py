@@ -235,6 +235,13 @@ def faults_command(**values: Any) -> int:
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    if options.harmless:
+        from parity.faults.harmless_run import run_harmless
+
+        with sigterm_as_interrupt():
+            text, match = run_harmless(options)
+        print(text)
+        return _MATCH if match else _MISMATCH
     from parity.faults.finding import (
         SIGNATURES,
         findings_text,

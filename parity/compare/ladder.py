@@ -153,7 +153,7 @@ class Ladder:
             found += self._evaluation_rung.compare(step, tensors, pairs)
         self._conclude(step, free, found)
         self.verdict.oracle = expected
-        if not self.verdict.matches:
+        if not self.verdict.matches and not self.verdict.mismatches[0].check:
             self.verdict.evidence = gather_evidence(
                 self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
             )

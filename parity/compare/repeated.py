@@ -13,7 +13,7 @@ Tensors = Mapping[str, np.ndarray]
 
 def repeated(side: str) -> str:
     """Return the label of a side's second run."""
-    return f"{side}, repeated"
+    return f"{side} repeated"
 
 
 def compare_repeated(side: str, step: int, first: Tensors, second: Tensors) -> Mismatch | None:

@@ -136,7 +136,7 @@ class ResumeRung:
 
     def _sides(self, run: Resumed) -> tuple[str, str]:
         if run.saver == run.loader:
-            return run.saver, f"{run.saver}, resumed"
+            return run.saver, f"{run.saver} resumed"
         return run.loader, run.saver
 
     def _begin(self, run: Resumed) -> Place:

@@ -89,7 +89,7 @@ def _answer(
                     out=folder / file_name(label),
                     beam=search.beam,
                     length_penalty=search.length_penalty,
-                    longest=search.longest,
+                    longest=search.flag,
                 )
             )
             for label, side in sides.items()

@@ -85,7 +85,8 @@ class ResumeRung:
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:
         sides = self._sides(run)
         for step in steps:
-            names = [name for name in run.resumed[step] if not name.startswith(_ONCE)]
+            held = {name for name in run.resumed[step] if not name.startswith(_ONCE)}
+            names = [name for name in self._names if name in held]
             found = first_difference(run.went_on[step], run.resumed[step], sides, step, names)
             if found is not None:
                 return self._found(run, found)

@@ -23,6 +23,7 @@ from parity.run.answer_probes import answer_probes
 from parity.run.check_resume import STEPS as RESUMED
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
+from parity.trace.contents import tensor_names
 from parity.trace.reader import Trace
 from parity.trace.side import labels_of
 from parity.training.checkpoint import load_checkpoint, newest_first, save_checkpoint
@@ -88,10 +89,10 @@ class PlantedChecks:
         again = self._runs.record(
             planted.side, planted.run, f"{planted.name}/second", planted.edits
         )
-        label = _label(faulty)
+        label, names = _label(faulty), tensor_names(_spec(faulty))
         found = None
         for (step, first), (_, second) in zip(faulty.steps(), again.steps(), strict=True):
-            found = compare_repeated(label, step, first, second)
+            found = compare_repeated(label, step, first, second, names)
             if found is not None:
                 break
         verdict.add_exact_check("repeat", (label, repeated(label)), found)

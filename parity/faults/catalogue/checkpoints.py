@@ -1,6 +1,6 @@
 """Faults of checkpoints: what is saved, and what a resumed training does with it."""
 
-from parity.faults.edits import joined, shared
+from parity.faults.edits import shared
 from parity.faults.fault import Fault
 
 _LOOP, _STEPS = "parity/training/loop.py", "parity/training/train_steps.py"
@@ -85,39 +85,35 @@ FAULTS = (
     ),
     Fault(
         "moments-exchanged-on-load",
-        "a resumed training exchanges Adam's first and second moments",
+        "a resumed training takes Adam's first moment for the second, and the second for the first",
         "Checkpoints",
         "sentences",
         ("optimizer/*", "weight/*"),
         shared(
             _LOOP,
             _loading(
-                '{n[:-1] + "mv"[n[-1] == "m"]: a for n, a in old.items()'
+                # a second moment below zero would have no root
+                '{n[:-1] + "mv"[n[-1] == "m"]: abs(a) for n, a in old.items()'
                 ' if n.endswith(("/m", "/v"))}'
             ),
         ),
         check="resume",
     ),
     Fault(
-        "moments-exchanged-in-the-file",
-        "one framework writes and reads Adam's moments under each other's names",
+        "moments-doubled-in-the-file",
+        "one framework writes and reads Adam's second moment at twice its value",
         "Checkpoints",
         "general",
         ("optimizer/*", "weight/*"),
-        joined(
-            shared(
-                _LOOP,
-                _loading(
-                    '{n[:-1] + "mv"[n[-1] == "m"]: a for n, a in old.items()'
-                    ' if n.endswith(("/m", "/v"))}'
-                ),
-                (
-                    "        snapshot = self._checked_snapshot()\n",
-                    "        snapshot = {\n"
-                    '            n[:-1] + "mv"[n[-1] == "m"] if n.endswith(("/m", "/v")) else n: a\n'
-                    "            for n, a in self._checked_snapshot().items()\n"
-                    "        }\n",
-                ),
+        shared(
+            _LOOP,
+            _loading('{n: a / 2 for n, a in old.items() if n.endswith("/v")}'),
+            (
+                "        snapshot = self._checked_snapshot()\n",
+                "        snapshot = {\n"
+                '            name: array * (2 if name.endswith("/v") else 1)\n'
+                "            for name, array in self._checked_snapshot().items()\n"
+                "        }\n",
             ),
         ),
         check="resume",

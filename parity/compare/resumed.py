@@ -69,6 +69,23 @@ class ResumeRung:
         else:
             self._verdict.add_check(found)
 
+    def check_saved(self, side: str, step: int, *, exists: bool) -> None:
+        """Add a mismatch if a side has not written the checkpoint before a step."""
+        if exists:
+            return
+        sides = side, f"{side} resumed"
+        problem = f"no checkpoint whose next step is {step}"
+        note = f"{side} numbers its checkpoints otherwise than its steps"
+        found = Mismatch(
+            sides,
+            Place(step, "weight", ()),
+            problem=problem,
+            within=side,
+            check="resume",
+            note=note,
+        )
+        self._verdict.add_exact_check("resume", sides, found)
+
     def _compare(self, run: Resumed) -> Mismatch | None:
         steps = sorted(run.resumed)
         due = [step for step in sorted(run.went_on) if step >= run.step]

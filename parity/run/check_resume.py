@@ -82,6 +82,10 @@ def check_resume(
       verdict: gets the distances and mismatches.
     """
     rung = ResumeRung(trained, per_epoch, verdict)
+    for saver, each in saved.items():
+        rung.check_saved(saver, each.step, exists=each.checkpoint.exists())
+    if not verdict.matches:
+        return
     jobs = [(saver, loader) for saver in saved for loader in loaders[saver]]
     # a side's own checkpoint first: only then is it clear who is wrong
     jobs.sort(key=lambda job: job[0] != job[1])

@@ -247,6 +247,7 @@ class Ladder:
             self.verdict.disagreement = find_disagreement(
                 self.verdict.mismatches, self.sides, self.verdict.dtype, tensors, expected
             )
+        if not self.verdict.matches and not self.verdict.mismatches[0].check:
             self.verdict.evidence = gather_evidence(
                 self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
             )

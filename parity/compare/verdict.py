@@ -118,4 +118,5 @@ class Verdict:
 
     def one_step_bound(self, rung: str) -> float | None:
         """Return the multiple of rounding that single steps are judged by; None where not."""
-        return None if self.isolated else ONE_STEP_TIMES.get(rung)
+        # what one framework computes from another's checkpoint is judged as single steps are
+        return None if self.isolated else ONE_STEP_TIMES.get(rung.replace("resume", "weight"))

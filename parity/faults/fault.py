@@ -29,6 +29,8 @@ class Fault:
       undetectable_reason: why it need not be found in the other precision.
       plain: framework -> the edits that make the mistake in its plain kernels; a framework that
         is missing here cannot make it with those. None if the edits are the same.
+      check: the check of whole runs that must find it, one of parity.spec.checks.CHECKS; empty
+        if the recorded steps must show it, or a second run of the same command.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Fault:
     dtypes: tuple[str, ...] = DTYPES
     undetectable_reason: str = ""
     plain: Mapping[str, tuple[Edit, ...]] | None = None
+    check: str = ""
 
     def edits_for(self, kernels: str) -> Mapping[str, tuple[Edit, ...]]:
         """Return framework -> edits, for "fast" or "plain" kernels."""

@@ -254,6 +254,20 @@ FAULTS = (
         ),
     ),
     Fault(
+        "vocabulary-reversed",
+        "the ids of the vocabulary run from the rarest word to the most frequent one",
+        "Vocabulary",
+        "stream",
+        ("batch/tokens",),
+        shared(
+            "data/vocabulary.py",
+            (
+                "    return Vocabulary((*special, *words[:limit]), source=source, special=special)\n",
+                "    return Vocabulary((*special, *words[:limit][::-1]), source=source, special=special)\n",
+            ),
+        ),
+    ),
+    Fault(
         "schedule-early",
         "the learning rate decays one epoch too early",
         "Learning rate",

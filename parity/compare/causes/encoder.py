@@ -17,7 +17,6 @@ from parity.oracle.encoder import (
     join_final_states,
     join_final_states_backward,
 )
-from parity.oracle.layers import look_up
 from parity.oracle.recurrent import (
     CELLS,
     State,
@@ -193,7 +192,17 @@ def _starts() -> Iterator[Suspect]:
         ),
         ("a decoder that starts from the encoder's h alone", without_c, ()),
     ):
-        start, backward = wraps(decoder_start)(change), wraps(decoder_start_backward)(change)
+
+
+        # each of these changes is its own backward pass
+        @wraps(decoder_start)
+        def start(states: Any, change: Any = change) -> Any:
+            return change(states)
+
+        @wraps(decoder_start_backward)
+        def backward(d_states: Any, change: Any = change) -> Any:
+            return change(d_states)
+
         yield plain(
             name,
             FORWARD,
@@ -280,9 +289,4 @@ def _reads(into: Callable | None, out_of: Callable | None) -> Replacements:
             *(Direction(each.name, into or each.into, out_of or each.out_of) for each in rest),
         ]
 
-    @wraps(look_up)
-    def with_padding(table: np.ndarray, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
-        found: np.ndarray = table[tokens]  # padding is looked up as well, and read here
-        return found
-
-    return {directions: changed, look_up: with_padding}
+    return {directions: changed}

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.causes.suspect import FORWARD, Arrays, Case, Suspect, plain
-from parity.compare.causes.views import Share, given, in_replicas, returned
+from parity.compare.causes.views import Share, given, in_replicas, padding_looked_up, returned
+from parity.oracle.layers import look_up
 from parity.spec.networks import NETWORKS
 from parity.spec.step_arrays import dropout_masks
 
@@ -75,19 +76,13 @@ def _masks(case: Case) -> Iterator[Suspect]:
                     by(lambda masks, a=place, b=other: dict(masks) | {a: masks[b]}),  # type: ignore[misc]
                     faults=("mask-of-other-layer",),
                 )
-    for step, faults in (
-        (0, ("mask-of-first-step",)),
-        (case.step - 1, ()),
-        (case.step + 1, ()),
-    ):
-        if step < 0 or step == case.step:
-            continue
+    for step in sorted({0, case.step - 1, case.step + 1} - {-1, case.step}):
         drawn = dropout_masks(case.spec, step, case.inputs.batch)
         yield plain(
             f"the dropout masks of step {step}",
             FORWARD,
             by(lambda masks, drawn=drawn: {n: drawn[n].astype(masks[n].dtype) for n in masks}),  # type: ignore[misc]
-            faults=faults,
+            faults=("mask-of-first-step",) if step == 0 else (),
             by_row=False,
         )
 
@@ -164,7 +159,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
             found[name] = moved
         return found, gradients
 
-    return returned(change)
+    return {**returned(change), look_up: padding_looked_up}
 
 
 def _states(case: Case) -> Iterator[Suspect]:

@@ -192,8 +192,10 @@ class Search:
                 )
                 if mismatch is not None:
                     return None
-        pairs = ((case.recorded[n], found[n]) for n in case.wrong if n in found)
-        return max((_relative(a, b) for a, b in pairs), default=0.0)
+        wrong = (name for name in case.wrong if name in found)
+        return max(
+            (_relative(case.recorded[n], found[n], case.expected[n]) for n in wrong), default=0.0
+        )
 
     def _comes_close(self, case: Case, change: Change) -> bool:
         return _is_close(case, self._tensors(case, change))
@@ -256,9 +258,14 @@ def _count_apart(a: np.ndarray, b: np.ndarray) -> int:
     return int(np.count_nonzero(a != b)) if a.shape == b.shape else 0
 
 
-def _relative(a: np.ndarray, b: np.ndarray) -> float:
-    apart = float(np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0.0))
-    size = float(np.abs(b).max(initial=0.0))
+def _relative(recorded: np.ndarray, found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference, as a share of the largest magnitude.
+
+    The mistake may leave nothing but rounding of a tensor, so the magnitudes that the tensor
+    should have had count as well.
+    """
+    apart = float(np.abs(np.subtract(recorded, found, dtype=np.float64)).max(initial=0.0))
+    size = max(float(np.abs(each).max(initial=0.0)) for each in (recorded, expected))
     return apart / size if size else apart
 
 

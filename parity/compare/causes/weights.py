@@ -57,6 +57,7 @@ def _embeddings(case: Case) -> Iterator[Suspect]:
         "embeddings multiplied by a factor",
         "embeddings multiplied by {}",
         FORWARD,
+        faults=("embedding-root",),
         where="forward/*embedded",
         solve=lambda factor: Change(
             one_weight(tables, lambda w: w * factor, lambda d: d * factor), value=factor

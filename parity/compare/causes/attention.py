@@ -191,9 +191,7 @@ def _plain_mean() -> Replacements:
         on = attended.sum(axis=1, keepdims=True) / attended.shape[1]
         d_values += (d_context * on)[:, None]
         # the weights sum to one whatever the scores are, so only rounding reaches these
-        mean = np.broadcast_to(
-            memory.values.mean(axis=1, keepdims=True), memory.values.shape
-        )
+        mean = np.broadcast_to(memory.values.mean(axis=1, keepdims=True), memory.values.shape)
         d_memory = np.zeros_like(d_values), d_keys
         averaged = replace(memory, values=mean)
         return original(attention_backward)(
@@ -322,7 +320,9 @@ def _outputs() -> Iterator[Suspect]:
 
         replacements = {attentional_output: output, attentional_output_backward: backward}
         # padding is set to zero by what records it, not by the nonlinearity
-        return plain(name, FORWARD, {**in_replicas(), **replacements}, faults=faults, where=_FED)
+        return plain(
+            name, FORWARD, {**in_replicas(), **replacements}, faults=faults, where=_FED
+        )
 
     yield squashed(
         "a sigmoid in place of the attentional output's tanh",

@@ -45,7 +45,8 @@ def _ends(case: Case) -> Iterator[Suspect]:
     yield plain(
         "a state that goes on changing past the end of each row",
         FORWARD,
-        {**in_replicas(), **_runs_on()},
+        {**in_replicas(), **_runs_on(output=False)},
+        {**in_replicas(), **_runs_on(output=True)},
         faults=("state-runs-on",),
         by_row=False,
     )
@@ -59,11 +60,17 @@ def _ends(case: Case) -> Iterator[Suspect]:
         )
 
 
-def _runs_on() -> Replacements:
+def _runs_on(*, output: bool) -> Replacements:
+    """Return replacements in which the state goes on changing past the end of each row.
+
+    Args:
+      output: whether the next layer reads the layer's output there.
+    """
+
     @wraps(masked_step)
     def step(cell: str, a: np.ndarray, state: State, u: np.ndarray, on: np.ndarray) -> Any:
         new, saved = CELLS[cell][0](a, state, u)
-        return np.where(on, new[0], 0), new, saved
+        return new[0] if output else np.where(on, new[0], 0), new, saved
 
     @wraps(masked_step_backward)
     def backward(
@@ -75,7 +82,8 @@ def _runs_on() -> Replacements:
         on: np.ndarray,
     ) -> Any:
         d_h, *d_others = d_state
-        return CELLS[cell][1]((d_h + np.where(on, d_output, 0), *d_others), saved, u)
+        d_output = d_output if output else np.where(on, d_output, 0)
+        return CELLS[cell][1]((d_h + d_output, *d_others), saved, u)
 
     return {masked_step: step, masked_step_backward: backward}
 
@@ -192,8 +200,6 @@ def _starts() -> Iterator[Suspect]:
         ),
         ("a decoder that starts from the encoder's h alone", without_c, ()),
     ):
-
-
         # each of these changes is its own backward pass
         @wraps(decoder_start)
         def start(states: Any, change: Any = change) -> Any:

@@ -82,9 +82,9 @@ class Search:
           likely: faults of the catalogue, likeliest first; their suspects are tried first.
         """
         found: list[Confirmed] = []
+        explained = False  # without a free number, which is the better explanation
         for suspect in self._in_order(likely):
-            # what needs no free number is the better explanation
-            if suspect.solve and (found or not self._decides_a_number()):
+            if suspect.solve and (explained or not self._decides_a_number()):
                 continue
             if self._budget.is_spent:
                 break
@@ -95,6 +95,7 @@ class Search:
                     value = "" if change.value is None else f"{change.value:.6g}"
                     sentence = suspect.sentence.replace("{}", value)
                     found.append(Confirmed(suspect.name, sentence, suspect.faults, distance))
+                    explained = explained or suspect.solve is None
                     break
         return found
 
@@ -148,14 +149,16 @@ class Search:
 
         (x0, x1), best = suspect.guesses[:2], None
         r0 = apart(x0)
+        if r0 is not None:
+            best = float(np.abs(r0).max(initial=0.0)), x0
         for _ in range(_MOST_STEPS):
             r1 = apart(x1)
             if r0 is None or r1 is None or self._budget.is_spent:
-                return None
+                break
             worst = float(np.abs(r1).max(initial=0.0))
             if best is None or worst < best[0]:
                 best = worst, x1
-            elif worst >= best[0]:
+            elif worst >= best[0] and x1 != suspect.guesses[1]:
                 break
             slope = (r1 - r0) / (x1 - x0) if x1 != x0 else np.zeros_like(r1)
             curve = float(slope @ slope)
@@ -194,7 +197,8 @@ class Search:
                     return None
         wrong = (name for name in case.wrong if name in found)
         return max(
-            (_relative(case.recorded[n], found[n], case.expected[n]) for n in wrong), default=0.0
+            (_relative(case.recorded[n], found[n], case.expected[n]) for n in wrong),
+            default=0.0,
         )
 
     def _comes_close(self, case: Case, change: Change) -> bool:

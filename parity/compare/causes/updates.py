@@ -169,7 +169,7 @@ def _decayed_clipped(case: Case, decay: float) -> Replacements:
 def _parameters(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which some weights are updated in another way than the others."""
     wrong = [name.removeprefix("weight/") for name in case.wrong if name.startswith("weight/")]
-    if not wrong:
+    if not wrong or len(wrong) == len(case.parameters()):
         return
     listed = ", ".join(wrong)
 

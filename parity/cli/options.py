@@ -5,6 +5,7 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
 
 _NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
@@ -18,6 +19,8 @@ _EMPTY = "seq2seq: what to do with a pair that has an empty question or answer: 
 _CACHE = "folder that caches encoded texts, by their content"
 _BEAM = "seq2seq: number of hypotheses kept in beam search"
 _PENALTY = "seq2seq: exponent of the length penalty in beam search; 0 means no penalty"
+_LONGEST = "seq2seq: greatest number of tokens in an answer [default: the limit that the network was trained with]"
+_EVALUATE = "number of batches of the validation and of the test text to evaluate, the last batch of each among them; 0 for none"
 _KERNELS = "plain: textbook layers, differentiated by the framework; fast: some of them replaced by faster code"
 _DEVICE = "kind of device that replicas run on"
 _THREADS = "number of CPU threads of each replica"
@@ -25,7 +28,13 @@ _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
+AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
 _JOBS = "number of runs at a time"
+
+
+# Batches of a user's text that are evaluated in a trace: the oracle computes them as well, which
+# takes long for a large network.
+EVALUATED = 4
 
 
 # fmt: off
@@ -50,18 +59,26 @@ class TrainOptions:
     overwrite: bool = option(False, "replace the run that is already in --out")
     allow_change: bool = option(False, "let --resume continue with other flags or another text than the checkpoint's")
     checkpoint_every: int | None = option(None, "number of steps between checkpoints, in addition to the one after each epoch", at_least=1)
-    trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes no checkpoints and does not evaluate")
+    evaluate_only: bool = option(False, "with --resume: do not train; evaluate the checkpoint on the validation and the test text, answer the test questions, and write evaluation.json and answers.jsonl to --out")
+    trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes checkpoints only with --checkpoint-every, and evaluates only what --evaluate says")
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
     isolate: bool = option(False, "with --trace: start every step from the oracle's weights, and feed every layer the oracle's inputs and gradients")
     profile: Path | None = option(None, "only measure where the time of --steps steps goes, and write trace.json, for chrome://tracing, and profile.json to this folder")
     log_device_placement: bool = option(False, "print the device that each replica runs on")
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    longest: int | None = option(None, _LONGEST, at_least=1)
     decode: int = option(8, "seq2seq, with --trace: number of test sentences to decode after the last step", at_least=0)
+    evaluate: int | None = option(None, f"with --trace or --evaluate-only: {_EVALUATE} [default: all; with --trace {EVALUATED} of a text that is not built in]", at_least=0)
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.evaluate_only and (self.resume is None or self.trace is not None):
+            seen = "without --resume" if self.resume is None else "with --trace"
+            raise UsageError(
+                f"--evaluate-only is given {seen}; allowed: with --resume and without --trace"
+            )
         if self.isolate and (self.trace is None or self.resume is not None):
             seen = "without --trace" if self.trace is None else "with --resume"
             raise UsageError(
@@ -86,7 +103,7 @@ class ChatOptions:
     top: bool = option(False, "show every hypothesis of the beam with its score, in nats")
     seed: int = option(1, "random seed for --method sample", at_least=0)
     temperature: float = option(1.0, "temperature for --method sample: below 1 favours likely words, above 1 unlikely ones", above=0)
-    longest: int | None = option(None, "greatest number of tokens in an answer [default: the limit that the network was trained with]", at_least=1)
+    longest: int | None = option(None, _LONGEST.removeprefix("seq2seq: "), at_least=1)
     attention_plot: Path | None = option(None, "picture to write that shows which words of the question each word of the answer attended to (.png, .svg or .pdf)")
     threads: int = option(1, "number of CPU threads", at_least=1)
     device: str = option("cpu", "kind of device that the network runs on", choices=("cpu", "gpu"))
@@ -101,22 +118,25 @@ class RunOptions:
     """Options of `python -m parity run`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str = option("tiny", _PRESET)
+    preset: str | None = option(None, f"{_PRESET} [default: proof, whose first 20 steps meet every case; tiny with --data, and for a network without proof]")
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/parity"), "folder to write the report to")
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write report.json to as well")
-    replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to train with, separated by commas", at_least=1)
+    replicas: tuple[int, ...] = option((1, 2, 3), "numbers of replicas to train with, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare", at_least=1)
+    after_mismatch: int = option(5, AFTER_MISMATCH, at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
     decode: int = option(8, "seq2seq: number of test sentences to decode after the last step, greedily and by beam search", at_least=0)
-    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --throughput off")
+    evaluate: int | None = option(None, f"{_EVALUATE} [default: all of the built-in text, {EVALUATED} of another]", at_least=0)
+    checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md", choices=(*CHECKS, "none"))
+    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --checks and --throughput off")
     throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
     threads: int = option(1, _THREADS, at_least=1)
@@ -125,6 +145,12 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if "none" in self.checks and len(self.checks) > 1:
+            raise UsageError(f"--checks is {','.join(self.checks)}; allowed: none by itself")
+
+    def wants(self, check: str) -> bool:
+        """Return whether a rung of whole runs is to be checked; see `CHECKS`."""
+        return check in self.checks and not self.isolate
 
 
 @dataclass(frozen=True)
@@ -145,6 +171,36 @@ class BenchOptions:
     threads: int = option(1, _THREADS, at_least=1)
     peers: bool = option(False, "also time the same network in PyTorch, and the language model in Keras; this adds two layouts for all of them, one replica with a thread per core and one replica per core")
     check: bool = option(True, "before timing, compare two steps of every configuration of both sides with the oracle")
+    device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
+    debug: bool = option(False, _DEBUG)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class ConvergeOptions:
+    """Options of `python -m parity converge`."""
+
+    network: str = option("language-model", _NETWORK)
+    preset: str = option("tiny", _PRESET)
+    data: Path | None = option(None, _DATA)
+    user_dictionary: Path | None = option(None, _DICTIONARY)
+    on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
+    out: Path = option(Path("out/converge"), "folder to write the trainings and converge.json, converge.txt and converge.html to; a training that is already there is not repeated")
+    cache: Path = option(Path("out/cache"), _CACHE)
+    json: Path | None = option(None, "file to write converge.json to as well")
+    seeds: int = option(5, "number of seeds to train each side from, beginning with --seed", at_least=2)
+    peers: tuple[str, ...] = option((), "other frameworks to train beside both sides, separated by commas", choices=("pytorch",))
+    margin: float = option(0.01, "largest relative difference of perplexities that counts as equivalent", above=0)
+    margin_bleu: float = option(2.0, "seq2seq: largest difference of BLEU, in points, that counts as equivalent", above=0)
+    margin_exact: float = option(0.03, "seq2seq: largest difference of the share of exact answers that counts as equivalent", above=0)
+    replicas: int = option(1, "number of replicas on each side", at_least=1)
+    kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
+    beam: int = option(5, _BEAM, at_least=1)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    jobs: int = option(2, _JOBS, at_least=1)
+    threads: int = option(1, _THREADS, at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 

@@ -11,6 +11,7 @@ import numpy as np
 from parity.base.replaceable import replaceable
 from parity.oracle.attention import Memory, attention_backward, attention_forward
 from parity.oracle.layers import look_up, look_up_backward, tanh
+from parity.oracle.perturbation import summed
 from parity.oracle.recurrent import (
     NUM_STATES,
     State,
@@ -126,9 +127,9 @@ def decoder_step_backward(
         d_a, d_u, d_before[k] = masked_step_backward(cell, d_x, d_states[k], of_step, u, on)
         gradients[f"{name}/input_kernel"] += inputs.T @ d_a
         gradients[f"{name}/recurrent_kernel"] += d_u
-        # Row after row, over all steps: see `project`.
+        # over all steps one row after another, as an order of its own has it
         rows = np.vstack([gradients[f"{name}/bias"], d_a])
-        gradients[f"{name}/bias"] = rows.sum(axis=0)
+        gradients[f"{name}/bias"] = summed(rows, axis=0)
         d_x = (d_a @ w.T) * masks.get(f"decoder_{k - 1}", 1.0)
     d_fed = np.zeros_like(output)
     if model.input_feeding:

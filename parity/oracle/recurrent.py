@@ -7,6 +7,7 @@ import numpy as np
 
 from parity.base.replaceable import replaceable
 from parity.oracle.layers import rows_of, sigmoid, tanh
+from parity.oracle.perturbation import summed
 
 State = tuple[np.ndarray, ...]  # (h, c) of an LSTM, (h,) of a GRU, each [batch, hidden]
 
@@ -213,7 +214,7 @@ def rnn_backward(
         )
         d_u += d_u_t
     d_inputs = (rows_of(d_a) @ w.T).reshape(inputs.shape)
-    return d_inputs, rows_of(inputs).T @ rows_of(d_a), d_u, d_a.sum(axis=(0, 1)), d_state
+    return d_inputs, rows_of(inputs).T @ rows_of(d_a), d_u, summed(d_a, axis=(0, 1)), d_state
 
 
 def lstm_forward(

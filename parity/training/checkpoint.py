@@ -24,7 +24,7 @@ from parity.spec.spec import Spec
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
-_KEPT = 2  # how many checkpoints stay: one to use, and one to fall back on
+KEPT = 2  # how many checkpoints stay: one to use, and one to fall back on
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     older = [old for old in _newest_first(folder) if old != path]
     write_whole(path, save(tensors, metadata))
     write_whole(folder / "latest", path.name.encode() + b"\n")
-    for old in older[_KEPT - 1 :]:
+    for old in older[KEPT - 1 :]:
         old.unlink()
     return path
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
-from parity.cli.options import FaultOptions
+from parity.cli.options import CAUSE_SECONDS, FaultOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.compare.signatures import likely_causes, signature
@@ -60,6 +60,11 @@ class Planting:
     def required(self) -> bool:
         """Return whether it has to be found."""
         return self.dtype in self.fault.dtypes
+
+    @property
+    def confirmable(self) -> bool:
+        """Return whether the oracle can make the mistake itself."""
+        return not self.fault.unconfirmable_reason
 
     @property
     def name(self) -> str:
@@ -118,11 +123,13 @@ class Hunt:
             fault.setting,
             planting.kernels,
             required=planting.required,
+            confirmable=planting.confirmable,
         )
         correct = self.correct(fault.setting, planting.dtype, planting.kernels)
         try:
             faulty = self._train(planting)
-            verdict = climb([(correct | {side: faulty})[name] for name in FRAMEWORKS])
+            both = [(correct | {side: faulty})[name] for name in FRAMEWORKS]
+            verdict = climb(both, cause_seconds=CAUSE_SECONDS)
         except (NumericFailure, UsageError) as error:
             finding.found_by = NUMERIC if isinstance(error, NumericFailure) else REFUSED
             finding.story = finding.tensor = str(error)
@@ -217,6 +224,10 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
         finding.rung == "batch" and not finding.blamed
     )
     finding.right_place = fault.is_at(finding.nearest or finding.tensor) and right_side
+    finding.confirmed = [cause.sentence for cause in verdict.confirmed]
+    finding.confirmed_faults = sorted(
+        {fault for cause in verdict.confirmed for fault in cause.faults}
+    )
     for label, evidence in verdict.evidence.items():
         if verdict.sides[label].framework == finding.side:
             seen = signature(evidence)

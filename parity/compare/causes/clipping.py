@@ -19,14 +19,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
     yield _suspect("no clipping", lambda g, limit: (g, _norm(g)), "not-clipped")
     limit = case.spec.training.clip_norm
-    rounded = float(np.float32(limit))  # some operations take their constants in float32 only
-    yield plain(
-        "each gradient clipped by its own norm",
-        CLIPPING,
-        _replaced(_one_by_one),
-        _replaced(lambda gradients, _: _one_by_one(gradients, rounded)),
-        faults=("clipped-one-by-one",),
-    )
+    yield _suspect("each gradient clipped by its own norm", _one_by_one, "clipped-one-by-one")
     yield _solved(
         "each element of the gradient clipped to a limit",
         "each element of the gradient clipped to ±{}",
@@ -40,6 +33,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         ("clipped-by-value",),
     )
     for epsilon in _EPSILONS:
+        # some operations take their constants in float32 only
         ways = (epsilon, float(np.float32(epsilon)))
         yield plain(
             f"clipping that divides by the norm plus {epsilon:g}",

@@ -19,8 +19,6 @@ from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_w
 from parity.oracle.rounding import UNIT, Rounding
 from parity.oracle.training import Oracle
 
-SECONDS = 30.0  # how long a search may take, all sides together
-
 _ABOVE = {clip_by_global_norm, update_slots, update_weights}
 _BELOW = ("forward/", "loss/", "gradient/")
 
@@ -43,7 +41,7 @@ class Budget:
       tried: the number of trials so far.
     """
 
-    seconds: float = SECONDS
+    seconds: float
     clock: Callable[[], float] = time.monotonic
     tried: int = 0
     _started: float = field(init=False)

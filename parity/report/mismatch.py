@@ -16,8 +16,8 @@ _FREE_RUN = "oracle, free run"
 
 # What the percentage of a likely cause means, where it is printed.
 LOOKS_LIKE = (
-    "No cause is confirmed. The mismatch looks like these mistakes did when they were planted on "
-    "purpose (`parity faults --show NAME` shows one). The percentage is the share of the "
+    "No cause is confirmed. The mismatch looks like these mistakes did when they were planted "
+    "on purpose (`parity faults --show NAME` shows one). The percentage is the share of the "
     "signature that agrees: the first wrong tensor, how its values relate to the right ones, "
     "where, how many and how much they are wrong, and which other tensors are wrong:"
 )

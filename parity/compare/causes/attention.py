@@ -80,7 +80,7 @@ def _masks() -> Iterator[Suspect]:
         def remember(kind: str, weights: Any, values: Any, real: Any, look: Any = look) -> Any:
             return original(memory_forward)(kind, weights, values, look(real))
 
-        replacements = {**in_replicas(), memory_forward: remember}
+        replacements: Replacements = {**in_replicas(), memory_forward: remember}
         yield plain(name, FORWARD, replacements, faults=faults, where=_FED, by_row=False)
     yield Suspect(
         "padding's scores lowered",
@@ -316,9 +316,13 @@ def _outputs() -> Iterator[Suspect]:
 
         @wraps(attentional_output_backward)
         def backward(d_output: np.ndarray, output: np.ndarray) -> np.ndarray:
-            return d_output * slope(output)
+            found: np.ndarray = d_output * slope(output)
+            return found
 
-        replacements = {attentional_output: output, attentional_output_backward: backward}
+        replacements: Replacements = {
+            attentional_output: output,
+            attentional_output_backward: backward,
+        }
         # padding is set to zero by what records it, not by the nonlinearity
         return plain(
             name, FORWARD, {**in_replicas(), **replacements}, faults=faults, where=_FED

@@ -44,7 +44,8 @@ def _biases(case: Case) -> Iterator[Suspect]:
             by_gate = np.repeat(
                 np.array([*width.values()], bias.dtype), len(bias) // len(width)
             )
-            return bias + by_gate
+            found: np.ndarray = bias + by_gate
+            return found
 
         return Change(one_weight(biases, see, lambda d: d), value=constant)
 
@@ -123,8 +124,8 @@ def _lstm(case: Case) -> Iterator[Suspect]:
     )
     for name, candidate, output, faults in both:
         changed = _lstm_with(candidate, output)
-        without = {lstm_step: changed[lstm_step]}
-        yield plain(name, FORWARD, changed, without, faults=faults)
+        alone = {lstm_step: changed[lstm_step]}
+        yield plain(name, FORWARD, changed, alone, faults=faults)
     for gate in "ifo":
         for derived in (True, False):
             without = "" if derived else ", which has no gradient"

@@ -1,4 +1,4 @@
-"""Mistakes past the end of rows, between layers and directions, and between encoder and decoder."""
+"""Mistakes past the end of rows, and between layers, directions, encoder and decoder."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +102,7 @@ def _rows(case: Case) -> Iterator[Suspect]:
             first = share.shares[0]
             if name in ("masks", "state"):
                 mine, its = getattr(share, name), getattr(first, name)
-                taken = {key: _fitted(its[key], mine[key]) for key in mine}
+                taken: Any = {key: _fitted(its[key], mine[key]) for key in mine}
                 return replace(share, **{name: taken})
             key = name.split("/")[1]
             fitted = _fitted(first.batch[key], share.batch[key])
@@ -136,9 +138,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
     What it recorded of real tokens alone, as a list, is put where its own rows have tokens.
     """
     bounds = np.cumsum([0, *case.sizes])
-    order = np.concatenate(
-        [np.arange(a, b)[::-1] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-    )
+    order = np.concatenate([np.arange(a, b)[::-1] for a, b in pairwise(bounds)])
     lengths = case.inputs.batch["lengths"]
     axes = NETWORKS[case.spec.network].activations(case.spec.model)
 
@@ -148,7 +148,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
             moved = array[order]
             if name in ("logits", "token_loss"):
                 moved = np.zeros_like(array)
-                for a, b in zip(bounds[:-1], bounds[1:], strict=True):
+                for a, b in pairwise(bounds):
                     rows = order[a:b]
                     steps = np.arange(array.shape[1])[:, None]
                     taken = array[rows].swapaxes(0, 1)[steps < lengths[rows]]

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 
@@ -186,9 +185,9 @@ class Search:
             dtype = case.spec.training.dtype
             sides = ("side", "oracle")
             names = [name for name in self._names if name in found]
-            first = names[-1:] + [case.first]  # the schedule, and what is likeliest to differ
+            first = [names[-1], case.first]  # the schedule, and what is likeliest to differ
             for few in (first, names):
-                seen, mismatch = compare_step(
+                _, mismatch = compare_step(
                     case.recorded, found, sides, case.step, few, dtype, rounding=rounding
                 )
                 if mismatch is not None:

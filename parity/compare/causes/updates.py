@@ -111,9 +111,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
             yield plain(
                 f"an update by the learning rate {words} ({rate:g}, not {true:g})",
                 UPDATE,
-                _updated(
-                    lambda update, spec, s, slots, g, _, r=rate: update(spec, s, slots, g, r)
-                ),  # type: ignore[misc]
+                _with_rate(rate),
                 faults=faults,
             )
 
@@ -144,6 +142,12 @@ def _rates(case: Case) -> Iterator[Suspect]:
             ),  # type: ignore[misc]
             guesses=(0.0, 1e-3),
         )
+
+
+def _with_rate(rate: float) -> Replacements:
+    return _updated(
+        lambda update, spec, snapshot, slots, g, _: update(spec, snapshot, slots, g, rate)
+    )
 
 
 def _decayed(case: Case, decay: float) -> Replacements:
@@ -313,8 +317,7 @@ def _lazy() -> Iterator[Suspect]:
     """Yield suspects in which rows that a batch did not touch stay as they are."""
 
     def untouched(gradient: np.ndarray) -> np.ndarray:
-        found: np.ndarray = ~gradient.any(axis=1, keepdims=True)
-        return found
+        return np.logical_not(gradient.any(axis=1, keepdims=True))
 
     @wraps(update_slots)
     def slots(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:

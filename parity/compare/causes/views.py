@@ -240,7 +240,7 @@ def divided(case: Case, divisors: Sequence[float]) -> Replacements:
     """
 
     @wraps(replica_losses)
-    def losses(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
+    def losses(token_loss: np.ndarray, _: float, sizes: Sequence[int]) -> np.ndarray:
         per_replica = original(replica_losses)(token_loss, token_loss.dtype.type(1), sizes)
         found: np.ndarray = per_replica / np.asarray(divisors, token_loss.dtype)
         return found

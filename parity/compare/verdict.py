@@ -44,8 +44,8 @@ class Verdict:
         the bound of free runs, if it did; from there on only single steps are judged.
       evidence: label -> what that side has in the first tensor that differs, for the sides that
         depart from the oracle in it, or for both sides where that cannot be said.
-      confirmed: the mistakes with which the oracle reproduces what those sides recorded; several
-        cannot be told apart in this run.
+      confirmed: the mistakes with which the oracle reproduces what those sides recorded; where
+        there are several, the step cannot tell them apart.
       ties: the sentences that a side decoded differently where rounding can decide either way.
       history: losses and distances step by step, for the figures.
       isolated: whether every layer read the oracle's inputs.

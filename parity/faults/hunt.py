@@ -18,7 +18,7 @@ from pathlib import Path
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
-from parity.cli.options import FaultOptions
+from parity.cli.options import CAUSE_SECONDS, FaultOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.compare.signatures import likely_causes, signature
@@ -68,6 +68,11 @@ class Planting:
     def required(self) -> bool:
         """Return whether it has to be found."""
         return self.dtype in self.fault.dtypes
+
+    @property
+    def confirmable(self) -> bool:
+        """Return whether the oracle can make the mistake itself."""
+        return not (self.fault.unconfirmable_reason or self.fault.check)
 
     @property
     def name(self) -> str:
@@ -130,6 +135,7 @@ class Hunt:
             fault.setting,
             planting.kernels,
             required=planting.required,
+            confirmable=planting.confirmable,
         )
         correct = self.correct(planting.run)
         try:
@@ -163,7 +169,8 @@ class Hunt:
         else:
             # names of unequal length: "order-of-sums" depends on that of the command line
             faulty = self._runs.record(side, run, f"{planting.name}/first", planting.edits)
-        verdict = climb([(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS])
+        both = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
+        verdict = climb(both, cause_seconds=CAUSE_SECONDS)
         if verdict.matches:
             self._checks.make(fault.check, planted, faulty, verdict)
         return verdict
@@ -197,6 +204,10 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
         fault.is_at(finding.nearest or finding.tensor)
         and right_side
         and fault.check in ("", finding.rung)
+    )
+    finding.confirmed = [cause.sentence for cause in verdict.confirmed]
+    finding.confirmed_faults = sorted(
+        {fault for cause in verdict.confirmed for fault in cause.faults}
     )
     for label, evidence in verdict.evidence.items():
         if verdict.sides[label].framework == finding.side:

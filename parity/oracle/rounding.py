@@ -212,7 +212,7 @@ class Rounding:
             )
         found = {f"forward/{name}": array for name, array in activations.items()}
         found = {name: array for name, array in found.items() if name in self.exact}
-        losses = replica_losses(activations["token_loss"], np.float32(divisor), sizes)
+        losses = replica_losses(activations["token_loss"], divisor, sizes)
         return found | {
             "loss/global": losses.sum(),
             **{f"gradient/{name}": array for name, array in gradients.items()},

@@ -273,10 +273,8 @@ class _Moves:
     def activations(self, array: np.ndarray) -> np.ndarray:
         """Return the results of sigmoid or tanh, moved, and those of one unit moved alike."""
         moved = self.exponentials(array)
-        alike = self._draw.random(array.shape[-1], np.float32)
-        alike -= np.float32(0.5)
-        alike *= np.float32(2 * UNIT["float32"] * _ALIKE)
-        moved += alike * array
+        alike = self._draw.random(array.shape[-1:], np.float32) - np.float32(0.5)
+        moved += np.float32(2 * UNIT["float32"] * _ALIKE) * alike * array
         return moved
 
     def sum(self, array: np.ndarray, axes: Axes) -> np.ndarray:

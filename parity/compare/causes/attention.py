@@ -80,7 +80,7 @@ def _masks() -> Iterator[Suspect]:
         def remember(kind: str, weights: Any, values: Any, real: Any, look: Any = look) -> Any:
             return original(memory_forward)(kind, weights, values, look(real))
 
-        replacements = {**in_replicas(), memory_forward: remember}
+        replacements: Replacements = {**in_replicas(), memory_forward: remember}
         yield plain(name, FORWARD, replacements, faults=faults, where=_FED, by_row=False)
     yield Suspect(
         "padding's scores lowered",
@@ -126,6 +126,7 @@ def _scores(case: Case) -> Iterator[Suspect]:
         "scores multiplied by a factor",
         "scores multiplied by {}",
         FORWARD,
+        faults=("attention-root",),
         where=_FED,
         solve=lambda factor: Change(_keys_times(factor), value=factor),
         guesses=(1.0, 1.1),
@@ -185,12 +186,17 @@ def _plain_mean() -> Replacements:
         gradients: Any,
         d_memory: Any,
     ) -> np.ndarray:
-        query, _, _, attended = saved
-        d_values, _ = d_memory
+        attended = saved[3]
+        d_values, d_keys = d_memory
         on = attended.sum(axis=1, keepdims=True) / attended.shape[1]
         d_values += (d_context * on)[:, None]
-        # the weights sum to one whatever the scores are, so nothing reaches these
-        return np.zeros_like(query)
+        # the weights sum to one whatever the scores are, so only rounding reaches these
+        mean = np.broadcast_to(memory.values.mean(axis=1, keepdims=True), memory.values.shape)
+        d_memory = np.zeros_like(d_values), d_keys
+        averaged = replace(memory, values=mean)
+        return original(attention_backward)(
+            kind, weights, averaged, d_context, saved, gradients, d_memory
+        )
 
     return {attention_forward: forward, attention_backward: backward}
 
@@ -310,10 +316,17 @@ def _outputs() -> Iterator[Suspect]:
 
         @wraps(attentional_output_backward)
         def backward(d_output: np.ndarray, output: np.ndarray) -> np.ndarray:
-            return d_output * slope(output)
+            found: np.ndarray = d_output * slope(output)
+            return found
 
-        replacements = {attentional_output: output, attentional_output_backward: backward}
-        return plain(name, FORWARD, replacements, faults=faults, where=_FED)
+        replacements: Replacements = {
+            attentional_output: output,
+            attentional_output_backward: backward,
+        }
+        # padding is set to zero by what records it, not by the nonlinearity
+        return plain(
+            name, FORWARD, {**in_replicas(), **replacements}, faults=faults, where=_FED
+        )
 
     yield squashed(
         "a sigmoid in place of the attentional output's tanh",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,6 @@ from parity.compare.steps import compare_step
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.rounding import UNIT, Rounding
 from parity.oracle.training import Oracle
-
-SECONDS = 30.0  # how long a search may take, all sides together
 
 _ABOVE = {clip_by_global_norm, update_slots, update_weights}
 _BELOW = ("forward/", "loss/", "gradient/")
@@ -43,7 +40,7 @@ class Budget:
       tried: the number of trials so far.
     """
 
-    seconds: float = SECONDS
+    seconds: float
     clock: Callable[[], float] = time.monotonic
     tried: int = 0
     _started: float = field(init=False)
@@ -82,9 +79,9 @@ class Search:
           likely: faults of the catalogue, likeliest first; their suspects are tried first.
         """
         found: list[Confirmed] = []
+        explained = False  # without a free number, which is the better explanation
         for suspect in self._in_order(likely):
-            # what needs no free number is the better explanation
-            if suspect.solve and (found or not self._decides_a_number()):
+            if suspect.solve and (explained or not self._decides_a_number()):
                 continue
             if self._budget.is_spent:
                 break
@@ -95,6 +92,7 @@ class Search:
                     value = "" if change.value is None else f"{change.value:.6g}"
                     sentence = suspect.sentence.replace("{}", value)
                     found.append(Confirmed(suspect.name, sentence, suspect.faults, distance))
+                    explained = explained or suspect.solve is None
                     break
         return found
 
@@ -148,14 +146,16 @@ class Search:
 
         (x0, x1), best = suspect.guesses[:2], None
         r0 = apart(x0)
+        if r0 is not None:
+            best = float(np.abs(r0).max(initial=0.0)), x0
         for _ in range(_MOST_STEPS):
             r1 = apart(x1)
             if r0 is None or r1 is None or self._budget.is_spent:
-                return None
+                break
             worst = float(np.abs(r1).max(initial=0.0))
             if best is None or worst < best[0]:
                 best = worst, x1
-            elif worst >= best[0]:
+            elif worst >= best[0] and x1 != suspect.guesses[1]:
                 break
             slope = (r1 - r0) / (x1 - x0) if x1 != x0 else np.zeros_like(r1)
             curve = float(slope @ slope)
@@ -185,15 +185,18 @@ class Search:
             dtype = case.spec.training.dtype
             sides = ("side", "oracle")
             names = [name for name in self._names if name in found]
-            first = names[-1:] + [case.first]  # the schedule, and what is likeliest to differ
+            first = [names[-1], case.first]  # the schedule, and what is likeliest to differ
             for few in (first, names):
-                seen, mismatch = compare_step(
+                _, mismatch = compare_step(
                     case.recorded, found, sides, case.step, few, dtype, rounding=rounding
                 )
                 if mismatch is not None:
                     return None
-        pairs = ((case.recorded[n], found[n]) for n in case.wrong if n in found)
-        return max((_relative(a, b) for a, b in pairs), default=0.0)
+        wrong = (name for name in case.wrong if name in found)
+        return max(
+            (_relative(case.recorded[n], found[n], case.expected[n]) for n in wrong),
+            default=0.0,
+        )
 
     def _comes_close(self, case: Case, change: Change) -> bool:
         return _is_close(case, self._tensors(case, change))
@@ -256,9 +259,14 @@ def _count_apart(a: np.ndarray, b: np.ndarray) -> int:
     return int(np.count_nonzero(a != b)) if a.shape == b.shape else 0
 
 
-def _relative(a: np.ndarray, b: np.ndarray) -> float:
-    apart = float(np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0.0))
-    size = float(np.abs(b).max(initial=0.0))
+def _relative(recorded: np.ndarray, found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference, as a share of the largest magnitude.
+
+    The mistake may leave nothing but rounding of a tensor, so the magnitudes that the tensor
+    should have had count as well.
+    """
+    apart = float(np.abs(np.subtract(recorded, found, dtype=np.float64)).max(initial=0.0))
+    size = max(float(np.abs(each).max(initial=0.0)) for each in (recorded, expected))
     return apart / size if size else apart
 
 

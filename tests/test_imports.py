@@ -35,8 +35,10 @@ EXAMPLES = {
 PEERS = {
     "parity/peers/command.py": set(),
     "parity/peers/keras_peer.py": {"keras", "tensorflow"},
+    "parity/peers/pytorch_decode.py": {"torch"},
     "parity/peers/pytorch_networks.py": {"torch"},
     "parity/peers/pytorch_peer.py": {"torch"},
+    "parity/peers/pytorch_replica.py": {"torch"},
 }
 # The packages of parity, from the lowest level to the highest: each imports lower levels only.
 LEVELS = (
@@ -46,7 +48,7 @@ LEVELS = (
     ("training", "compare", "launch"),
     ("report",),
     ("pair", "run", "chat", "peers"),
-    ("bench", "sweep", "faults"),
+    ("bench", "sweep", "faults", "converge"),
     ("commands", "examples"),
 )
 ROOM = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -290,7 +290,9 @@ def test_a_reader_follows_and_makes_room(tmp_path, steps):
     )
     writer.start()
     trace = wait_for_trace(folder, lambda: True)
-    for expected, found in zip(steps, trace.follow(3, lambda: True, delete=True), strict=True):
+    for expected, found in zip(
+        steps, trace.follow(3, lambda: True, delete=lambda _: True), strict=True
+    ):
         np.testing.assert_array_equal(found["loss/global"], expected["loss/global"])
     writer.join(timeout=5)
     assert not list(folder.glob("step-*.safetensors"))
@@ -301,7 +303,7 @@ def test_a_reader_hears_of_a_dead_writer(trace):
     def dead():
         raise UsageError("the writer is gone")
 
-    follower = trace.follow(4, dead, delete=False)
+    follower = trace.follow(4, dead, delete=lambda _: False)
     for _ in range(3):
         next(follower)
     with pytest.raises(UsageError, match="the writer is gone"):
@@ -311,7 +313,7 @@ def test_a_reader_hears_of_a_dead_writer(trace):
 
 
 def test_a_writer_that_ends_early_is_not_waited_for(trace):
-    follower = trace.follow(4, lambda: False, delete=False)
+    follower = trace.follow(4, lambda: False, delete=lambda _: False)
     for _ in range(3):
         next(follower)
     with pytest.raises(UsageError, match="its writer ended before step 3"):

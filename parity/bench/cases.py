@@ -1,13 +1,10 @@
 """Lists the configurations that a benchmark times: framework or peer, strategy and layout."""
 
 import itertools
-import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from parity.base.errors import UsageError
 from parity.cli.options import BenchOptions
-from parity.launch.processes import PEERS, interpreter
+from parity.launch.processes import PEERS
 from parity.run.choose_sides import parse_strategies
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
@@ -84,20 +81,3 @@ def _kinds(options: BenchOptions) -> list[tuple[str, str, str]]:
         for name, strategies in parse_strategies(options.strategy).items()
         for strategy in strategies
     ]
-
-
-def check_installed(names: Iterable[str]) -> None:
-    """Check that those names which are peers have their frameworks installed.
-
-    Raises:
-      UsageError: if one is not installed; the message names the first of these.
-    """
-    for name in sorted(set(names) & set(PEERS)):
-        module = PEERS[name][1]
-        find = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
-        if subprocess.run([interpreter(name), "-c", find], check=False).returncode:
-            raise UsageError(
-                f"--peers is given, but {module} is not installed for {interpreter(name)}; "
-                f"allowed: install the dependency group `peers` there, or name a Python that "
-                f"has it in PARITY_{name.upper()}_PYTHON"
-            )

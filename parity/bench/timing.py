@@ -19,7 +19,7 @@ from parity.base.errors import Mismatch
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.base.progress import Counter
-from parity.bench.cases import Case, cases_of, check_installed
+from parity.bench.cases import Case, cases_of
 from parity.bench.page import bench_html
 from parity.bench.ratios import (
     check_losses,
@@ -34,6 +34,7 @@ from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
+from parity.launch.peers import check_installed
 from parity.launch.processes import SideProcess
 from parity.report.terminal import report_text
 from parity.report.values import report_values

@@ -28,6 +28,7 @@ _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
+AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
 _JOBS = "number of runs at a time"
 
 
@@ -117,17 +118,18 @@ class RunOptions:
     """Options of `python -m parity run`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str = option("tiny", _PRESET)
+    preset: str | None = option(None, f"{_PRESET} [default: proof, whose first 20 steps meet every case; tiny with --data, and for a network without proof]")
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/parity"), "folder to write the report to")
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write report.json to as well")
-    replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to train with, separated by commas", at_least=1)
+    replicas: tuple[int, ...] = option((1, 2, 3), "numbers of replicas to train with, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare", at_least=1)
+    after_mismatch: int = option(5, AFTER_MISMATCH, at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
@@ -169,6 +171,36 @@ class BenchOptions:
     threads: int = option(1, _THREADS, at_least=1)
     peers: bool = option(False, "also time the same network in PyTorch, and the language model in Keras; this adds two layouts for all of them, one replica with a thread per core and one replica per core")
     check: bool = option(True, "before timing, compare two steps of every configuration of both sides with the oracle")
+    device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
+    debug: bool = option(False, _DEBUG)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class ConvergeOptions:
+    """Options of `python -m parity converge`."""
+
+    network: str = option("language-model", _NETWORK)
+    preset: str = option("tiny", _PRESET)
+    data: Path | None = option(None, _DATA)
+    user_dictionary: Path | None = option(None, _DICTIONARY)
+    on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
+    out: Path = option(Path("out/converge"), "folder to write the trainings and converge.json, converge.txt and converge.html to; a training that is already there is not repeated")
+    cache: Path = option(Path("out/cache"), _CACHE)
+    json: Path | None = option(None, "file to write converge.json to as well")
+    seeds: int = option(5, "number of seeds to train each side from, beginning with --seed", at_least=2)
+    peers: tuple[str, ...] = option((), "other frameworks to train beside both sides, separated by commas", choices=("pytorch",))
+    margin: float = option(0.01, "largest relative difference of perplexities that counts as equivalent", above=0)
+    margin_bleu: float = option(2.0, "seq2seq: largest difference of BLEU, in points, that counts as equivalent", above=0)
+    margin_exact: float = option(0.03, "seq2seq: largest difference of the share of exact answers that counts as equivalent", above=0)
+    replicas: int = option(1, "number of replicas on each side", at_least=1)
+    kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
+    beam: int = option(5, _BEAM, at_least=1)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    jobs: int = option(2, _JOBS, at_least=1)
+    threads: int = option(1, _THREADS, at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 

@@ -21,7 +21,9 @@ from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import (
+    AFTER_MISMATCH,
     BenchOptions,
+    ConvergeOptions,
     FaultOptions,
     ProfileOptions,
     RunOptions,
@@ -37,6 +39,7 @@ from parity.report.terminal import report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
+from parity.spec.presets import preset_to_compare
 from parity.trace.reader import Trace
 
 _MATCH, _MISMATCH = 0, 1
@@ -61,10 +64,13 @@ def run_command(**values: Any) -> int:
     from parity.run.proof import run
 
     options = take_options(RunOptions, values)
-    spec = spec_from(options.network, options.preset, values)
+    built_in_text = options.data is None
+    name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
+    options = dataclasses.replace(options, preset=name)
+    spec = spec_from(options.network, name, values)
     with sigterm_as_interrupt():
         outcome = run(spec, options)
-    report = report_values(outcome, options.preset, _command())
+    report = report_values(outcome, name, _command())
     text = report_text(report)
     save_report(text, report_html(report), report, options.out, options.json)
     print(text)
@@ -80,14 +86,23 @@ def run_command(**values: Any) -> int:
     type=click.Path(path_type=Path),
     help="file to write the report to, as JSON",
 )
+@click.option(
+    "--after-mismatch",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help=AFTER_MISMATCH,
+)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
-def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool) -> int:
+def compare_command(
+    trace_a: Path, trace_b: Path, json_file: Path | None, after_mismatch: int, debug: bool
+) -> int:
     """Compare two recorded runs with each other and, if train.py made them, with the oracle.
 
     TRACE_A and TRACE_B are folders that --trace of train.py or the Recorder of your own
     training wrote.
     """
-    report = _compared(trace_a, trace_b)
+    report = _compared(trace_a, trace_b, after_mismatch)
     text = report_text(report)
     if json_file is not None:
         save_values(report, json_file)
@@ -106,8 +121,17 @@ def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug:
     show_default=True,
     help="file to write the page to",
 )
+@click.option(
+    "--after-mismatch",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help=AFTER_MISMATCH,
+)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
-def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -> int:
+def report_command(
+    trace_a: Path, trace_b: Path, html_file: Path, after_mismatch: int, debug: bool
+) -> int:
     """Compare two recorded runs and write the result as a page that opens offline.
 
     TRACE_A and TRACE_B are folders, as for the command `compare`.
@@ -115,15 +139,16 @@ def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -
     if html_file.is_dir():
         raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
-    report = _compared(trace_a, trace_b)
+    report = _compared(trace_a, trace_b, after_mismatch)
     write_whole(html_file, report_html(report).encode())
     print(f"page: {html_file}\nverdict: {report['verdict']}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
-def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
+def _compared(trace_a: Path, trace_b: Path, after_mismatch: int) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
-    return compared([Trace(trace_a), Trace(trace_b)], _command())
+    traces = [Trace(trace_a), Trace(trace_b)]
+    return compared(traces, _command(), after_mismatch=after_mismatch)
 
 
 @parity.command("bench")
@@ -148,6 +173,33 @@ def bench_command(**values: Any) -> int:
     if options.json is not None:
         save_values(results[0] if len(results) == 1 else {"benches": results}, options.json)
     return 0
+
+
+@parity.command("converge")
+@command_options(ConvergeOptions)
+@spec_options()
+def converge_command(**values: Any) -> int:
+    """Train both sides to the end from several seeds and test whether they learn equally well.
+
+    Exit status: 0 if equivalence is shown, 1 if it is not, 2 for bad use, 3 if a training
+    diverges.
+    """
+    require_checkout("converge")
+    from parity.converge.converging import EQUIVALENT, converge
+    from parity.converge.page import converge_html
+    from parity.converge.terminal import converge_text
+
+    options = take_options(ConvergeOptions, values)
+    spec = spec_from(options.network, options.preset, values)
+    with sigterm_as_interrupt():
+        found = converge(spec, options, _command())
+    text = converge_text(found)
+    write_whole(options.out / "converge.txt", text.encode() + b"\n")
+    write_whole(options.out / "converge.html", converge_html(found).encode())
+    for path in {options.out / "converge.json", options.json or options.out / "converge.json"}:
+        save_values(found, path)
+    print(text)
+    return _MATCH if found["verdict"] == EQUIVALENT else _MISMATCH
 
 
 @parity.command("profile")

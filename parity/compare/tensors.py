@@ -9,6 +9,11 @@ import numpy as np
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import RoundingMultiple, Tolerance
 
+# What stands for a side's label where a side is compared with the oracle: when the oracle
+# trains by itself, and when it computes one step from what the side recorded.
+ORACLE = "oracle"
+ONE_STEP = "oracle, one step"
+
 
 @dataclass(frozen=True)
 class Place:

@@ -27,9 +27,9 @@ from functools import partial
 import numpy as np
 
 from parity.base.at_once import at_once
-from parity.oracle.language_model import network_function
 from parity.oracle.optimizers import update_slots
-from parity.oracle.perturbation import perturbation
+from parity.oracle.perturbation import Axes, perturbation
+from parity.oracle.training import replica_losses, run_network
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 
@@ -160,12 +160,16 @@ class Rounding:
 
     def _errors(self, run: int) -> dict[str, float]:
         """Return the largest error in each tensor of a run in float32."""
-        return {
+        found = self._perturbed(run)
+        errors = {
             name: float(
                 np.abs(np.subtract(array, self.exact[name], dtype=np.float64)).max(initial=0.0)
             )
-            for name, array in self._perturbed(run).items()
+            for name, array in found.items()
         }
+        order = _error_of_order(found["forward/token_loss"])
+        errors["loss/global"] += order / self._inputs.loss_divisor
+        return errors
 
     def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
@@ -173,20 +177,16 @@ class Rounding:
         weights = moves.weights(self._snapshot)
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
-        with perturbation(moves.exponentials):
-            activations, gradients = network_function(self._spec.network)(
-                self._spec.model,
-                weights,
-                self._inputs.batch,
-                masks,
-                state,
-                divisor=self._inputs.loss_divisor,
+        with perturbation(moves):
+            divisor, sizes = self._inputs.loss_divisor, self._recorded["batch/sizes"].tolist()
+            activations, gradients = run_network(
+                self._spec, weights, self._inputs.batch, masks, state, None, divisor, sizes
             )
         found = {f"forward/{name}": array for name, array in activations.items()}
         found = {name: array for name, array in found.items() if name in self.exact}
-        loss = (activations["token_loss"] / np.float32(self._inputs.loss_divisor)).sum()
+        losses = replica_losses(activations["token_loss"], np.float32(divisor), sizes)
         return found | {
-            "loss/global": loss,
+            "loss/global": losses.sum(),
             **{f"gradient/{name}": array for name, array in gradients.items()},
         }
 
@@ -211,7 +211,7 @@ def rounding_of_scores(
     real = np.isfinite(expected)  # elsewhere there is no answer, or none that a search writes
     for run in range(_MANY):
         moves = _Moves(run)
-        with perturbation(moves.exponentials):
+        with perturbation(moves):
             found = score(moves.weights(recorded))
         apart = np.abs(found[real] - expected[real])
         squares += float(apart.max(initial=0.0)) ** 2
@@ -222,6 +222,7 @@ class _Moves:
     """The random perturbations of one run, the same whenever it is repeated."""
 
     def __init__(self, run: int):
+        self._run = run
         self._draw = np.random.Generator(np.random.PCG64(run))
 
     def any(self, array: np.ndarray, units: float | np.ndarray = 1.0) -> np.ndarray:
@@ -241,6 +242,25 @@ class _Moves:
         units = np.where(saturated, np.float32(_SATURATED), np.float32(_EXPONENTIALS))
         return self.any(array, units)
 
+    def sum(self, array: np.ndarray, axes: Axes) -> np.ndarray:
+        """Return a sum, one term after another; see `Perturbation`.
+
+        Of two axes, the first varies slowest in some runs (batch-major) and the second in
+        others (time-major), and from run to run the sum starts at either end.
+        """
+        summed = _listed(axes, array.ndim)
+        others = [axis for axis in range(array.ndim) if axis not in summed]
+        kept = [1 if axis in summed else size for axis, size in enumerate(array.shape)]
+        if self._run // 2 % 2:
+            summed.reverse()
+        terms = np.transpose(array, [*summed, *others])
+        terms = terms.reshape(-1, *(array.shape[axis] for axis in others))
+        if self._run % 2:
+            terms = np.ascontiguousarray(terms[::-1])  # NumPy would turn the view around again
+        in_blocks = array.ndim - 1 in summed  # as NumPy sums along the last axis
+        total = np.cumsum(terms, axis=0)[-1] if in_blocks else terms.sum(axis=0)
+        return np.asarray(total.reshape(kept))
+
     def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
         """Return the moved weights of a snapshot: parameter name -> array."""
         return {
@@ -248,3 +268,22 @@ class _Moves:
             for name, array in snapshot.items()
             if name.startswith("weight/")
         }
+
+
+def _listed(axes: Axes, rank: int) -> list[int]:
+    """Return axes as a list of numbers from 0 on."""
+    if axes is None:
+        return list(range(rank))
+    return [axis % rank for axis in (axes if isinstance(axes, tuple) else (axes,))]
+
+
+def _error_of_order(terms: np.ndarray) -> float:
+    """Return the error of a sum of float32 numbers that is taken one term after another.
+
+    It is the worst of three orders: from the first term to the last, from the last to the
+    first, and from the largest to the smallest.
+    """
+    terms = terms.ravel()
+    orders = terms, terms[::-1], np.sort(terms)[::-1]
+    exact = float(terms.sum(dtype=np.float64))
+    return max(abs(float(np.cumsum(each)[-1]) - exact) for each in orders)

@@ -72,17 +72,26 @@ def assert_match(
 
 
 def compared(
-    traces: list[Trace], command: str, tolerances: Mapping[str, Tolerance] | None = None
+    traces: list[Trace],
+    command: str,
+    tolerances: Mapping[str, Tolerance] | None = None,
+    after_mismatch: int = 0,
 ) -> dict[str, Any]:
     """Return the report of two recorded trainings as plain values.
+
+    Args:
+      traces: the two.
+      command: what the user ran, for the record.
+      tolerances: as for `assert_match`.
+      after_mismatch: the number of steps to measure after the first that has a mismatch.
 
     Raises:
       UsageError: if they cannot be compared, or one is damaged.
       NumericFailure: for a NaN or infinity.
     """
     if any(trace.of_recorder for trace in traces):
-        return pair_values(traces, compare_pair(traces, tolerances), command)
-    verdict = climb(traces)
+        return pair_values(traces, compare_pair(traces, tolerances, after_mismatch), command)
+    verdict = climb(traces, after_mismatch)
     spec = Spec.from_json(traces[0].header["spec"])
     outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     for trace in traces:

@@ -1,4 +1,4 @@
-"""The command line of all peers: the flags of `train.py`, and a loop that only trains."""
+"""The command line of the peers: the flags of `train.py`, to train a network or to time it."""
 
 import json
 import sys
@@ -19,16 +19,48 @@ from parity.cli.command_line import (
 )
 from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
-from parity.training.loop import smallest_batch
+from parity.training.loop import run_training, smallest_batch
 from parity.training.loss_table import Losses
 from parity.training.meter import Meter
 from parity.training.replicas_and_threads import choose_layout
+from parity.training.strategy import Build
 from parity.training.train_steps import train_steps
 from parity.training.training_text import read_text
 
+_NEVER = ("trace", "isolate", "profile")  # flags that no peer takes
 
-def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
-    """Parse the flags, train for `--steps`, write losses.csv and summary.json, and exit.
+
+def training_command(
+    peer: str, make_strategy: Callable[[Spec, Build], Any], versions: Callable[[], dict]
+) -> None:
+    """Run the command line of a peer that trains, validates and tests as `train.py` does.
+
+    Args:
+      peer: the peer's name.
+      make_strategy: builds a Strategy that also has the method `peak_memory`, which returns the
+        peak memory of each process in bytes.
+      versions: returns the versions of the framework and of NumPy.
+    """
+
+    def train(spec: Spec, options: TrainOptions) -> None:
+        _check(peer, options, _NEVER)
+        spec, text = read_text(spec, options)
+        built = []
+
+        def remember(spec: Spec, build: Build) -> Any:
+            built.append(make_strategy(spec, build))
+            return built[0]
+
+        summary = run_training(remember, text, spec, options, versions)
+        if summary is not None:  # the loop knows only the memory of its own process
+            summary.peak_memory = built[0].peak_memory()
+            summary.write(options.out / "summary.json", text)
+
+    _run(f"Train a network with {peer}, on the same batches as both sides.", train)
+
+
+def timing_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
+    """Run the command line of a peer that only trains for `--steps`, to measure its speed.
 
     Args:
       peer: the peer's name.
@@ -36,27 +68,44 @@ def peer_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> No
         attributes framework, replicas and versions and the methods step and peak_memory.
     """
 
+    def train(spec: Spec, options: TrainOptions) -> None:
+        _check(peer, options, (*_NEVER, "resume"))
+        _time(peer, make_trainer, spec, options)
+
+    _run(f"Train a network with {peer}, to measure its speed.", train)
+
+
+def _run(help_text: str, train: Callable[[Spec, TrainOptions], None]) -> None:
     load_plugins_or_exit()
 
-    @click.command(help=f"Train a network with {peer}, to measure its speed.")
+    @click.command(help=help_text)
     @command_options(TrainOptions)
     @spec_options()
     def command(**values: Any) -> int:
         options = take_options(TrainOptions, values)
-        _train(peer, make_trainer, spec_from(options.network, options.preset, values), options)
+        train(spec_from(options.network, options.preset, values), options)
         return 0
 
     sys.exit(main(command))
 
 
-def _train(
-    peer: str, make_trainer: Callable[[Spec, int, int], Any], spec: Spec, options: TrainOptions
-) -> None:
+def _check(peer: str, options: TrainOptions, not_allowed: tuple[str, ...]) -> None:
+    """Refuse the options that a peer does not have.
+
+    Raises:
+      UsageError: for such an option.
+    """
     if options.device != "cpu":
         raise UsageError(f"--device is {options.device!r}; allowed for {peer}: cpu")
-    for name in ("trace", "resume", "isolate"):
+    for name in not_allowed:
         if getattr(options, name):
-            raise UsageError(f"--{name} is given; not allowed for {peer}, which is only timed")
+            raise UsageError(f"--{name} is given; not allowed for {peer}")
+
+
+def _time(
+    peer: str, make_trainer: Callable[[Spec, int, int], Any], spec: Spec, options: TrainOptions
+) -> None:
+    """Train for `--steps`, and write losses.csv and summary.json."""
     spec, text = read_text(spec, options)
     layout = choose_layout(options, smallest_batch(text))
     last = options.steps or spec.training.epochs * text.train.batches_per_epoch

@@ -6,6 +6,7 @@ same order as ours, and their kernels are transposed.
 Source: Paszke et al. 2019, arXiv:1912.01703.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from parity.spec.networks.language_model import LanguageModelSpec
 from parity.spec.networks.seq2seq import Seq2seqSpec
 
 Tensors = dict[str, Tensor]
+States = list[tuple[Tensor, ...]]  # of each layer: h, and c of an LSTM, [batch, hidden]
 
 
 class Recurrent(nn.Module):
@@ -186,20 +188,51 @@ class Seq2seq(nn.Module):
     def forward(self, feed: Tensors) -> tuple[Tensor, Tensors]:
         """Return the replica's share of the loss, and the encoder's state by name."""
         lengths = feed["lengths"]
-        memory, states = self._encode(feed)
-        keys = memory if self.model.attention == "dot" else self.memory(memory)
-        if self.model.attention == "scaled":
-            keys = keys * self.scale
-        is_padding = torch.arange(memory.shape[1]) >= feed["source_lengths"].unsqueeze(1)
+        *source, states = self.read_source(feed)
         embedded = _masked(self.target(feed["tokens"].T), feed, "target_embedded")
         decode = self._decode_with_feeding if self.model.input_feeding else self._decode
-        outputs = decode(embedded, states, feed, (memory, keys, is_padding))
+        outputs = decode(embedded, states, feed, source)
         outputs = _real_rows(_masked(outputs, feed, "attentional"), lengths)
         targets = _real_rows(feed["targets"].T, lengths)
         losses = F.cross_entropy(self.softmax(outputs), targets, reduction="sum")
         return losses * feed["scale"], _joined(states)
 
-    def _encode(self, feed: Tensors) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+    def read_source(self, feed: Tensors) -> tuple[Tensor, Tensor, Tensor, States]:
+        """Encode the questions of a feed.
+
+        Returns:
+          What the attention reads, [batch, source_time, hidden]; its keys, likewise; which
+          positions are padding, [batch, source_time]; the state of each layer.
+        """
+        memory, states = self._encode(feed)
+        keys = memory if self.model.attention == "dot" else self.memory(memory)
+        if self.model.attention == "scaled":
+            keys = keys * self.scale
+        is_padding = torch.arange(memory.shape[1]) >= feed["source_lengths"].unsqueeze(1)
+        return memory, keys, is_padding, states
+
+    def decoder_step(
+        self, embedded: Tensor, states: States, fed: Tensor, source: Sequence[Tensor]
+    ) -> tuple[Tensor, States]:
+        """Run the decoder for one step without dropout; return its output and the states.
+
+        Args:
+          embedded: the embedded token of each row, [batch, embedding].
+          states: the state of each layer before the step.
+          fed: the output of the previous step, [batch, hidden]; zero before the first.
+          source: memory, keys and padding, as `read_source` returns them.
+        """
+        if self.model.input_feeding:
+            context, after = self._feeding_step(embedded, states, fed, source, {})
+            return self._attentional(context, after[-1][0]), after
+        below, after = embedded.unsqueeze(0), []
+        for layer, before in zip(self.decoder, states, strict=True):
+            below, state = layer(below, state=_torch_state(before))
+            after.append(state)
+        context = self._attend(below.transpose(0, 1), *source).squeeze(1)
+        return self._attentional(context, below[0]), after
+
+    def _encode(self, feed: Tensors) -> tuple[Tensor, States]:
         hidden, states = self.source(feed["source"].T), []
         for k, layer in enumerate(self.encoder):
             hidden = _masked(hidden, feed, f"encoder_{k - 1}" if k else "source_embedded")
@@ -208,42 +241,55 @@ class Seq2seq(nn.Module):
         return hidden.transpose(0, 1), states
 
     def _decode(
-        self, inputs: Tensor, states: list, feed: Tensors, source: tuple[Tensor, ...]
+        self, inputs: Tensor, states: States, feed: Tensors, source: Sequence[Tensor]
     ) -> Tensor:
         for k, layer in enumerate(self.decoder):
             hidden, _ = layer(inputs, state=_torch_state(states[k]))
             inputs = _masked(hidden, feed, f"decoder_{k}")
         context = self._attend(hidden.transpose(0, 1), *source).transpose(0, 1)
-        return torch.tanh(self.output(torch.cat([context, hidden], dim=2)))
+        return self._attentional(context, hidden)
 
     def _decode_with_feeding(
-        self, inputs: Tensor, states: list, feed: Tensors, source: tuple[Tensor, ...]
+        self, inputs: Tensor, states: States, feed: Tensors, source: Sequence[Tensor]
     ) -> Tensor:
-        attends_first = self.model.attention == "bahdanau"
-        states, fed = list(states), torch.zeros_like(states[-1][0])
         masks = {k: feed.get(f"mask/decoder_{k}") for k in range(len(states) - 1)}
+        fed = torch.zeros_like(states[-1][0])
         contexts, tops, outputs = [], [], []
         for t, x in enumerate(inputs):
-            if attends_first:
-                fed = self._attend(states[-1][0].unsqueeze(1), *source).squeeze(1)
-                contexts.append(fed)
-            below = torch.cat([x, fed], dim=1)
-            for k, cell in enumerate(self.decoder):
-                state = cell(below, states[k] if len(states[k]) == 2 else states[k][0])
-                states[k] = state if isinstance(state, tuple) else (state,)
-                below = states[k][0]
-                mask = masks.get(k)
-                if mask is not None:
-                    below = below * mask[:, t]
+            masks_now = {k: mask[:, t] for k, mask in masks.items() if mask is not None}
+            context, states = self._feeding_step(x, states, fed, source, masks_now)
+            contexts.append(context)
             tops.append(states[-1][0])
-            if not attends_first:
-                context = self._attend(tops[-1].unsqueeze(1), *source).squeeze(1)
-                fed = torch.tanh(self.output(torch.cat([context, tops[-1]], dim=1)))
+            if self.model.attention != "bahdanau":  # the output is needed for the next step
+                fed = self._attentional(context, tops[-1])
                 outputs.append(fed)
+        if outputs:
+            return torch.stack(outputs)
+        return self._attentional(torch.stack(contexts), torch.stack(tops))
+
+    def _feeding_step(
+        self,
+        x: Tensor,
+        states: States,
+        fed: Tensor,
+        source: Sequence[Tensor],
+        masks: Mapping[int, Tensor],
+    ) -> tuple[Tensor, States]:
+        """Return the context and the states after a step whose bottom cell reads attention."""
+        attends_first, states = self.model.attention == "bahdanau", list(states)
         if attends_first:
-            both = torch.cat([torch.stack(contexts), torch.stack(tops)], dim=2)
-            return torch.tanh(self.output(both))
-        return torch.stack(outputs)
+            context = fed = self._attend(states[-1][0].unsqueeze(1), *source).squeeze(1)
+        below = torch.cat([x, fed], dim=1)
+        for k, cell in enumerate(self.decoder):
+            state = cell(below, states[k] if len(states[k]) == 2 else states[k][0])
+            states[k] = state if isinstance(state, tuple) else (state,)
+            below = states[k][0] * masks[k] if k in masks else states[k][0]
+        if not attends_first:
+            context = self._attend(states[-1][0].unsqueeze(1), *source).squeeze(1)
+        return context, states
+
+    def _attentional(self, context: Tensor, top: Tensor) -> Tensor:
+        return torch.tanh(self.output(torch.cat([context, top], dim=-1)))
 
     def _attend(
         self, queries: Tensor, memory: Tensor, keys: Tensor, is_padding: Tensor
@@ -264,7 +310,7 @@ def _masked(inputs: Tensor, feed: Tensors, name: str) -> Tensor:
     return inputs if mask is None else inputs * mask.transpose(0, 1)
 
 
-def _joined(states: list) -> Tensors:
+def _joined(states: States) -> Tensors:
     """Return the state of all layers by name, each part [batch, layers, hidden]."""
     parts = zip(*states, strict=True)
     return {n: torch.stack(part, dim=1) for n, part in zip("hc", parts, strict=False)}

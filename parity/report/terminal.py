@@ -4,6 +4,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
 from parity.report.tables import rung_table, training_table, where, wrong_table
 
@@ -120,6 +121,14 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
             lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
     if first and story:
         lines += [mismatch_text(first), ""]
+    growth = first.get("growth") if first else None
+    if growth and len(growth["steps"]) > 1:
+        of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
+        lines += [
+            f"the first wrong step and those after it (relative distances{of_rungs}):",
+            _tabulated(*growth_table(growth)),
+            "",
+        ]
     lines.append(f"verdict: {values['verdict']}")
     return "\n".join(lines)
 

@@ -7,7 +7,8 @@ from typing import Any
 from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
-from parity.report.mismatch import blame, describe_mismatch, likely, nearest_to_loss
+from parity.report.disagreement import blame, disagreement_of
+from parity.report.mismatch import describe_mismatch, likely, nearest_to_loss
 from parity.trace.rungs import rungs
 from parity.trace.side import Side
 
@@ -74,6 +75,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "problem": first.problem or None,
             "elements": [first.count, first.size],
             "blame": blame(verdict),
+            "disagreement": disagreement_of(verdict).to_json(),
+            "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
             "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),

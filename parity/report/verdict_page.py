@@ -13,12 +13,20 @@ from parity.report.charts import (
     throughput,
 )
 from parity.report.columns import meanings
+from parity.report.growth import growth_sentence
+from parity.report.growth_chart import growth_chart
 from parity.report.mismatch import cause_lines, mismatch_story
 from parity.report.page import Figure, Table, render
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
 
-_FIGURES = ("loss", "difference", "heat", "replicas")  # of a section, in the page's order
+_FIGURES = (
+    "growth",
+    "loss",
+    "difference",
+    "heat",
+    "replicas",
+)  # of a section, in the page's order
 
 
 def report_html(values: dict[str, Any]) -> str:
@@ -78,6 +86,8 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     frameworks = {label: side["framework"] for label, side in values["sides"].items()}
     first = run.get("first_mismatch")
     marked = first["tensor"] if first and first["tensor"] in history["relative"] else None
+    growth = first.get("growth") if first else None
+    several = growth is not None and len(growth["steps"]) > 1
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
     has_shares = drawn and bool(history["replica_loss"])
@@ -92,6 +102,9 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "tensors": len(history["relative"]),
         "marked": marked,
         "replica_count": most_replicas(history) if has_shares else 0,
+        "growth": growth_chart(dtype, growth) if growth and several else None,
+        "growth_sentence": growth_sentence(growth),
+        "pair_only": "pair" in values,
         "loss": losses(dtype, history, frameworks) if has_loss else None,
         "difference": difference(dtype, history) if has_loss and pair else None,
         "heat": heat_map(dtype, history, marked) if drawn and pair else None,

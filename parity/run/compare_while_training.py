@@ -1,6 +1,6 @@
 """Recorded training: the traces of all sides are compared step by step as they are written."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,25 +98,32 @@ def compare_recorded(
         checks = {label: partial(still_writing, process) for label, process in running.items()}
         folders = {label: _trace(options, dtype, label) for label in recordings}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
-        ladder = Ladder({label: traces[label].header for label in sides})
+        headers = {label: traces[label].header for label in sides}
+        ladder = Ladder(headers, options.after_mismatch)
         saved = _saved(also, ladder.per_epoch, options, dtype)
+
+        def delete(step: int) -> bool:
+            """Return whether a step that was compared is of no more use."""
+            wrong = None if ladder.verdict.matches else ladder.verdict.steps - 1
+            return not options.keep_traces and step != wrong
+
         readers = [
             trace.follow(
                 options.steps,
                 checks[label],
-                delete=not options.keep_traces,
+                delete=delete,
                 keep=_kept(saved.get(label)),
             )
             for label, trace in traces.items()
         ]
         steps = RecordedSteps(ladder, also.repeat)
         progress = stack.enter_context(Counter(f"comparing, {dtype}", options.steps, "step"))
-        for step, recorded in enumerate(zip(*readers, strict=True)):
-            steps.add(step, dict(zip(traces, recorded, strict=True)))
-            progress.update()
-            if not ladder.verdict.matches:
-                break  # leaving the context kills the sides; the files of this step are kept
-        else:
+        tensors = (
+            dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
+        )
+        ladder.climb(steps.watched(tensors), progress.update)
+        # after a mismatch, leaving the context kills the sides; the wrong step's files are kept
+        if ladder.verdict.matches:
             _finish(running, traces, keep=options.keep_traces)
             steps.conclude()
     versions = {
@@ -130,7 +137,7 @@ def compare_recorded(
 
 
 class RecordedSteps:
-    """Compares recorded steps, and keeps what later checks compare with.
+    """Keeps of the recorded steps what later checks compare with.
 
     Args:
       ladder: compares the sides with each other and with the oracle.
@@ -145,13 +152,20 @@ class RecordedSteps:
         self._differing: dict[str, Mismatch] = {}
         self.recorded: dict[str, list[RecordedStep]] = {label: [] for label in ladder.sides}
 
+    def watched(
+        self, steps: Iterable[Mapping[str, Mapping]]
+    ) -> Iterator[Mapping[str, Mapping]]:
+        """Yield steps, and add each once the next one is asked for."""
+        for step, tensors in enumerate(steps):
+            yield tensors
+            self.add(step, tensors)
+
     def add(self, step: int, tensors: Mapping[str, Mapping]) -> None:
-        """Compare one step.
+        """Add one step, after it was compared.
 
         Args:
           tensors: label -> recorded tensors, of the repeated runs as well.
         """
-        self._ladder.step(step, tensors)
         loss_per = self._ladder.spec.training.loss_per
         for label, found in self.recorded.items():
             found.append(recorded_step(step, tensors[label], loss_per))

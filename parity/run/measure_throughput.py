@@ -57,9 +57,9 @@ def train_untraced(
     Raises:
       UsageError, NumericFailure, SideFailed: if a side fails, with its message.
     """
-    whole = options.data is None and options.preset == "tiny"
+    whole = options.data is None and options.preset in ("proof", "tiny")
     spec = spec.replace(dtype=options.dtype[-1])
-    if whole:
+    if whole and options.preset == "tiny":
         spec = spec.replace(epochs=min(spec.training.epochs, _LEARNING_EPOCHS))
     trained: dict[str, Training] = {}
     for label, side in sides.items():

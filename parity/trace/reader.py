@@ -135,7 +135,7 @@ class Trace:
         steps: int,
         alive: Callable[[], bool],
         *,
-        delete: bool,
+        delete: Callable[[int], bool],
         keep: Mapping[int, Path] | None = None,
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield the tensors of steps 0 .. steps-1 as they are written.
@@ -143,9 +143,10 @@ class Trace:
         Args:
           alive: called while waiting; returns whether the writer is still running, and raises
             if it failed.
-          delete: remove the file of each step when the next one is requested.
-          keep: step -> the folder to keep its file in, whatever `delete` says. In the trace's
-            own folder it would count as a step that has not been read yet.
+          delete: called with a step when the next one is requested; returns whether to remove
+            its file.
+          keep: step -> the folder to keep a copy of its file in. In the trace's own folder it
+            would count as a step that has not been read yet.
 
         Raises:
           UsageError: if the writer ended before it wrote them all.
@@ -159,7 +160,7 @@ class Trace:
             yield read_step(path)
             if keep is not None and step in keep:
                 shutil.copyfile(path, keep[step] / path.name)
-            if delete:
+            if delete(step):
                 path.unlink()
 
 

@@ -38,6 +38,25 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What the authors of a recipe report of it.
+
+    Attributes:
+      corpus: the name of the text.
+      train_sha256: the sha256 of the training text, to tell whether a user has that text.
+      valid_perplexity: the perplexity on the validation text.
+      test_perplexity: the perplexity on the test text.
+      source: where it is reported.
+    """
+
+    corpus: str
+    train_sha256: str
+    valid_perplexity: float
+    test_perplexity: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Preset:
     """A named choice of sizes, text and training that suit each other.
 
@@ -45,11 +64,13 @@ class Preset:
       model: the sizes, an instance of the network's `model` class.
       text: how text becomes batches, an instance of the network's `text` class.
       training: how the network is trained.
+      published: the result that is reported of exactly this recipe, if it is a published one.
     """
 
     model: Any
     text: Any
     training: TrainSpec
+    published: Published | None = None
 
 
 @dataclass(frozen=True)

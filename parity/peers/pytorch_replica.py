@@ -1,0 +1,147 @@
+"""One replica of a PyTorch training: its copy of the network, and its optimiser.
+
+Source: Paszke et al. 2019, arXiv:1912.01703.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from parity.peers.pytorch_networks import NETWORKS, Recurrent
+from parity.spec.initial import initial_snapshot
+from parity.spec.parameters import POWERS, SLOTS, snapshot_names
+from parity.spec.spec import Spec
+from parity.training.meter import peak_memory
+
+Feed = Mapping[str, np.ndarray]
+_STATES = {"m": "exp_avg", "v": "exp_avg_sq"}  # PyTorch's names of Adam's moments
+
+
+class Replica:
+    """A copy of the network, and its optimiser.
+
+    Args:
+      spec: the network, its text and its training.
+      threads: the number of CPU threads.
+      replicas: the number of replicas; with more than one the process group must exist already.
+
+    Attributes:
+      network: the module.
+      canonical: canonical name -> parameter.
+    """
+
+    def __init__(self, spec: Spec, threads: int, replicas: int):
+        torch.set_num_threads(threads)
+        self.spec, self.replicas = spec, replicas
+        dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
+        torch.set_default_dtype(dtype)
+        self.network = NETWORKS[spec.network](spec.model)
+        self.canonical = dict(self.network.canonical)
+        for module in self.network.modules():
+            if isinstance(module, Recurrent):
+                self.canonical |= module.canonical
+        self.trained = list(self.canonical.values())
+        training = spec.training
+        rate = training.learning_rate
+        self.optimizer: torch.optim.Optimizer
+        if training.optimizer == "sgd":
+            self.optimizer = torch.optim.SGD(self.trained, rate, fused=True)
+        else:
+            betas = training.beta1, training.beta2
+            self.optimizer = torch.optim.Adam(
+                self.trained, rate, betas, training.epsilon, fused=True
+            )
+        self.load(initial_snapshot(spec))
+        self.parallel: nn.Module = self.network
+        if replicas > 1:
+            self.parallel = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
+
+    def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Set the weights and the optimiser's state, by canonical name and layout."""
+        with torch.no_grad():
+            for name, parameter in self.canonical.items():
+                parameter.copy_(_swap_layout(name, _tensor(snapshot[f"weight/{name}"])))
+                if self.spec.training.optimizer == "adam":
+                    self.optimizer.state[parameter] = {
+                        "step": torch.tensor(float(self._updates(snapshot))),
+                        **{
+                            state: _swap_layout(
+                                name, _tensor(snapshot[f"optimizer/{name}/{slot}"])
+                            )
+                            for slot, state in _STATES.items()
+                        },
+                    }
+
+    def _updates(self, snapshot: Mapping[str, np.ndarray]) -> int:
+        """Return the number of updates after which Adam's second power has its value.
+
+        PyTorch counts updates where a snapshot has powers. Once the power is as small as the
+        smallest number of its type, the bias correction no longer depends on the count.
+        """
+        power = float(snapshot["optimizer/beta2_power"])
+        smallest = float(np.finfo(self.spec.training.dtype).tiny)
+        return round(math.log(max(power, smallest)) / math.log(self.spec.training.beta2)) - 1
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return the weights and the optimiser's state by canonical name, in our layout."""
+        training, found = self.spec.training, {}
+        for name, parameter in self.canonical.items():
+            found[f"weight/{name}"] = _array(name, parameter)
+            for slot in SLOTS[training.optimizer]:
+                state = self.optimizer.state[parameter][_STATES[slot]]
+                found[f"optimizer/{name}/{slot}"] = _array(name, state)
+        for power, beta in zip(
+            POWERS[training.optimizer], (training.beta1, training.beta2), strict=False
+        ):
+            updates = int(self.optimizer.state[self.trained[0]]["step"])
+            found[f"optimizer/{power}"] = np.array(beta ** (updates + 1), training.dtype)
+        return {name: found[name] for name in snapshot_names(self.spec)}
+
+    def step(self, feed: Feed, rate: float) -> tuple[float, dict[str, np.ndarray], float]:
+        """Train on this replica's rows; return its loss, its state and the gradient norm."""
+        loss, state = self.parallel(_tensors(feed))
+        self.optimizer.zero_grad(set_to_none=True)
+        # DDP averages the replicas' gradients, but these must be summed: the losses are shares
+        (loss * self.replicas).sum().backward()
+        norm = nn.utils.clip_grad_norm_(self.trained, self.spec.training.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        return loss.item(), _arrays(state), norm.item()
+
+    def evaluate(self, feed: Feed) -> tuple[float, dict[str, np.ndarray]]:
+        """Return the loss of this replica's rows, and its state."""
+        with torch.no_grad():
+            loss, state = self.network(_tensors(feed))
+        return loss.item(), _arrays(state)
+
+    def peak_memory(self) -> int:
+        """Return the peak memory of this process, in bytes."""
+        return peak_memory()
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))  # a copy: a checkpoint's arrays cannot be written
+
+
+def _tensors(feed: Feed) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in feed.items()}
+
+
+def _arrays(state: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().numpy() for name, tensor in state.items()}
+
+
+def _array(name: str, tensor: torch.Tensor) -> np.ndarray:
+    return np.array(_swap_layout(name, tensor.detach()).numpy(), order="C")
+
+
+def _swap_layout(name: str, tensor: Any) -> Any:
+    """Convert between our layout and PyTorch's, which stores every kernel transposed."""
+    is_kernel = name.endswith("kernel") and tensor.ndim == 2
+    return tensor.T.contiguous() if is_kernel else tensor

@@ -44,8 +44,8 @@ class Verdict:
         the bound of free runs, if it did; from there on only single steps are judged.
       evidence: label -> what that side has in the first tensor that differs, for the sides that
         depart from the oracle in it, or for both sides where that cannot be said.
-      confirmed: the mistakes with which the oracle reproduces what those sides recorded; several
-        cannot be told apart in this run.
+      confirmed: the mistakes with which the oracle reproduces what those sides recorded; where
+        there are several, the step cannot tell them apart.
       ties: the sentences that a side decoded differently where rounding can decide either way.
       history: losses and distances step by step, for the figures.
       isolated: whether every layer read the oracle's inputs.
@@ -118,4 +118,5 @@ class Verdict:
 
     def one_step_bound(self, rung: str) -> float | None:
         """Return the multiple of rounding that single steps are judged by; None where not."""
-        return None if self.isolated else ONE_STEP_TIMES.get(rung)
+        # what one framework computes from another's checkpoint is judged as single steps are
+        return None if self.isolated else ONE_STEP_TIMES.get(rung.replace("resume", "weight"))

@@ -81,6 +81,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "disagreement": disagreement_of(verdict).to_json(),
             "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
+            "confirmed": [cause.to_json() for cause in verdict.confirmed],
             "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }

@@ -16,7 +16,7 @@ from parity.report.columns import meanings
 from parity.report.coverage_table import case_meanings, coverage_table, not_covered_line
 from parity.report.growth import growth_sentence
 from parity.report.growth_chart import growth_chart
-from parity.report.mismatch import cause_lines, mismatch_story
+from parity.report.mismatch import LOOKS_LIKE, cause_lines, confirmed_lines, mismatch_story
 from parity.report.page import Figure, Table, render
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
@@ -66,6 +66,8 @@ def _verdict(values: dict[str, Any]) -> dict[str, Any]:
         "margins": [line for run in values["runs"] if (line := _margin(run))],
         "first": first,
         "story": mismatch_story(first) if first else "",
+        "confirmed": confirmed_lines(first.get("confirmed", [])) if first else [],
+        "looks_like": LOOKS_LIKE,
         "causes": cause_lines(first["likely_causes"]) if first else [],
     }
 

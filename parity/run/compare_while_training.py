@@ -99,7 +99,7 @@ def compare_recorded(
         folders = {label: _trace(options, dtype, label) for label in recordings}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
         headers = {label: traces[label].header for label in sides}
-        ladder = Ladder(headers, options.after_mismatch)
+        ladder = Ladder(headers, options.after_mismatch, options.cause_seconds)
         saved = _saved(also, ladder.per_epoch, options, dtype)
 
         def delete(step: int) -> bool:
@@ -172,7 +172,8 @@ class RecordedSteps:
         for label in self._repeat:
             if label not in self._differing:
                 other = tensors[repeated(label)]
-                different = compare_repeated(label, step, tensors[label], other)
+                names = self._ladder.names
+                different = compare_repeated(label, step, tensors[label], other, names)
                 if different is not None:
                     self._differing[label] = different
 

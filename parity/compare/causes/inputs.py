@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from parity.compare.causes.suspect import FORWARD, Arrays, Case, Suspect, plain
-from parity.compare.causes.views import Share, given, in_replicas, returned
+from parity.compare.causes.views import Share, given, in_replicas, padding_looked_up, returned
+from parity.oracle.layers import look_up
 from parity.spec.networks import NETWORKS
 from parity.spec.step_arrays import dropout_masks
 
@@ -75,19 +78,13 @@ def _masks(case: Case) -> Iterator[Suspect]:
                     by(lambda masks, a=place, b=other: dict(masks) | {a: masks[b]}),  # type: ignore[misc]
                     faults=("mask-of-other-layer",),
                 )
-    for step, faults in (
-        (0, ("mask-of-first-step",)),
-        (case.step - 1, ()),
-        (case.step + 1, ()),
-    ):
-        if step < 0 or step == case.step:
-            continue
+    for step in sorted({0, case.step - 1, case.step + 1} - {-1, case.step}):
         drawn = dropout_masks(case.spec, step, case.inputs.batch)
         yield plain(
             f"the dropout masks of step {step}",
             FORWARD,
             by(lambda masks, drawn=drawn: {n: drawn[n].astype(masks[n].dtype) for n in masks}),  # type: ignore[misc]
-            faults=faults,
+            faults=("mask-of-first-step",) if step == 0 else (),
             by_row=False,
         )
 
@@ -105,7 +102,7 @@ def _rows(case: Case) -> Iterator[Suspect]:
             first = share.shares[0]
             if name in ("masks", "state"):
                 mine, its = getattr(share, name), getattr(first, name)
-                taken = {key: _fitted(its[key], mine[key]) for key in mine}
+                taken: Any = {key: _fitted(its[key], mine[key]) for key in mine}
                 return replace(share, **{name: taken})
             key = name.split("/")[1]
             fitted = _fitted(first.batch[key], share.batch[key])
@@ -141,9 +138,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
     What it recorded of real tokens alone, as a list, is put where its own rows have tokens.
     """
     bounds = np.cumsum([0, *case.sizes])
-    order = np.concatenate(
-        [np.arange(a, b)[::-1] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-    )
+    order = np.concatenate([np.arange(a, b)[::-1] for a, b in pairwise(bounds)])
     lengths = case.inputs.batch["lengths"]
     axes = NETWORKS[case.spec.network].activations(case.spec.model)
 
@@ -153,7 +148,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
             moved = array[order]
             if name in ("logits", "token_loss"):
                 moved = np.zeros_like(array)
-                for a, b in zip(bounds[:-1], bounds[1:], strict=True):
+                for a, b in pairwise(bounds):
                     rows = order[a:b]
                     steps = np.arange(array.shape[1])[:, None]
                     taken = array[rows].swapaxes(0, 1)[steps < lengths[rows]]
@@ -164,7 +159,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
             found[name] = moved
         return found, gradients
 
-    return returned(change)
+    return {**returned(change), look_up: padding_looked_up}
 
 
 def _states(case: Case) -> Iterator[Suspect]:

@@ -17,6 +17,7 @@ FAULTS = (
             "data/text_batches.py",
             ("targets[row, :length] = ids[1:]", "targets[row, :length] = ids[:-1]"),
         ),
+        unconfirmable_reason="the oracle reads the batches that the sides recorded, and has no text of its own",
     ),
     Fault(
         "other-order",
@@ -31,6 +32,7 @@ FAULTS = (
                 "self._text, self._seed, self._shuffle = text, seed + 1, shuffle",
             ),
         ),
+        unconfirmable_reason="the oracle reads the batches that the sides recorded, and has no text of its own",
     ),
     Fault(
         "not-reshuffled",
@@ -78,6 +80,7 @@ FAULTS = (
                 "return [base] * (replicas - more) + [base + 1] * more",
             ),
         ),
+        unconfirmable_reason="the oracle has no replicas, and takes their sizes from the record",
     ),
     Fault(
         "rows-dropped",
@@ -108,6 +111,7 @@ FAULTS = (
                 ),
             )["tensorflow"],
         },
+        unconfirmable_reason="the run is refused before the oracle computes anything",
     ),
     Fault(
         "same-rows",
@@ -250,6 +254,20 @@ FAULTS = (
             (
                 "        hidden = dropout(hidden, masks.get(name))\n        states",
                 "        hidden = dropout(hidden, masks.get(name)) if k == 0 else hidden\n        states",
+            ),
+        ),
+    ),
+    Fault(
+        "vocabulary-reversed",
+        "the ids of the vocabulary run from the rarest word to the most frequent one",
+        "Vocabulary",
+        "stream",
+        ("batch/tokens",),
+        shared(
+            "data/vocabulary.py",
+            (
+                "    return Vocabulary((*special, *words[:limit]), source=source, special=special)\n",
+                "    return Vocabulary((*special, *words[:limit][::-1]), source=source, special=special)\n",
             ),
         ),
     ),

@@ -93,6 +93,7 @@ def _rows(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which replicas read rows that are not theirs."""
     if len(case.sizes) < 2:
         return
+    network = NETWORKS[case.spec.network]
     names = [f"batch/{name}" for name in case.inputs.batch] + ["masks", "state"]
     for name in names:
         if name == "state" and not case.carries:
@@ -106,6 +107,9 @@ def _rows(case: Case) -> Iterator[Suspect]:
                 return replace(share, **{name: taken})
             key = name.split("/")[1]
             fitted = _fitted(first.batch[key], share.batch[key])
+            for axis, lengths in network.lengths.items():
+                if key == lengths:  # no row can be longer than this replica's are padded to
+                    fitted = np.minimum(fitted, _width(share, axis))
             return replace(share, batch=dict(share.batch) | {key: fitted})
 
         words = {"masks": "dropout masks", "state": "recurrent state"}.get(name, name[6:])
@@ -123,6 +127,16 @@ def _rows(case: Case) -> Iterator[Suspect]:
         _reversed_rows(case),
         faults=("rows-in-other-order",),
         by_row=False,
+    )
+
+
+def _width(share: Share, axis: str) -> int:
+    """Return how many steps a share's batch has along a time axis."""
+    axes = NETWORKS[share.spec.network].batch
+    return next(
+        share.batch[name].shape[of_array.index(axis)]
+        for name, of_array in axes.items()
+        if axis in of_array
     )
 
 

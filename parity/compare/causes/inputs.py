@@ -133,11 +133,8 @@ def _rows(case: Case) -> Iterator[Suspect]:
 def _width(share: Share, axis: str) -> int:
     """Return how many steps a share's batch has along a time axis."""
     axes = NETWORKS[share.spec.network].batch
-    return next(
-        share.batch[name].shape[of_array.index(axis)]
-        for name, of_array in axes.items()
-        if axis in of_array
-    )
+    name, of_array = next((name, each) for name, each in axes.items() if axis in each)
+    return int(share.batch[name].shape[of_array.index(axis)])
 
 
 def _fitted(array: np.ndarray, like: np.ndarray) -> np.ndarray:

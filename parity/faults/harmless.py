@@ -151,7 +151,7 @@ HARMLESS = (
     ),
     _rewrite(
         "product-by-einsum",
-        "the attention's products are written as einsum",
+        "the attention's products are written as einsum, or with both factors transposed",
         "general",
         tensorflow(
             "kernels.py",
@@ -161,11 +161,22 @@ HARMLESS = (
                 '    rows = tf.einsum("ri,io->ro", rows, kernel)\n',
             ),
         ),
-        plain=mirrored(
+        plain=tensorflow(
             "layers.py",
             (
                 "    return tf.matmul(inputs, kernel)\n",
                 '    return tf.einsum("...i,io->...o", inputs, kernel)\n',
+            ),
+        )
+        | paddle(  # whose einsum has no gradient for sizes that are not known beforehand
+            "layers.py",
+            (
+                "    return paddle.matmul(inputs, kernel)\n",
+                """    axes = list(range(len(inputs.shape)))
+    swapped = [*axes[:-2], axes[-1], axes[-2]]
+    product_of_swapped = paddle.matmul(kernel, inputs, transpose_x=True, transpose_y=True)
+    return paddle.transpose(product_of_swapped, swapped)
+""",
             ),
         ),
     ),

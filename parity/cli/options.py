@@ -243,6 +243,7 @@ class FaultOptions:
     out: Path = option(Path("out/faults"), "folder to write faults.json and faults.txt to")
     json: Path | None = option(None, "file to write faults.json to as well")
     once: bool = option(False, "plant each fault only once, taking turns between sides and kernels")
+    harmless: bool = option(False, "plant harmless rewrites instead, which change nothing but rounding, and check that none raises an alarm")
     jobs: int = option(2, _JOBS, at_least=1)
     list_only: bool = option(False, "only print the catalogue of faults")
     show: str | None = option(None, "only print what this fault changes in the source")

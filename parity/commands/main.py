@@ -35,9 +35,10 @@ from parity.commands import doctor as doctor_checks
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
+from parity.report.coverage_table import verdict_line
 from parity.report.loss_curves import plot_losses
 from parity.report.save import save_report, save_values
-from parity.report.terminal import report_text
+from parity.report.terminal import coloured, report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
@@ -75,7 +76,7 @@ def run_command(**values: Any) -> int:
     report = report_values(outcome, name, _command())
     text = report_text(report)
     save_report(text, report_html(report), report, options.out, options.json)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if outcome.matches else _MISMATCH
 
 
@@ -120,7 +121,7 @@ def compare_command(
     text = report_text(report)
     if json_file is not None:
         save_values(report, json_file)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
@@ -167,7 +168,7 @@ def report_command(
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
     report = _compared(trace_a, trace_b, after_mismatch, cause_seconds)
     write_whole(html_file, report_html(report).encode())
-    print(f"page: {html_file}\nverdict: {report['verdict']}")
+    print(f"page: {html_file}\n{verdict_line(report)}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
@@ -264,6 +265,13 @@ def faults_command(**values: Any) -> int:
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    if options.harmless:
+        from parity.faults.harmless_run import run_harmless
+
+        with sigterm_as_interrupt():
+            text, match = run_harmless(options)
+        print(text)
+        return _MATCH if match else _MISMATCH
     from parity.faults.finding import (
         SIGNATURES,
         findings_text,

@@ -60,6 +60,7 @@ class Search:
       length_penalty: the exponent of the length penalty.
       longest: the largest number of tokens in an answer, `<eos>` included.
       exact: whether no decision depends on rounding, so that ties must be broken alike.
+      usual: whether `longest` is the limit that a side uses if none is given.
     """
 
     name: str
@@ -67,6 +68,12 @@ class Search:
     length_penalty: float
     longest: int
     exact: bool = False
+    usual: bool = False
+
+    @property
+    def flag(self) -> int | None:
+        """Return what `--longest` is to say: nothing where a side's own limit is to be seen."""
+        return None if self.usual else self.longest
 
 
 def read_answers(folder: Path) -> SideAnswers:
@@ -202,7 +209,7 @@ class AnswersRung:
         references = [line["reference"] for line in given.lines]
         segmenter = self._spec.text.target_segmenter
         again = bleu(texts, references, segmenter)
-        sides = side, f"{side}, scored anew"
+        sides = side, f"{side} scored anew"
         if given.bleu["signature"] != again["signature"]:
             said = f"{given.bleu['signature']} against {again['signature']}"
             return self._problem(sides, "answers/bleu", (), said)

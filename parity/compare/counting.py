@@ -64,7 +64,7 @@ def compare_counts(
 
 
 def _other(side: str, step: int, name: str, seen: float, expected: float) -> Mismatch:
-    sides = side, f"{side}, counted anew"
+    sides = side, f"{side} counted anew"
     values = dict(zip(sides, (float(seen), float(expected)), strict=True))
     note = f"the speed of {side} rests on numbers that are not those of its batches"
     place = Place(step, name, ())

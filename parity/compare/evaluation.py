@@ -9,6 +9,7 @@ lengths. How far the sides are apart is reported, not judged: their weights diff
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -95,7 +96,7 @@ class EvaluationRung:
                 distance, mismatch = compare_tensor(a[name], b[name], sides, step, name, EXACT)
                 worst.add(distance)
                 if mismatch is not None:
-                    return mismatch
+                    return replace(mismatch, check="evaluation")
         return None
 
     def _expected(self, recorded: Tensors) -> dict[str, np.ndarray]:
@@ -132,7 +133,7 @@ class EvaluationRung:
                     distance, mismatch = compare_tensor(*given, again)
                 worst.add(distance)
                 if mismatch is not None:
-                    return mismatch
+                    return replace(mismatch, check="evaluation")
         return None
 
     def _rounding(

@@ -48,6 +48,7 @@ from parity.compare.preconditions import (
     check_same_run,
     check_shapes,
 )
+from parity.compare.step_coverage import StepCoverage
 from parity.compare.step_series import History
 from parity.compare.steps import check_replicas
 from parity.compare.tensors import Distance, Mismatch
@@ -115,7 +116,10 @@ class Ladder:
         self.verdict.history = History(dtype, list(self.sides), next(iter(self._pairs), None))
         self._expected = Expected(self.spec, self.per_epoch, self.names)
         self._pairwise = Pairs(self.spec, self.names, self.verdict)
-        self._decode_rung = DecodeRung(self.spec, self.verdict)
+        self._coverage = StepCoverage(
+            self.spec, self.per_epoch, self.sides, self.verdict.coverage
+        )
+        self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
         self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
         self._evaluated = set(evaluated_names(self.spec))
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
@@ -186,6 +190,7 @@ class Ladder:
         inputs = self._expected.inputs(step, batch)
         if self._isolated is not None:
             self._isolated.step(step, tensors, inputs, self._pairs)
+            self._coverage.step(step, tensors, inputs, self.verdict.oracle)
             return
         free_run, *one_steps = at_once(
             [
@@ -237,7 +242,9 @@ class Ladder:
             found += self._evaluation_rung.compare(step, tensors, pairs)
         self._conclude(step, free, found)
         self.verdict.oracle = expected[ORACLE]
-        if not self.verdict.matches:
+        self._coverage.step(step, tensors, inputs, self.verdict.oracle)
+        # what was evaluated after the step is no part of what the oracle's step computes
+        if not self.verdict.matches and not self.verdict.mismatches[0].check:
             self.verdict.disagreement = find_disagreement(
                 self.verdict.mismatches, self.sides, self.verdict.dtype, tensors, expected
             )

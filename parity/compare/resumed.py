@@ -69,6 +69,24 @@ class ResumeRung:
         else:
             self._verdict.add_check(found)
 
+    def check_saved(self, side: str, step: int, *, exists: bool) -> bool:
+        """Return whether a side has written the checkpoint before a step; if not, say so."""
+        if exists:
+            return True
+        sides = side, f"{side} resumed"
+        problem = f"no checkpoint whose next step is {step}"
+        note = f"{side} numbers its checkpoints otherwise than its steps"
+        found = Mismatch(
+            sides,
+            Place(step, "weight", ()),
+            problem=problem,
+            within=side,
+            check="resume",
+            note=note,
+        )
+        self._verdict.add_exact_check("resume", sides, found)
+        return False
+
     def _compare(self, run: Resumed) -> Mismatch | None:
         steps = sorted(run.resumed)
         due = [step for step in sorted(run.went_on) if step >= run.step]
@@ -85,7 +103,8 @@ class ResumeRung:
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:
         sides = self._sides(run)
         for step in steps:
-            names = [name for name in run.resumed[step] if not name.startswith(_ONCE)]
+            held = {name for name in run.resumed[step] if not name.startswith(_ONCE)}
+            names = [name for name in self._names if name in held]
             found = first_difference(run.went_on[step], run.resumed[step], sides, step, names)
             if found is not None:
                 return self._found(run, found)
@@ -136,7 +155,7 @@ class ResumeRung:
 
     def _sides(self, run: Resumed) -> tuple[str, str]:
         if run.saver == run.loader:
-            return run.saver, f"{run.saver}, resumed"
+            return run.saver, f"{run.saver} resumed"
         return run.loader, run.saver
 
     def _begin(self, run: Resumed) -> Place:

@@ -49,7 +49,7 @@ def compare_untraced(
       recorded: the recorded steps, in the same precision.
       rows: the rows of the untraced training's losses.csv.
     """
-    sides = side, f"{side}, untraced"
+    sides = side, f"{side} untraced"
     note = (
         f"{side} computes something else when it records nothing; everything above was "
         "compared in a recorded run"

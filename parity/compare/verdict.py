@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.causes.confirmed import Confirmed
+from parity.compare.coverage import Coverage
 from parity.compare.decoded_answers import Tie
 from parity.compare.disagreement import Disagreement, checked_sides, departing_sides
 from parity.compare.growth import Growth
@@ -49,6 +50,7 @@ class Verdict:
       history: losses and distances step by step, for the figures.
       isolated: whether every layer read the oracle's inputs.
       compared: the number of tensors in each step.
+      coverage: the cases that the run met, and those that it did not.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
       unchecked: the checks of whole runs that were not made -> why not.
     """
@@ -67,6 +69,7 @@ class Verdict:
     history: History = field(default_factory=History)
     isolated: bool = False
     compared: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
     sides: dict[str, Side] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
 
@@ -115,4 +118,5 @@ class Verdict:
 
     def one_step_bound(self, rung: str) -> float | None:
         """Return the multiple of rounding that single steps are judged by; None where not."""
-        return None if self.isolated else ONE_STEP_TIMES.get(rung)
+        # what one framework computes from another's checkpoint is judged as single steps are
+        return None if self.isolated else ONE_STEP_TIMES.get(rung.replace("resume", "weight"))

@@ -14,9 +14,10 @@ from parity.launch.processes import ROOT
 
 SIGNATURES = ROOT / "parity" / "faults" / "signatures.json"
 
-# How a fault was found: by the comparison, by a number that is not finite, by an error message,
-# or because the same run, repeated, gave other bits.
-MISMATCH, NUMERIC, REFUSED, REPEAT = "mismatch", "not finite", "refused", "another run differs"
+# How a fault was found: by the comparison of steps, by a check of whole runs, by a number that
+# is not finite, by an error message, or because the same run, repeated, gave other bits.
+MISMATCH, CHECK = "mismatch", "check"
+NUMERIC, REFUSED, REPEAT = "not finite", "refused", "another run differs"
 
 _FIRST = 3  # likely causes that count as named
 

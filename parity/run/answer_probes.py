@@ -52,7 +52,7 @@ def answer_probes(
     ties = Search("two tokens equally probable", beam, length_penalty, 1, exact=True)
     full = Search("a pool that is full early", 2, 1.0, min(longest, 8), exact=True)
     return [
-        Probe(Search("trained weights", beam, length_penalty, longest), snapshot),
+        Probe(Search("trained weights", beam, length_penalty, longest, usual=True), snapshot),
         Probe(Search("a limit of two tokens", beam, length_penalty, 2), snapshot),
         Probe(ties, _with_equal_tokens(snapshot)),
         Probe(full, _with_early_ends(snapshot)),

@@ -20,6 +20,7 @@ from parity.training.checkpoint import Checkpoint, newest_checkpoint, save_check
 
 
 def check_answers(
+    spec: Spec,
     sides: Mapping[str, Side],
     trained: Path,
     options: RunOptions,
@@ -29,6 +30,7 @@ def check_answers(
     """Let all sides answer the test questions, and add what differs to a verdict.
 
     Args:
+      spec: the spec that the sides were trained with, before the text's sizes were known.
       sides: label -> side, those that answer.
       trained: the folder of the training whose newest checkpoint they answer from.
       options: the options of the run.
@@ -41,7 +43,6 @@ def check_answers(
     checkpoint = newest_checkpoint(trained / "checkpoints", [])
     if checkpoint is None:
         raise UsageError(f"{trained}: has no checkpoint to answer from")
-    spec = checkpoint.spec
     assert NETWORKS[spec.network].decodes
     longest = int(spec.text.target_limit) + 1  # with <eos>
     probes = answer_probes(checkpoint.snapshot, options.beam, options.length_penalty, longest)
@@ -54,7 +55,7 @@ def check_answers(
                 for name, array in probe.snapshot.items()
                 if name.startswith("weight/")
             }
-            rung = AnswersRung(spec, weights, checkpoint.step, verdict)
+            rung = AnswersRung(checkpoint.spec, weights, checkpoint.step, verdict)
             given = {label: read_answers(folder / file_name(label)) for label in sides}
             found = rung.compare(given, probe.search)
             progress.update()
@@ -88,7 +89,7 @@ def _answer(
                     out=folder / file_name(label),
                     beam=search.beam,
                     length_penalty=search.length_penalty,
-                    longest=search.longest,
+                    longest=search.flag,
                 )
             )
             for label, side in sides.items()

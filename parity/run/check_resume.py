@@ -61,6 +61,7 @@ def step_to_resume(steps: int, per_epoch: int, kept: int) -> int | None:
 
 def check_resume(
     spec: Spec,
+    trained: Spec,
     per_epoch: int,
     saved: Mapping[str, Saved],
     loaders: Mapping[str, Mapping[str, Side]],
@@ -71,7 +72,8 @@ def check_resume(
     """Resume every checkpoint on its own side and on the others, and compare.
 
     Args:
-      spec: what was trained, in the precision of the verdict.
+      spec: the spec that the recorded sides were started with.
+      trained: the same with the vocabulary sizes of the text.
       per_epoch: the number of steps of an epoch.
       saved: label of the side that wrote a checkpoint -> the checkpoint.
       loaders: label of that side -> label -> the sides that resume it, itself first.
@@ -79,7 +81,13 @@ def check_resume(
       starter: starts the sides.
       verdict: gets the distances and mismatches.
     """
-    rung = ResumeRung(spec, per_epoch, verdict)
+    rung = ResumeRung(trained, per_epoch, verdict)
+    written = [
+        rung.check_saved(saver, each.step, exists=each.checkpoint.exists())
+        for saver, each in saved.items()
+    ]
+    if not all(written):
+        return
     jobs = [(saver, loader) for saver in saved for loader in loaders[saver]]
     # a side's own checkpoint first: only then is it clear who is wrong
     jobs.sort(key=lambda job: job[0] != job[1])

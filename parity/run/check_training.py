@@ -26,9 +26,9 @@ def check_training(
         recorded = compared.recorded[label]
         if options.wants("untraced"):
             found = compare_untraced(label, recorded, training.rows)
-            verdict.add_exact_check("untraced", (label, f"{label}, untraced"), found)
+            verdict.add_exact_check("untraced", (label, f"{label} untraced"), found)
         if options.wants("counting"):
             found = compare_counts(
                 label, recorded, training.rows, training.summary, training.seconds, WARM_UP
             )
-            verdict.add_exact_check("counting", (label, f"{label}, counted anew"), found)
+            verdict.add_exact_check("counting", (label, f"{label} counted anew"), found)

@@ -172,7 +172,8 @@ class RecordedSteps:
         for label in self._repeat:
             if label not in self._differing:
                 other = tensors[repeated(label)]
-                different = compare_repeated(label, step, tensors[label], other)
+                names = self._ladder.names
+                different = compare_repeated(label, step, tensors[label], other, names)
                 if different is not None:
                     self._differing[label] = different
 

@@ -59,7 +59,8 @@ def run(
         if options.throughput and not options.isolate:
             trained = train_untraced(spec, sides, options, starter, compared.batches_per_epoch)
             outcome.trainings = {label: each.summary for label, each in trained.items()}
-            _check_trained(compared, sides, trained, options, starter)
+            spec = spec.replace(dtype=options.dtype[-1])
+            _check_trained(spec, compared, sides, trained, options, starter)
     return outcome
 
 
@@ -76,6 +77,7 @@ def _compare(
     compared = compare_recorded(spec, sides, options, starter, also)
     if compared.verdict.matches and compared.saved:
         check_resume(
+            spec,
             compared.spec,
             compared.batches_per_epoch,
             compared.saved,
@@ -104,6 +106,7 @@ def _loaders(saver: str, sides: Mapping[str, Side]) -> dict[str, Side]:
 
 
 def _check_trained(
+    spec: Spec,
     compared: ComparedRun,
     sides: Mapping[str, Side],
     trained: Mapping[str, Training],
@@ -117,7 +120,7 @@ def _check_trained(
         leading = leading_sides(sides)
         label = next(iter(leading))
         folder = options.out / "training" / file_name(label)
-        check_answers(leading, folder, options, starter, compared.verdict)
+        check_answers(spec, leading, folder, options, starter, compared.verdict)
 
 
 def _start_servers(frameworks: list[str], options: RunOptions, stack: ExitStack) -> Servers:

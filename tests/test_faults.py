@@ -208,7 +208,7 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
     if how == MISMATCH:
         assert (found.step or 0) < 5
         assert name in found.likely, "the catalogue knows its own"
-        assert found.is_confirmed == (not BY_NAME[name].unconfirmable_reason), found.confirmed
+        assert found.is_confirmed == BY_NAME[name].is_confirmable, found.confirmed
         assert not found.is_misled
 
 

@@ -71,6 +71,20 @@ TEXT = (
         _STREAM + _SENTENCES,
     ),
     Mistake(
+        "a line too many is trained on",
+        "data/text_corpus.py",
+        "self.line_offsets[: count + 1]",
+        "self.line_offsets[: count + 2]",
+        witnesses("text", "the_first_lines_alone_are_trained_on"),
+    ),
+    Mistake(
+        "a pair too many is trained on",
+        "data/encoded_pairs.py",
+        'facts | {"num_pairs": count}',
+        'facts | {"num_pairs": count + 1}',
+        witnesses("text", "the_first_lines_alone_are_trained_on"),
+    ),
+    Mistake(
         "sentences start with <unk> instead of <eos>",
         "data/text_batches.py",
         "tokens[:, 0] = TEXT_EOS_ID",

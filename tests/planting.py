@@ -63,6 +63,7 @@ def failures(
     ]
     settings = {
         "PYTHONPATH": str(ROOT),
+        "PYTEST_ADDOPTS": "",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         # a process with threads cannot be forked
         "OMP_NUM_THREADS": "1",
@@ -81,10 +82,13 @@ def failures(
 
 
 class _Outcomes:
-    """A plugin of pytest that keeps which tests failed."""
+    """A plugin of pytest that keeps which tests failed, and runs none that already did."""
 
     def __init__(self):
         self.failed: dict[str, bool] = {}
+
+    def pytest_runtest_protocol(self, item):
+        return self.failed.get(item.originalname) or None
 
     def pytest_runtest_logreport(self, report):
         name = report.nodeid.split("::")[-1].split("[")[0]

@@ -69,10 +69,10 @@ class ResumeRung:
         else:
             self._verdict.add_check(found)
 
-    def check_saved(self, side: str, step: int, *, exists: bool) -> None:
-        """Add a mismatch if a side has not written the checkpoint before a step."""
+    def check_saved(self, side: str, step: int, *, exists: bool) -> bool:
+        """Return whether a side has written the checkpoint before a step; if not, say so."""
         if exists:
-            return
+            return True
         sides = side, f"{side} resumed"
         problem = f"no checkpoint whose next step is {step}"
         note = f"{side} numbers its checkpoints otherwise than its steps"
@@ -85,6 +85,7 @@ class ResumeRung:
             note=note,
         )
         self._verdict.add_exact_check("resume", sides, found)
+        return False
 
     def _compare(self, run: Resumed) -> Mismatch | None:
         steps = sorted(run.resumed)

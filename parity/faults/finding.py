@@ -121,8 +121,11 @@ def findings_text(findings: Sequence[Finding]) -> str:
     lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
     lines += _totals(findings)
     faults = {finding.fault for finding in findings}
+    found = all(finding.found for finding in findings if finding.required)
+    misled = sorted({finding.fault for finding in findings if finding.is_misled})
     lines.append(
-        f"{len(faults)} faults; {'all found' if all_found(findings) else 'NOT ALL FOUND'}"
+        f"{len(faults)} faults; {'all found' if found else 'NOT ALL FOUND'}"
+        + ("; WRONG CAUSES CONFIRMED: " + ", ".join(misled) if misled else "")
     )
     return "\n".join(lines)
 

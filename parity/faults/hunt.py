@@ -18,7 +18,7 @@ from pathlib import Path
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
-from parity.cli.options import CAUSE_SECONDS, FaultOptions
+from parity.cli.options import FaultOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.compare.signatures import likely_causes, signature
@@ -35,6 +35,9 @@ from parity.report.verdict_page import report_html
 from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
 from parity.trace.reader import Trace
+
+# Longer than a user waits: what is confirmed must not depend on how busy the machine is.
+_CAUSE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,8 @@ class Hunt:
                 verdict = climb(list(traces.values()))
                 if not verdict.matches:
                     raise SideFailed(
-                        f"setting {run.setting!r}, {run.dtype}, {run.kernels} kernels: with "
-                        "nothing planted the sides differ, first in "
+                        f"setting {run.setting!r}, {run.dtype}, {run.kernels} kernels: the "
+                        "sides differ with nothing planted, first in "
                         f"{verdict.mismatches[0].place}",
                         1,
                     )
@@ -170,7 +173,7 @@ class Hunt:
             # names of unequal length: "order-of-sums" depends on that of the command line
             faulty = self._runs.record(side, run, f"{planting.name}/first", planting.edits)
         both = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
-        verdict = climb(both, cause_seconds=CAUSE_SECONDS)
+        verdict = climb(both, cause_seconds=_CAUSE_SECONDS)
         if verdict.matches:
             self._checks.make(fault.check, planted, faulty, verdict)
         return verdict

@@ -82,9 +82,11 @@ def check_resume(
       verdict: gets the distances and mismatches.
     """
     rung = ResumeRung(trained, per_epoch, verdict)
-    for saver, each in saved.items():
+    written = [
         rung.check_saved(saver, each.step, exists=each.checkpoint.exists())
-    if not verdict.matches:
+        for saver, each in saved.items()
+    ]
+    if not all(written):
         return
     jobs = [(saver, loader) for saver in saved for loader in loaders[saver]]
     # a side's own checkpoint first: only then is it clear who is wrong

@@ -89,13 +89,17 @@ def _masks() -> Iterator[Suspect]:
         faults=("attention-mask-weak",),
         where=_FED,
         by_row=False,
-        solve=lambda by: Change({**in_replicas(), **_weighed(by)}, value=by),
-        guesses=(10.0, 9.0),
+        # solved for as a factor of the weights: these depend on it nearly linearly
+        solve=lambda factor: Change(
+            {**in_replicas(), **_weighed(factor)},
+            value=-float(np.log(factor)) if factor > 0 else np.inf,
+        ),
+        guesses=(0.0, 1e-3),
     )
 
 
-def _weighed(by: float) -> Replacements:
-    """Return replacements in which the scores of padding are lowered by a number."""
+def _weighed(factor: float) -> Replacements:
+    """Return replacements in which padding keeps a share of its attention."""
 
     @wraps(attention_forward)
     def forward(
@@ -103,7 +107,7 @@ def _weighed(by: float) -> Replacements:
     ) -> Any:
         seen = replace(memory, real=np.ones_like(memory.real))
         attended, _, saved = original(attention_forward)(kind, weights, seen, query, on)
-        lowered = attended * np.where(memory.real, 1, np.exp(-by)).astype(attended.dtype)
+        lowered = attended * np.where(memory.real, 1, factor).astype(attended.dtype)
         total = lowered.sum(axis=1, keepdims=True)
         attended = np.divide(lowered, total, out=np.zeros_like(lowered), where=total > 0)
         context = (attended[:, None] @ memory.values)[:, 0]

@@ -268,6 +268,10 @@ def _directions() -> Iterator[Suspect]:
             by_row=False,
         )
 
+    yield _exchanged_finals()
+
+
+def _exchanged_finals() -> Suspect:
     @wraps(join_final_states)
     def join(finals: Any) -> Any:
         return original(join_final_states)(finals[::-1])
@@ -276,7 +280,7 @@ def _directions() -> Iterator[Suspect]:
     def join_backward(d_final: Any, count: int) -> Any:
         return original(join_final_states_backward)(d_final, count)[::-1]
 
-    yield plain(
+    return plain(
         "the two directions' final states joined in the other order",
         FORWARD,
         {join_final_states: join, join_final_states_backward: join_backward},

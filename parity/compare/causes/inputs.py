@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from parity.compare.causes.suspect import FORWARD, Arrays, Case, Suspect, plain
+from parity.compare.causes.suspect import FORWARD, Arrays, Case, Replacements, Suspect, plain
 from parity.compare.causes.views import Share, given, in_replicas, padding_looked_up, returned
 from parity.oracle.layers import look_up
 from parity.spec.networks import NETWORKS
@@ -93,7 +94,9 @@ def _rows(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which replicas read rows that are not theirs."""
     if len(case.sizes) < 2:
         return
-    names = [f"batch/{name}" for name in case.inputs.batch] + ["masks", "state"]
+    lengths = NETWORKS[case.spec.network].lengths.values()
+    names = [f"batch/{name}" for name in case.inputs.batch if name not in lengths]
+    names += ["masks", "state"]
     for name in names:
         if name == "state" and not case.carries:
             continue
@@ -166,21 +169,18 @@ def _states(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which the recurrent state is another one."""
     rows, left = len(case.inputs.batch["lengths"]), case.left
 
-    def by(change: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]) -> dict:
-        return dict(given(lambda share: replace(share, state=change(share.state))))
-
     if case.inputs.carry:
         yield plain(
             "the state not carried from the batch before",
             FORWARD,
-            by(lambda state: {n: np.zeros_like(a) for n, a in state.items()}),
+            _with_state(lambda state: {n: np.zeros_like(a) for n, a in state.items()}),
             faults=("state-not-carried",),
         )
     elif left is not None and len(next(iter(left.values()))) == rows:
         yield plain(
             "the state carried although the batch starts anew",
             FORWARD,
-            by(lambda state: {n: left[n].astype(a.dtype) for n, a in state.items()}),
+            _with_state(lambda state: {n: left[n].astype(a.dtype) for n, a in state.items()}),
             faults=("state-not-reset",),
             by_row=False,
         )
@@ -188,7 +188,7 @@ def _states(case: Case) -> Iterator[Suspect]:
         yield plain(
             "h and c read as each other",
             FORWARD,
-            by(lambda state: {"h": state["c"], "c": state["h"]}),
+            _with_state(lambda state: {"h": state["c"], "c": state["h"]}),
         )
 
         def exchanged(activations: Arrays, gradients: Arrays) -> tuple[Arrays, Arrays]:
@@ -201,12 +201,22 @@ def _states(case: Case) -> Iterator[Suspect]:
             faults=("state-swapped",),
             where="forward/[ch]",
         )
+    yield from _other_states(case)
+
+
+def _with_state(change: Callable[[Arrays], Arrays]) -> Replacements:
+    """Return replacements in which the network starts from a changed state."""
+    return given(lambda share: replace(share, state=change(dict(share.state))))
+
+
+def _other_states(case: Case) -> Iterator[Suspect]:
+    """Yield suspects in which a layer or a row starts from another one's state."""
     layers = case.spec.model.num_layers
     for layer in range(layers if layers > 1 else 0):
         yield plain(
             f"every layer starting from the state of layer {layer}",
             FORWARD,
-            by(
+            _with_state(
                 lambda state, k=layer: {  # type: ignore[misc]
                     n: np.repeat(a[:, k : k + 1], a.shape[1], axis=1) for n, a in state.items()
                 }
@@ -217,12 +227,16 @@ def _states(case: Case) -> Iterator[Suspect]:
         yield plain(
             "the layers' states in the other order",
             FORWARD,
-            by(lambda state: {n: a[:, ::-1] for n, a in state.items()}),
+            _with_state(lambda state: {n: a[:, ::-1] for n, a in state.items()}),
         )
     for shift in (1, -1):
         yield plain(
             f"the state of the row {'above' if shift > 0 else 'below'}",
             FORWARD,
-            by(lambda state, s=shift: {n: np.roll(a, s, axis=0) for n, a in state.items()}),  # type: ignore[misc]
+            _with_state(partial(_rolled, shift)),
             by_row=False,
         )
+
+
+def _rolled(rows: int, state: Arrays) -> Arrays:
+    return {name: np.roll(array, rows, axis=0) for name, array in state.items()}

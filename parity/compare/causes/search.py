@@ -28,6 +28,7 @@ _CLOSER, _CLOSE = 1e-3, 1024
 # A number is solved for only where so many elements differ: fewer would fit any number.
 _FEWEST = 8
 _MOST_STEPS = 12  # of a solution
+_SHORT = 1e-6  # how far a short number may be from the solution, as a share of it
 
 
 @dataclass
@@ -120,29 +121,36 @@ class Search:
         if suspect.solve is None:
             yield from suspect.ways
             return
-        solved = self._solved(suspect)
-        if solved is not None:
-            yield solved
+        number = self._solved(suspect)
+        if number is None:
+            return
+        # people write short numbers: the solution is off by rounding
+        for near in dict.fromkeys((float(f"{number:.4g}"), number)):
+            if abs(near - number) <= _SHORT * abs(number):
+                yield suspect.solve(near)
 
     def _decides_a_number(self) -> bool:
         case = self._case
         wrong = [name for name in case.wrong if name in case.expected]
         return sum(_count_apart(case.recorded[n], case.expected[n]) for n in wrong) >= _FEWEST
 
-    def _solved(self, suspect: Suspect) -> Change | None:
-        """Return the change with the number that brings the first wrong tensor closest."""
+    def _solved(self, suspect: Suspect) -> float | None:
+        """Return the number that brings the oracle closest to what is wrong first."""
         assert suspect.solve is not None
         case = self._few if self._few is not None and suspect.by_row else self._case
-        target = wide(case.recorded[case.first])
+        # of gradients and weights all; of the forward pass the first, on which others depend
+        few = case.kind == "forward"
+        names = [case.first] if few else [n for n in case.wrong if n.startswith(case.kind)]
+        target = _joined(case.recorded, names)
 
         def apart(number: float) -> np.ndarray | None:
             assert suspect.solve is not None
             self._budget.tried += 1
             try:
-                found = self._tensors(case, suspect.solve(number))[case.first]
+                found = _joined(self._tensors(case, suspect.solve(number)), names)
             except (ValueError, FloatingPointError):  # no value that the spec allows
                 return None
-            return (found - target).reshape(-1) if np.isfinite(found).all() else None
+            return found - target if np.isfinite(found).all() else None
 
         (x0, x1), best = suspect.guesses[:2], None
         r0 = apart(x0)
@@ -164,7 +172,7 @@ class Search:
             x0, r0, x1 = x1, r1, x1 - float(slope @ r1) / curve
             if x1 == x0:
                 break
-        return None if best is None else suspect.solve(best[1])
+        return None if best is None else best[1]
 
     def _reproduces(self, suspect: Suspect, change: Change) -> float | None:
         """Return how far the oracle is from the side with a change; None if it does not fit."""
@@ -215,6 +223,10 @@ class Search:
                 found |= self._expected.above_gradients(case.snapshot, case.recorded, rate)
         found["batch/learning_rate"] = np.array(rate)
         return found
+
+
+def _joined(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    return np.concatenate([wide(tensors[name]).reshape(-1) for name in names])
 
 
 def _few_rows(case: Case) -> Case | None:

@@ -6,8 +6,8 @@ forces `<eos>` at the limit, or stops as soon as its pool of finished answers is
 the same answers. So besides the trained weights as they are, all sides also answer
 
 - with a limit of three tokens, at which nearly every answer is cut off, and with a projection
-  made eight times as steep: the likeliest first token then often does not begin the best answer,
-  so that a search which follows fewer hypotheses finds another one;
+  made eight times as steep: the likeliest first token then often does not begin the best
+  answer, so that a search which follows fewer hypotheses finds another one;
 - with two tokens equally probable, the most probable ones: the lower id must be chosen;
 - where hypotheses finish early, but going on to the limit gives a better score: the pool of
   finished answers is full long before the best answer is found.

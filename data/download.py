@@ -61,6 +61,8 @@ class PublicCorpus:
       sources: addresses in the order in which they are tried: of an archive or, ending in "/",
         of a folder with the files.
       archive_hashes: address -> "algorithm:hash" of the archive, where it is known.
+      tokens: file name -> its number of tokens, with one at the end of each line.
+      words: the number of distinct tokens in all files, with that one.
     """
 
     name: str
@@ -69,6 +71,8 @@ class PublicCorpus:
     members: Mapping[str, str]
     sources: tuple[str, ...]
     archive_hashes: Mapping[str, str]
+    tokens: Mapping[str, int]
+    words: int
 
 
 _SMERITY = "https://wikitext.smerity.com/wikitext-2-v1.zip"
@@ -102,11 +106,16 @@ CORPORA = {
                 "data/wikitext-2/",
             ),
             archive_hashes={_SMERITY: _WIKITEXT_ZIP, _METAMIND: _WIKITEXT_ZIP},
+            tokens={"train.txt": 2_088_628, "valid.txt": 217_646, "test.txt": 245_569},
+            words=33_278,
         ),
         PublicCorpus(
             name="ptb",
-            licence="for research, after the LDC's terms for the Penn Treebank; T. Mikolov's"
-            " preparation",
+            licence="the Penn Treebank's text belongs to its publishers and is licensed by the"
+            " Linguistic Data Consortium (LDC99T42), for research: see to it that you may use"
+            " it; prepared by T. Mikolov",
+            # Those of the files at the first address, also in other public projects. The MD5
+            # of the same three are in torchtext: f26c4b92..., aa0affc0..., 8b80168b....
             hashes={
                 "ptb.train.txt": (
                     "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"
@@ -130,6 +139,8 @@ CORPORA = {
                 "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
             ),
             archive_hashes={_BRNO: _PTB_TGZ, _BAIDU: _PTB_TGZ},
+            tokens={"ptb.train.txt": 929_589, "ptb.valid.txt": 73_760, "ptb.test.txt": 82_430},
+            words=10_000,
         ),
     )
 }
@@ -178,6 +189,31 @@ def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> li
             f" {_by_hand(corpus)} into {out}"
         )
     return [out / name for name in corpus.hashes]
+
+
+def count_tokens(corpus: PublicCorpus, paths: Iterable[Path]) -> dict[str, int]:
+    """Count the tokens of a corpus and check that there are as many as its users report.
+
+    Returns:
+      File name -> number of tokens, with one at the end of each line.
+
+    Raises:
+      UsageError: if there are more or fewer tokens or distinct words.
+    """
+    found, words = {}, {"<eos>"}
+    for path in paths:
+        found[path.name] = 0
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in file:
+                tokens = line.split()
+                found[path.name] += len(tokens) + 1
+                words.update(tokens)
+        needed = corpus.tokens[path.name]
+        if found[path.name] != needed:
+            raise UsageError(f"{path}: {found[path.name]:,} tokens; {needed:,} are needed")
+    if len(words) != corpus.words:
+        raise UsageError(f"{corpus.name}: {len(words):,} distinct words, not {corpus.words:,}")
+    return found
 
 
 def _missing(corpus: PublicCorpus, out: Path) -> list[str]:
@@ -321,15 +357,17 @@ def _by_hand(corpus: PublicCorpus) -> str:
 @click.option("--debug", is_flag=True, help="Show where an error came from.")
 def _command(name: str, out: Path, url: tuple[str, ...], debug: bool) -> None:
     corpus = CORPORA[name]
+    print(f"licence of {name}: {corpus.licence}", file=sys.stderr, flush=True)
     try:
         paths = download(corpus, out, url)
+        tokens = count_tokens(corpus, paths)
     except UsageError as error:
         if debug:
             raise
         raise click.UsageError(str(error)) from None
     for path in paths:
-        print(f"{path}: {path.stat().st_size:,} bytes")
-    print(f"{name}: {corpus.licence}")
+        print(f"{path}: {path.stat().st_size:,} bytes, {tokens[path.name]:,} tokens")
+    print(f"{name}: {corpus.words:,} distinct words")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -220,15 +220,24 @@ def faults_table(measured: Sequence[Measurement]) -> str:
         mine = [e for e in findings if (e["dtype"], e["kernels"]) == (dtype, kernels)]
         found = [each for each in mine if each["found"]]
         compared = [each for each in found if each["found_by"] == "mismatch"]
-        named = sum(each["fault"] in each["likely"] for each in compared)
         right = sum(each["right_place"] for each in found)
+        able = [each for each in compared if each.get("confirmable", True)]
+        confirmed = [e for e in compared if e["fault"] in e.get("confirmed_faults", [])]
+        wrongly = sum(bool(e.get("confirmed")) for e in compared if e not in confirmed)
+        others = [each for each in compared if each not in confirmed]
+        named = sum(each["fault"] in each["likely"][:3] for each in others)
         rows.append(
-            [dtype, kernels, len(mine), len(found), right, f"{named} of {len(compared)}"]
+            [
+                *(dtype, kernels, len(mine), len(found), right),
+                f"{len(confirmed)} of {len(able)}",
+                wrongly,
+                f"{named} of {len(others)}",
+            ]
         )
     faults = len({each["fault"] for each in findings})
     headers = [
         "precision", "kernels", "planted", "found", "at the right tensor",
-        "named among the likely causes",
+        "cause confirmed", "another confirmed", "else among the first three likely causes",
     ]  # fmt: skip
     said = f"{_count(faults, 'fault')}, each planted in every framework that can have it."
     return _joined(one.provenance("make hunt"), said, markdown_table(headers, rows))
@@ -251,6 +260,64 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
     )
     command = f"python -m parity sweep --count {values['runs']}"
     return _joined(one.provenance(command), said, markdown_table(headers, rows))
+
+
+def converge_table(measured: Sequence[Measurement]) -> str:
+    """Return what whole trainings from several seeds reached, and the tests of equivalence."""
+    (one,) = measured
+    values, rows, tests = one.values, [], []
+    for name, each in values["quantities"].items():
+        form = "{:+.2%}" if each["relative"] else "{:+.3f}"
+        margin = f"{each['margin']:.0%}" if each["relative"] else f"{each['margin']:g}"
+        for side, found in each["sides"].items():
+            numbers = (found["mean"], found["deviation"], min(found["values"]))
+            numbers = (*numbers, max(found["values"]))
+            rows.append([name, side, *map(each["form"].format, numbers)])
+        for pair in each["pairs"]:
+            interval = f"{form.format(pair['low'])} to {form.format(pair['high'])}"
+            tests.append(
+                [
+                    name,
+                    f"{pair['a']} – {pair['b']}",
+                    form.format(pair["difference"]),
+                    interval,
+                    f"± {margin}",
+                    f"{pair['p']:.1e}" if pair["p"] < 0.001 else f"{pair['p']:.3f}",
+                    "equivalent" if pair["shown"] else "not shown",
+                ]
+            )
+    seeds = len(next(iter(values["runs"].values())))
+    training = values["spec"]["training"]
+    said = (
+        f"{values['network']} `{values['preset']}`, {_count(seeds, 'seed')}, "
+        f"{_count(training['epochs'], 'epoch')}, {training['dtype']}: {values['verdict']}."
+    )
+    return _joined(
+        one.provenance("python -m parity converge"),
+        said,
+        markdown_table(["result", "side", "mean", "deviation", "lowest", "highest"], rows),
+        markdown_table(
+            ["difference of", "sides", "mean", "90 % interval", "margin", "p", ""], tests
+        ),
+    )
+
+
+def trainings_table(measured: Sequence[Measurement]) -> str:
+    """Return the perplexities of one training of each side, relative to the first side's."""
+    first, rows = measured[0].values["test_perplexity"], []
+    for each in measured:
+        values, test = each.values, each.values["test_perplexity"]
+        rows.append(
+            [
+                values["framework"],
+                f"{min(values['valid_perplexity']):.2f}",
+                f"{test:.2f}",
+                "–" if each is measured[0] else f"{test / first - 1:+.2%}",
+            ]
+        )
+    headers = ["side", "best validation perplexity", "test perplexity", "to the first side"]
+    command = "train.py --preset zaremba-small --data FOLDER --replicas 1 --threads 1"
+    return _joined(measured[-1].provenance(command), markdown_table(headers, rows))
 
 
 def differs_table(measured: Sequence[Measurement] = (), root: Path = ROOT) -> str:
@@ -279,6 +346,8 @@ KINDS: dict[str, Callable[[Sequence[Measurement]], str]] = {
     "kernels": kernels_table,
     "faults": faults_table,
     "sweep": sweep_table,
+    "converge": converge_table,
+    "trainings": trainings_table,
     "differs": differs_table,
 }
 

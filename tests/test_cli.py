@@ -255,11 +255,11 @@ def test_every_switch_of_the_specs_is_tested():
         (["--replicas", "0"], "--replicas is 0; allowed: >= 1"),
         (["--steps", "0"], "--steps is 0; allowed: >= 1"),
         (["--device", "tpu"], "--device is 'tpu'; allowed: cpu, gpu"),
-        (["--preset", "huge"], "--preset is 'huge'; allowed: tiny, tf2fluid"),
+        (["--preset", "huge"], "--preset is 'huge'; allowed: tiny, proof, tf2fluid"),
         (["--network", "gan"], "--network is 'gan'; allowed: language-model, seq2seq"),
         (
             ["--network", "seq2seq", "--preset", "zaremba-small"],
-            "--preset is 'zaremba-small'; allowed: tiny, tiny-nmt, chatbot",
+            "--preset is 'zaremba-small'; allowed: tiny, tiny-nmt, proof, chatbot",
         ),
         (
             ["--network", "seq2seq", "--batching", "stream"],

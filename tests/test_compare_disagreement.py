@@ -146,7 +146,7 @@ def test_one_framework_with_all_its_sides():
     assert said.startswith(
         "in this tensor, all sides of Paddle (paddle-1 and paddle-2) differ "
     )
-    assert said.endswith("; no side of TF does")
+    assert said.endswith("; no side of TensorFlow does")
 
 
 def test_some_sides_of_both_frameworks():

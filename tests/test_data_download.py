@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from data import text_corpus as corpus_module
-from data.download import CORPORA, PublicCorpus, download, main
+from data.download import CORPORA, PublicCorpus, count_tokens, download, main
 from parity.base.errors import UsageError
+from parity.spec.networks.language_model import PRESETS
 
 ROOT = Path(__file__).parent.parent
 WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"
@@ -99,6 +100,8 @@ def small_corpus(*sources, **archive_hashes):
         members=MEMBERS,
         sources=sources,
         archive_hashes=archive_hashes,
+        tokens={"train.txt": 80_000, "valid.txt": 300, "test.txt": 300},
+        words=6,
     )
 
 
@@ -315,6 +318,28 @@ def test_folder_that_cannot_be_is_named(tmp_path, server):
     )
 
 
+def test_tokens_are_counted_with_the_ends_of_lines(tmp_path, server):
+    server.bodies = {f"/{name}": text for name, text in TEXTS.items()}
+    corpus = small_corpus(server.address)
+    paths = download(corpus, tmp_path)
+    counts = {"train.txt": 4 * 20_000, "valid.txt": 3 * 100, "test.txt": 3 * 100}
+    assert count_tokens(corpus, paths) == counts
+    wrong = dataclasses.replace(corpus, tokens={**counts, "valid.txt": 200})
+    with pytest.raises(UsageError, match=r"valid.txt: 300 tokens; 200 are needed"):
+        count_tokens(wrong, paths)
+    wrong = dataclasses.replace(corpus, words=5)
+    with pytest.raises(UsageError, match="6 distinct words, not 5"):
+        count_tokens(wrong, paths)
+
+
+def test_ptb_is_the_one_of_the_published_results():
+    """929k, 73k and 82k words, 10k distinct: Zaremba et al. 2014, section 4.1."""
+    ptb = CORPORA["ptb"]
+    assert list(ptb.tokens.values()) == [929_589, 73_760, 82_430]
+    assert ptb.words == 10_000
+    assert ptb.hashes["ptb.train.txt"] == PRESETS["zaremba-small"].published.train_sha256
+
+
 # the command
 
 
@@ -399,5 +424,8 @@ if WIKITEXT.is_dir():  # the text lies beside the project, not in it
         server.bodies["/w.zip"] = zip_of({members[name]: text for name, text in texts.items()})
         arguments = ["wikitext-2", "--out", str(tmp_path), "--url", server.address + "w.zip"]
         assert main(arguments) == 0
-        assert f"{tmp_path}/train.txt: 10,797,148 bytes" in capsys.readouterr().out
+        output = capsys.readouterr()
+        assert f"{tmp_path}/train.txt: 10,797,148 bytes, 2,088,628 tokens" in output.out
+        assert "wikitext-2: 33,278 distinct words" in output.out
+        assert output.err.startswith("licence of wikitext-2: CC BY-SA 3.0; ")
         assert contents(tmp_path) == texts

@@ -457,12 +457,15 @@ def test_table_of_faults(tmp_path):
         replace(found, right_place=True),
         found,
         replace(found, found_by=""),
-        replace(found, kernels="plain"),
+        replace(found, kernels="plain", confirmable=False),
+        replace(found, dtype="float32", confirmed=["a"], confirmed_faults=["w", "x"]),
+        replace(found, dtype="float32", confirmed=["b"], confirmed_faults=["w"]),
     ]
     page = "<!-- table: faults a.json -->\n<!-- /table -->"
     text, _ = write(tmp_path, page, a=findings_values(findings))
-    assert "| float64 | fast | 4 | 3 | 2 | 1 of 3 |" in text
-    assert "| float64 | plain | 1 | 1 | 0 | 0 of 1 |" in text
+    assert "| float64 | fast | 4 | 3 | 2 | 0 of 3 | 0 | 1 of 3 |" in text
+    assert "| float64 | plain | 1 | 1 | 0 | 0 of 0 | 0 | 0 of 1 |" in text
+    assert "| float32 | fast | 2 | 2 | 0 | 1 of 2 | 1 | 0 of 1 |" in text
     assert "`make hunt`" in text
 
 
@@ -480,6 +483,52 @@ def test_table_of_sweep(tmp_path):
     text, _ = write(tmp_path, "<!-- table: sweep a.json -->\n<!-- /table -->", a=found)
     assert "60 runs of seed 1, no false alarms." in text
     assert "| gradient | 79% | – |" in text
+
+
+def test_table_of_whole_trainings_from_several_seeds(tmp_path):
+    sides = {
+        "paddle": {"values": [8.0, 8.5], "mean": 8.246, "deviation": 0.354},
+        "tensorflow": {"values": [8.1, 8.4], "mean": 8.249, "deviation": 0.212},
+    }
+    pair = {
+        "a": "paddle",
+        "b": "tensorflow",
+        "difference": -0.0004,
+        "low": -0.02,
+        "high": 0.019,
+    }
+    quantity = {
+        "relative": True,
+        "margin": 0.05,
+        "form": "{:.3f}",
+        "sides": sides,
+        "pairs": [pair | {"p": 0.0123, "shown": True}],
+    }
+    found = {
+        "network": "language-model",
+        "preset": "tiny",
+        "verdict": "equivalent",
+        "runs": {"paddle": {"1": {}, "2": {}}},
+        "spec": {"training": {"epochs": 5, "dtype": "float32"}},
+        "quantities": {"test perplexity": quantity},
+        "command": "python -m parity converge --seeds 2",
+        "date": "2026-11-22T10:00:00",
+    }
+    text, _ = write(tmp_path, "<!-- table: converge a.json -->\n<!-- /table -->", a=found)
+    assert "`python -m parity converge --seeds 2`" in text
+    assert "language-model `tiny`, 2 seeds, 5 epochs, float32: equivalent." in text
+    assert "| test perplexity | paddle | 8.246 | 0.354 | 8.000 | 8.500 |" in text
+    tested = "| paddle – tensorflow | -0.04% | -2.00% to +1.90% | ± 5% | 0.012 | equivalent |"
+    assert tested in text
+
+
+def test_table_of_single_trainings(tmp_path):
+    page = "<!-- table: trainings a.json b.json -->\n<!-- /table -->"
+    a = {"framework": "paddle", "valid_perplexity": [120.0, 101.5], "test_perplexity": 100.0}
+    b = {"framework": "pytorch", "valid_perplexity": [119.0, 102.0], "test_perplexity": 100.5}
+    text, _ = write(tmp_path, page, a=a, b=b)
+    assert "| paddle | 101.50 | 100.00 | – |" in text
+    assert "| pytorch | 102.00 | 100.50 | +0.50% |" in text
 
 
 def test_a_table_without_measurements_is_kept(tmp_path):

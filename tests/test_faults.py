@@ -208,6 +208,8 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
     if how == MISMATCH:
         assert (found.step or 0) < 5
         assert name in found.likely, "the catalogue knows its own"
+        assert found.is_confirmed == BY_NAME[name].is_confirmable, found.confirmed
+        assert not found.is_misled
 
 
 ANCHOR = "    return tf.tanh(product(tf.concat([context"
@@ -266,14 +268,36 @@ def test_the_table_counts_what_was_found():
     ]
     text = findings_text(found)
     assert (
-        "float64, fast kernels: 3 of 3 found, 2 of 3 at the right place; among the likely "
-        "causes: 1 of 2 mismatches"
+        "float64, fast kernels: 3 of 3 found, 2 of 3 at the right place; cause confirmed: 0 of "
+        "the 2 that the oracle can make, 0 wrongly; of the other 2, 1 among the first 3 likely "
+        "causes"
     ) in text
     assert "float64, plain kernels: 1 of 1 found" in text
     assert "float32, fast kernels: 0 of 1 found" in text
     assert "below rounding" in text
     assert all_found(found), "what need not be found in a precision is not missed"
     assert not all_found([*found, finding("e")])
+
+
+def test_a_cause_confirmed_wrongly_is_an_error():
+    def finding(confirmed, **values):
+        given = {"side": "paddle", "dtype": "float64", "topic": "t", "cause": "c"}
+        given |= {"setting": "stream", "found_by": MISMATCH, "confirmed_faults": confirmed}
+        return Finding("a", confirmed=["a mistake"], **given | values)
+
+    right, equal, wrong, unknown = map(finding, (["a"], ["a", "b"], ["b"], []))
+    assert all_found([right, equal])
+    for misled in (wrong, unknown):
+        assert not all_found([right, misled])
+        text = findings_text([right, misled])
+        assert "cause confirmed: 1 of the 2 that the oracle can make, 1 wrongly" in text
+        assert "WRONG" in text
+    cannot = finding([], confirmable=False)
+    cannot.confirmed = []
+    assert all_found([cannot])
+    assert "cause confirmed: 0 of the 0 that the oracle can make, 0 wrongly" in findings_text(
+        [cannot]
+    )
 
 
 # what is planted where

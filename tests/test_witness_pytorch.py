@@ -222,7 +222,7 @@ def as_answered(pytorch, network, source, length, answer, finished):
     return -float(loss.detach())
 
 
-@pytest.mark.parametrize(CASES, SEQ2SEQ[1::2])
+@pytest.mark.parametrize(CASES, SEQ2SEQ[2:5] + SEQ2SEQ[7:])
 def test_answers_are_as_probable_as_pytorch_finds_them(
     pytorch, cell, attention, feeding, bidirectional, layers, optimizer
 ):

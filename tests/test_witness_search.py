@@ -198,6 +198,8 @@ def test_a_narrow_beam_keeps_the_most_probable_prefixes(beam, alpha):
     for sentence, hypotheses in enumerate(found):
         expected = narrow_beam(model.log_probs[sentence], beam, alpha, 8)
         assert [(h.tokens, h.finished) for h in hypotheses.ranked] == [e[1:] for e in expected]
+        scores = [h.score for h in hypotheses.ranked]
+        assert scores == pytest.approx([each[0] for each in expected], rel=1e-13)
         lengths.add(len(hypotheses.best.tokens))
     assert len(lengths) > 2
 

@@ -98,6 +98,29 @@ def test_rows_of_a_stream_joined_are_the_text(tmp_path, split):
         assert [vocabulary[i] for row in targets for i in row] == text[1:]
 
 
+@pytest.mark.parametrize("count", [1, 40, 90, 1000])
+def test_the_first_lines_alone_are_trained_on(tmp_path, count):
+    """Of plain text and of pairs; the vocabulary stays that of all of them."""
+    lines = write_text(tmp_path / "text")
+    text = f"{lines['train'][0]} word0 word1 word2 word3".strip()  # enough for one batch
+    lines["train"][0] = f"{text} {text}"
+    (tmp_path / "text" / "train.txt").write_text("\n".join(lines["train"]) + "\n")
+    values = {"batch_size": 1, "time": 5}
+    everything, vocabulary = load_text(tmp_path / "text", tmp_path / "cache", **values)
+    found, same = load_text(tmp_path / "text", tmp_path / "cache", **values, train_lines=count)
+    assert same == vocabulary
+    expected = [word for line in lines["train"][:count] for word in readable(line, vocabulary)]
+    read = [i for batch in epoch(found.train) for _, row in rows_of(batch) for i in row]
+    assert [vocabulary[i] for i in read] == expected[1:]
+    assert found.valid.tokens_per_epoch == everything.valid.tokens_per_epoch
+
+    pairs = within_limits(write_splits(tmp_path / "pairs")["train"])
+    values = {"batch_size": 1, "train_lines": count}
+    found, source, target = load_pairs(tmp_path / "pairs", tmp_path / "cache", **values)
+    rebuilt = pairs_of(found.train, source, target)
+    assert Counter(rebuilt) == Counter(spelled(pairs[:count], source, target))
+
+
 def test_a_stream_is_carried_within_an_epoch_and_starts_anew_with_each(tmp_path):
     write_text(tmp_path / "text")
     found, _ = load_text(tmp_path / "text", tmp_path / "cache")

@@ -28,6 +28,8 @@ _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
+CAUSE_SECONDS = 30.0
+CAUSE_SEARCH = "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"
 AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
 _JOBS = "number of runs at a time"
 
@@ -130,6 +132,7 @@ class RunOptions:
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare", at_least=1)
     after_mismatch: int = option(5, AFTER_MISMATCH, at_least=0)
+    cause_seconds: float = option(CAUSE_SECONDS, CAUSE_SEARCH, at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
@@ -240,6 +243,7 @@ class FaultOptions:
     out: Path = option(Path("out/faults"), "folder to write faults.json and faults.txt to")
     json: Path | None = option(None, "file to write faults.json to as well")
     once: bool = option(False, "plant each fault only once, taking turns between sides and kernels")
+    harmless: bool = option(False, "plant harmless rewrites instead, which change nothing but rounding, and check that none raises an alarm")
     jobs: int = option(2, _JOBS, at_least=1)
     list_only: bool = option(False, "only print the catalogue of faults")
     show: str | None = option(None, "only print what this fault changes in the source")

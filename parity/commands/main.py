@@ -22,6 +22,8 @@ from parity.base.machine import measured_here
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import (
     AFTER_MISMATCH,
+    CAUSE_SEARCH,
+    CAUSE_SECONDS,
     BenchOptions,
     ConvergeOptions,
     FaultOptions,
@@ -33,9 +35,10 @@ from parity.commands import doctor as doctor_checks
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
+from parity.report.coverage_table import verdict_line
 from parity.report.loss_curves import plot_losses
 from parity.report.save import save_report, save_values
-from parity.report.terminal import report_text
+from parity.report.terminal import coloured, report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
@@ -73,7 +76,7 @@ def run_command(**values: Any) -> int:
     report = report_values(outcome, name, _command())
     text = report_text(report)
     save_report(text, report_html(report), report, options.out, options.json)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if outcome.matches else _MISMATCH
 
 
@@ -93,20 +96,32 @@ def run_command(**values: Any) -> int:
     show_default=True,
     help=AFTER_MISMATCH,
 )
+@click.option(
+    "--cause-seconds",
+    type=click.FloatRange(min=0),
+    default=CAUSE_SECONDS,
+    show_default=True,
+    help=CAUSE_SEARCH,
+)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def compare_command(
-    trace_a: Path, trace_b: Path, json_file: Path | None, after_mismatch: int, debug: bool
+    trace_a: Path,
+    trace_b: Path,
+    json_file: Path | None,
+    after_mismatch: int,
+    cause_seconds: float,
+    debug: bool,
 ) -> int:
     """Compare two recorded runs with each other and, if train.py made them, with the oracle.
 
     TRACE_A and TRACE_B are folders that --trace of train.py or the Recorder of your own
     training wrote.
     """
-    report = _compared(trace_a, trace_b, after_mismatch)
+    report = _compared(trace_a, trace_b, after_mismatch, cause_seconds)
     text = report_text(report)
     if json_file is not None:
         save_values(report, json_file)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
@@ -128,9 +143,21 @@ def compare_command(
     show_default=True,
     help=AFTER_MISMATCH,
 )
+@click.option(
+    "--cause-seconds",
+    type=click.FloatRange(min=0),
+    default=CAUSE_SECONDS,
+    show_default=True,
+    help=CAUSE_SEARCH,
+)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def report_command(
-    trace_a: Path, trace_b: Path, html_file: Path, after_mismatch: int, debug: bool
+    trace_a: Path,
+    trace_b: Path,
+    html_file: Path,
+    after_mismatch: int,
+    cause_seconds: float,
+    debug: bool,
 ) -> int:
     """Compare two recorded runs and write the result as a page that opens offline.
 
@@ -139,16 +166,20 @@ def report_command(
     if html_file.is_dir():
         raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
-    report = _compared(trace_a, trace_b, after_mismatch)
+    report = _compared(trace_a, trace_b, after_mismatch, cause_seconds)
     write_whole(html_file, report_html(report).encode())
-    print(f"page: {html_file}\nverdict: {report['verdict']}")
+    print(f"page: {html_file}\n{verdict_line(report)}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
-def _compared(trace_a: Path, trace_b: Path, after_mismatch: int) -> dict[str, Any]:
+def _compared(
+    trace_a: Path, trace_b: Path, after_mismatch: int, cause_seconds: float
+) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
     traces = [Trace(trace_a), Trace(trace_b)]
-    return compared(traces, _command(), after_mismatch=after_mismatch)
+    return compared(
+        traces, _command(), after_mismatch=after_mismatch, cause_seconds=cause_seconds
+    )
 
 
 @parity.command("bench")
@@ -234,6 +265,13 @@ def faults_command(**values: Any) -> int:
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    if options.harmless:
+        from parity.faults.harmless_run import run_harmless
+
+        with sigterm_as_interrupt():
+            text, match = run_harmless(options)
+        print(text)
+        return _MATCH if match else _MISMATCH
     from parity.faults.finding import (
         SIGNATURES,
         findings_text,

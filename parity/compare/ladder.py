@@ -33,7 +33,7 @@ import numpy as np
 from parity.base.at_once import at_once
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.compare.causes.confirm import confirm_causes
-from parity.compare.causes.search import SECONDS, Budget
+from parity.compare.causes.search import Budget
 from parity.compare.decode_rung import DecodeRung
 from parity.compare.disagreement import find_disagreement
 from parity.compare.evaluation import EvaluationRung
@@ -48,6 +48,7 @@ from parity.compare.preconditions import (
     check_same_run,
     check_shapes,
 )
+from parity.compare.step_coverage import StepCoverage
 from parity.compare.step_series import History
 from parity.compare.steps import check_replicas
 from parity.compare.tensors import Distance, Mismatch
@@ -95,9 +96,9 @@ class Ladder:
         self,
         headers: Mapping[str, Mapping[str, Any]],
         after_mismatch: int = 0,
-        cause_seconds: float = SECONDS,
+        cause_seconds: float = 0.0,
     ):
-        self.cause_seconds = cause_seconds
+        self._cause_seconds = cause_seconds
         self.sides = {label: Side.from_header(header) for label, header in headers.items()}
         first, *others = headers.items()
         for other in others:
@@ -115,7 +116,10 @@ class Ladder:
         self.verdict.history = History(dtype, list(self.sides), next(iter(self._pairs), None))
         self._expected = Expected(self.spec, self.per_epoch, self.names)
         self._pairwise = Pairs(self.spec, self.names, self.verdict)
-        self._decode_rung = DecodeRung(self.spec, self.verdict)
+        self._coverage = StepCoverage(
+            self.spec, self.per_epoch, self.sides, self.verdict.coverage
+        )
+        self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
         self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
         self._evaluated = set(evaluated_names(self.spec))
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
@@ -186,6 +190,7 @@ class Ladder:
         inputs = self._expected.inputs(step, batch)
         if self._isolated is not None:
             self._isolated.step(step, tensors, inputs, self._pairs)
+            self._coverage.step(step, tensors, inputs, self.verdict.oracle)
             return
         free_run, *one_steps = at_once(
             [
@@ -237,6 +242,7 @@ class Ladder:
             found += self._evaluation_rung.compare(step, tensors, pairs)
         self._conclude(step, free, found)
         self.verdict.oracle = expected[ORACLE]
+        self._coverage.step(step, tensors, inputs, self.verdict.oracle)
         # what was evaluated after the step is no part of what the oracle's step computes
         if not self.verdict.matches and not self.verdict.mismatches[0].check:
             self.verdict.disagreement = find_disagreement(
@@ -276,7 +282,7 @@ class Ladder:
 
     def _confirm_causes(self, tensors: Mapping[str, Tensors], inputs: StepInputs) -> None:
         verdict = self.verdict
-        if verdict.confirmed or not verdict.departing():
+        if not self._cause_seconds or not verdict.departing():
             return
         verdict.confirmed = confirm_causes(
             verdict.evidence,
@@ -286,7 +292,7 @@ class Ladder:
             tensors,
             inputs,
             self._one_step,
-            Budget(self.cause_seconds),
+            Budget(self._cause_seconds),
         )
 
     def _compare_free_runs(
@@ -364,11 +370,14 @@ class Ladder:
                     distance.used = None
 
 
-def climb(traces: Sequence[Trace], after_mismatch: int = 0) -> Verdict:
+def climb(
+    traces: Sequence[Trace], after_mismatch: int = 0, cause_seconds: float = 0.0
+) -> Verdict:
     """Compare recorded traces with each other and the oracle, up to the first mismatch.
 
     Args:
       after_mismatch: the number of steps to measure after the first that has a mismatch.
+      cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Raises:
       UsageError: if they are not of the same run, or damaged.
@@ -376,7 +385,8 @@ def climb(traces: Sequence[Trace], after_mismatch: int = 0) -> Verdict:
     """
     labels = labels_of([t.side for t in traces], [t.folder for t in traces])
     by_label = dict(zip(labels, traces, strict=True))
-    ladder = Ladder({label: t.header for label, t in by_label.items()}, after_mismatch)
+    headers = {label: trace.header for label, trace in by_label.items()}
+    ladder = Ladder(headers, after_mismatch, cause_seconds)
     counts = {label: len(trace.index()) for label, trace in by_label.items()}
     if len(set(counts.values())) > 1 or not all(counts.values()):
         listed = ", ".join(f"{label} has {count}" for label, count in counts.items())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.causes.confirmed import Confirmed
+from parity.compare.coverage import Coverage
 from parity.compare.decoded_answers import Tie
 from parity.compare.disagreement import Disagreement, checked_sides, departing_sides
 from parity.compare.growth import Growth
@@ -43,12 +44,13 @@ class Verdict:
         the bound of free runs, if it did; from there on only single steps are judged.
       evidence: label -> what that side has in the first tensor that differs, for the sides that
         depart from the oracle in it, or for both sides where that cannot be said.
-      confirmed: the mistakes with which the oracle reproduces what those sides recorded; several
-        cannot be told apart in this run.
+      confirmed: the mistakes with which the oracle reproduces what those sides recorded; where
+        there are several, the step cannot tell them apart.
       ties: the sentences that a side decoded differently where rounding can decide either way.
       history: losses and distances step by step, for the figures.
       isolated: whether every layer read the oracle's inputs.
       compared: the number of tensors in each step.
+      coverage: the cases that the run met, and those that it did not.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
       unchecked: the checks of whole runs that were not made -> why not.
     """
@@ -67,6 +69,7 @@ class Verdict:
     history: History = field(default_factory=History)
     isolated: bool = False
     compared: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
     sides: dict[str, Side] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
 

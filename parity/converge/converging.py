@@ -11,7 +11,7 @@ from typing import Any
 from parity.base.files import make_folder
 from parity.base.machine import measured_here
 from parity.cli.options import ConvergeOptions, TrainOptions
-from parity.converge.equivalence import LEVEL, paired_equivalence
+from parity.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
 from parity.converge.quantities import Quantity, quantities
 from parity.converge.trainings import Run, Starters, Trainings
 from parity.launch.peers import check_installed
@@ -78,6 +78,7 @@ def converge(
         "data": None if options.data is None else options.data.name,
         "steps": steps,
         "level": LEVEL,
+        "power": POWER,
         "replicas": options.replicas,
         "kernels": options.kernels,
         "runs": {
@@ -140,6 +141,7 @@ def _pair(
         "high": quantity.difference(tested.high),
         "p": tested.p,
         "shown": tested.shown,
+        "seeds_needed": pairs_needed(tested.deviation, tested.margin),
     }
 
 

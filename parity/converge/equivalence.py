@@ -18,6 +18,8 @@ from scipy.stats import t as student_t
 from parity.base.errors import UsageError
 
 LEVEL = 0.05  # the probability of calling two sides equivalent that differ by the margin
+POWER = 0.8  # the probability of calling two sides equivalent that do not differ on average
+_MOST_PAIRS = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,3 +76,21 @@ def paired_equivalence(a: Sequence[float], b: Sequence[float], margin: float) ->
     return Equivalence(
         count, mean, deviation, mean - half, mean + half, margin, max(above_lower, below_upper)
     )
+
+
+def pairs_needed(deviation: float, margin: float) -> int | None:
+    """Return how many pairs a test needs to pass with probability POWER if nothing differs.
+
+    Args:
+      deviation: the standard deviation of the differences.
+      margin: the margin of the test.
+
+    Returns:
+      The number, or None if it is beyond any use.
+
+    Source: Julious 2004, Stat. Med. 23(12):1921-1986, section 5, for no difference.
+    """
+    count = np.arange(2, _MOST_PAIRS)
+    quantiles = student_t.ppf(1 - LEVEL, count - 1) + student_t.ppf((1 + POWER) / 2, count - 1)
+    enough = np.flatnonzero(quantiles * deviation / np.sqrt(count) <= margin)
+    return int(count[enough[0]]) if len(enough) else None

@@ -19,6 +19,8 @@ _COLUMNS = {
     "deviation": "The standard deviation over the seeds.",
     "90 % interval": "Where the mean difference lies with a confidence of 90 %; it is within "
     "the margin exactly if the test passes.",
+    "seeds": "How many seeds, with this spread, would show the equivalence of sides that "
+    "do not differ on average, with a probability of 80 %.",
     "p": "The larger p-value of the two one-sided tests.",
 }
 
@@ -38,7 +40,7 @@ def converge_html(values: Mapping[str, Any]) -> str:
         tests=Table(columns, tests),
         results=Table(headers, rows),
         meanings=_COLUMNS,
-        note=test_note(values),
+        note=test_note(values).splitlines()[0],
         published=published_line(values),
         command=values["command"],
         machine=f"{values['processor']}, {values['cores']} cores; {values['date']}",

@@ -77,17 +77,20 @@ def tests_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
                     f"± {margin}",
                     f"{pair['p']:.1e}" if pair["p"] < 0.001 else f"{pair['p']:.3f}",
                     "equivalent" if pair["shown"] else "not shown",
+                    f"{pair['seeds_needed']:,}" if pair["seeds_needed"] else "-",
                 ]
             )
-    columns = ["difference of", "sides", "mean", "90 % interval", "margin", "p", ""]
+    columns = ["difference of", "sides", "mean", "90 % interval", "margin", "p", "", "seeds"]
     return rows, columns
 
 
 def test_note(values: Mapping[str, Any]) -> str:
-    """Return in a line how the table of tests is to be read."""
+    """Return how the table of tests is to be read."""
     return (
         "equivalent: two one-sided t tests, paired by seed, exclude a difference of the margin "
-        f"at level {values['level']:g}; not shown: they do not, and more seeds might"
+        f"at level {values['level']:g}; not shown: they do not.\n"
+        f"seeds: as many, with a spread like this, show it with a probability of "
+        f"{values['power']:.0%} for sides that do not differ"
     )
 
 

@@ -36,6 +36,9 @@ from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
 from parity.trace.reader import Trace
 
+# Longer than a user waits: what is confirmed must not depend on how busy the machine is.
+_CAUSE_SECONDS = 600.0
+
 
 @dataclass(frozen=True)
 class Planting:
@@ -68,6 +71,11 @@ class Planting:
     def required(self) -> bool:
         """Return whether it has to be found."""
         return self.dtype in self.fault.dtypes
+
+    @property
+    def confirmable(self) -> bool:
+        """Return whether the oracle can make the mistake itself."""
+        return not (self.fault.unconfirmable_reason or self.fault.check)
 
     @property
     def name(self) -> str:
@@ -130,6 +138,7 @@ class Hunt:
             fault.setting,
             planting.kernels,
             required=planting.required,
+            confirmable=planting.confirmable,
         )
         correct = self.correct(planting.run)
         try:
@@ -163,7 +172,8 @@ class Hunt:
         else:
             # names of unequal length: "order-of-sums" depends on that of the command line
             faulty = self._runs.record(side, run, f"{planting.name}/first", planting.edits)
-        verdict = climb([(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS])
+        both = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
+        verdict = climb(both, cause_seconds=_CAUSE_SECONDS)
         if verdict.matches:
             self._checks.make(fault.check, planted, faulty, verdict)
         return verdict
@@ -197,6 +207,10 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
         fault.is_at(finding.nearest or finding.tensor)
         and right_side
         and fault.check in ("", finding.rung)
+    )
+    finding.confirmed = [cause.sentence for cause in verdict.confirmed]
+    finding.confirmed_faults = sorted(
+        {fault for cause in verdict.confirmed for fault in cause.faults}
     )
     for label, evidence in verdict.evidence.items():
         if verdict.sides[label].framework == finding.side:

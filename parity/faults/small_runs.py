@@ -79,6 +79,8 @@ def _seq2seq(**changes: Any) -> Spec:
 
 SETTINGS = {
     "stream": Setting(_language_model(optimizer="sgd")),
+    "three layers": Setting(_language_model(optimizer="sgd", num_layers=3), replicas=3),
+    "unknown words": Setting(_language_model(optimizer="sgd", vocabulary_size=_WORDS // 2)),
     "sentences": Setting(_language_model(optimizer="adam", batching="sentences"), replicas=3),
     "general": Setting(
         _seq2seq(cell="lstm", attention="general", bidirectional=True, optimizer="adam")

@@ -223,7 +223,8 @@ def attentional_output(summed: np.ndarray) -> np.ndarray:
 @replaceable
 def attentional_output_backward(d_output: np.ndarray, output: np.ndarray) -> np.ndarray:
     """Go back through `attentional_output`."""
-    return d_output * (1 - output**2)
+    found: np.ndarray = d_output * (1 - output**2)
+    return found
 
 
 @replaceable

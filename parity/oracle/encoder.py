@@ -85,7 +85,9 @@ def encoder_backward(
             gradients[f"{name}/recurrent_kernel"] += d_u
             gradients[f"{name}/bias"] += d_b
             d_inputs.append(direction.into(d_ordered))
-        d_x = sum(d_inputs) * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
+        d_x = sum(d_inputs[1:], d_inputs[0]) * masks.get(
+            f"encoder_{k - 1}" if k else "source_embedded", 1.0
+        )
     d_activations["encoder/embedded"] = d_x
     look_up_backward(gradients["encoder/embed/table"], batch["source"], d_x)
 

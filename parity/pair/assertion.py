@@ -7,6 +7,7 @@ from typing import Any
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
+from parity.cli.options import CAUSE_SECONDS
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.pair.compare import compare_pair
@@ -76,6 +77,7 @@ def compared(
     command: str,
     tolerances: Mapping[str, Tolerance] | None = None,
     after_mismatch: int = 0,
+    cause_seconds: float = CAUSE_SECONDS,
 ) -> dict[str, Any]:
     """Return the report of two recorded trainings as plain values.
 
@@ -84,6 +86,7 @@ def compared(
       command: what the user ran, for the record.
       tolerances: as for `assert_match`.
       after_mismatch: the number of steps to measure after the first that has a mismatch.
+      cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Raises:
       UsageError: if they cannot be compared, or one is damaged.
@@ -91,7 +94,7 @@ def compared(
     """
     if any(trace.of_recorder for trace in traces):
         return pair_values(traces, compare_pair(traces, tolerances, after_mismatch), command)
-    verdict = climb(traces, after_mismatch)
+    verdict = climb(traces, after_mismatch, cause_seconds)
     spec = Spec.from_json(traces[0].header["spec"])
     outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     for trace in traces:

@@ -65,8 +65,8 @@ def growth_table(growth: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
         for kind, title in TITLES.items()
         if any(value is not None for value in growth["of_tensor"][kind])
     }
-    for rung, kinds in growth["of_rungs"].items():
-        columns[f"rung\n{rung}"] = rung_series(kinds)
+    for rung, series in differing_rungs(growth).items():
+        columns[f"rung\n{rung}"] = series
     rows = [
         [str(step), *(_number(series[place]) for series in columns.values())]
         for place, step in enumerate(growth["steps"])
@@ -74,10 +74,15 @@ def growth_table(growth: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     return rows, ["step", *columns]
 
 
-def rung_series(kinds: dict[str, list[float | None]]) -> list[float | None]:
-    """Return what shows the growth on a rung, by step."""
-    free_run, between = kinds[FREE_RUN], kinds[BETWEEN]
-    return free_run if any(value is not None for value in free_run) else between
+def differing_rungs(growth: dict[str, Any]) -> dict[str, list[float | None]]:
+    """Return rung -> its distance by step, for the rungs on which anything differs."""
+    found = {}
+    for rung, kinds in growth["of_rungs"].items():
+        known = any(value is not None for value in kinds[FREE_RUN])
+        series = kinds[FREE_RUN if known else BETWEEN]
+        if any(series):
+            found[rung] = series
+    return found
 
 
 def _number(value: float | None) -> str:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from parity.report.growth import TITLES, growth_table, rung_series
+from parity.report.growth import TITLES, differing_rungs, growth_table
 from parity.report.page import Figure, Table, colour, empty_figure, plain
 
 _DASHES = dict(zip(TITLES, ("solid", "dash", "dot"), strict=True))
@@ -23,8 +23,8 @@ def growth_chart(dtype: str, growth: dict[str, Any]) -> Figure:
         f"{growth['tensor']}, {title}": (growth["of_tensor"][kind], _DASHES[kind], 3, 0)
         for kind, title in TITLES.items()
     } | {
-        f"rung {rung}": (rung_series(kinds), "solid", 1, place)
-        for place, (rung, kinds) in enumerate(growth["of_rungs"].items(), start=1)
+        f"rung {rung}": (series, "solid", 1, place)
+        for place, (rung, series) in enumerate(differing_rungs(growth).items(), start=1)
     }
     drawn = []
     for name, (series, dash, width, place) in lines.items():

@@ -14,6 +14,14 @@ from parity.report.growth import growth_sentence
 # What the report calls the oracle's values where it may print two of them.
 _FREE_RUN = "oracle, free run"
 
+# What the percentage of a likely cause means, where it is printed.
+LOOKS_LIKE = (
+    "No cause is confirmed. The mismatch looks like these mistakes did when they were planted "
+    "on purpose (`parity faults --show NAME` shows one). The percentage is the share of the "
+    "signature that agrees: the first wrong tensor, how its values relate to the right ones, "
+    "where, how many and how much they are wrong, and which other tensors are wrong:"
+)
+
 _MOST_CAUSES = 3  # the number of causes of one topic that are described in full
 
 
@@ -101,7 +109,32 @@ def mismatch_story(first: dict[str, Any]) -> str:
 
 def mismatch_text(first: dict[str, Any]) -> str:
     """Return the text about the first mismatch, given as plain values."""
-    return "\n".join([mismatch_story(first), *_causes(first["likely_causes"])])
+    return "\n".join([mismatch_story(first), *(f"  {line}" for line in cause_text(first))])
+
+
+def cause_text(first: dict[str, Any]) -> list[str]:
+    """Return what is known of the cause: the confirmed one, or what the mismatch looks like."""
+    if first.get("confirmed"):
+        return confirmed_lines(first["confirmed"])
+    lines = cause_lines(first["likely_causes"])
+    return [LOOKS_LIKE, *(f"  {line}" for line in lines)] if lines else []
+
+
+def confirmed_lines(confirmed: list[dict[str, Any]]) -> list[str]:
+    """Return a line for the confirmed causes of each side, or of several sides alike."""
+    by_sides: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for cause in confirmed:
+        by_sides.setdefault(tuple(cause["sides"]), []).append(cause)
+    lines = []
+    for sides, causes in by_sides.items():
+        mistakes = ", or with ".join(cause["sentence"] for cause in causes)
+        worst = max(cause["distance"] for cause in causes)
+        exactly = f"to {worst:.0e}" if worst else "exactly"
+        line = (
+            f"confirmed: with {mistakes}, the oracle reproduces {' and '.join(sides)} {exactly}"
+        )
+        lines.append(line + ("; this step cannot tell these apart" if len(causes) > 1 else ""))
+    return lines
 
 
 def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
@@ -117,16 +150,3 @@ def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
             shown.append(f"or, as likely, {others}")
         lines.append(f"{topic} ({mine[0]['fit']:.0%} alike): {'; '.join(shown)}")
     return lines
-
-
-def _causes(causes: list[dict[str, Any]]) -> list[str]:
-    lines = [f"    {line}" for line in cause_lines(causes)]
-    return (
-        [
-            "  likely causes: known mistakes that, planted on purpose, looked like this "
-            "(`parity faults --show NAME` shows one):",
-            *lines,
-        ]
-        if lines
-        else []
-    )

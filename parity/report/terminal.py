@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import click
 from tabulate import tabulate
 
+from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
 from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
 from parity.report.tables import rung_table, training_table, where, wrong_table
@@ -107,7 +109,7 @@ def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
 
 
 def report_text(values: dict[str, Any], *, story: bool = True) -> str:
-    """Return the report for a terminal: one table, the speeds, the verdict.
+    """Return the report for a terminal: rungs, speeds, coverage, the verdict.
 
     Args:
       story: whether to describe the first mismatch.
@@ -119,6 +121,11 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
     for run in values["runs"]:
         if first and "isolated" in run and run["isolated"]["wrong"]:
             lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
+    cases, columns = coverage_table(values)
+    if cases:
+        lines += [_tabulated(cases, columns), ""]
+    if missing := not_covered_line(values):
+        lines += [missing, ""]
     if first and story:
         lines += [mismatch_text(first), ""]
     growth = first.get("growth") if first else None
@@ -129,7 +136,7 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
             _tabulated(*growth_table(growth)),
             "",
         ]
-    lines.append(f"verdict: {values['verdict']}")
+    lines.append(verdict_line(values))
     return "\n".join(lines)
 
 
@@ -143,3 +150,9 @@ def _counted(number: int, noun: str) -> str:
 
 def _listed(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def coloured(text: str, values: dict[str, Any]) -> str:
+    """Return a report in which what was not covered is yellow; for `click.echo` alone."""
+    missing = not_covered_line(values)
+    return text.replace(missing, click.style(missing, fg="yellow")) if missing else text

@@ -13,9 +13,10 @@ from parity.report.charts import (
     throughput,
 )
 from parity.report.columns import meanings
+from parity.report.coverage_table import case_meanings, coverage_table, not_covered_line
 from parity.report.growth import growth_sentence
 from parity.report.growth_chart import growth_chart
-from parity.report.mismatch import cause_lines, mismatch_story
+from parity.report.mismatch import LOOKS_LIKE, cause_lines, confirmed_lines, mismatch_story
 from parity.report.page import Figure, Table, render
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
@@ -50,6 +51,7 @@ def report_html(values: dict[str, Any]) -> str:
         speeds=speeds,
         **_verdict(values),
         **_tables(values),
+        **_coverage(values),
         **_environment(values),
     )
 
@@ -64,6 +66,8 @@ def _verdict(values: dict[str, Any]) -> dict[str, Any]:
         "margins": [line for run in values["runs"] if (line := _margin(run))],
         "first": first,
         "story": mismatch_story(first) if first else "",
+        "confirmed": confirmed_lines(first.get("confirmed", [])) if first else [],
+        "looks_like": LOOKS_LIKE,
         "causes": cause_lines(first["likely_causes"]) if first else [],
     }
 
@@ -147,6 +151,18 @@ def _tables(values: dict[str, Any]) -> dict[str, Any]:
         rows, headers = training_table(values)
         found |= {"trainings": Table(headers, rows), "training_columns": meanings(headers)}
     return found
+
+
+def _coverage(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of what the run covered, if it has one, and what it did not cover."""
+    rows, headers = coverage_table(values)
+    explained = case_meanings(values)
+    return {
+        "coverage": Table([*headers, "meaning"], [[*row, explained[row[0]]] for row in rows])
+        if rows
+        else None,
+        "not_covered": not_covered_line(values),
+    }
 
 
 def _environment(values: dict[str, Any]) -> dict[str, Any]:

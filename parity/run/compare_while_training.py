@@ -91,15 +91,15 @@ def compare_recorded(
         }
 
         def still_writing(writer: SideProcess) -> bool:
-            for process in running.values():
-                process.check()
+            # another side that failed in a later step is heard of when that step is due
+            writer.check()
             return not writer.ended()
 
         checks = {label: partial(still_writing, process) for label, process in running.items()}
         folders = {label: _trace(options, dtype, label) for label in recordings}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
         headers = {label: traces[label].header for label in sides}
-        ladder = Ladder(headers, options.after_mismatch)
+        ladder = Ladder(headers, options.after_mismatch, options.cause_seconds)
         saved = _saved(also, ladder.per_epoch, options, dtype)
 
         def delete(step: int) -> bool:

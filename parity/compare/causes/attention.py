@@ -80,7 +80,7 @@ def _masks() -> Iterator[Suspect]:
         def remember(kind: str, weights: Any, values: Any, real: Any, look: Any = look) -> Any:
             return original(memory_forward)(kind, weights, values, look(real))
 
-        replacements = {**in_replicas(), memory_forward: remember}
+        replacements: Replacements = {**in_replicas(), memory_forward: remember}
         yield plain(name, FORWARD, replacements, faults=faults, where=_FED, by_row=False)
     yield Suspect(
         "padding's scores lowered",
@@ -89,13 +89,17 @@ def _masks() -> Iterator[Suspect]:
         faults=("attention-mask-weak",),
         where=_FED,
         by_row=False,
-        solve=lambda by: Change({**in_replicas(), **_weighed(by)}, value=by),
-        guesses=(10.0, 9.0),
+        # solved for as a factor of the weights: these depend on it nearly linearly
+        solve=lambda factor: Change(
+            {**in_replicas(), **_weighed(factor)},
+            value=-float(np.log(factor)) if factor > 0 else np.inf,
+        ),
+        guesses=(0.0, 1e-3),
     )
 
 
-def _weighed(by: float) -> Replacements:
-    """Return replacements in which the scores of padding are lowered by a number."""
+def _weighed(factor: float) -> Replacements:
+    """Return replacements in which padding keeps a share of its attention."""
 
     @wraps(attention_forward)
     def forward(
@@ -103,7 +107,7 @@ def _weighed(by: float) -> Replacements:
     ) -> Any:
         seen = replace(memory, real=np.ones_like(memory.real))
         attended, _, saved = original(attention_forward)(kind, weights, seen, query, on)
-        lowered = attended * np.where(memory.real, 1, np.exp(-by)).astype(attended.dtype)
+        lowered = attended * np.where(memory.real, 1, factor).astype(attended.dtype)
         total = lowered.sum(axis=1, keepdims=True)
         attended = np.divide(lowered, total, out=np.zeros_like(lowered), where=total > 0)
         context = (attended[:, None] @ memory.values)[:, 0]
@@ -126,6 +130,7 @@ def _scores(case: Case) -> Iterator[Suspect]:
         "scores multiplied by a factor",
         "scores multiplied by {}",
         FORWARD,
+        faults=("attention-root",),
         where=_FED,
         solve=lambda factor: Change(_keys_times(factor), value=factor),
         guesses=(1.0, 1.1),
@@ -185,12 +190,17 @@ def _plain_mean() -> Replacements:
         gradients: Any,
         d_memory: Any,
     ) -> np.ndarray:
-        query, _, _, attended = saved
-        d_values, _ = d_memory
+        attended = saved[3]
+        d_values, d_keys = d_memory
         on = attended.sum(axis=1, keepdims=True) / attended.shape[1]
         d_values += (d_context * on)[:, None]
-        # the weights sum to one whatever the scores are, so nothing reaches these
-        return np.zeros_like(query)
+        # the weights sum to one whatever the scores are, so only rounding reaches these
+        mean = np.broadcast_to(memory.values.mean(axis=1, keepdims=True), memory.values.shape)
+        d_memory = np.zeros_like(d_values), d_keys
+        averaged = replace(memory, values=mean)
+        return original(attention_backward)(
+            kind, weights, averaged, d_context, saved, gradients, d_memory
+        )
 
     return {attention_forward: forward, attention_backward: backward}
 
@@ -310,10 +320,17 @@ def _outputs() -> Iterator[Suspect]:
 
         @wraps(attentional_output_backward)
         def backward(d_output: np.ndarray, output: np.ndarray) -> np.ndarray:
-            return d_output * slope(output)
+            found: np.ndarray = d_output * slope(output)
+            return found
 
-        replacements = {attentional_output: output, attentional_output_backward: backward}
-        return plain(name, FORWARD, replacements, faults=faults, where=_FED)
+        replacements: Replacements = {
+            attentional_output: output,
+            attentional_output_backward: backward,
+        }
+        # padding is set to zero by what records it, not by the nonlinearity
+        return plain(
+            name, FORWARD, {**in_replicas(), **replacements}, faults=faults, where=_FED
+        )
 
     yield squashed(
         "a sigmoid in place of the attentional output's tanh",

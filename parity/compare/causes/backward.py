@@ -1,7 +1,7 @@
 """Mistakes in the backward pass alone, and in the sum of gradients over replicas."""
 
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def _cells(case: Case) -> Iterator[Suspect]:
 def _without_tanh() -> Callable:
     @wraps(lstm_step_backward)
     def backward(d_state: Any, saved: Any, u: np.ndarray) -> Any:
-        i, f, g, o, h, c, tanh_c = saved
+        o, tanh_c = saved[3], saved[6]
         d_h, d_c = d_state
         # what the derivative would take away comes back through c
         return original(lstm_step_backward)((d_h, d_c + d_h * o * tanh_c**2), saved, u)
@@ -99,7 +99,7 @@ def _in_other_order() -> Callable:
     def backward(d_state: Any, saved: Any, u: np.ndarray) -> Any:
         i, f, g, o, h, c, tanh_c = saved
         exchanged = (i, g, f, o, h, c, tanh_c)
-        d_a, d_u, (_, d_c) = original(lstm_step_backward)(d_state, exchanged, u)
+        d_a, _, (_, d_c) = original(lstm_step_backward)(d_state, exchanged, u)
         d_i, d_g, d_f, d_o = np.split(d_a, 4, axis=1)
         d_a = np.concatenate([d_i, d_f, d_g, d_o], axis=1)
         return d_a, h.T @ d_a, (d_a @ u.T, d_c)
@@ -213,7 +213,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
         return returned(lambda a, gradients: (a, {n: g * factor for n, g in gradients.items()}))
 
     for name in case.parameters():
-        zero = returned(lambda a, g, name=name: (a, g | {name: np.zeros_like(g[name])}))
+        zero = returned(partial(_without_gradient, name))
         yield plain(f"no gradient of {name}", GRADIENT, zero, where=f"gradient/{name}")
     if count == 1:
         yield _solved_factor(times, 1.0)
@@ -262,6 +262,10 @@ def _sums(case: Case) -> Iterator[Suspect]:
             faults=("clipped-per-replica",),
         )
     yield _solved_factor(times, 1.0)
+
+
+def _without_gradient(name: str, activations: Arrays, gradients: Arrays) -> tuple:
+    return activations, gradients | {name: np.zeros_like(gradients[name])}
 
 
 def _solved_factor(times: Callable[[float], Replacements], start: float) -> Suspect:

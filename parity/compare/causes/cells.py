@@ -44,7 +44,8 @@ def _biases(case: Case) -> Iterator[Suspect]:
             by_gate = np.repeat(
                 np.array([*width.values()], bias.dtype), len(bias) // len(width)
             )
-            return bias + by_gate
+            found: np.ndarray = bias + by_gate
+            return found
 
         return Change(one_weight(biases, see, lambda d: d), value=constant)
 
@@ -123,19 +124,21 @@ def _lstm(case: Case) -> Iterator[Suspect]:
     )
     for name, candidate, output, faults in both:
         changed = _lstm_with(candidate, output)
-        without = {lstm_step: changed[lstm_step]}
-        yield plain(name, FORWARD, changed, without, faults=faults)
+        alone = {lstm_step: changed[lstm_step]}
+        yield plain(name, FORWARD, changed, alone, faults=faults)
     for gate in "ifo":
-        yield Suspect(
-            f"a peephole of gate {gate}",
-            f"a peephole of weight {{}} from the cell to gate {gate}",
-            FORWARD,
-            faults=("peephole",) if gate == "o" else (),
-            solve=lambda weight, gate=gate: Change(  # type: ignore[misc]
-                _peephole(gate, weight), value=weight
-            ),
-            guesses=(0.0, 1e-3),
-        )
+        for derived in (True, False):
+            without = "" if derived else ", which has no gradient"
+            yield Suspect(
+                f"a peephole of gate {gate}{without}",
+                f"a peephole of weight {{}} from the cell to gate {gate}{without}",
+                FORWARD,
+                faults=("peephole",) if gate == "o" else (),
+                solve=lambda weight, gate=gate, derived=derived: Change(  # type: ignore[misc]
+                    _peephole(gate, weight, derived=derived), value=weight
+                ),
+                guesses=(0.0, 1e-3),
+            )
 
 
 def _lstm_with(candidate: Nonlinearity, output: Nonlinearity) -> Replacements:
@@ -169,7 +172,7 @@ def _lstm_with(candidate: Nonlinearity, output: Nonlinearity) -> Replacements:
     return {lstm_step: step, lstm_step_backward: backward}
 
 
-def _peephole(gate: str, weight: float) -> Replacements:
+def _peephole(gate: str, weight: float, *, derived: bool) -> Replacements:
     """Return replacements in which a gate also sees the cell, the output gate the new one."""
 
     @wraps(lstm_step)
@@ -194,7 +197,7 @@ def _peephole(gate: str, weight: float) -> Replacements:
         seen = {"i": d_i, "f": d_f}.get(gate, 0)
         return d_gates, h.T @ d_gates, (d_gates @ u.T, d_c * f + weight * seen)
 
-    return {lstm_step: step, lstm_step_backward: backward}
+    return {lstm_step: step, lstm_step_backward: backward} if derived else {lstm_step: step}
 
 
 def _gru() -> Iterator[Suspect]:

@@ -18,6 +18,7 @@ _EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5)
 def suspects(case: Case) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
     yield _suspect("no clipping", lambda g, limit: (g, _norm(g)), "not-clipped")
+    limit = case.spec.training.clip_norm
     yield _suspect("each gradient clipped by its own norm", _one_by_one, "clipped-one-by-one")
     yield _solved(
         "each element of the gradient clipped to a limit",
@@ -32,15 +33,16 @@ def suspects(case: Case) -> Iterator[Suspect]:
         ("clipped-by-value",),
     )
     for epsilon in _EPSILONS:
-        yield _suspect(
+        # some operations take their constants in float32 only
+        ways = (epsilon, float(np.float32(epsilon)))
+        yield plain(
             f"clipping that divides by the norm plus {epsilon:g}",
-            _by_norm(lambda norm, e=epsilon: norm + e),  # type: ignore[misc]
-            "norm-epsilon" if epsilon == 1e-6 else "",
+            CLIPPING,
+            *(_replaced(_by_norm(lambda norm, e=each: norm + e)) for each in ways),  # type: ignore[misc]
+            faults=("norm-epsilon",) if epsilon == 1e-6 else (),
         )
     yield _suspect("the gradient always scaled to the limit", _always)
-    yield _suspect("clipping by the squared norm", _by_norm(np.square))
-    yield _suspect("clipping by the largest element", _by_largest)
-    count, limit = len(case.sizes), case.spec.training.clip_norm
+    count = len(case.sizes)
     if count > 1:
         for words, factor in (("divided", 1 / count), ("multiplied", float(count))):
             yield _suspect(
@@ -139,12 +141,6 @@ def _one_by_one(gradients: Arrays, limit: float) -> tuple[Arrays, np.float64]:
 def _always(gradients: Arrays, limit: float) -> tuple[Arrays, np.float64]:
     norm = _norm(gradients)
     return {name: gradient * (limit / norm) for name, gradient in gradients.items()}, norm
-
-
-def _by_largest(gradients: Arrays, limit: float) -> tuple[Arrays, np.float64]:
-    largest = max(float(np.abs(gradient).max()) for gradient in gradients.values())
-    scale = limit / max(limit, largest)
-    return {name: g * scale for name, g in gradients.items()}, _norm(gradients)
 
 
 def _largest_clipped(case: Case) -> float:

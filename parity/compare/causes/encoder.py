@@ -1,4 +1,4 @@
-"""Mistakes past the end of rows, between layers and directions, and between encoder and decoder."""
+"""Mistakes past the end of rows, and between layers, directions, encoder and decoder."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +17,6 @@ from parity.oracle.encoder import (
     join_final_states,
     join_final_states_backward,
 )
-from parity.oracle.layers import look_up
 from parity.oracle.recurrent import (
     CELLS,
     State,
@@ -46,7 +45,8 @@ def _ends(case: Case) -> Iterator[Suspect]:
     yield plain(
         "a state that goes on changing past the end of each row",
         FORWARD,
-        {**in_replicas(), **_runs_on()},
+        {**in_replicas(), **_runs_on(output=False)},
+        {**in_replicas(), **_runs_on(output=True)},
         faults=("state-runs-on",),
         by_row=False,
     )
@@ -60,11 +60,17 @@ def _ends(case: Case) -> Iterator[Suspect]:
         )
 
 
-def _runs_on() -> Replacements:
+def _runs_on(*, output: bool) -> Replacements:
+    """Return replacements in which the state goes on changing past the end of each row.
+
+    Args:
+      output: whether the next layer reads the layer's output there.
+    """
+
     @wraps(masked_step)
     def step(cell: str, a: np.ndarray, state: State, u: np.ndarray, on: np.ndarray) -> Any:
         new, saved = CELLS[cell][0](a, state, u)
-        return np.where(on, new[0], 0), new, saved
+        return new[0] if output else np.where(on, new[0], 0), new, saved
 
     @wraps(masked_step_backward)
     def backward(
@@ -76,7 +82,8 @@ def _runs_on() -> Replacements:
         on: np.ndarray,
     ) -> Any:
         d_h, *d_others = d_state
-        return CELLS[cell][1]((d_h + np.where(on, d_output, 0), *d_others), saved, u)
+        d_output = d_output if output else np.where(on, d_output, 0)
+        return CELLS[cell][1]((d_h + d_output, *d_others), saved, u)
 
     return {masked_step: step, masked_step_backward: backward}
 
@@ -193,7 +200,15 @@ def _starts() -> Iterator[Suspect]:
         ),
         ("a decoder that starts from the encoder's h alone", without_c, ()),
     ):
-        start, backward = wraps(decoder_start)(change), wraps(decoder_start_backward)(change)
+        # each of these changes is its own backward pass
+        @wraps(decoder_start)
+        def start(states: Any, change: Any = change) -> Any:
+            return change(states)
+
+        @wraps(decoder_start_backward)
+        def backward(d_states: Any, change: Any = change) -> Any:
+            return change(d_states)
+
         yield plain(
             name,
             FORWARD,
@@ -253,6 +268,10 @@ def _directions() -> Iterator[Suspect]:
             by_row=False,
         )
 
+    yield _exchanged_finals()
+
+
+def _exchanged_finals() -> Suspect:
     @wraps(join_final_states)
     def join(finals: Any) -> Any:
         return original(join_final_states)(finals[::-1])
@@ -261,7 +280,7 @@ def _directions() -> Iterator[Suspect]:
     def join_backward(d_final: Any, count: int) -> Any:
         return original(join_final_states_backward)(d_final, count)[::-1]
 
-    yield plain(
+    return plain(
         "the two directions' final states joined in the other order",
         FORWARD,
         {join_final_states: join, join_final_states_backward: join_backward},
@@ -280,9 +299,4 @@ def _reads(into: Callable | None, out_of: Callable | None) -> Replacements:
             *(Direction(each.name, into or each.into, out_of or each.out_of) for each in rest),
         ]
 
-    @wraps(look_up)
-    def with_padding(table: np.ndarray, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
-        found: np.ndarray = table[tokens]  # padding is looked up as well, and read here
-        return found
-
-    return {directions: changed, look_up: with_padding}
+    return {directions: changed}

@@ -86,7 +86,7 @@ def _in_order(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
 def _in_weights(
     name: str, names: Sequence[str], order: Sequence[int], where: str = "*"
 ) -> Suspect:
-    back = np.argsort(order)
+    back = np.argsort(order).tolist()
     seen = one_weight(names, lambda w: _in_order(w, order), lambda d: _in_order(d, back))
     return Suspect(name, name, FORWARD, (Change(seen),), where=where)
 
@@ -98,7 +98,7 @@ def _in_cell(cell: str, order: Sequence[int], *, derived: bool) -> Replacements:
       derived: whether the gradient follows; otherwise it is taken as if nothing had moved.
     """
     step, backward = STEPS[cell]
-    back = np.argsort(order)
+    back = np.argsort(order).tolist()
 
     @wraps(step)
     def moved(a: np.ndarray, state: Any, u: np.ndarray) -> Any:

@@ -63,7 +63,8 @@ def _kind(before: np.ndarray, spec: np.ndarray, slack: float) -> tuple[str, np.n
     for kind, values in known.items():
         if np.abs(before - values).max() <= slack:
             return kind, values
-    factor = float(np.vdot(spec, before) / np.vdot(spec, spec))
+    squares = float(np.vdot(spec, spec))
+    factor = float(np.vdot(spec, before)) / squares if squares else 0.0
     if np.abs(before - factor * spec).max() <= slack:
         return f"times {factor:.6g}", before
     return "of other values", before

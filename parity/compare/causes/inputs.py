@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from parity.compare.causes.suspect import FORWARD, Arrays, Case, Suspect, plain
-from parity.compare.causes.views import Share, given, in_replicas, returned
+from parity.compare.causes.suspect import FORWARD, Arrays, Case, Replacements, Suspect, plain
+from parity.compare.causes.views import Share, given, in_replicas, padding_looked_up, returned
+from parity.oracle.layers import look_up
 from parity.spec.networks import NETWORKS
 from parity.spec.step_arrays import dropout_masks
 
@@ -75,19 +79,13 @@ def _masks(case: Case) -> Iterator[Suspect]:
                     by(lambda masks, a=place, b=other: dict(masks) | {a: masks[b]}),  # type: ignore[misc]
                     faults=("mask-of-other-layer",),
                 )
-    for step, faults in (
-        (0, ("mask-of-first-step",)),
-        (case.step - 1, ()),
-        (case.step + 1, ()),
-    ):
-        if step < 0 or step == case.step:
-            continue
+    for step in sorted({0, case.step - 1, case.step + 1} - {-1, case.step}):
         drawn = dropout_masks(case.spec, step, case.inputs.batch)
         yield plain(
             f"the dropout masks of step {step}",
             FORWARD,
             by(lambda masks, drawn=drawn: {n: drawn[n].astype(masks[n].dtype) for n in masks}),  # type: ignore[misc]
-            faults=faults,
+            faults=("mask-of-first-step",) if step == 0 else (),
             by_row=False,
         )
 
@@ -96,7 +94,9 @@ def _rows(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which replicas read rows that are not theirs."""
     if len(case.sizes) < 2:
         return
-    names = [f"batch/{name}" for name in case.inputs.batch] + ["masks", "state"]
+    lengths = NETWORKS[case.spec.network].lengths.values()
+    names = [f"batch/{name}" for name in case.inputs.batch if name not in lengths]
+    names += ["masks", "state"]
     for name in names:
         if name == "state" and not case.carries:
             continue
@@ -105,7 +105,7 @@ def _rows(case: Case) -> Iterator[Suspect]:
             first = share.shares[0]
             if name in ("masks", "state"):
                 mine, its = getattr(share, name), getattr(first, name)
-                taken = {key: _fitted(its[key], mine[key]) for key in mine}
+                taken: Any = {key: _fitted(its[key], mine[key]) for key in mine}
                 return replace(share, **{name: taken})
             key = name.split("/")[1]
             fitted = _fitted(first.batch[key], share.batch[key])
@@ -141,9 +141,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
     What it recorded of real tokens alone, as a list, is put where its own rows have tokens.
     """
     bounds = np.cumsum([0, *case.sizes])
-    order = np.concatenate(
-        [np.arange(a, b)[::-1] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-    )
+    order = np.concatenate([np.arange(a, b)[::-1] for a, b in pairwise(bounds)])
     lengths = case.inputs.batch["lengths"]
     axes = NETWORKS[case.spec.network].activations(case.spec.model)
 
@@ -153,7 +151,7 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
             moved = array[order]
             if name in ("logits", "token_loss"):
                 moved = np.zeros_like(array)
-                for a, b in zip(bounds[:-1], bounds[1:], strict=True):
+                for a, b in pairwise(bounds):
                     rows = order[a:b]
                     steps = np.arange(array.shape[1])[:, None]
                     taken = array[rows].swapaxes(0, 1)[steps < lengths[rows]]
@@ -164,28 +162,25 @@ def _reversed_rows(case: Case) -> Mapping[Callable, Callable]:
             found[name] = moved
         return found, gradients
 
-    return returned(change)
+    return {**returned(change), look_up: padding_looked_up}
 
 
 def _states(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which the recurrent state is another one."""
     rows, left = len(case.inputs.batch["lengths"]), case.left
 
-    def by(change: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]) -> dict:
-        return dict(given(lambda share: replace(share, state=change(share.state))))
-
     if case.inputs.carry:
         yield plain(
             "the state not carried from the batch before",
             FORWARD,
-            by(lambda state: {n: np.zeros_like(a) for n, a in state.items()}),
+            _with_state(lambda state: {n: np.zeros_like(a) for n, a in state.items()}),
             faults=("state-not-carried",),
         )
     elif left is not None and len(next(iter(left.values()))) == rows:
         yield plain(
             "the state carried although the batch starts anew",
             FORWARD,
-            by(lambda state: {n: left[n].astype(a.dtype) for n, a in state.items()}),
+            _with_state(lambda state: {n: left[n].astype(a.dtype) for n, a in state.items()}),
             faults=("state-not-reset",),
             by_row=False,
         )
@@ -193,7 +188,7 @@ def _states(case: Case) -> Iterator[Suspect]:
         yield plain(
             "h and c read as each other",
             FORWARD,
-            by(lambda state: {"h": state["c"], "c": state["h"]}),
+            _with_state(lambda state: {"h": state["c"], "c": state["h"]}),
         )
 
         def exchanged(activations: Arrays, gradients: Arrays) -> tuple[Arrays, Arrays]:
@@ -206,12 +201,22 @@ def _states(case: Case) -> Iterator[Suspect]:
             faults=("state-swapped",),
             where="forward/[ch]",
         )
+    yield from _other_states(case)
+
+
+def _with_state(change: Callable[[Arrays], Arrays]) -> Replacements:
+    """Return replacements in which the network starts from a changed state."""
+    return given(lambda share: replace(share, state=change(dict(share.state))))
+
+
+def _other_states(case: Case) -> Iterator[Suspect]:
+    """Yield suspects in which a layer or a row starts from another one's state."""
     layers = case.spec.model.num_layers
     for layer in range(layers if layers > 1 else 0):
         yield plain(
             f"every layer starting from the state of layer {layer}",
             FORWARD,
-            by(
+            _with_state(
                 lambda state, k=layer: {  # type: ignore[misc]
                     n: np.repeat(a[:, k : k + 1], a.shape[1], axis=1) for n, a in state.items()
                 }
@@ -222,12 +227,16 @@ def _states(case: Case) -> Iterator[Suspect]:
         yield plain(
             "the layers' states in the other order",
             FORWARD,
-            by(lambda state: {n: a[:, ::-1] for n, a in state.items()}),
+            _with_state(lambda state: {n: a[:, ::-1] for n, a in state.items()}),
         )
     for shift in (1, -1):
         yield plain(
             f"the state of the row {'above' if shift > 0 else 'below'}",
             FORWARD,
-            by(lambda state, s=shift: {n: np.roll(a, s, axis=0) for n, a in state.items()}),  # type: ignore[misc]
+            _with_state(partial(_rolled, shift)),
             by_row=False,
         )
+
+
+def _rolled(rows: int, state: Arrays) -> Arrays:
+    return {name: np.roll(array, rows, axis=0) for name, array in state.items()}

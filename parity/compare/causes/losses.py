@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import wraps
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,7 @@ def _divisors(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which the loss is divided by another number."""
     inputs, count = case.inputs, len(case.sizes)
     bounds = np.cumsum([0, *case.sizes])
-    tokens = [
-        int(inputs.batch["lengths"][a:b].sum())
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    tokens = [int(inputs.batch["lengths"][a:b].sum()) for a, b in pairwise(bounds)]
     own = [max(1, each) for each in tokens]
     true = inputs.loss_divisor
     counts: dict[str, tuple[float, tuple[str, ...]]] = {

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,6 @@ from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_w
 from parity.oracle.rounding import UNIT, Rounding
 from parity.oracle.training import Oracle
 
-SECONDS = 30.0  # how long a search may take, all sides together
-
 _ABOVE = {clip_by_global_norm, update_slots, update_weights}
 _BELOW = ("forward/", "loss/", "gradient/")
 
@@ -31,6 +28,7 @@ _CLOSER, _CLOSE = 1e-3, 1024
 # A number is solved for only where so many elements differ: fewer would fit any number.
 _FEWEST = 8
 _MOST_STEPS = 12  # of a solution
+_SHORT = 1e-6  # how far a short number may be from the solution, as a share of it
 
 
 @dataclass
@@ -43,7 +41,7 @@ class Budget:
       tried: the number of trials so far.
     """
 
-    seconds: float = SECONDS
+    seconds: float
     clock: Callable[[], float] = time.monotonic
     tried: int = 0
     _started: float = field(init=False)
@@ -82,9 +80,9 @@ class Search:
           likely: faults of the catalogue, likeliest first; their suspects are tried first.
         """
         found: list[Confirmed] = []
+        explained = False  # without a free number, which is the better explanation
         for suspect in self._in_order(likely):
-            # what needs no free number is the better explanation
-            if suspect.solve and (found or not self._decides_a_number()):
+            if suspect.solve and (explained or not self._decides_a_number()):
                 continue
             if self._budget.is_spent:
                 break
@@ -95,6 +93,7 @@ class Search:
                     value = "" if change.value is None else f"{change.value:.6g}"
                     sentence = suspect.sentence.replace("{}", value)
                     found.append(Confirmed(suspect.name, sentence, suspect.faults, distance))
+                    explained = explained or suspect.solve is None
                     break
         return found
 
@@ -122,40 +121,49 @@ class Search:
         if suspect.solve is None:
             yield from suspect.ways
             return
-        solved = self._solved(suspect)
-        if solved is not None:
-            yield solved
+        number = self._solved(suspect)
+        if number is None:
+            return
+        # people write short numbers: the solution is off by rounding
+        for near in dict.fromkeys((float(f"{number:.4g}"), number)):
+            if abs(near - number) <= _SHORT * abs(number):
+                yield suspect.solve(near)
 
     def _decides_a_number(self) -> bool:
         case = self._case
         wrong = [name for name in case.wrong if name in case.expected]
         return sum(_count_apart(case.recorded[n], case.expected[n]) for n in wrong) >= _FEWEST
 
-    def _solved(self, suspect: Suspect) -> Change | None:
-        """Return the change with the number that brings the first wrong tensor closest."""
+    def _solved(self, suspect: Suspect) -> float | None:
+        """Return the number that brings the oracle closest to what is wrong first."""
         assert suspect.solve is not None
         case = self._few if self._few is not None and suspect.by_row else self._case
-        target = wide(case.recorded[case.first])
+        # of gradients and weights all; of the forward pass the first, on which others depend
+        few = case.kind == "forward"
+        names = [case.first] if few else [n for n in case.wrong if n.startswith(case.kind)]
+        target = _joined(case.recorded, names)
 
         def apart(number: float) -> np.ndarray | None:
             assert suspect.solve is not None
             self._budget.tried += 1
             try:
-                found = self._tensors(case, suspect.solve(number))[case.first]
+                found = _joined(self._tensors(case, suspect.solve(number)), names)
             except (ValueError, FloatingPointError):  # no value that the spec allows
                 return None
-            return (found - target).reshape(-1) if np.isfinite(found).all() else None
+            return found - target if np.isfinite(found).all() else None
 
         (x0, x1), best = suspect.guesses[:2], None
         r0 = apart(x0)
+        if r0 is not None:
+            best = float(np.abs(r0).max(initial=0.0)), x0
         for _ in range(_MOST_STEPS):
             r1 = apart(x1)
             if r0 is None or r1 is None or self._budget.is_spent:
-                return None
+                break
             worst = float(np.abs(r1).max(initial=0.0))
             if best is None or worst < best[0]:
                 best = worst, x1
-            elif worst >= best[0]:
+            elif worst >= best[0] and x1 != suspect.guesses[1]:
                 break
             slope = (r1 - r0) / (x1 - x0) if x1 != x0 else np.zeros_like(r1)
             curve = float(slope @ slope)
@@ -164,7 +172,7 @@ class Search:
             x0, r0, x1 = x1, r1, x1 - float(slope @ r1) / curve
             if x1 == x0:
                 break
-        return None if best is None else suspect.solve(best[1])
+        return None if best is None else best[1]
 
     def _reproduces(self, suspect: Suspect, change: Change) -> float | None:
         """Return how far the oracle is from the side with a change; None if it does not fit."""
@@ -185,15 +193,18 @@ class Search:
             dtype = case.spec.training.dtype
             sides = ("side", "oracle")
             names = [name for name in self._names if name in found]
-            first = names[-1:] + [case.first]  # the schedule, and what is likeliest to differ
+            first = [names[-1], case.first]  # the schedule, and what is likeliest to differ
             for few in (first, names):
-                seen, mismatch = compare_step(
+                _, mismatch = compare_step(
                     case.recorded, found, sides, case.step, few, dtype, rounding=rounding
                 )
                 if mismatch is not None:
                     return None
-        pairs = ((case.recorded[n], found[n]) for n in case.wrong if n in found)
-        return max((_relative(a, b) for a, b in pairs), default=0.0)
+        wrong = (name for name in case.wrong if name in found)
+        return max(
+            (_relative(case.recorded[n], found[n], case.expected[n]) for n in wrong),
+            default=0.0,
+        )
 
     def _comes_close(self, case: Case, change: Change) -> bool:
         return _is_close(case, self._tensors(case, change))
@@ -212,6 +223,10 @@ class Search:
                 found |= self._expected.above_gradients(case.snapshot, case.recorded, rate)
         found["batch/learning_rate"] = np.array(rate)
         return found
+
+
+def _joined(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    return np.concatenate([wide(tensors[name]).reshape(-1) for name in names])
 
 
 def _few_rows(case: Case) -> Case | None:
@@ -256,9 +271,14 @@ def _count_apart(a: np.ndarray, b: np.ndarray) -> int:
     return int(np.count_nonzero(a != b)) if a.shape == b.shape else 0
 
 
-def _relative(a: np.ndarray, b: np.ndarray) -> float:
-    apart = float(np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0.0))
-    size = float(np.abs(b).max(initial=0.0))
+def _relative(recorded: np.ndarray, found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference, as a share of the largest magnitude.
+
+    The mistake may leave nothing but rounding of a tensor, so the magnitudes that the tensor
+    should have had count as well.
+    """
+    apart = float(np.abs(np.subtract(recorded, found, dtype=np.float64)).max(initial=0.0))
+    size = max(float(np.abs(each).max(initial=0.0)) for each in (recorded, expected))
     return apart / size if size else apart
 
 

@@ -111,9 +111,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
             yield plain(
                 f"an update by the learning rate {words} ({rate:g}, not {true:g})",
                 UPDATE,
-                _updated(
-                    lambda update, spec, s, slots, g, _, r=rate: update(spec, s, slots, g, r)
-                ),  # type: ignore[misc]
+                _with_rate(rate),
                 faults=faults,
             )
 
@@ -146,6 +144,12 @@ def _rates(case: Case) -> Iterator[Suspect]:
         )
 
 
+def _with_rate(rate: float) -> Replacements:
+    return _updated(
+        lambda update, spec, snapshot, slots, g, _: update(spec, snapshot, slots, g, rate)
+    )
+
+
 def _decayed(case: Case, decay: float) -> Replacements:
     def change(
         update: Any, spec: Any, snapshot: Tensors, slots: Any, gradients: Any, rate: float
@@ -169,7 +173,7 @@ def _decayed_clipped(case: Case, decay: float) -> Replacements:
 def _parameters(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which some weights are updated in another way than the others."""
     wrong = [name.removeprefix("weight/") for name in case.wrong if name.startswith("weight/")]
-    if not wrong:
+    if not wrong or len(wrong) == len(case.parameters()):
         return
     listed = ", ".join(wrong)
 
@@ -313,8 +317,7 @@ def _lazy() -> Iterator[Suspect]:
     """Yield suspects in which rows that a batch did not touch stay as they are."""
 
     def untouched(gradient: np.ndarray) -> np.ndarray:
-        found: np.ndarray = ~gradient.any(axis=1, keepdims=True)
-        return found
+        return np.logical_not(gradient.any(axis=1, keepdims=True))
 
     @wraps(update_slots)
     def slots(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:

@@ -10,6 +10,7 @@ import numpy as np
 
 from parity.base.replaceable import original
 from parity.compare.causes.suspect import Arrays, Case, Replacements
+from parity.oracle.layers import look_up
 from parity.oracle.training import replica_losses, run_network
 from parity.spec.networks import NETWORKS
 from parity.spec.networks.network import Axes
@@ -164,7 +165,14 @@ def in_replicas(
         found = [change(share).run() for share in shares]
         return joined(spec, [a for a, _ in found], batch), combine([g for _, g in found])
 
-    return {run_network: run}
+    return {run_network: run, look_up: padding_looked_up}
+
+
+@wraps(look_up)
+def padding_looked_up(table: np.ndarray, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
+    """Look up padding as well, as the sides do; it matters where a mistake reads it."""
+    found: np.ndarray = table[tokens]
+    return found
 
 
 def split(whole: Share, sizes: Sequence[int]) -> list[Share]:
@@ -232,7 +240,7 @@ def divided(case: Case, divisors: Sequence[float]) -> Replacements:
     """
 
     @wraps(replica_losses)
-    def losses(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
+    def losses(token_loss: np.ndarray, _: float, sizes: Sequence[int]) -> np.ndarray:
         per_replica = original(replica_losses)(token_loss, token_loss.dtype.type(1), sizes)
         found: np.ndarray = per_replica / np.asarray(divisors, token_loss.dtype)
         return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -57,6 +58,7 @@ def _embeddings(case: Case) -> Iterator[Suspect]:
         "embeddings multiplied by a factor",
         "embeddings multiplied by {}",
         FORWARD,
+        faults=("embedding-root",),
         where="forward/*embedded",
         solve=lambda factor: Change(
             one_weight(tables, lambda w: w * factor, lambda d: d * factor), value=factor
@@ -68,22 +70,17 @@ def _embeddings(case: Case) -> Iterator[Suspect]:
             if table != other and _alike(case, table, other):
                 yield _shared(table, other)
         size = len(case.snapshot[f"weight/{table}"])
-        # besides the special tokens, the row that reads as zero most
         for token in range(min(PAIR_EOS_ID + 2, size)):
             yield plain(
                 f"row {token} of {table} reading as zero",
                 FORWARD,
-                one_weight(
-                    [table],
-                    lambda w, t=token: _without(w, t),
-                    lambda d, t=token: _without(d, t),
-                ),  # type: ignore[misc]
+                one_weight([table], partial(_without, token), partial(_without, token)),
                 faults=("padding-index",) if token == 1 else (),
                 where="forward/*embedded",
             )
 
 
-def _without(table: np.ndarray, token: int) -> np.ndarray:
+def _without(token: int, table: np.ndarray) -> np.ndarray:
     found = table.copy()
     found[token] = 0
     return found

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.base.fields import check_fields, option
+from parity.base.special_tokens import TEXT_UNKNOWN_ID
 from parity.spec.networks.network import Axes, Network, Parameter, Preset, Published
 from parity.spec.training import TrainSpec
 
@@ -228,4 +229,7 @@ LANGUAGE_MODEL = Network(
     masks=_masks,
     activations=_activations,
     taps=_taps,
+    row_lengths=lambda text: {"time": (0 if text.batching == "stream" else 1, text.time)},
+    contiguous=lambda text: text.batching == "stream",
+    unknown_id=TEXT_UNKNOWN_ID,
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.base.special_tokens import PAIR_UNKNOWN_ID
 from parity.spec.networks.network import Axes, Network, Parameter, Preset
 from parity.spec.training import TrainSpec
 
@@ -287,5 +288,11 @@ SEQ2SEQ = Network(
     activations=_activations,
     loop=_loop,
     taps=_taps,
+    # an answer has at least a word, and ends with <eos>
+    row_lengths=lambda text: {
+        "source_time": (1, text.source_limit),
+        "time": (2, text.target_limit + 1),
+    },
+    unknown_id=PAIR_UNKNOWN_ID,
     decodes=True,
 )

@@ -1,0 +1,228 @@
+"""`parity converge` with real sides: equal ones, and one with a planted difference."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+
+import pytest
+from browser import cells, data
+from conftest import TINY, assert_one_line, flags, start
+
+from parity.base.errors import NumericFailure
+from parity.cli.options import ConvergeOptions
+from parity.converge.converging import EQUIVALENT, NOT_SHOWN, converge
+from parity.converge.page import converge_html
+from parity.converge.terminal import converge_text
+from parity.spec.networks import NETWORKS
+from parity.spec.networks.network import Published
+from parity.spec.presets import preset
+from parity.spec.spec import Spec
+
+SPEC = {name: value for name, value in TINY.items() if name != "replicas"} | {
+    "dtype": "float64"
+}
+OF_PAIRS = {
+    "source_vocabulary_size": 40,
+    "target_vocabulary_size": 40,
+    "embedding_size": 5,
+    "hidden_size": 6,
+    "batch_size": 7,
+    "source_segmenter": "spaces",
+    "target_segmenter": "spaces",
+    "epochs": 2,
+    "dtype": "float64",
+}
+
+
+@pytest.fixture
+def starters(frameworks):
+    """Return how the sides' trainings are started: by the session's fork servers."""
+    return {name: server.side for name, server in frameworks.items()}
+
+
+@pytest.fixture
+def options(text, cache, tmp_path):
+    return ConvergeOptions(data=text, cache=cache, out=tmp_path / "out", seeds=2, replicas=2)
+
+
+def language_model(**values) -> Spec:
+    return preset("language-model", "tiny").replace(**SPEC | values)
+
+
+def with_flags(starter, *more):
+    """Return a starter whose trainings get more flags, of which the last ones count."""
+    return lambda flags, log: starter([*flags, *more], log)
+
+
+def test_sides_that_compute_the_same_are_equivalent(starters, options):
+    found = converge(language_model(), options, "", starters)
+    assert found["verdict"] == EQUIVALENT
+    assert list(found["quantities"]) == ["test perplexity", "best validation perplexity"]
+    assert found["steps"] == 15
+    for each in found["quantities"].values():
+        (pair,) = each["pairs"]
+        assert abs(pair["difference"]) < 1e-9  # in float64
+        paddle, tensorflow = (each["sides"][side]["values"] for side in starters)
+        assert paddle == pytest.approx(tensorflow, rel=1e-9)
+        assert len(set(paddle)) == 2  # each seed has another result
+    curves = [runs["1"]["valid_perplexity"] for runs in found["runs"].values()]
+    assert [len(curve) for curve in curves] == [3, 3]
+    best = found["quantities"]["best validation perplexity"]["sides"]["paddle"]["values"]
+    assert best[0] == min(curves[0])
+
+
+def test_a_side_with_another_learning_rate_is_not_equivalent(starters, options):
+    planted = {**starters, "paddle": with_flags(starters["paddle"], "--learning-rate=0.2")}
+    found = converge(language_model(), options, "", planted)
+    assert found["verdict"] == NOT_SHOWN
+    assert not any(p["shown"] for each in found["quantities"].values() for p in each["pairs"])
+
+
+def test_a_difference_within_the_margin_is_allowed(starters, options):
+    planted = {**starters, "paddle": with_flags(starters["paddle"], "--learning-rate=0.0501")}
+    found = converge(language_model(), options, "", planted)
+    assert found["verdict"] == EQUIVALENT
+    (pair,) = found["quantities"]["test perplexity"]["pairs"]
+    assert abs(pair["difference"]) > 1e-6
+    tight = dataclasses.replace(options, margin=abs(pair["difference"]) / 2)
+    assert converge(language_model(), tight, "", planted)["verdict"] == NOT_SHOWN
+
+
+def test_a_finished_training_is_not_repeated(starters, options):
+    spec = language_model(epochs=1)
+    first = converge(spec, options, "", starters)
+    nothing = dict.fromkeys(starters, pytest.fail)  # called if anything is started
+    again = converge(spec, options, "", nothing)
+    assert again["quantities"] == first["quantities"]
+    assert all(each["reused"] for runs in again["runs"].values() for each in runs.values())
+    assert "4 trainings were already in --out" in converge_text(again)
+    more = dataclasses.replace(options, seeds=3)
+    third = converge(spec, more, "", starters)
+    assert [each["reused"] for each in third["runs"]["paddle"].values()] == [True, True, False]
+    other = converge(spec.replace(learning_rate=0.06), options, "", starters)
+    assert not any(each["reused"] for runs in other["runs"].values() for each in runs.values())
+
+
+def test_a_decoding_network_is_judged_by_its_answers_too(starters, pairs, cache, tmp_path):
+    spec = preset("seq2seq", "tiny").replace(**OF_PAIRS)
+    options = ConvergeOptions(
+        network="seq2seq", data=pairs, cache=cache, out=tmp_path, seeds=2, beam=2
+    )
+    found = converge(spec, options, "", starters)
+    names = ["test perplexity", "best validation perplexity", "test BLEU", "exact answers"]
+    assert list(found["quantities"]) == names
+    assert found["verdict"] == EQUIVALENT
+    for side in starters:
+        summary = found["runs"][side]["2"]
+        answers = found["quantities"]["exact answers"]["sides"][side]["values"]
+        scores = found["quantities"]["test BLEU"]["sides"][side]["values"]
+        assert (summary["exact_answers"], summary["bleu"]["score"]) == (answers[1], scores[1])
+
+
+def test_a_training_that_diverges_is_a_numeric_failure(starters, options):
+    planted = {
+        **starters,
+        "paddle": with_flags(starters["paddle"], "--learning-rate=1e300", "--clip-norm=1e300"),
+    }
+    with pytest.raises(NumericFailure, match="paddle: step"):
+        converge(language_model(), options, "", planted)
+
+
+def test_the_published_result_is_quoted_and_compared_only_with_its_own_recipe(
+    starters, options, text, monkeypatch
+):
+    found = converge(
+        language_model(epochs=1),
+        dataclasses.replace(options, preset="zaremba-small"),
+        "",
+        starters,
+    )
+    assert found["published"]["ratio"] is None
+    line = next(x for x in converge_text(found).splitlines() if x.startswith("published"))
+    assert line == (
+        "published: test perplexity 115.91 on PTB (TensorFlow's ptb_word_lm.py); "
+        "not comparable: the text is not PTB; flags change the preset"
+    )
+    # a recipe of this very text
+    spec = language_model(epochs=1)
+    digest = hashlib.sha256((text / "train.txt").read_bytes()).hexdigest()
+    ours = dataclasses.replace(
+        NETWORKS["language-model"].presets["tiny"],
+        model=spec.model,
+        text=spec.text,
+        training=spec.training,
+        published=Published("this text", digest, 20.0, 10.0, "nobody"),
+    )
+    monkeypatch.setitem(NETWORKS["language-model"].presets, "ours", ours)
+    again = converge(spec, dataclasses.replace(options, preset="ours"), "", starters)
+    assert again["published"]["not_comparable"] is None
+    mean = again["quantities"]["test perplexity"]["sides"]["paddle"]["mean"]
+    assert again["published"]["ratio"]["paddle"] == pytest.approx(mean / 10)
+    assert f"ours: Paddle {mean / 10 - 1:+.1%}, TF " in converge_text(again)
+
+
+@pytest.mark.browser
+def test_the_page_shows_the_tests_and_a_curve_for_each_seed(
+    starters, options, window, tmp_path
+):
+    values = converge(language_model(epochs=2), options, "parity converge <x>", starters)
+    page = tmp_path / "page.html"
+    page.write_text(converge_html(values))
+    window.look()
+    window.open(page)
+    assert cells(window, "#tests")[0][:2] == ["test perplexity", "Paddle - TF"]
+    assert len(cells(window, "#results")) == 4
+    names = [line["name"] for line in data(window, "curves")]
+    assert names == [f"{side}, seed {seed}" for side in ("Paddle", "TF") for seed in (1, 2)]
+
+
+def command(*words, **environment):
+    process = start(["-m", "parity", "converge", *words], env=os.environ | environment)
+    printed, errors = process.communicate()
+    return process.returncode, printed, errors
+
+
+def test_the_command_says_so_by_its_status(text, cache, tmp_path):
+    words = flags(**SPEC | {"replicas": 1, "epochs": 1}, data=text, cache=cache)
+    words += [f"--out={tmp_path / 'out'}", "--seeds=2", f"--json={tmp_path / 'extra.json'}"]
+    status, printed, errors = command(*words)
+    assert status == 0, errors
+    assert printed.endswith("verdict: equivalent\n")
+    out = tmp_path / "out"
+    assert (out / "converge.txt").read_text() == printed
+    assert json.loads((out / "converge.json").read_text())["verdict"] == EQUIVALENT
+    assert (tmp_path / "extra.json").read_bytes() == (out / "converge.json").read_bytes()
+    assert "Learning curves" in (out / "converge.html").read_text()
+    # one training again, now with a mistake: Paddle trains it at another rate
+    (out / "runs" / "paddle-2" / "finished.json").unlink()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@" --learning-rate=0.9\n')
+    python.chmod(0o755)
+    status, printed, errors = command(*words, PARITY_PADDLE_PYTHON=str(python))
+    assert status == 1, errors
+    assert "3 trainings were already in --out" in printed
+    assert printed.endswith("verdict: not shown\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--seeds=1"], "--seeds is 1; allowed: >= 2"),
+        (["--margin=0"], "--margin is 0.0; allowed: > 0"),
+        (["--peers=keras"], "--peers is 'keras'; allowed: pytorch"),
+        (["--preset=no"], "--preset is 'no'"),
+        (["--replicas=99"], "train: "),
+    ],
+)
+def test_bad_use_is_told_at_once(words, expected, tmp_path):
+    status, _, errors = command(*words, f"--out={tmp_path}")
+    assert expected in assert_one_line(status, errors)
+
+
+def test_a_peer_that_is_not_installed_is_told_at_once(tmp_path):
+    status, _, errors = command(
+        "--peers=pytorch", f"--out={tmp_path}", PARITY_PYTORCH_PYTHON="/usr/bin/false"
+    )
+    assert "torch is not installed for /usr/bin/false" in assert_one_line(status, errors)

@@ -1,0 +1,72 @@
+"""The published recipes: their numbers as their sources have them, and what they amount to."""
+
+import numpy as np
+import pytest
+
+from parity.oracle.training import Oracle
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.presets import preset
+from parity.spec.step_arrays import StepInputs
+from parity.spec.training import learning_rate
+
+# TensorFlow's ptb_word_lm.py, the comment at its top: validation and test perplexity
+REPORTED = {
+    "zaremba-small": (121.39, 115.91),
+    "zaremba-medium": (86.16, 82.07),
+    "zaremba-large": (82.62, 78.29),
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_zarembas_presets_sum_over_time_and_divide_by_rows(name):
+    spec = preset("language-model", name)
+    assert spec.training.loss_per == "row"
+    assert spec.model.vocabulary_size == 10_000
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_the_published_results_are_those_of_the_source(name):
+    spec = preset("language-model", name)
+    published = NETWORKS[spec.network].presets[name].published
+    assert (published.valid_perplexity, published.test_perplexity) == REPORTED[name]
+    assert published.corpus == "PTB"
+
+
+def test_the_rates_of_zaremba_small_are_those_of_the_source():
+    """`lr_decay ** max(i + 1 - max_epoch, 0)` in ptb_word_lm.py: the fifth epoch has half."""
+    training = preset("language-model", "zaremba-small").training
+    rates = [learning_rate(training, epoch) for epoch in range(13)]
+    assert rates == [1, 1, 1, 1, *(2.0**-k for k in range(1, 10))]
+
+
+def batch(seed, time, rows, words):
+    """Return full rows of random words; from seed 1 on, all targets are the same word."""
+    draw = np.random.default_rng(seed)
+    tokens = draw.integers(0, words, (rows, time))
+    targets = np.full_like(tokens, 3) if seed else draw.integers(0, words, (rows, time))
+    return {"tokens": tokens, "targets": targets, "lengths": np.full(rows, time)}
+
+
+def test_on_full_batches_a_loss_per_row_is_a_larger_rate_and_a_tighter_clip():
+    """Summing over 20 steps is 20 times the mean: rate 1 and clip 5 become 20 and 5 / 20."""
+    per_row = preset("language-model", "zaremba-small").replace(
+        vocabulary_size=30, embedding_size=6, hidden_size=6, dtype="float64"
+    )
+    assert (per_row.text.time, per_row.training.clip_norm) == (20, 5.0)
+    per_token = per_row.replace(learning_rate=20.0, clip_norm=0.25, loss_per="token")
+    rows, norms = per_row.training.batch_size, []
+    oracles = {spec: Oracle(spec, initial_snapshot(spec)) for spec in (per_row, per_token)}
+    for step in range(4):
+        found = {}
+        for spec, oracle in oracles.items():
+            arrays = batch(step, spec.text.time, rows, 30)
+            inputs = StepInputs(arrays, step > 0, loss_per=spec.training.loss_per)
+            found[spec] = oracle.step(inputs, spec.training.learning_rate, [rows])
+        row, token = found[per_row], found[per_token]
+        assert row["loss/global"] == pytest.approx(20 * token["loss/global"])
+        norms.append(float(row["gradient_norm"]))
+        for name, array in oracles[per_row].snapshot.items():
+            other = oracles[per_token].snapshot[name]
+            np.testing.assert_allclose(array, other, rtol=1e-10, atol=1e-14, err_msg=name)
+    assert min(norms) < 5 < max(norms)  # with and without clipping

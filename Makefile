@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test parity hunt lock wheel clean
+.PHONY: help setup test torch parity hunt lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -31,6 +31,7 @@ help:
 	make hunt    set up, plant every fault of the catalogue in either side's code, and record
 	             that all were found (half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
+	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
 	make lock    write requirements.lock from pyproject.toml; with LOCK_FLAGS=--upgrade at the
 	             newest versions
 	make wheel   build the package of parity alone, in out/dist
@@ -131,6 +132,31 @@ $(READY): requirements.lock
 	    pip_install --no-build-isolation --use-pep517 -r requirements.lock
 	fi
 	touch $@
+
+# PyTorch is not in the lock. Its build for processors is on an index of its own, which uv knows by
+# name; without that index, pip may have been given a folder that holds it. Nothing that the lock
+# pins is moved, and what cannot be imported is removed again.
+torch: setup
+	@uv=.venv/bin/uv
+	base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')
+	sed -n 's/^\([a-zA-Z].*==[^\\]*[^ \\]\) *\\$$/\1/p' requirements.lock >.venv/constraints
+	by_uv() {
+	    "$$uv" pip install --quiet --python $(VENV_PYTHON) --constraints .venv/constraints \
+	        --torch-backend cpu --group witnesses
+	}
+	by_pip() {
+	    PIP_USER=0 "$$base" -m pip --disable-pip-version-check --python $(VENV_PYTHON) \
+	        install --quiet --no-input --constraint .venv/constraints "$$@"
+	}
+	if $(VENV_PYTHON) -c 'import torch' 2>/dev/null; then exit 0; fi
+	by_uv 2>.venv/torch.log ||
+	    { by_pip --no-index --no-deps torch && by_pip filelock fsspec networkx sympy; } \
+	        2>>.venv/torch.log || true
+	if ! $(VENV_PYTHON) -c 'import torch' 2>>.venv/torch.log; then
+	    "$$uv" pip uninstall --quiet --python $(VENV_PYTHON) torch 2>/dev/null || true
+	    echo "error: PyTorch cannot be installed: see .venv/torch.log" >&2
+	    exit 1
+	fi
 
 # Only the user's default index is read: local folders and extra indexes may hold other files
 # under the same names, and their hashes must not get into the lock.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from parity.base.files import write_whole
 
-VERSION = 1  # a change to what is generated must raise this
+VERSION = 2  # a change to what is generated must raise this
 
 _DIGITS = "零一二三四五六七八九"
 _DAYS = "一二三四五六日"
@@ -101,6 +101,12 @@ _PHRASES = """
     早上好 早上好, 晚上好 晚上好, 谢谢你 不客气, 对不起 没关系, 再见 明天见, 晚安 做个好梦,
     我饿了 快去吃饭吧, 我累了 早点休息吧, 我渴了 喝点水吧, 我生病了 多喝热水吧,
     我考试通过了 恭喜你, 我迷路了 看看地图吧, 我很无聊 听听音乐吧, 我睡不着 数数羊吧
+"""
+# a single word without punctuation, and the reply: questions of one token
+_SINGLE_WORDS = """
+    你好 你好，很高兴认识你。, 您好 您好，很高兴认识您。, 早安 早上好。, 晚安 做个好梦。,
+    再见 明天见。, 谢谢 不客气。, 抱歉 没关系。, 对不起 没关系。, 恭喜 谢谢你。, 欢迎 谢谢你。,
+    加油 好的。, 好的 好的。
 """
 _SEASONS = {"春天": (3, 4, 5), "夏天": (6, 7, 8), "秋天": (9, 10, 11), "冬天": (12, 1, 2)}
 
@@ -238,6 +244,8 @@ def _people() -> Iterator[tuple[str, str]]:
     for said, reply in phrases:
         yield f"{said}。", f"{reply}。"
         yield f"{said}！", f"{reply}！"
+    for word, reply in _table(_SINGLE_WORDS):
+        yield word, reply
 
 
 def _table(text: str) -> list[list[str]]:

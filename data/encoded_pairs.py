@@ -62,16 +62,27 @@ class EncodedPairs:
         self.source_unknown_share: float = facts["source_unknown_share"]
         self.target_unknown_share: float = facts["target_unknown_share"]
         self._sizes = sizes
+        self._opened = folder, split, name, facts, sizes
         self._paths = {
             kind: folder / f"{split}.{kind}" for kind in ("source", "target", "text")
         }
         # open files rather than maps: pages of a map would count as this process's memory
         self._files = {kind: path.open("rb", buffering=0) for kind, path in self._paths.items()}
         bounds = np.fromfile(folder / f"{split}.bounds", dtype="<i8")
-        bounds = bounds.reshape(self.num_pairs + 1, 3).astype(np.int64, copy=False)
+        bounds = bounds.reshape(-1, 3)[: self.num_pairs + 1].astype(np.int64, copy=False)
         self._bounds = dict(zip(self._paths, np.ascontiguousarray(bounds.T), strict=True))
         self.source_lengths = np.diff(self._bounds["source"]).astype(np.uint32)
         self.target_lengths = np.diff(self._bounds["target"]).astype(np.uint32)
+
+    def first_pairs(self, count: int) -> EncodedPairs:
+        """Return the first `count` pairs, or all if there are no more or for 0.
+
+        The shares of unknown words are still those of the whole split.
+        """
+        if count == 0 or count >= self.num_pairs:
+            return self
+        folder, split, name, facts, sizes = self._opened
+        return EncodedPairs(folder, split, name, facts | {"num_pairs": count}, sizes)
 
     def source(self, row: int) -> NDArray[np.int32]:
         """Return a question's ids, int32 [source_lengths[row]].

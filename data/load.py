@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,7 @@ def load_stream_text(
     """
     del of_pairs
     corpus = load_corpus(path, cache, settings["vocabulary_size"])
+    corpus = replace(corpus, train=corpus.train.first_lines(settings["train_lines"]))
     batches: dict[str, Any] = {
         split: make_batches(
             getattr(corpus, split),
@@ -222,6 +223,7 @@ def load_pair_text(
         on_empty=on_empty,
     )
     corpus = load_pairs(path, cache, options)
+    corpus = replace(corpus, train=corpus.train.first_pairs(settings["train_lines"]))
     batches: dict[str, Any] = {
         split: PairBatches(
             getattr(corpus, split),

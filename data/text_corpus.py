@@ -73,6 +73,7 @@ class EncodedText:
         self.num_sentences: int = facts["num_sentences"]
         self.unknown_share: float = facts["unknown_share"]
         self.vocabulary_size = vocabulary_size
+        self._facts = folder, split, path, facts
         self._tokens_path = folder / f"{split}.tokens"
         self._lines_path = folder / f"{split}.lines"
         # an open file rather than a map: pages of a map would count as this process's memory
@@ -99,6 +100,22 @@ class EncodedText:
         ids = np.frombuffer(content, dtype="<i4").astype(np.int32, copy=False)
         check_tokens(ids, self.vocabulary_size, source=str(self._tokens_path))
         return ids
+
+    def first_lines(self, count: int) -> EncodedText:
+        """Return the text of the first `count` lines, or of all if it has no more or for 0.
+
+        Its `unknown_share` is still that of the whole text.
+        """
+        if count == 0 or count >= self.num_lines:
+            return self
+        offsets = np.array(self.line_offsets[: count + 1])
+        folder, split, path, facts = self._facts
+        shorter = facts | {
+            "num_tokens": int(offsets[-1]),
+            "num_lines": count,
+            "num_sentences": int(np.count_nonzero(np.diff(offsets) > 1)),
+        }
+        return EncodedText(folder, split, path, shorter, self.vocabulary_size)
 
     @property
     def line_offsets(self) -> NDArray[np.int64]:
@@ -131,10 +148,12 @@ class Corpus:
     def best_perplexity(self, split: str) -> float | None:
         """Return the lowest perplexity possible on a split, where it is known.
 
-        It is known for the embedded corpus with its whole vocabulary: with a smaller one, words
-        that become `<unk>` are easier to predict.
+        It is known for the whole embedded corpus with its whole vocabulary: with a smaller one,
+        words that become `<unk>` are easier to predict.
         """
-        whole = getattr(self, split).unknown_share == 0 and self.train.unknown_share == 0
+        text = getattr(self, split)
+        whole = text.unknown_share == 0 and self.train.unknown_share == 0
+        whole = whole and text.num_lines == synthetic_text.NUM_SENTENCES[split]
         return synthetic_text.best_perplexity(split) if self.embedded and whole else None
 
 

@@ -220,15 +220,24 @@ def faults_table(measured: Sequence[Measurement]) -> str:
         mine = [e for e in findings if (e["dtype"], e["kernels"]) == (dtype, kernels)]
         found = [each for each in mine if each["found"]]
         compared = [each for each in found if each["found_by"] == "mismatch"]
-        named = sum(each["fault"] in each["likely"] for each in compared)
         right = sum(each["right_place"] for each in found)
+        able = [each for each in compared if each.get("confirmable", True)]
+        confirmed = [e for e in compared if e["fault"] in e.get("confirmed_faults", [])]
+        wrongly = sum(bool(e.get("confirmed")) for e in compared if e not in confirmed)
+        others = [each for each in compared if each not in confirmed]
+        named = sum(each["fault"] in each["likely"][:3] for each in others)
         rows.append(
-            [dtype, kernels, len(mine), len(found), right, f"{named} of {len(compared)}"]
+            [
+                *(dtype, kernels, len(mine), len(found), right),
+                f"{len(confirmed)} of {len(able)}",
+                wrongly,
+                f"{named} of {len(others)}",
+            ]
         )
     faults = len({each["fault"] for each in findings})
     headers = [
         "precision", "kernels", "planted", "found", "at the right tensor",
-        "named among the likely causes",
+        "cause confirmed", "another confirmed", "else among the first three likely causes",
     ]  # fmt: skip
     said = f"{_count(faults, 'fault')}, each planted in every framework that can have it."
     return _joined(one.provenance("make hunt"), said, markdown_table(headers, rows))

@@ -7,6 +7,7 @@ With pytest-xdist every worker is a session. Tests are handed out in the order o
 that those that share a training mostly run in one worker.
 """
 
+import importlib.util
 import json
 import os
 import random
@@ -44,15 +45,28 @@ TINY = {
 }
 STREAM_BATCHES = 5  # of an epoch of the text below
 STEPS = 7  # over the end of an epoch
-_LEFT_OUT = pytest.StashKey[int]()
+
+# marker -> (whether what its tests need is there, the variable that requires it, and the line
+# that tells how to get it)
+OPTIONAL = {
+    "browser": (lambda: browser.program() is not None, browser.REQUIRED, browser.HOW_TO_GET),
+    "torch": (
+        lambda: importlib.util.find_spec("torch") is not None,
+        "PARITY_REQUIRE_TORCH",
+        "no PyTorch: install it as docs/witnesses.md says and these witnesses run too",
+    ),
+}
+_LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
 _MOST_WORKERS = 4  # each holds both frameworks, and may hold a browser: about 2 GB
 
 
 def pytest_configure(config):
-    """Name the marker of tests in a browser, and let Ctrl-C reach the processes of tests."""
+    """Name the markers of tests with needs, and let Ctrl-C reach the processes of tests."""
     config.addinivalue_line("markers", "browser: needs Chromium")
+    config.addinivalue_line("markers", "torch: needs PyTorch")
+    config.stash[_LEFT_OUT] = {}
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # a shell has started pytest in the background; processes would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,22 +78,33 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests that need a browser where there is none, unless it is required."""
-    if browser.program() or os.environ.get(browser.REQUIRED):
-        return
-    left_out = [item for item in items if item.get_closest_marker("browser")]
-    if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
-        config.stash[_LEFT_OUT] = len(left_out)
+    """Leave out the tests that need what is not there, unless it is required."""
+    for marker, (is_there, required, _) in OPTIONAL.items():
+        if is_there() or os.environ.get(required):
+            continue
+        left_out = [item for item in items if item.get_closest_marker(marker)]
+        if left_out:
+            items[:] = [item for item in items if item not in left_out]
+            config.hook.pytest_deselected(items=left_out)
+            config.stash[_LEFT_OUT][marker] = len(left_out)
+
+
+def pytest_sessionfinish(session):
+    """Let a worker of pytest-xdist tell what it left out: the controller collects nothing."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash[_LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Take from a worker of pytest-xdist what it has left out; all leave out the same."""
+    node.config.stash[_LEFT_OUT] |= getattr(node, "workeroutput", {}).get("left_out", {})
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say in one line what was left out, and how to get it."""
-    if _LEFT_OUT in config.stash:
-        terminalreporter.write_line(
-            f"{config.stash[_LEFT_OUT]} tests left out, {browser.HOW_TO_GET}"
-        )
+    """Say in one line for each need what was left out, and how to get it."""
+    for marker, count in config.stash[_LEFT_OUT].items():
+        terminalreporter.write_line(f"{count} tests left out, {OPTIONAL[marker][2]}")
 
 
 def wait_for(condition, seconds: float = 60) -> None:

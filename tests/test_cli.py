@@ -70,7 +70,7 @@ def flags_of(field, options):
 
 def test_the_help_says_a_default_of_several_values_as_a_user_types_it():
     text = " ".join(run("-m", "parity", "run", "--help").stdout.split())
-    assert "(at least 1) [default: 1,2] --" in text
+    assert "(at least 1) [default: 1,2,3] --" in text
     assert "(float64, float32) [default: float64,float32] --" in text
     assert "[default: ()]" not in text
     # written out in the help, since a wheel has no registry of strategies to ask
@@ -255,11 +255,11 @@ def test_every_switch_of_the_specs_is_tested():
         (["--replicas", "0"], "--replicas is 0; allowed: >= 1"),
         (["--steps", "0"], "--steps is 0; allowed: >= 1"),
         (["--device", "tpu"], "--device is 'tpu'; allowed: cpu, gpu"),
-        (["--preset", "huge"], "--preset is 'huge'; allowed: tiny, tf2fluid"),
+        (["--preset", "huge"], "--preset is 'huge'; allowed: tiny, proof, tf2fluid"),
         (["--network", "gan"], "--network is 'gan'; allowed: language-model, seq2seq"),
         (
             ["--network", "seq2seq", "--preset", "zaremba-small"],
-            "--preset is 'zaremba-small'; allowed: tiny, tiny-nmt, chatbot",
+            "--preset is 'zaremba-small'; allowed: tiny, tiny-nmt, proof, chatbot",
         ),
         (
             ["--network", "seq2seq", "--batching", "stream"],
@@ -399,7 +399,7 @@ def test_a_mismatch_exits_with_1_and_tells_its_story(traces, tmp_path, capsys):
     assert "verdict: mismatch" in out
     assert "gradient/lstm_1/bias, step 1: 1 of 16 elements (6.2%)" in out
     assert "at [5]" in out
-    assert "in this tensor, what differs from the oracle is tensorflow-2" in out
+    assert "in this tensor, only tensorflow-2 differs from the oracle by " in out
     values = strict_json(report)
     first = values["first_mismatch"]
     assert (first["tensor"], first["step"], first["index"]) == ("gradient/lstm_1/bias", 1, [5])

@@ -13,14 +13,17 @@ from parity.commands.main import parity
 from parity.compare.decode_rung import DecodeRung
 from parity.compare.decoded_answers import score_recorded
 from parity.compare.ladder import Ladder
+from parity.compare.step_coverage import StepCoverage
 from parity.compare.two_sides import Pairs
 from parity.compare.verdict import ONE_STEP, Verdict
 from parity.oracle.decode import OracleModel
 from parity.oracle.rounding import rounding_of_scores
 from parity.report.mismatch import describe_mismatch
 from parity.trace.decoded import SEARCHES, decode, decode_tensors
+from parity.trace.side import Side
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
+SIDES_OF_RUN = {label: Side(name, "one-copy", 2, "fast") for label, name in SIDES.items()}
 SOURCE = np.array([[4, 5, 6, 4], [6, 5, 0, 0], [5, 4, 4, 0]])
 LENGTHS = np.array([4, 2, 3])
 SETTINGS = 3, 0.6, 4  # beam, length penalty, most tokens
@@ -74,7 +77,8 @@ def judged(spec, recorded, expected=None):
     verdict = Verdict(spec.training.dtype)
     tensors = (recorded, recorded if expected is None else expected)
     pairs = [tuple(SIDES)] if spec.training.dtype == "float64" else []
-    rung = DecodeRung(spec, verdict)
+    coverage = StepCoverage(spec, 4, SIDES_OF_RUN, verdict.coverage)
+    rung = DecodeRung(spec, verdict, coverage)
     found = rung.compare(0, dict(zip(SIDES, tensors, strict=True)), pairs)
     return verdict, [mismatch for mismatch in found if mismatch]
 

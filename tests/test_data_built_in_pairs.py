@@ -10,7 +10,7 @@ from data.built_in_pairs import VERSION, number, pairs, write_pairs
 from data.pair_corpus import load_pairs
 from data.pair_file import SPLITS
 
-CONTENT = {1: "cbdb0c19ac88d3d972c05074361f7373fefd6e00f7657c73278015c36f236386"}
+CONTENT = {2: "c5d953f4795aac814a1750df6c0f01c72416e49bf33b6b5f2d4ac2dafd1e1667"}
 
 
 @pytest.fixture(scope="module")

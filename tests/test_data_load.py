@@ -65,6 +65,44 @@ def test_text_without_answers_writes_none(text, cache):
         load_stream_text(text, cache, values).write([1])
 
 
+def test_the_first_lines_alone_are_trained_on(text, cache):
+    """The vocabulary is still that of all lines, and so are validation and test."""
+    values = preset("language-model", "tiny").replace(
+        batch_size=2, time=3, batching="sentences", vocabulary_size=1000
+    )
+    whole, few, beyond = (
+        load_stream_text(text, cache, values.replace(train_lines=lines).values())
+        for lines in (0, 5, 10_000)
+    )
+    lines = (text / "train.txt").read_text().splitlines()
+    assert few.train.tokens_per_epoch == sum(len(line.split()) + 1 for line in lines[:5])
+    assert whole.train.tokens_per_epoch == beyond.train.tokens_per_epoch
+    assert whole.train.tokens_per_epoch == sum(len(line.split()) + 1 for line in lines)
+    assert few.vocabularies == whole.vocabularies
+    assert few.content_hash == whole.content_hash
+    assert few.test.tokens_per_epoch == whole.test.tokens_per_epoch
+
+
+def test_the_first_pairs_alone_are_trained_on(folder, cache):
+    whole = loaded(folder, cache)
+    few = load_pair_text(folder, cache, settings(train_lines=2) | {"batch_size": 2})
+    assert few.num_sources("train") == 2
+    assert few.references("train") == whole.references("train")[:2]
+    assert few.vocabularies == whole.vocabularies
+    assert few.num_sources("test") == whole.num_sources("test") == 3
+
+
+def test_the_lowest_possible_perplexity_is_of_the_whole_vocabulary_alone(cache):
+    """Words that become `<unk>` are easier to predict than the words themselves."""
+    values = preset("language-model", "tiny").values()
+    assert load_stream_text(None, cache, values).best_perplexity("test") > 5
+    smaller = load_stream_text(None, cache, values | {"vocabulary_size": 160})
+    assert smaller.best_perplexity("test") is None
+    few = load_stream_text(None, cache, values | {"train_lines": 700})
+    assert few.best_perplexity("train") is None
+    assert few.best_perplexity("test") > 5
+
+
 WORDS = b"<pad>\n<go>\n<eos>\n<unk>\na\nb\nc\n"
 FAULTS = {
     "a word twice": (WORDS + b"a\n", ":8: token 'a' is already on line 5"),

@@ -7,7 +7,7 @@ from oracle_side import small_pairs_spec
 
 from parity.decoding import evaluation
 from parity.decoding.beam import beam_search
-from parity.decoding.evaluation import bleu, exact_share, write_answers
+from parity.decoding.evaluation import bleu, exact_share, find_answers
 from parity.oracle.decode import OracleModel
 from parity.spec.initial import initial_snapshot
 
@@ -107,10 +107,10 @@ def test_batches_of_questions_decide_nothing(monkeypatch):
     for at_once in (1, 4, 11, 64):
         monkeypatch.setattr(evaluation, "_SENTENCES_PER_BATCH", at_once)
         checked = []
-        found = write_answers(
+        found = find_answers(
             model, text, "test", 3, 0.6, 4, lambda each=checked: each.append(1)
         )
-        assert found == one_by_one
+        assert [text.write(each.tokens) for each in found] == one_by_one
         assert len(checked) == -(-11 // at_once)
 
 
@@ -122,6 +122,4 @@ def test_answering_can_be_stopped(monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_answers(
-            OracleModel(spec.model, weights), Questions(3, 7), "test", 2, 0.6, 4, stop
-        )
+        find_answers(OracleModel(spec.model, weights), Questions(3, 7), "test", 2, 0.6, 4, stop)

@@ -245,6 +245,7 @@ def test_a_sentence_that_is_done_leaves_the_batch():
     model = Chain(np.stack([ends, goes_on]))
     first, second = beam_search(model, *model.source, 2, 0.0, 6)
     assert model.rows == [2, 4, 2, 2, 2, 2]
+    assert (first.ended_early, second.ended_early) == (True, False)
     assert [each.best.tokens for each in (first, second)] == [(), (3,) * 6]
     assert [each.best.finished for each in (first, second)] == [True, False]
     model.rows.clear()

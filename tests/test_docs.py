@@ -457,12 +457,15 @@ def test_table_of_faults(tmp_path):
         replace(found, right_place=True),
         found,
         replace(found, found_by=""),
-        replace(found, kernels="plain"),
+        replace(found, kernels="plain", confirmable=False),
+        replace(found, dtype="float32", confirmed=["a"], confirmed_faults=["w", "x"]),
+        replace(found, dtype="float32", confirmed=["b"], confirmed_faults=["w"]),
     ]
     page = "<!-- table: faults a.json -->\n<!-- /table -->"
     text, _ = write(tmp_path, page, a=findings_values(findings))
-    assert "| float64 | fast | 4 | 3 | 2 | 1 of 3 |" in text
-    assert "| float64 | plain | 1 | 1 | 0 | 0 of 1 |" in text
+    assert "| float64 | fast | 4 | 3 | 2 | 0 of 3 | 0 | 1 of 3 |" in text
+    assert "| float64 | plain | 1 | 1 | 0 | 0 of 0 | 0 | 0 of 1 |" in text
+    assert "| float32 | fast | 2 | 2 | 0 | 1 of 2 | 1 | 0 of 1 |" in text
     assert "`make hunt`" in text
 
 

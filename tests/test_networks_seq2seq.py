@@ -121,7 +121,7 @@ def test_deeper_networks_and_both_directions(run_pairs, case):
     assert_all_match(run_pairs(replicas=2, **DEEPER[case]).values())
 
 
-@pytest.mark.parametrize("case", ["two layers", "two layers, fed", "both directions"])
+@pytest.mark.parametrize("case", DEEPER)
 def test_plain_kernels_are_the_oracles(run_pairs, case):
     assert_all_match(run_pairs(replicas=2, kernels="plain", **DEEPER[case]).values())
 

@@ -50,6 +50,7 @@ VALUES = {
         "initial_scale": 1 / 3,
         "batching": "sentences",
         "time": 16,
+        "train_lines": 21,
     },
     "seq2seq": {
         "source_vocabulary_size": 10,
@@ -70,6 +71,7 @@ VALUES = {
         "source_limit": 8,
         "target_limit": 9,
         "split_by": "block",
+        "train_lines": 21,
     },
 }
 
@@ -90,6 +92,15 @@ def test_every_field_survives_being_stored(network):
     assert isinstance(back.model, NETWORKS[network].model)
     assert isinstance(back.text, NETWORKS[network].text)
     assert back.values() == values
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_spec_that_was_stored_before_train_lines_reads_the_whole_text(network):
+    spec = preset(network, "tiny")
+    values = spec.to_json()
+    del values["text"]["train_lines"]
+    assert Spec.from_json(values) == spec
+    assert spec.text.train_lines == 0
 
 
 @pytest.mark.parametrize(
@@ -256,7 +267,7 @@ def test_unknown_names_list_the_known_ones():
     ):
         preset("seq", "tiny")
     with pytest.raises(
-        UsageError, match=r"--preset is 'huge'; allowed: tiny, tf2fluid, .*zaremba-l"
+        UsageError, match=r"--preset is 'huge'; allowed: tiny, proof, tf2fluid, .*zaremba-l"
     ):
         preset("language-model", "huge")
     with pytest.raises(UsageError, match="--preset is 'zaremba-small'; allowed: tiny, tiny-"):
@@ -295,7 +306,14 @@ def test_presets_are_the_published_ones():
 
 def test_presets_of_seq2seq_are_of_the_papers_they_name():
     presets = {name: spec.model for name, spec in NETWORKS["seq2seq"].presets.items()}
-    assert list(presets) == ["tiny", "tiny-nmt", "chatbot", "nmt-bahdanau", "gnmt-small"]
+    assert list(presets) == [
+        "tiny",
+        "tiny-nmt",
+        "proof",
+        "chatbot",
+        "nmt-bahdanau",
+        "gnmt-small",
+    ]
     for name in ("tiny-nmt", "nmt-bahdanau"):  # Bahdanau et al. 2015, A.1: GRU, context fed
         model = presets[name]
         assert (model.cell, model.attention, model.input_feeding) == ("gru", "bahdanau", True)

@@ -47,6 +47,36 @@ PARAMETERS = {
         softmax/kernel 64,1000
         softmax/bias 1000
         """,
+    "proof": """
+        encoder/embed/table 1000,32
+        encoder/lstm_0/forward/input_kernel 32,128
+        encoder/lstm_0/forward/recurrent_kernel 32,128
+        encoder/lstm_0/forward/bias 128
+        encoder/lstm_0/backward/input_kernel 32,128
+        encoder/lstm_0/backward/recurrent_kernel 32,128
+        encoder/lstm_0/backward/bias 128
+        encoder/lstm_1/input_kernel 64,256
+        encoder/lstm_1/recurrent_kernel 64,256
+        encoder/lstm_1/bias 256
+        encoder/lstm_2/input_kernel 64,256
+        encoder/lstm_2/recurrent_kernel 64,256
+        encoder/lstm_2/bias 256
+        decoder/embed/table 1000,32
+        decoder/lstm_0/input_kernel 96,256
+        decoder/lstm_0/recurrent_kernel 64,256
+        decoder/lstm_0/bias 256
+        decoder/lstm_1/input_kernel 64,256
+        decoder/lstm_1/recurrent_kernel 64,256
+        decoder/lstm_1/bias 256
+        decoder/lstm_2/input_kernel 64,256
+        decoder/lstm_2/recurrent_kernel 64,256
+        decoder/lstm_2/bias 256
+        attention/memory_kernel 64,64
+        attention/scale 1
+        attention/output_kernel 128,64
+        softmax/kernel 64,1000
+        softmax/bias 1000
+        """,
     "chatbot": """
         encoder/embed/table 10000,128
         encoder/lstm_0/input_kernel 128,1024
@@ -129,6 +159,23 @@ ACTIVATIONS = {
         logits B,T,1000
         token_loss B,T
         """,
+    "proof": """
+        encoder/embedded B,S,32
+        encoder/lstm_0/hidden B,S,64
+        encoder/lstm_1/hidden B,S,64
+        encoder/lstm_2/hidden B,S,64
+        encoder/c B,3,64
+        encoder/h B,3,64
+        decoder/embedded B,T,32
+        decoder/lstm_0/hidden B,T,64
+        decoder/lstm_1/hidden B,T,64
+        decoder/lstm_2/hidden B,T,64
+        attention/weights B,T,S
+        attention/context B,T,64
+        attention/output B,T,64
+        logits B,T,1000
+        token_loss B,T
+        """,
     "chatbot": """
         encoder/embedded B,S,128
         encoder/lstm_0/hidden B,S,256
@@ -178,6 +225,15 @@ _ONE_LAYER = """
 MASKS = {
     "tiny": _ONE_LAYER.format(32, 64),
     "tiny-nmt": _ONE_LAYER.format(32, 64),
+    "proof": """
+        source_embedded B,S,32
+        encoder_0 B,S,64
+        encoder_1 B,S,64
+        target_embedded B,T,32
+        decoder_0 B,T,64
+        decoder_1 B,T,64
+        attentional B,T,64
+        """,
     "chatbot": _ONE_LAYER.format(128, 256),
     "nmt-bahdanau": _ONE_LAYER.format(256, 512),
     "gnmt-small": """
@@ -191,10 +247,12 @@ MASKS = {
 
 
 def spec_of(name):
-    """Return a preset; the tiny ones, whose sizes are tuned, with sizes that stay."""
+    """Return a preset; the small ones, whose sizes are tuned, with sizes that stay."""
     sizes = {"source_vocabulary_size": 1000, "target_vocabulary_size": 1000}
     sizes |= {"embedding_size": 32, "hidden_size": 64}
-    return preset("seq2seq", name).replace(**sizes if name.startswith("tiny") else {})
+    return preset("seq2seq", name).replace(
+        **sizes if name.startswith(("tiny", "proof")) else {}
+    )
 
 
 def written(lines):

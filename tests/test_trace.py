@@ -163,10 +163,10 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
         (None, "no trace.json here; not a recorded trace"),
         (b"", "trace.json: cannot be read"),
         (b"\xff\xfe", "trace.json: cannot be read"),
-        (b"[1]", "trace.json: format is [1]; allowed: 3"),
-        (b"{}", "trace.json: format is None; allowed: 3"),
-        (b'{"format": 2}', "trace.json: format is 2; allowed: 3"),
-        (b'{"format": 3, "framework": "x"}', "trace.json: lacks strategy, replicas, kernels"),
+        (b"[1]", "trace.json: format is [1]; allowed: 4"),
+        (b"{}", "trace.json: format is None; allowed: 4"),
+        (b'{"format": 3}', "trace.json: format is 3; allowed: 4"),
+        (b'{"format": 4, "framework": "x"}', "trace.json: lacks strategy, replicas, kernels"),
     ],
 )
 def test_what_is_not_a_trace_is_refused(tmp_path, content, said):
@@ -290,7 +290,9 @@ def test_a_reader_follows_and_makes_room(tmp_path, steps):
     )
     writer.start()
     trace = wait_for_trace(folder, lambda: True)
-    for expected, found in zip(steps, trace.follow(3, lambda: True, delete=True), strict=True):
+    for expected, found in zip(
+        steps, trace.follow(3, lambda: True, delete=lambda _: True), strict=True
+    ):
         np.testing.assert_array_equal(found["loss/global"], expected["loss/global"])
     writer.join(timeout=5)
     assert not list(folder.glob("step-*.safetensors"))
@@ -301,7 +303,7 @@ def test_a_reader_hears_of_a_dead_writer(trace):
     def dead():
         raise UsageError("the writer is gone")
 
-    follower = trace.follow(4, dead, delete=False)
+    follower = trace.follow(4, dead, delete=lambda _: False)
     for _ in range(3):
         next(follower)
     with pytest.raises(UsageError, match="the writer is gone"):
@@ -311,7 +313,7 @@ def test_a_reader_hears_of_a_dead_writer(trace):
 
 
 def test_a_writer_that_ends_early_is_not_waited_for(trace):
-    follower = trace.follow(4, lambda: False, delete=False)
+    follower = trace.follow(4, lambda: False, delete=lambda _: False)
     for _ in range(3):
         next(follower)
     with pytest.raises(UsageError, match="its writer ended before step 3"):

@@ -151,7 +151,7 @@ def _folder_without_checkpoint(folder, finished):
 
 
 def _unknown_preset(folder, finished):
-    return {"preset": "huge"}, ["--preset is 'huge'", "allowed: tiny, tf2fluid, "]
+    return {"preset": "huge"}, ["--preset is 'huge'", "allowed: tiny, proof, tf2fluid, "]
 
 
 def _unknown_network(folder, finished):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from parity.base.cores import usable_cores
@@ -16,7 +17,7 @@ def at_once(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     """Call each function in a thread of its own, as many at a time as there are cores, up to 4.
 
     NumPy releases the interpreter's lock while it computes. Linear algebra itself should use
-    one thread.
+    one thread. Each call sees the context variables of the caller.
 
     Returns:
       The results, in order.
@@ -25,4 +26,7 @@ def at_once(calls: Iterable[Callable[[], Result]]) -> list[Result]:
       Exception: the first one, in order, that a function raised.
     """
     with ThreadPoolExecutor(min(usable_cores(), _MOST)) as pool:
-        return [future.result() for future in [pool.submit(call) for call in calls]]
+        return [
+            future.result()
+            for future in [pool.submit(copy_context().run, call) for call in calls]
+        ]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
 
 _NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
@@ -18,6 +19,8 @@ _EMPTY = "seq2seq: what to do with a pair that has an empty question or answer: 
 _CACHE = "folder that caches encoded texts, by their content"
 _BEAM = "seq2seq: number of hypotheses kept in beam search"
 _PENALTY = "seq2seq: exponent of the length penalty in beam search; 0 means no penalty"
+_LONGEST = "seq2seq: greatest number of tokens in an answer [default: the limit that the network was trained with]"
+_EVALUATE = "number of batches of the validation and of the test text to evaluate, the last batch of each among them; 0 for none"
 _KERNELS = "plain: textbook layers, differentiated by the framework; fast: some of them replaced by faster code"
 _DEVICE = "kind of device that replicas run on"
 _THREADS = "number of CPU threads of each replica"
@@ -25,7 +28,15 @@ _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
+CAUSE_SECONDS = 30.0
+CAUSE_SEARCH = "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"
+AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
 _JOBS = "number of runs at a time"
+
+
+# Batches of a user's text that are evaluated in a trace: the oracle computes them as well, which
+# takes long for a large network.
+EVALUATED = 4
 
 
 # fmt: off
@@ -50,18 +61,26 @@ class TrainOptions:
     overwrite: bool = option(False, "replace the run that is already in --out")
     allow_change: bool = option(False, "let --resume continue with other flags or another text than the checkpoint's")
     checkpoint_every: int | None = option(None, "number of steps between checkpoints, in addition to the one after each epoch", at_least=1)
-    trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes no checkpoints and does not evaluate")
+    evaluate_only: bool = option(False, "with --resume: do not train; evaluate the checkpoint on the validation and the test text, answer the test questions, and write evaluation.json and answers.jsonl to --out")
+    trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes checkpoints only with --checkpoint-every, and evaluates only what --evaluate says")
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
     isolate: bool = option(False, "with --trace: start every step from the oracle's weights, and feed every layer the oracle's inputs and gradients")
     profile: Path | None = option(None, "only measure where the time of --steps steps goes, and write trace.json, for chrome://tracing, and profile.json to this folder")
     log_device_placement: bool = option(False, "print the device that each replica runs on")
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    longest: int | None = option(None, _LONGEST, at_least=1)
     decode: int = option(8, "seq2seq, with --trace: number of test sentences to decode after the last step", at_least=0)
+    evaluate: int | None = option(None, f"with --trace or --evaluate-only: {_EVALUATE} [default: all; with --trace {EVALUATED} of a text that is not built in]", at_least=0)
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.evaluate_only and (self.resume is None or self.trace is not None):
+            seen = "without --resume" if self.resume is None else "with --trace"
+            raise UsageError(
+                f"--evaluate-only is given {seen}; allowed: with --resume and without --trace"
+            )
         if self.isolate and (self.trace is None or self.resume is not None):
             seen = "without --trace" if self.trace is None else "with --resume"
             raise UsageError(
@@ -86,7 +105,7 @@ class ChatOptions:
     top: bool = option(False, "show every hypothesis of the beam with its score, in nats")
     seed: int = option(1, "random seed for --method sample", at_least=0)
     temperature: float = option(1.0, "temperature for --method sample: below 1 favours likely words, above 1 unlikely ones", above=0)
-    longest: int | None = option(None, "greatest number of tokens in an answer [default: the limit that the network was trained with]", at_least=1)
+    longest: int | None = option(None, _LONGEST.removeprefix("seq2seq: "), at_least=1)
     attention_plot: Path | None = option(None, "picture to write that shows which words of the question each word of the answer attended to (.png, .svg or .pdf)")
     threads: int = option(1, "number of CPU threads", at_least=1)
     device: str = option("cpu", "kind of device that the network runs on", choices=("cpu", "gpu"))
@@ -101,22 +120,26 @@ class RunOptions:
     """Options of `python -m parity run`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str = option("tiny", _PRESET)
+    preset: str | None = option(None, f"{_PRESET} [default: proof, whose first 20 steps meet every case; tiny with --data, and for a network without proof]")
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/parity"), "folder to write the report to")
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write report.json to as well")
-    replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to train with, separated by commas", at_least=1)
+    replicas: tuple[int, ...] = option((1, 2, 3), "numbers of replicas to train with, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare", at_least=1)
+    after_mismatch: int = option(5, AFTER_MISMATCH, at_least=0)
+    cause_seconds: float = option(CAUSE_SECONDS, CAUSE_SEARCH, at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)
     decode: int = option(8, "seq2seq: number of test sentences to decode after the last step, greedily and by beam search", at_least=0)
-    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --throughput off")
+    evaluate: int | None = option(None, f"{_EVALUATE} [default: all of the built-in text, {EVALUATED} of another]", at_least=0)
+    checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md", choices=(*CHECKS, "none"))
+    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --checks and --throughput off")
     throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
     threads: int = option(1, _THREADS, at_least=1)
@@ -125,6 +148,12 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if "none" in self.checks and len(self.checks) > 1:
+            raise UsageError(f"--checks is {','.join(self.checks)}; allowed: none by itself")
+
+    def wants(self, check: str) -> bool:
+        """Return whether a rung of whole runs is to be checked; see `CHECKS`."""
+        return check in self.checks and not self.isolate
 
 
 @dataclass(frozen=True)
@@ -214,6 +243,7 @@ class FaultOptions:
     out: Path = option(Path("out/faults"), "folder to write faults.json and faults.txt to")
     json: Path | None = option(None, "file to write faults.json to as well")
     once: bool = option(False, "plant each fault only once, taking turns between sides and kernels")
+    harmless: bool = option(False, "plant harmless rewrites instead, which change nothing but rounding, and check that none raises an alarm")
     jobs: int = option(2, _JOBS, at_least=1)
     list_only: bool = option(False, "only print the catalogue of faults")
     show: str | None = option(None, "only print what this fault changes in the source")

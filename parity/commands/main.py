@@ -21,6 +21,9 @@ from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import (
+    AFTER_MISMATCH,
+    CAUSE_SEARCH,
+    CAUSE_SECONDS,
     BenchOptions,
     ConvergeOptions,
     FaultOptions,
@@ -32,12 +35,14 @@ from parity.commands import doctor as doctor_checks
 from parity.launch.checkout import require_checkout
 from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
+from parity.report.coverage_table import verdict_line
 from parity.report.loss_curves import plot_losses
 from parity.report.save import save_report, save_values
-from parity.report.terminal import report_text
+from parity.report.terminal import coloured, report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.spec.networks import NETWORKS
+from parity.spec.presets import preset_to_compare
 from parity.trace.reader import Trace
 
 _MATCH, _MISMATCH = 0, 1
@@ -62,13 +67,16 @@ def run_command(**values: Any) -> int:
     from parity.run.proof import run
 
     options = take_options(RunOptions, values)
-    spec = spec_from(options.network, options.preset, values)
+    built_in_text = options.data is None
+    name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
+    options = dataclasses.replace(options, preset=name)
+    spec = spec_from(options.network, name, values)
     with sigterm_as_interrupt():
         outcome = run(spec, options)
-    report = report_values(outcome, options.preset, _command())
+    report = report_values(outcome, name, _command())
     text = report_text(report)
     save_report(text, report_html(report), report, options.out, options.json)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if outcome.matches else _MISMATCH
 
 
@@ -81,18 +89,39 @@ def run_command(**values: Any) -> int:
     type=click.Path(path_type=Path),
     help="file to write the report to, as JSON",
 )
+@click.option(
+    "--after-mismatch",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help=AFTER_MISMATCH,
+)
+@click.option(
+    "--cause-seconds",
+    type=click.FloatRange(min=0),
+    default=CAUSE_SECONDS,
+    show_default=True,
+    help=CAUSE_SEARCH,
+)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
-def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool) -> int:
+def compare_command(
+    trace_a: Path,
+    trace_b: Path,
+    json_file: Path | None,
+    after_mismatch: int,
+    cause_seconds: float,
+    debug: bool,
+) -> int:
     """Compare two recorded runs with each other and, if train.py made them, with the oracle.
 
     TRACE_A and TRACE_B are folders that --trace of train.py or the Recorder of your own
     training wrote.
     """
-    report = _compared(trace_a, trace_b)
+    report = _compared(trace_a, trace_b, after_mismatch, cause_seconds)
     text = report_text(report)
     if json_file is not None:
         save_values(report, json_file)
-    print(text)
+    click.echo(coloured(text, report))
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
@@ -107,8 +136,29 @@ def compare_command(trace_a: Path, trace_b: Path, json_file: Path | None, debug:
     show_default=True,
     help="file to write the page to",
 )
+@click.option(
+    "--after-mismatch",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help=AFTER_MISMATCH,
+)
+@click.option(
+    "--cause-seconds",
+    type=click.FloatRange(min=0),
+    default=CAUSE_SECONDS,
+    show_default=True,
+    help=CAUSE_SEARCH,
+)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
-def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -> int:
+def report_command(
+    trace_a: Path,
+    trace_b: Path,
+    html_file: Path,
+    after_mismatch: int,
+    cause_seconds: float,
+    debug: bool,
+) -> int:
     """Compare two recorded runs and write the result as a page that opens offline.
 
     TRACE_A and TRACE_B are folders, as for the command `compare`.
@@ -116,15 +166,20 @@ def report_command(trace_a: Path, trace_b: Path, html_file: Path, debug: bool) -
     if html_file.is_dir():
         raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
-    report = _compared(trace_a, trace_b)
+    report = _compared(trace_a, trace_b, after_mismatch, cause_seconds)
     write_whole(html_file, report_html(report).encode())
-    print(f"page: {html_file}\nverdict: {report['verdict']}")
+    print(f"page: {html_file}\n{verdict_line(report)}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
-def _compared(trace_a: Path, trace_b: Path) -> dict[str, Any]:
+def _compared(
+    trace_a: Path, trace_b: Path, after_mismatch: int, cause_seconds: float
+) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
-    return compared([Trace(trace_a), Trace(trace_b)], _command())
+    traces = [Trace(trace_a), Trace(trace_b)]
+    return compared(
+        traces, _command(), after_mismatch=after_mismatch, cause_seconds=cause_seconds
+    )
 
 
 @parity.command("bench")
@@ -210,6 +265,13 @@ def faults_command(**values: Any) -> int:
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    if options.harmless:
+        from parity.faults.harmless_run import run_harmless
+
+        with sigterm_as_interrupt():
+            text, match = run_harmless(options)
+        print(text)
+        return _MATCH if match else _MISMATCH
     from parity.faults.finding import (
         SIGNATURES,
         findings_text,

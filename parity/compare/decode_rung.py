@@ -16,6 +16,7 @@ from parity.compare.decoded_answers import (
     score_recorded,
 )
 from parity.compare.expected_by_oracle import wide
+from parity.compare.step_coverage import StepCoverage
 from parity.compare.tensors import Mismatch
 from parity.compare.verdict import ONE_STEP, Verdict
 from parity.oracle.decode import OracleModel
@@ -31,8 +32,8 @@ Margins = dict[str, list[float]]
 class DecodeRung:
     """Compares what the sides decoded, and adds distances and ties to a verdict."""
 
-    def __init__(self, spec: Spec, verdict: Verdict):
-        self._spec, self._verdict = spec, verdict
+    def __init__(self, spec: Spec, verdict: Verdict, coverage: StepCoverage):
+        self._spec, self._verdict, self._coverage = spec, verdict, coverage
 
     def compare(
         self, step: int, tensors: Mapping[str, Tensors], pairs: list[tuple[str, str]]
@@ -58,6 +59,9 @@ class DecodeRung:
                 search: [hypotheses.margin for hypotheses in sentences]
                 for search, sentences in zip(SEARCHES, searches, strict=True)
             }
+            if recorded is first:  # the others decode the same sentences
+                for sentences in searches:
+                    self._coverage.answers(sentences)
             pair = side, ONE_STEP
             scores = self._scores(recorded, oracle)
             found.append(self._compare(recorded, expected, pair, step, margins[side], scores))

@@ -7,7 +7,7 @@ that the oracle gives to the side's tokens.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,7 @@ def compare_decoded(
     tolerance: Tolerance,
     rescored: Rescore | None = None,
     least: float = 0.0,
+    searches: Sequence[str] = SEARCHES,
 ) -> tuple[Distance, Mismatch | None, list[Tie]]:
     """Compare what a side decoded with what was expected.
 
@@ -171,13 +172,14 @@ def compare_decoded(
       tolerance: how much scores may differ; a smaller margin is a tie.
       rescored: returns the scores that the recorded hypotheses of a tie should have.
       least: a difference that is allowed in every score, in nats.
+      searches: the searches that were recorded.
 
     Returns:
       The worst distance of scores, the first mismatch, and the ties.
     """
     worst, ties = Distance(used=0.0), list[Tie]()
     first: Mismatch | None = None
-    for kind in SEARCHES:
+    for kind in searches:
         names = [f"decode/{kind}_{part}" for part in _PARTS]
         for name in names:
             if recorded[name].shape != expected[name].shape:

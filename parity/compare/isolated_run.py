@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from parity.compare.disagreement import find_disagreement
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.compare.steps import check_replicas
 from parity.compare.tensors import Distance, Mismatch
@@ -57,6 +58,7 @@ class IsolatedRun:
         every: list[Mismatch] = []
         distances: dict[str, Distance] = {}
         shared: dict[str, Tensors] = {}
+        one_steps: dict[str, Tensors] = {}
         for place, (a, b) in enumerate(pairs):
             seen = None if place else distances
             self._pairs.compare(
@@ -69,6 +71,7 @@ class IsolatedRun:
             one_step = expected | above
             one_step["batch/sizes"] = recorded["batch/sizes"]
             one_step |= {"loss/replicas": losses, "loss/global": losses.sum()}
+            one_steps[side] = one_step
             self._pairs.compare(recorded, one_step, (side, ONE_STEP), step, every=every)
             distance, _ = check_replicas(recorded, side, step, self._names, every=every)
             rungs = self._verdict.pairs.setdefault((side, ONE_STEP), {})
@@ -77,7 +80,15 @@ class IsolatedRun:
         self._verdict.mismatches = sorted(
             every, key=lambda mismatch: self._names.index(mismatch.place.tensor)
         )
-        self._verdict.oracle = expected
+        self._verdict.oracle = shared
+        if every:
+            self._verdict.disagreement = find_disagreement(
+                self._verdict.mismatches,
+                self._verdict.sides,
+                self._verdict.dtype,
+                tensors,
+                {ONE_STEP: one_steps},
+            )
         self._verdict.steps = step + 1
         self._verdict.compared = sum(
             any(name in recorded for recorded in tensors.values()) for name in self._names

@@ -19,19 +19,27 @@ rounding that the training amplifies; it is reported, not judged.
 
 In an isolated run (parity/compare/isolated_run.py) every step is the oracle's own, layer by
 layer.
+
+The first step that has a mismatch decides the verdict. Steps after it can be measured, to show
+how the difference develops: see parity/compare/growth.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parity.base.at_once import at_once
-from parity.base.errors import UsageError
+from parity.base.errors import NumericFailure, SideFailed, UsageError
+from parity.compare.causes.confirm import confirm_causes
+from parity.compare.causes.search import Budget
 from parity.compare.decode_rung import DecodeRung
+from parity.compare.disagreement import find_disagreement
+from parity.compare.evaluation import EvaluationRung
 from parity.compare.evidence import gather_evidence
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
+from parity.compare.growth import Growth
 from parity.compare.isolated_run import IsolatedRun
 from parity.compare.one_step import OneStep
 from parity.compare.preconditions import (
@@ -40,6 +48,7 @@ from parity.compare.preconditions import (
     check_same_run,
     check_shapes,
 )
+from parity.compare.step_coverage import StepCoverage
 from parity.compare.step_series import History
 from parity.compare.steps import check_replicas
 from parity.compare.tensors import Distance, Mismatch
@@ -53,10 +62,12 @@ from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 from parity.trace.contents import tensor_names
 from parity.trace.decoded import DECODED
+from parity.trace.evaluated import evaluated_names
 from parity.trace.reader import Trace
 from parity.trace.side import Side, labels_of, pairs_of
 
 Tensors = Mapping[str, np.ndarray]
+Expectations = Mapping[str, Mapping[str, Tensors]]
 
 
 class Ladder:
@@ -65,6 +76,9 @@ class Ladder:
     Args:
       headers: label -> header of a side's trace; `pairs_of` decides which sides are compared
         with each other.
+      after_mismatch: the number of steps to measure after the first that has a mismatch; none
+        in an isolated run, where nothing is carried from step to step.
+      cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Attributes:
       sides: label -> side.
@@ -78,7 +92,13 @@ class Ladder:
       UsageError: if the sides did not train the same spec on the same text.
     """
 
-    def __init__(self, headers: Mapping[str, Mapping[str, Any]]):
+    def __init__(
+        self,
+        headers: Mapping[str, Mapping[str, Any]],
+        after_mismatch: int = 0,
+        cause_seconds: float = 0.0,
+    ):
+        self._cause_seconds = cause_seconds
         self.sides = {label: Side.from_header(header) for label, header in headers.items()}
         first, *others = headers.items()
         for other in others:
@@ -96,10 +116,16 @@ class Ladder:
         self.verdict.history = History(dtype, list(self.sides), next(iter(self._pairs), None))
         self._expected = Expected(self.spec, self.per_epoch, self.names)
         self._pairwise = Pairs(self.spec, self.names, self.verdict)
-        self._decode_rung = DecodeRung(self.spec, self.verdict)
+        self._coverage = StepCoverage(
+            self.spec, self.per_epoch, self.sides, self.verdict.coverage
+        )
+        self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
+        self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
+        self._evaluated = set(evaluated_names(self.spec))
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
         self._one_step = OneStep(self._expected)
         self._isolated: IsolatedRun | None = None
+        self._steps_left = self._steps_after = 0 if isolated else after_mismatch
         if isolated:
             self._isolated = IsolatedRun(
                 self._expected, self.names, self._pairwise, self.verdict
@@ -110,8 +136,43 @@ class Ladder:
         """Return label -> the rounding error of the step that was compared last."""
         return self._one_step.rounding
 
+    def climb(
+        self,
+        steps: Iterable[Mapping[str, Tensors]],
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Compare steps from 0 on, to the last or to the last one to measure after a mismatch.
+
+        Once there is a mismatch, the verdict stands: a NaN in a later step, or a side that
+        fails there, ends the comparison, and `verdict.growth` says so.
+
+        Args:
+          steps: for each step label -> what that side recorded.
+          after_step: called after each.
+
+        Raises:
+          UsageError, NumericFailure, SideFailed: for what goes wrong before any mismatch.
+        """
+        try:
+            for step, tensors in enumerate(steps):
+                self.step(step, tensors)
+                after_step()
+                if self.is_done:
+                    return
+        except (UsageError, NumericFailure, SideFailed) as error:
+            if self.verdict.matches:
+                raise
+            self._end_growth(str(error))
+        else:
+            self._end_growth("the run has no more steps")
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether there is a mismatch, and no step after it is left to measure."""
+        return not self.verdict.matches and self._steps_left <= 0
+
     def step(self, step: int, tensors: Mapping[str, Tensors]) -> None:
-        """Compare one step.
+        """Compare one step; after a mismatch, only measure how large the differences are.
 
         Args:
           tensors: label -> what that side recorded.
@@ -129,8 +190,9 @@ class Ladder:
         inputs = self._expected.inputs(step, batch)
         if self._isolated is not None:
             self._isolated.step(step, tensors, inputs, self._pairs)
+            self._coverage.step(step, tensors, inputs, self.verdict.oracle)
             return
-        expected, *one_steps = at_once(
+        free_run, *one_steps = at_once(
             [
                 partial(self._expected.step, self._oracle, inputs, step, batch),
                 *(
@@ -139,25 +201,105 @@ class Ladder:
                 ),
             ]
         )
-        free = self._compare_free_runs(step, tensors, inputs, expected)
-        found = self._compare_one_steps(step, tensors, inputs, one_steps)
+        # the oracle sums its losses over the rows that each of the side's replicas had
+        expected = {
+            ORACLE: {
+                side: with_replica_losses(free_run, recorded, inputs)
+                for side, recorded in tensors.items()
+            },
+            ONE_STEP: {
+                side: with_replica_losses(one_step, recorded, inputs)
+                for (side, recorded), one_step in zip(tensors.items(), one_steps, strict=True)
+            },
+        }
+        if self.verdict.matches:
+            self._judge(step, tensors, inputs, expected)
+        else:
+            self._steps_left -= 1
+        if self._steps_after and not self.verdict.matches:
+            self._measure_growth(step, tensors, expected)
+        self._one_step.remember(tensors)
+
+    def _judge(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        inputs: StepInputs,
+        expected: Expectations,
+    ) -> None:
+        """Compare a step rung by rung, and add what is found to the verdict.
+
+        Args:
+          expected: `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
+        """
+        free = self._compare_free_runs(step, tensors, expected[ORACLE])
+        found = self._compare_one_steps(step, tensors, inputs, expected[ONE_STEP])
         if any(name in recorded for recorded in tensors.values() for name in DECODED):
             pairs = self._pairs if self.judges_free_runs else []
             found += self._decode_rung.compare(step, tensors, pairs)
+        if any(not self._evaluated.isdisjoint(recorded) for recorded in tensors.values()):
+            pairs = self._pairs if self.judges_free_runs else []
+            found += self._evaluation_rung.compare(step, tensors, pairs)
         self._conclude(step, free, found)
-        self.verdict.oracle = expected
-        if not self.verdict.matches:
+        self.verdict.oracle = expected[ORACLE]
+        self._coverage.step(step, tensors, inputs, self.verdict.oracle)
+        # what was evaluated after the step is no part of what the oracle's step computes
+        if not self.verdict.matches and not self.verdict.mismatches[0].check:
+            self.verdict.disagreement = find_disagreement(
+                self.verdict.mismatches, self.sides, self.verdict.dtype, tensors, expected
+            )
             self.verdict.evidence = gather_evidence(
                 self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
             )
-        self._one_step.remember(tensors)
+            self._confirm_causes(tensors, inputs)
+
+    def _measure_growth(
+        self, step: int, tensors: Mapping[str, Tensors], expected: Expectations
+    ) -> None:
+        """Measure all distances of a step that is not judged."""
+        tensor = self.verdict.mismatches[0].place.tensor
+        if self.verdict.growth is None:
+            self.verdict.growth = Growth(tensor)
+        compared = {(a, b): (tensors[a], tensors[b]) for a, b in self._pairs}
+        for other, of_side in expected.items():
+            compared |= {(side, other): (tensors[side], of_side[side]) for side in tensors}
+        measured = Verdict(self.verdict.dtype)
+        pairwise, of_tensor = Pairs(self.spec, self.names, measured), {}
+        for pair, (a, b) in compared.items():
+            seen: dict[str, Distance] = {}
+            pairwise.compare(a, b, pair, step, judge=False, seen=seen)
+            if tensor in seen and seen[tensor].where is not None:
+                of_tensor[pair] = seen[tensor].relative
+        of_rungs = {
+            pair: {rung: distance.relative for rung, distance in rungs.items()}
+            for pair, rungs in measured.pairs.items()
+        }
+        self.verdict.growth.add(step, of_tensor, of_rungs)
+
+    def _end_growth(self, reason: str) -> None:
+        if self.verdict.growth is not None and not self.is_done:
+            self.verdict.growth.ended = reason
+
+    def _confirm_causes(self, tensors: Mapping[str, Tensors], inputs: StepInputs) -> None:
+        verdict = self.verdict
+        if not self._cause_seconds or not verdict.departing():
+            return
+        verdict.confirmed = confirm_causes(
+            verdict.evidence,
+            self._expected,
+            self.per_epoch,
+            self.names,
+            tensors,
+            inputs,
+            self._one_step,
+            Budget(self._cause_seconds),
+        )
 
     def _compare_free_runs(
-        self, step: int, tensors: Mapping[str, Tensors], inputs: StepInputs, expected: Tensors
+        self, step: int, tensors: Mapping[str, Tensors], expected: Mapping[str, Tensors]
     ) -> list[Mismatch | None]:
         judge = self.judges_free_runs
         distances: dict[str, Distance] = {}
-        shared: dict[str, Tensors] = {}
         found = []
         for place, (a, b) in enumerate(self._pairs):
             seen = None if place else distances
@@ -167,13 +309,11 @@ class Ladder:
                 )
             )
         for side, recorded in tensors.items():
-            # the oracle sums its losses over the rows that each of the side's replicas had
-            shared[side] = with_replica_losses(expected, recorded, inputs)
             pair = side, ORACLE
             found.append(
-                self._pairwise.compare(recorded, shared[side], pair, step, judge=judge)
+                self._pairwise.compare(recorded, expected[side], pair, step, judge=judge)
             )
-        self.verdict.history.add(step, tensors, shared, distances)
+        self.verdict.history.add(step, tensors, expected, distances)
         return found
 
     def _compare_one_steps(
@@ -181,7 +321,7 @@ class Ladder:
         step: int,
         tensors: Mapping[str, Tensors],
         inputs: StepInputs,
-        one_steps: Sequence[Tensors],
+        expected: Mapping[str, Tensors],
     ) -> list[Mismatch | None]:
         found = []
         for side, recorded in tensors.items():
@@ -190,12 +330,11 @@ class Ladder:
             rungs.setdefault("replicas", Distance()).add(distance)
             found.append(mismatch)
         self._one_step.forget_rounding()
-        for (side, recorded), one_step in zip(tensors.items(), one_steps, strict=True):
-            exact = with_replica_losses(one_step, recorded, inputs)
-            rounding = self._one_step.measure(side, inputs, recorded, exact)
+        for side, recorded in tensors.items():
+            rounding = self._one_step.measure(side, inputs, recorded, expected[side])
             found.append(
                 self._pairwise.compare(
-                    recorded, exact, (side, ONE_STEP), step, rounding=rounding
+                    recorded, expected[side], (side, ONE_STEP), step, rounding=rounding
                 )
             )
         return found
@@ -231,25 +370,31 @@ class Ladder:
                     distance.used = None
 
 
-def climb(traces: Sequence[Trace]) -> Verdict:
+def climb(
+    traces: Sequence[Trace], after_mismatch: int = 0, cause_seconds: float = 0.0
+) -> Verdict:
     """Compare recorded traces with each other and the oracle, up to the first mismatch.
+
+    Args:
+      after_mismatch: the number of steps to measure after the first that has a mismatch.
+      cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Raises:
       UsageError: if they are not of the same run, or damaged.
       NumericFailure: for a NaN or infinity.
     """
     labels = labels_of([t.side for t in traces], [t.folder for t in traces])
-    ladder = Ladder({label: trace.header for label, trace in zip(labels, traces, strict=True)})
-    counts = {label: len(t.index()) for label, t in zip(labels, traces, strict=True)}
+    by_label = dict(zip(labels, traces, strict=True))
+    headers = {label: trace.header for label, trace in by_label.items()}
+    ladder = Ladder(headers, after_mismatch, cause_seconds)
+    counts = {label: len(trace.index()) for label, trace in by_label.items()}
     if len(set(counts.values())) > 1 or not all(counts.values()):
         listed = ", ".join(f"{label} has {count}" for label, count in counts.items())
         raise UsageError(f"the traces hold different numbers of steps, or none: {listed}")
-    for step in range(min(counts.values())):
-        ladder.step(
-            step, {label: trace.read(step) for label, trace in zip(labels, traces, strict=True)}
-        )
-        if not ladder.verdict.matches:
-            break
+    ladder.climb(
+        {label: trace.read(step) for label, trace in by_label.items()}
+        for step in range(min(counts.values()))
+    )
     return ladder.verdict
 
 

@@ -48,15 +48,25 @@ class OneStep:
         Args:
           exact: what the oracle expects of the step.
         """
-        before, state = self._before.get(side), zero_state(self._spec, inputs.rows)
-        if before is not None and inputs.carry:
-            state = {name: before[f"forward/{name}"] for name in state}
-        snapshot = initial_snapshot(self._spec) if before is None else before
+        snapshot, state, _ = self.start(side, inputs)
         alike = next(iter(self.rounding.values()), None)
         self.rounding[side] = Rounding(
             self._spec, snapshot, state, inputs, recorded, exact, alike
         )
         return self.rounding[side]
+
+    def start(self, side: str, inputs: StepInputs) -> tuple[Tensors, Tensors, Tensors | None]:
+        """Return what a side's step starts from.
+
+        Returns:
+          Weights and optimizer state; the recurrent state; and the recurrent state that the
+          step before left, whether or not this one goes on from it, None at the first step.
+        """
+        before, state = self._before.get(side), zero_state(self._spec, inputs.rows)
+        if before is None:
+            return initial_snapshot(self._spec), state, None
+        left = {name: before[f"forward/{name}"] for name in state}
+        return self._snapshot(side), left if inputs.carry else state, left
 
     def forget_rounding(self) -> None:
         """Forget the rounding errors of the step before."""

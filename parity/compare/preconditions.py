@@ -84,7 +84,7 @@ def check_shapes(
     """
     where, shapes = f"{side}, step {step}", tensor_shapes(spec, tensors)
     extra = sorted(set(tensors) - set(names))
-    may_lack = ("replicas/", "forward/logits", "decode/")
+    may_lack = ("replicas/", "forward/logits", "decode/", "evaluate/")
     missing = sorted(n for n in set(names) - set(tensors) if not n.startswith(may_lack))
     if missing or extra:
         listed = f"missing: {missing or 'none'}; extra: {extra or 'none'}"
@@ -120,8 +120,10 @@ def check_numbers(
       NumericFailure: for the first NaN or infinity in the order of computation.
     """
     for name in names:
-        if name.startswith("decode/"):
-            continue  # a score of -inf means that a search found fewer hypotheses
+        if name.startswith("decode/") or name.endswith("/perplexity"):
+            # a score of -inf means that a search found fewer hypotheses, a perplexity of inf
+            # that the exponential of the loss overflows
+            continue
         if name in tensors and not np.all(np.isfinite(tensors[name])):
             array = tensors[name]
             index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()

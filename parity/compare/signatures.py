@@ -21,11 +21,20 @@ import numpy as np
 from parity.trace.rungs import rung_of
 
 # How much each part of a signature counts when two are compared.
-_WEIGHTS = {"tensor": 4.0, "relation": 3.0, "region": 1.5, "wrong": 3.0, "late": 1.0}
+_WEIGHTS = {
+    "tensor": 4.0,
+    "relation": 3.0,
+    "region": 1.5,
+    "wrong": 3.0,
+    "late": 1.0,
+    "share": 1.0,
+    "size": 1.5,
+    "likeness": 2.0,
+}
 _FITS = 0.75  # the fit from which a fault is named as a likely cause
 _NEAR = 0.08  # how far below the best fit it may be
 _SMALLEST = "language-model"  # the network with the fewest kinds of layers
-_MOST = 5  # the number of topics to name causes from
+_MOST = 3  # the number of topics to name causes from
 
 _SAME = 1e-3  # how exactly a relation must hold, as a share of the difference
 
@@ -65,6 +74,10 @@ class Signature:
       region: where the tensor is wrong, such as "some replicas".
       wrong: the kinds of all wrong tensors.
       late: whether the first step was right.
+      share: how many elements are wrong: "all", "most", "some" or "few".
+      size: the power of ten of the largest difference, as a share of the largest magnitude.
+      likeness: how alike wrong and expected values are: the cosine of the angle between them,
+        in tenths.
     """
 
     tensor: str
@@ -72,6 +85,9 @@ class Signature:
     region: str
     wrong: frozenset[str]
     late: bool
+    share: str = ""
+    size: int = 0
+    likeness: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -81,6 +97,9 @@ class Signature:
             "region": self.region,
             "wrong": sorted(self.wrong),
             "late": self.late,
+            "share": self.share,
+            "size": self.size,
+            "likeness": self.likeness,
         }
 
     @staticmethod
@@ -93,8 +112,11 @@ class Signature:
         union = self.wrong | other.wrong
         shared = len(self.wrong & other.wrong) / len(union) if union else 1.0
         score = _WEIGHTS["wrong"] * shared
-        for name in ("tensor", "relation", "region", "late"):
+        for name in ("tensor", "relation", "region", "late", "share"):
             score += _WEIGHTS[name] * (getattr(self, name) == getattr(other, name))
+        # networks of other sizes may be a power of ten, or a few tenths, off
+        score += _WEIGHTS["size"] * max(0.0, 1 - abs(self.size - other.size) / 2)
+        score += _WEIGHTS["likeness"] * max(0.0, 1 - abs(self.likeness - other.likeness) / 4)
         return score / sum(_WEIGHTS.values())
 
 
@@ -111,18 +133,40 @@ def kind_of(tensor: str) -> str:
 def signature(evidence: Evidence) -> Signature:
     """Return what a mismatch looks like."""
     relation, region = "other", "whole"
+    share, size, likeness = "all", 0, 0
     if evidence.found is not None and evidence.expected is not None:
         found = np.asarray(evidence.found, np.float64)
         expected = np.asarray(evidence.expected, np.float64)
         relation = _relation(found, expected)
         region = _region(found, expected, evidence)
+        if found.shape == expected.shape and found.size:
+            share, size, likeness = _extent(found, expected)
     return Signature(
         kind_of(evidence.tensor),
         relation,
         region,
         frozenset(kind_of(name) for name in evidence.wrong),
         evidence.step > 0,
+        share,
+        size,
+        likeness,
     )
+
+
+def _extent(found: np.ndarray, expected: np.ndarray) -> tuple[str, int, int]:
+    """Return how many elements are wrong, by how much, and how alike the arrays are."""
+    difference = np.abs(found - expected)
+    wrong = difference > _SAME * difference.max()
+    real = (found != 0) | (expected != 0)  # padding is right by definition
+    part = float(wrong.sum() / max(1, real.sum()))
+    names = ((0.95, "all"), (0.5, "most"), (0.1, "some"), (0.0, "few"))
+    share = next(name for least, name in names if part >= least)
+    largest = float(max(np.abs(found).max(), np.abs(expected).max()))
+    relative = float(difference.max()) / largest if largest else 0.0
+    size = round(np.log10(relative)) if relative else -16
+    norms = float(np.linalg.norm(found) * np.linalg.norm(expected))
+    cosine = float(np.vdot(found, expected)) / norms if norms else 0.0
+    return share, size, round(10 * cosine)
 
 
 def _relation(found: np.ndarray, expected: np.ndarray) -> str:

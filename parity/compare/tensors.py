@@ -9,6 +9,11 @@ import numpy as np
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import RoundingMultiple, Tolerance
 
+# What stands for a side's label where a side is compared with the oracle: when the oracle
+# trains by itself, and when it computes one step from what the side recorded.
+ORACLE = "oracle"
+ONE_STEP = "oracle, one step"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -74,7 +79,10 @@ class Mismatch:
       count: the number of elements that differ too much.
       size: the number of elements in the tensor.
       problem: what is wrong, instead of the values, where the tensors could not be compared.
-      within: the side's label, where replicas of one side were compared with each other.
+      within: the side's label, where two parts of one side were compared with each other: its
+        replicas, or two of its runs.
+      check: the rung that found it, where that is not the tensor's own; see `CHECKS`.
+      note: one more line about what was compared, where the labels do not say it all.
     """
 
     sides: tuple[str, str]
@@ -85,11 +93,13 @@ class Mismatch:
     size: int = 0
     problem: str = ""
     within: str = ""
+    check: str = ""
+    note: str = ""
 
     @property
     def rung(self) -> str:
-        """Return the rung of the tensor."""
-        return rung_of(self.place.tensor)
+        """Return the rung that found it: the tensor's own, or that of a whole run."""
+        return self.check or rung_of(self.place.tensor)
 
 
 def compare_tensor(

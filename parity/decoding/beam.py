@@ -79,6 +79,7 @@ class _Finished:
         self._kept: list[Hypothesis] = []
         self._best_rejected = -np.inf
         self._margin = np.inf
+        self._ended_early = False
 
     def offer(
         self, live: LiveHypotheses, row: int, log_prob: float, score: float, ended: bool
@@ -103,12 +104,14 @@ class _Finished:
         if len(self._kept) < self._beam or bound > -self._losses[-1]:
             return False
         self.note_gap(-self._losses[-1] - bound)
+        self._ended_early = True
         return True
 
     def hypotheses(self) -> Hypotheses:
         scores = [hypothesis.score for hypothesis in self._kept]
         gaps = [better - worse for better, worse in pairwise([*scores, self._best_rejected])]
-        return Hypotheses(tuple(self._kept), min([self._margin, *gaps]))
+        margin = min([self._margin, *gaps])
+        return Hypotheses(tuple(self._kept), margin, self._ended_early)
 
 
 def _finish(

@@ -7,6 +7,7 @@ from typing import Any
 from tqdm import tqdm
 
 from parity.decoding.beam import beam_search
+from parity.decoding.hypotheses import Hypothesis
 from parity.decoding.model import DecodingModel
 
 _SENTENCES_PER_BATCH = 64
@@ -14,7 +15,7 @@ _SENTENCES_PER_BATCH = 64
 _TOKENIZERS = {"chinese": "zh", "english": "13a", "spaces": "none"}
 
 
-def write_answers(
+def find_answers(
     model: DecodingModel,
     text: Any,
     split: str,
@@ -22,8 +23,8 @@ def write_answers(
     length_penalty: float,
     max_tokens: int,
     check: Callable[[], None] = lambda: None,
-) -> list[str]:
-    """Answer every question of a split by beam search.
+) -> list[Hypothesis]:
+    """Answer every question of a split by beam search; return the best hypothesis for each.
 
     Args:
       model: computes the log probabilities.
@@ -34,7 +35,7 @@ def write_answers(
       max_tokens: the most tokens of an answer, `<eos>` included.
       check: called after each batch; it raises an exception to stop.
     """
-    answers = []
+    answers = list[Hypothesis]()
     count = text.num_sources(split)
     with tqdm(
         desc=f"answering, {split}",
@@ -47,7 +48,7 @@ def write_answers(
             rows = range(start, min(start + _SENTENCES_PER_BATCH, count))
             source, lengths = text.sources(split, rows)
             found = beam_search(model, source, lengths, beam, length_penalty, max_tokens)
-            answers += [text.write(hypotheses.best.tokens) for hypotheses in found]
+            answers += [hypotheses.best for hypotheses in found]
             bar.update(len(rows))
             check()
     return answers

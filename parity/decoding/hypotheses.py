@@ -42,10 +42,13 @@ class Hypotheses:
         differ by much less than this, both made the same decisions; if they differ by about as
         much, a different answer is a tie that was broken the other way. In nats (of log
         probabilities or of scores); for sampling, in probability.
+      ended_early: whether beam search ended before the limit, because enough hypotheses had
+        finished and no other one could become better.
     """
 
     ranked: tuple[Hypothesis, ...]
     margin: float
+    ended_early: bool = field(default=False, compare=False)
 
     @property
     def best(self) -> Hypothesis:

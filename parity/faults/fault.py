@@ -27,8 +27,13 @@ class Fault:
       edits: framework -> the edits that make the mistake in its fast kernels.
       dtypes: the precisions in which it must be found.
       undetectable_reason: why it need not be found in the other precision.
+      unconfirmable_reason: why the oracle cannot make the mistake itself, so that its cause is
+        never confirmed; empty if it can, or if a check of whole runs must find it. See
+        parity/compare/causes.
       plain: framework -> the edits that make the mistake in its plain kernels; a framework that
         is missing here cannot make it with those. None if the edits are the same.
+      check: the check of whole runs that must find it, one of parity.spec.checks.CHECKS; empty
+        if the recorded steps must show it, or a second run of the same command.
     """
 
     name: str
@@ -40,6 +45,13 @@ class Fault:
     dtypes: tuple[str, ...] = DTYPES
     undetectable_reason: str = ""
     plain: Mapping[str, tuple[Edit, ...]] | None = None
+    check: str = ""
+    unconfirmable_reason: str = ""
+
+    @property
+    def is_confirmable(self) -> bool:
+        """Return whether the oracle can make the mistake itself, in a step of training."""
+        return not (self.unconfirmable_reason or self.check)
 
     def edits_for(self, kernels: str) -> Mapping[str, tuple[Edit, ...]]:
         """Return framework -> edits, for "fast" or "plain" kernels."""

@@ -14,9 +14,12 @@ from parity.launch.processes import ROOT
 
 SIGNATURES = ROOT / "parity" / "faults" / "signatures.json"
 
-# How a fault was found: by the comparison, by a number that is not finite, by an error message,
-# or because the same run, repeated, gave other bits.
-MISMATCH, NUMERIC, REFUSED, REPEAT = "mismatch", "not finite", "refused", "another run differs"
+# How a fault was found: by the comparison of steps, by a check of whole runs, by a number that
+# is not finite, by an error message, or because the same run, repeated, gave other bits.
+MISMATCH, CHECK = "mismatch", "check"
+NUMERIC, REFUSED, REPEAT = "not finite", "refused", "another run differs"
+
+_FIRST = 3  # likely causes that count as named
 
 _LONGEST_MESSAGE = 72  # characters, in the table
 
@@ -36,6 +39,10 @@ class Finding:
       right_place: whether the named tensor (or message) and framework are the planted ones.
       story: what the harness said.
       likely: the faults of the catalogue that the harness named as likely causes.
+      confirmed: the causes that the harness confirmed, in words; where it names several, they
+        cannot be told apart.
+      confirmed_faults: the faults of the catalogue that these stand for.
+      confirmable: whether the oracle can make the planted mistake itself.
       signature: what the mismatch looked like, as plain values.
       required: whether the fault has to be found in this precision.
       seconds: how long planting, running and comparing took.
@@ -57,6 +64,9 @@ class Finding:
     right_place: bool = False
     story: str = ""
     likely: list[str] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
+    confirmed_faults: list[str] = field(default_factory=list)
+    confirmable: bool = True
     signature: dict[str, Any] | None = None
     required: bool = True
     seconds: float = 0.0
@@ -66,10 +76,23 @@ class Finding:
         """Return whether the harness found the fault."""
         return bool(self.found_by)
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Return whether the planted fault was confirmed as the cause."""
+        return self.fault in self.confirmed_faults
+
+    @property
+    def is_misled(self) -> bool:
+        """Return whether other causes than the planted fault were confirmed."""
+        return bool(self.confirmed) and not self.is_confirmed
+
 
 def all_found(findings: Iterable[Finding]) -> bool:
-    """Return whether every fault that has to be found was found."""
-    return all(finding.found for finding in findings if finding.required)
+    """Return whether every fault that has to be found was, and no wrong cause was confirmed."""
+    findings = list(findings)
+    return all(finding.found for finding in findings if finding.required) and not any(
+        finding.is_misled for finding in findings
+    )
 
 
 def findings_values(findings: Sequence[Finding]) -> dict[str, Any]:
@@ -92,13 +115,17 @@ def findings_text(findings: Sequence[Finding]) -> str:
         "step",
         "named first",
         "right\nplace",
+        "cause\nconfirmed",
     ]
     rows = [_row(finding) for finding in findings]
     lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
     lines += _totals(findings)
     faults = {finding.fault for finding in findings}
+    found = all(finding.found for finding in findings if finding.required)
+    misled = sorted({finding.fault for finding in findings if finding.is_misled})
     lines.append(
-        f"{len(faults)} faults; {'all found' if all_found(findings) else 'NOT ALL FOUND'}"
+        f"{len(faults)} faults; {'all found' if found else 'NOT ALL FOUND'}"
+        + ("; WRONG CAUSES CONFIRMED: " + ", ".join(misled) if misled else "")
     )
     return "\n".join(lines)
 
@@ -115,7 +142,17 @@ def _row(finding: Finding) -> list[Any]:
         "-" if finding.step is None else finding.step,
         _shortened(finding.nearest or finding.tensor) or "-",
         ("yes" if finding.right_place else "NO") if finding.found else "-",
+        _cause(finding),
     ]
+
+
+def _cause(finding: Finding) -> str:
+    """Return whether the cause was confirmed; a dash where the oracle cannot make it."""
+    if finding.is_misled:
+        return "WRONG"
+    if not finding.confirmable or finding.found_by != MISMATCH:
+        return "-"
+    return "yes" if finding.is_confirmed else "no"
 
 
 def _shortened(message: str) -> str:
@@ -137,12 +174,17 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
         planted = list(group)
         found = [finding for finding in planted if finding.found]
         right = sum(finding.right_place for finding in found)
-        named = sum(finding.fault in finding.likely for finding in found)
-        mismatches = sum(finding.found_by == MISMATCH for finding in found)
+        mismatches = [finding for finding in found if finding.found_by == MISMATCH]
+        confirmable = [finding for finding in mismatches if finding.confirmable]
+        confirmed = sum(finding.is_confirmed for finding in confirmable)
+        others = [finding for finding in mismatches if not finding.is_confirmed]
+        named = sum(finding.fault in finding.likely[:_FIRST] for finding in others)
         lines.append(
             f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {right} of "
-            f"{len(found)} at the right place; among the likely causes: {named} of "
-            f"{mismatches} mismatches"
+            f"{len(found)} at the right place; cause confirmed: {confirmed} of the "
+            f"{len(confirmable)} that the oracle can make, "
+            f"{sum(finding.is_misled for finding in found)} wrongly; of the other "
+            f"{len(others)}, {named} among the first {_FIRST} likely causes"
         )
     return lines
 

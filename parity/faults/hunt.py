@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,15 +24,20 @@ from parity.compare.outcome import Outcome
 from parity.compare.signatures import likely_causes, signature
 from parity.compare.verdict import Verdict
 from parity.faults.fault import Edit, Fault
-from parity.faults.finding import MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
+from parity.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
 from parity.faults.listing import faults_named
-from parity.faults.small_runs import SETTINGS, STEPS, write_texts
+from parity.faults.planted_checks import Planted, PlantedChecks
+from parity.faults.side_runs import SideRuns, SmallRun
+from parity.faults.small_runs import SETTINGS
 from parity.launch.fork_server import ForkServer
-from parity.launch.record_side import record
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
+from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
 from parity.trace.reader import Trace
+
+# Longer than a user waits: what is confirmed must not depend on how busy the machine is.
+_CAUSE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,20 @@ class Planting:
         return self.fault.edits_for(self.kernels)[self.side]
 
     @property
+    def run(self) -> SmallRun:
+        """Return the run to plant it in."""
+        evaluates = self.fault.check == "evaluation"
+        return SmallRun(self.fault.setting, self.dtype, self.kernels, evaluates)
+
+    @property
     def required(self) -> bool:
         """Return whether it has to be found."""
         return self.dtype in self.fault.dtypes
+
+    @property
+    def confirmable(self) -> bool:
+        """Return whether the oracle can make the mistake itself."""
+        return not (self.fault.unconfirmable_reason or self.fault.check)
 
     @property
     def name(self) -> str:
@@ -78,28 +94,32 @@ class Hunt:
     def __init__(self, options: FaultOptions, servers: Mapping[str, ForkServer]):
         self._options, self._servers = options, servers
         make_folder(options.out)
-        self._texts = write_texts(options.out / "texts")
-        self._correct: dict[tuple[str, str, str], dict[str, Trace]] = {}
-        self._locks: dict[tuple[str, str, str], threading.Lock] = {}
+        self._runs = SideRuns(options, servers)
+        self._checks = PlantedChecks(self._runs)
+        self._correct: dict[SmallRun, dict[str, Trace]] = {}
+        self._locks: dict[SmallRun, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def correct(self, setting: str, dtype: str, kernels: str = "fast") -> dict[str, Trace]:
-        """Return framework -> its trace of a setting with nothing planted.
+    def correct(self, run: SmallRun) -> dict[str, Trace]:
+        """Return framework -> its trace of a run with nothing planted.
 
         Raises:
           SideFailed: if the two sides do not match there.
         """
-        run = setting, dtype, kernels
         with self._lock:
             lock = self._locks.setdefault(run, threading.Lock())
         with lock:
             if run not in self._correct:
-                traces = {side: self._record(side, *run, "correct") for side in FRAMEWORKS}
+                traces = {
+                    side: self._runs.record(side, run, f"correct/{run.name}-{side}")
+                    for side in FRAMEWORKS
+                }
                 verdict = climb(list(traces.values()))
                 if not verdict.matches:
                     raise SideFailed(
-                        f"setting {setting!r}, {dtype}, {kernels} kernels: the sides differ "
-                        f"with nothing planted, first in {verdict.mismatches[0].place}",
+                        f"setting {run.setting!r}, {run.dtype}, {run.kernels} kernels: the "
+                        "sides differ with nothing planted, first in "
+                        f"{verdict.mismatches[0].place}",
                         1,
                     )
                 self._correct[run] = traces
@@ -118,11 +138,11 @@ class Hunt:
             fault.setting,
             planting.kernels,
             required=planting.required,
+            confirmable=planting.confirmable,
         )
-        correct = self.correct(fault.setting, planting.dtype, planting.kernels)
+        correct = self.correct(planting.run)
         try:
-            faulty = self._train(planting)
-            verdict = climb([(correct | {side: faulty})[name] for name in FRAMEWORKS])
+            verdict = self._verdict(planting, correct)
         except (NumericFailure, UsageError) as error:
             finding.found_by = NUMERIC if isinstance(error, NumericFailure) else REFUSED
             finding.story = finding.tensor = str(error)
@@ -135,26 +155,28 @@ class Hunt:
                 _describe(finding, fault, verdict)
                 if self._options.pages:
                     self._write_page(planting, verdict)
-            else:
-                self._compare_repeated(finding, planting, faulty)
         if not self._options.keep:
-            shutil.rmtree(self._folder(planting), ignore_errors=True)
+            shutil.rmtree(self._runs.folder(planting.name), ignore_errors=True)
         finding.seconds = time.monotonic() - started
         return finding
 
-    def _compare_repeated(self, finding: Finding, planting: Planting, first: Trace) -> None:
-        """Train the faulty side again: the bits of a correct side would be the same."""
-        second = self._train(planting, again=True)
-        for before, after in zip(first.index(), second.index(), strict=True):
-            if before == after:
-                continue
-            step, tensor = before["step"], _first_difference(before, after)
-            finding.found_by, finding.rung = REPEAT, "repeat"
-            finding.tensor, finding.step = tensor, step
-            finding.blamed = [planting.side]
-            finding.right_place = planting.fault.is_at(tensor)
-            finding.story = f"two runs of {planting.side} differ in {tensor}, step {step}"
-            return
+    def _verdict(self, planting: Planting, correct: Mapping[str, Trace]) -> Verdict:
+        """Run the side that has the fault, and compare what it records with the correct side.
+
+        Where the recorded steps match, the check of whole runs that must find it is made.
+        """
+        side, fault, run = planting.side, planting.fault, planting.run
+        planted = Planted(planting.name, side, planting.edits, run, correct)
+        if fault.check == "answers":  # the fault is in what follows a training
+            faulty = correct[side]
+        else:
+            # names of unequal length: "order-of-sums" depends on that of the command line
+            faulty = self._runs.record(side, run, f"{planting.name}/first", planting.edits)
+        both = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
+        verdict = climb(both, cause_seconds=_CAUSE_SECONDS)
+        if verdict.matches:
+            self._checks.make(fault.check, planted, faulty, verdict)
+        return verdict
 
     def _write_page(self, planting: Planting, verdict: Verdict) -> None:
         fault = planting.fault
@@ -165,58 +187,31 @@ class Hunt:
         make_folder(pages)
         write_whole(pages / f"{planting.name}.html", report_html(values).encode())
 
-    def _folder(self, planting: Planting) -> Path:
-        return self._options.out.resolve() / "traces" / planting.name
-
-    def _train(self, planting: Planting, *, again: bool = False) -> Trace:
-        """Train a side with the fault planted; return its trace."""
-        run = planting.fault.setting, planting.dtype, planting.kernels
-        # names of unequal length: "order-of-sums" depends on the length of the command line
-        folder = f"{planting.name}/{'second' if again else 'first'}"
-        return self._record(planting.side, *run, folder, planting.edits)
-
-    def _record(
-        self,
-        side: str,
-        setting: str,
-        dtype: str,
-        kernels: str,
-        name: str,
-        edits: Sequence[Edit] = (),
-    ) -> Trace:
-        """Train a side and return its trace.
-
-        Raises:
-          UsageError, NumericFailure, SideFailed: with the side's message, if training fails.
-        """
-        run = SETTINGS[setting]
-        if not edits:
-            name = f"{name}/{setting.replace(', ', '-')}-{kernels}-{dtype}-{side}"
-        return record(
-            self._servers[side],
-            run.spec.replace(dtype=dtype),
-            self._options.out.resolve() / "traces" / name,
-            edits=edits,
-            data=self._texts[run.spec.network],
-            cache=self._options.out / "cache",
-            replicas=run.replicas,
-            steps=STEPS,
-            kernels=kernels,
-        )
-
 
 def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
     """Write into the finding what the harness says of a mismatch."""
     first = report_values(_outcome(fault, verdict), "-", "")["first_mismatch"]
-    finding.found_by, finding.story = MISMATCH, first["story"]
+    finding.found_by, finding.story = _found_by(first["rung"]), first["story"]
     finding.rung, finding.tensor, finding.step = first["rung"], first["tensor"], first["step"]
     finding.nearest = first["nearest_to_loss"] or ""
     finding.blamed = sorted({verdict.sides[label].framework for label in verdict.departing()})
-    # the oracle reads the same batches as the sides, so it cannot say which of them is wrong
-    right_side = finding.blamed == [finding.side] or (
-        finding.rung == "batch" and not finding.blamed
+    right_side = finding.blamed == [finding.side]
+    if finding.rung == "batch":
+        # the oracle reads the same batches as the sides: it cannot say which of them is wrong
+        right_side = right_side or not finding.blamed
+    if finding.rung in CHECKS:
+        # the same of the batches that are evaluated, of questions, and of a checkpoint that one
+        # side has written and the other has read: then both are named
+        right_side = finding.side in finding.blamed
+    finding.right_place = (
+        fault.is_at(finding.nearest or finding.tensor)
+        and right_side
+        and fault.check in ("", finding.rung)
     )
-    finding.right_place = fault.is_at(finding.nearest or finding.tensor) and right_side
+    finding.confirmed = [cause.sentence for cause in verdict.confirmed]
+    finding.confirmed_faults = sorted(
+        {fault for cause in verdict.confirmed for fault in cause.faults}
+    )
     for label, evidence in verdict.evidence.items():
         if verdict.sides[label].framework == finding.side:
             seen = signature(evidence)
@@ -225,10 +220,10 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
             break
 
 
-def _first_difference(before: Mapping, after: Mapping) -> str:
-    """Return the first tensor whose digest differs between two runs of one step."""
-    digests: Mapping[str, str] = before["sha256"]
-    return next(name for name in digests if after["sha256"].get(name) != digests[name])
+def _found_by(rung: str) -> str:
+    if rung == "repeat":
+        return REPEAT
+    return CHECK if rung in CHECKS else MISMATCH
 
 
 def _outcome(fault: Fault, verdict: Verdict) -> Outcome:

@@ -39,10 +39,24 @@ def fault_named(name: str) -> Fault:
 def catalogue_text() -> str:
     """Return a table of all faults."""
     rows = [
-        [fault.name, fault.topic, fault.cause, ", ".join(fault.edits), ", ".join(fault.where)]
+        [
+            fault.name,
+            fault.topic,
+            fault.cause,
+            ", ".join(fault.edits),
+            ", ".join(fault.where),
+            fault.check or "-",
+        ]
         for fault in CATALOGUE
     ]
-    headers = ["fault", "topic", "what is wrong", "planted in", "must be found in"]
+    headers = [
+        "fault",
+        "topic",
+        "what is wrong",
+        "planted in",
+        "must be found in",
+        "by the check",
+    ]
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
 
 
@@ -53,7 +67,9 @@ def fault_text(name: str) -> str:
       UsageError: for a fault that is not in the catalogue.
     """
     fault = fault_named(name)
-    lines = [f"{fault.name}: {fault.cause}", f"must be found in {', '.join(fault.where)}"]
+    check = f", by the check {fault.check}" if fault.check else ""
+    found = f"must be found in {', '.join(fault.where)}{check}"
+    lines = [f"{fault.name}: {fault.cause}", found]
     for kernels in KERNELS if fault.plain is not None else KERNELS[:1]:
         with_kernels = f", {kernels} kernels" if fault.plain is not None else ""
         for side, edits in fault.edits_for(kernels).items():

@@ -14,6 +14,8 @@ from parity.spec.presets import preset
 from parity.spec.spec import Spec
 
 STEPS = 5
+EVERY = 2  # steps between checkpoints of a recorded run
+TRAINED = 9  # steps without a trace: enough to measure a speed after the warm-up
 _ROWS = 7
 _WORDS = 24
 _BATCHES = 3  # per epoch
@@ -77,6 +79,8 @@ def _seq2seq(**changes: Any) -> Spec:
 
 SETTINGS = {
     "stream": Setting(_language_model(optimizer="sgd")),
+    "three layers": Setting(_language_model(optimizer="sgd", num_layers=3), replicas=3),
+    "unknown words": Setting(_language_model(optimizer="sgd", vocabulary_size=_WORDS // 2)),
     "sentences": Setting(_language_model(optimizer="adam", batching="sentences"), replicas=3),
     "general": Setting(
         _seq2seq(cell="lstm", attention="general", bidirectional=True, optimizer="adam")
@@ -106,17 +110,26 @@ def write_texts(folder: Path) -> dict[str, Path]:
         return [f"w{draw.randrange(draw.randint(2, _WORDS))}" for _ in range(words)]
 
     # enough sentences, and enough tokens, for three batches of either kind
-    lines = [sentence() for _ in range(_ROWS * _BATCHES)]
-    for split in ("train", "valid", "test"):
-        content = "".join(" ".join(line) + "\n" for line in lines)
-        write_whole(folder / "language-model" / f"{split}.txt", content.encode())
+    lines = {"train": [sentence() for _ in range(_ROWS * _BATCHES)]}
+
+    def pair() -> str:
+        question = sentence()
+        # the answer repeats the question backwards, so that there is something to learn
+        answer = [word.replace("w", "v") for word in reversed(question)]
+        return f"{' '.join(question)}\t{' '.join(answer)}\n"
+
+    rows = {"train": _ROWS * _BATCHES, "valid": _ROWS, "test": _ROWS}
+    pairs = {split: [pair() for _ in range(count)] for split, count in rows.items()}
+    # a last batch with fewer rows than the others, in what is only evaluated
+    pairs["valid"] += [pair() for _ in range(_ROWS + 4)]
+    pairs["test"] += [pair() for _ in range(4)]
     make_folder(folder / "seq2seq")
-    for split, rows in (("train", _ROWS * _BATCHES), ("valid", _ROWS), ("test", _ROWS)):
-        pairs = []
-        for _ in range(rows):
-            question = sentence()
-            # the answer repeats the question backwards, so that there is something to learn
-            answer = [word.replace("w", "v") for word in reversed(question)]
-            pairs.append(f"{' '.join(question)}\t{' '.join(answer)}\n")
-        write_whole(folder / "seq2seq" / f"{split}.tsv", "".join(pairs).encode())
+    for split, content in pairs.items():
+        write_whole(folder / "seq2seq" / f"{split}.tsv", "".join(content).encode())
+    # other sentences than those trained on, and a last batch with fewer rows than the others
+    lines |= {"valid": [sentence() for _ in range(_ROWS * 2 + 3)]}
+    lines |= {"test": [sentence() for _ in range(_ROWS * 3 + 4)]}
+    for split, sentences in lines.items():
+        text = "".join(" ".join(line) + "\n" for line in sentences)
+        write_whole(folder / "language-model" / f"{split}.txt", text.encode())
     return {network: folder / network for network in ("language-model", "seq2seq")}

@@ -165,10 +165,24 @@ class ForkServer:
         sources = {str(ROOT / file): text for file, text in edited_texts(edits, ROOT).items()}
         return self._script("train.py", flags, sources=sources)
 
-    def side(self, flags: Sequence[str], log: Path) -> Forked:
-        """Start `train.py` in this process's working folder, to be killed with the server."""
+    def side(self, flags: Sequence[str], log: Path, edits: Sequence[Edit] = ()) -> Forked:
+        """Start `train.py` in this process's working folder, to be killed with the server.
+
+        Args:
+          edits: lines of the project's source to replace in this one process.
+
+        Raises:
+          ValueError: if an edit does not fit the code.
+        """
         said, here = str(log.resolve()), str(Path.cwd())
-        given = {"stdout": said, "stderr": said, "folder": here, "bound": True}
+        sources = {str(ROOT / file): text for file, text in edited_texts(edits, ROOT).items()}
+        given = {
+            "stdout": said,
+            "stderr": said,
+            "folder": here,
+            "bound": True,
+            "sources": sources,
+        }
         return Forked(self._script("train.py", tuple(flags), **given))
 
     def chat(self, *flags: Any, stdin: Path | None = None, terminal: str | None = None) -> Job:

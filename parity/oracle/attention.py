@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.replaceable import replaceable
 from parity.oracle.layers import rows_of, tanh
-from parity.oracle.perturbation import perturbed
+from parity.oracle.perturbation import perturbed, summed
 
 Arrays = dict[str, np.ndarray]
 
@@ -27,6 +28,7 @@ class Memory:
     real: np.ndarray
 
 
+@replaceable
 def memory_forward(
     kind: str, weights: Mapping[str, np.ndarray], values: np.ndarray, real: np.ndarray
 ) -> Memory:
@@ -38,6 +40,7 @@ def memory_forward(
     return Memory(values, keys, real)
 
 
+@replaceable
 def memory_backward(
     kind: str,
     weights: Mapping[str, np.ndarray],
@@ -59,6 +62,7 @@ def memory_backward(
     return total
 
 
+@replaceable
 def attention_forward(
     kind: str,
     weights: Mapping[str, np.ndarray],
@@ -95,11 +99,12 @@ def attention_forward(
     scores = raw * weights["attention/scale"] if kind == "scaled" else raw
     scores = np.where(memory.real, scores, -np.inf)
     attended = np.exp(scores - scores.max(axis=1, keepdims=True))
-    attended = np.where(on, perturbed(attended / attended.sum(axis=1, keepdims=True)), 0)
+    attended = np.where(on, perturbed(attended / summed(attended, axis=1, keepdims=True)), 0)
     context = (attended[:, None] @ memory.values)[:, 0]
     return attended, context, (query, seen, raw, attended)
 
 
+@replaceable
 def attention_backward(
     kind: str,
     weights: Mapping[str, np.ndarray],
@@ -120,15 +125,15 @@ def attention_backward(
     d_values += attended[:, :, None] * d_context[:, None]
     d_attended = (memory.values @ d_context[:, :, None])[:, :, 0]
     # softmax: d_score = weight (d_weight - sum of weight * d_weight), zero where weight is
-    d_scores = attended * (d_attended - (attended * d_attended).sum(axis=1, keepdims=True))
+    d_scores = attended * (d_attended - summed(attended * d_attended, axis=1, keepdims=True))
     if kind == "scaled":
-        gradients["attention/scale"] += (d_scores * raw).sum()
+        gradients["attention/scale"] += summed(d_scores * raw)
         d_scores = d_scores * weights["attention/scale"]
     if kind == "bahdanau":
         gradients["attention/score_kernel"] += rows_of(seen).T @ d_scores.reshape(-1)
         d_sum = d_scores[:, :, None] * weights["attention/score_kernel"] * (1 - seen**2)
         d_keys += d_sum
-        d_moved = d_sum.sum(axis=1)
+        d_moved = summed(d_sum, axis=1)
         gradients["attention/query_kernel"] += query.T @ d_moved
         d_query: np.ndarray = d_moved @ weights["attention/query_kernel"].T
     else:

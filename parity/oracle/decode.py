@@ -9,9 +9,11 @@ from parity.decoding.hypotheses import Hypotheses, Hypothesis
 from parity.decoding.length_penalty import length_penalty_of
 from parity.decoding.model import DecoderState, DecodingModel
 from parity.oracle.attention import Memory
+from parity.oracle.decoder import decoder_step
+from parity.oracle.encoder import encode
 from parity.oracle.layers import log_softmax
 from parity.oracle.recurrent import NUM_STATES
-from parity.oracle.seq2seq import decoder_step, encode, forward
+from parity.oracle.seq2seq import forward
 from parity.spec.networks.seq2seq import Seq2seqSpec
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from parity.base.plugins import load_object
-from parity.oracle.layers import project
+from parity.oracle.layers import look_up, look_up_backward, project
 from parity.oracle.recurrent import lstm_backward, lstm_forward
 from parity.spec.networks import NETWORKS
 from parity.spec.networks.language_model import LanguageModelSpec
@@ -45,8 +45,8 @@ def language_model(
     real = np.arange(batch["tokens"].shape[1]) < batch["lengths"][:, None]
 
     activations, saved, final, outputs = {}, [], [], []
-    x = weights["embed/table"][batch["tokens"]]
-    activations["embedded"] = x * real[:, :, None]
+    x = look_up(weights["embed/table"], batch["tokens"], real)
+    activations["embedded"] = x
     for k in layers:
         outputs.append(x * kept[k])
         w, u, b = (
@@ -78,7 +78,7 @@ def language_model(
         d_x = _layer_backward(k, weights, d_x, outputs[k], real, saved[k], gradients) * kept[k]
     d_activations["embedded"] = d_x
     gradients["embed/table"] = np.zeros_like(weights["embed/table"])
-    np.add.at(gradients["embed/table"], batch["tokens"], d_x)
+    look_up_backward(gradients["embed/table"], batch["tokens"], d_x)
     return activations, gradients
 
 

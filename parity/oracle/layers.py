@@ -6,7 +6,8 @@ taken at once where that costs no clarity. Everything is batch-major, [batch, ti
 
 import numpy as np
 
-from parity.oracle.perturbation import perturbed
+from parity.base.replaceable import replaceable
+from parity.oracle.perturbation import perturbed, perturbed_activation, summed
 from parity.spec.networks.network import records_logits
 
 Arrays = dict[str, np.ndarray]
@@ -18,12 +19,12 @@ _BLOCK = 2**17
 def sigmoid(x: np.ndarray) -> np.ndarray:
     """Return 1 / (1 + exp(-x)), exact to the last bits even where the result is tiny."""
     small = np.exp(-np.abs(x))  # never overflows
-    return perturbed(np.where(x >= 0, 1, small) / (1 + small))
+    return perturbed_activation(np.where(x >= 0, 1, small) / (1 + small))
 
 
 def tanh(x: np.ndarray) -> np.ndarray:
     """Return the hyperbolic tangent."""
-    return perturbed(np.tanh(x))
+    return perturbed_activation(np.tanh(x))
 
 
 def rows_of(x: np.ndarray) -> np.ndarray:
@@ -31,13 +32,26 @@ def rows_of(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
 
 
+@replaceable
+def look_up(table: np.ndarray, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
+    """Return the rows of a table, [batch, time, width], zero where `real` is false."""
+    return np.where(real[:, :, None], table[tokens], 0)
+
+
+@replaceable
+def look_up_backward(gradient: np.ndarray, tokens: np.ndarray, d_rows: np.ndarray) -> None:
+    """Add the gradients of the rows looked up to that of the table, repeated rows summed."""
+    np.add.at(gradient, tokens, d_rows)
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Return logits - log(sum(exp(logits))) over the last axis, without overflow."""
     shifted: np.ndarray = logits - logits.max(axis=-1, keepdims=True)
-    shifted -= np.log(perturbed(np.exp(shifted).sum(axis=-1, keepdims=True)))
+    shifted -= np.log(perturbed(summed(np.exp(shifted), axis=-1, keepdims=True)))
     return shifted
 
 
+@replaceable
 def project(
     outputs: np.ndarray,
     real: np.ndarray,
@@ -82,7 +96,7 @@ def project(
         at_target = np.arange(len(x)), wanted[block]
         losses[block] = -x[at_target]
         np.exp(x, out=x)
-        total = perturbed(x.sum(axis=1, keepdims=True))
+        total = perturbed(summed(x, axis=1, keepdims=True))
         losses[block] += np.log(total[:, 0])
         softmax = perturbed(np.divide(x, total, out=x))
         # The gradient of softmax cross entropy is softmax minus one at the target.
@@ -91,9 +105,7 @@ def project(
     found["token_loss"][real] = losses
     d_outputs = np.zeros_like(outputs)
     d_outputs[real] = logits @ kernel.T
-    # Row after row, not by blocks: where parity/oracle/rounding.py runs this in float32, its
-    # rounding error should be as large as the frameworks', and this is their longest sum.
-    d_bias = logits.sum(axis=0)
+    d_bias = summed(logits, axis=0)
     return found, (d_outputs, inputs.T @ logits, d_bias)
 
 

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from parity.base.replaceable import replaceable
 from parity.spec.spec import Spec
 
 Arrays = dict[str, np.ndarray]
 
 
+@replaceable
 def clip_by_global_norm(gradients: Arrays, clip_norm: float) -> tuple[Arrays, np.float64]:
     """Scale all gradients by clip_norm / max(clip_norm, norm), and return their norm.
 
@@ -19,6 +21,7 @@ def clip_by_global_norm(gradients: Arrays, clip_norm: float) -> tuple[Arrays, np
     return {name: gradient * scale for name, gradient in gradients.items()}, norm
 
 
+@replaceable
 def update_slots(
     spec: Spec, snapshot: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
 ) -> Arrays:
@@ -34,7 +37,7 @@ def update_slots(
     """
     if spec.training.optimizer == "sgd":
         return {}
-    beta1, beta2 = _rounded(spec, spec.training.beta1, spec.training.beta2)
+    beta1, beta2 = in_precision(spec, spec.training.beta1, spec.training.beta2)
     after: Arrays = {}
     for name, gradient in gradients.items():
         m, v = snapshot[f"optimizer/{name}/m"], snapshot[f"optimizer/{name}/v"]
@@ -45,6 +48,7 @@ def update_slots(
     return after
 
 
+@replaceable
 def update_weights(
     spec: Spec,
     snapshot: Mapping[str, np.ndarray],
@@ -65,7 +69,7 @@ def update_weights(
 
     Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
     """
-    learning_rate, epsilon = _rounded(spec, learning_rate, spec.training.epsilon)
+    learning_rate, epsilon = in_precision(spec, learning_rate, spec.training.epsilon)
     after: Arrays = {}
     for name, gradient in gradients.items():
         step = gradient
@@ -77,6 +81,6 @@ def update_weights(
     return after
 
 
-def _rounded(spec: Spec, *values: float) -> list[float]:
+def in_precision(spec: Spec, *values: float) -> list[float]:
     """Round constants to the run's precision: in float32, 1 - beta2 differs by 1e-5."""
     return [float(np.dtype(spec.training.dtype).type(value)) for value in values]

@@ -1,14 +1,18 @@
 """Recurrent layers in plain NumPy and float64, forward and backward: LSTM and GRU."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from parity.base.replaceable import replaceable
 from parity.oracle.layers import rows_of, sigmoid, tanh
+from parity.oracle.perturbation import summed
 
 State = tuple[np.ndarray, ...]  # (h, c) of an LSTM, (h,) of a GRU, each [batch, hidden]
 
 
+@replaceable
 def lstm_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     """Take one step of an LSTM layer.
 
@@ -33,6 +37,7 @@ def lstm_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     return (o * tanh_c, new_c), (i, f, g, o, h, c, tanh_c)
 
 
+@replaceable
 def lstm_step_backward(
     d_state: State, saved: Any, u: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, State]:
@@ -52,6 +57,7 @@ def lstm_step_backward(
     return d_gates, h.T @ d_gates, (d_gates @ u.T, d_new_c * f)
 
 
+@replaceable
 def gru_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     """Take one step of a GRU layer whose reset gate acts after the matrix product.
 
@@ -76,6 +82,7 @@ def gru_step(a: np.ndarray, state: State, u: np.ndarray) -> tuple[State, Any]:
     return (z * h + (1 - z) * c,), (r, z, c, u_c, h)
 
 
+@replaceable
 def gru_step_backward(
     d_state: State, saved: Any, u: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, State]:
@@ -99,6 +106,18 @@ CELLS = {"lstm": (lstm_step, lstm_step_backward), "gru": (gru_step, gru_step_bac
 NUM_STATES = {"lstm": 2, "gru": 1}  # arrays in the state of a layer
 
 
+def layer_weights(
+    weights: Mapping[str, np.ndarray], name: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return W, U and b of a recurrent layer."""
+    return (
+        weights[f"{name}/input_kernel"],
+        weights[f"{name}/recurrent_kernel"],
+        weights[f"{name}/bias"],
+    )
+
+
+@replaceable
 def masked_step(
     cell: str, a: np.ndarray, state: State, u: np.ndarray, on: np.ndarray
 ) -> tuple[np.ndarray, State, Any]:
@@ -122,6 +141,7 @@ def masked_step(
     return np.where(on, new[0], 0), masked, saved
 
 
+@replaceable
 def masked_step_backward(
     cell: str, d_output: np.ndarray, d_state: State, saved: Any, u: np.ndarray, on: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, State]:
@@ -136,6 +156,7 @@ def masked_step_backward(
     return d_a, d_u, tuple(passed)
 
 
+@replaceable
 def rnn_forward(
     cell: str,
     inputs: np.ndarray,
@@ -166,6 +187,7 @@ def rnn_forward(
     return hidden, state, saved
 
 
+@replaceable
 def rnn_backward(
     cell: str,
     d_hidden: np.ndarray,
@@ -192,7 +214,7 @@ def rnn_backward(
         )
         d_u += d_u_t
     d_inputs = (rows_of(d_a) @ w.T).reshape(inputs.shape)
-    return d_inputs, rows_of(inputs).T @ rows_of(d_a), d_u, d_a.sum(axis=(0, 1)), d_state
+    return d_inputs, rows_of(inputs).T @ rows_of(d_a), d_u, summed(d_a, axis=(0, 1)), d_state
 
 
 def lstm_forward(

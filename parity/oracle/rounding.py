@@ -9,6 +9,10 @@ much, or five times as much where a gate saturates: the frameworks' own tanh and
 to 7 unit roundoffs off there. A correct side of that precision lies as far from the exact step
 as these runs do.
 
+A sum has as many results as its terms have orders, and the bound must admit all of them. So the
+runs take the oracle's own sums in different orders, one term after another; and the loss and
+the gradients, sums over all tokens, may err at least by what such a sum of so many terms does.
+
 As long as it is small, the rounding error is proportional to the unit roundoff, so the same
 runs scaled by 2^-29 give it for float64. (In float32 a saturated gate is exactly one, and 1 - f
 would show no error at all that could be scaled; moving gates by a unit roundoff does.)
@@ -27,9 +31,10 @@ from functools import partial
 import numpy as np
 
 from parity.base.at_once import at_once
-from parity.oracle.language_model import network_function
 from parity.oracle.optimizers import update_slots
-from parity.oracle.perturbation import perturbation
+from parity.oracle.perturbation import Axes, perturbation
+from parity.oracle.training import replica_losses, run_network
+from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 
@@ -41,6 +46,14 @@ UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
 # 2.6 and 2.5, 6.2 and 2.5, most of the largest beyond 3; the root mean squares of all are 0.6
 # to 1.5.
 _EXPONENTIALS, _SATURATED, _FROM = 1.0, 5.0, 0.95
+
+# How many unit roundoffs all results of one unit's sigmoid or tanh are moved by together. A
+# framework's sigmoid is a formula that errs alike for arguments that are alike, so a sum over
+# rows and time does not average the error away. Measured as the mean error of arguments 0.01
+# apart: its root mean square over [-4, 4] is 1.3 in TensorFlow's sigmoid in float32 (at most
+# 3.6), 0.6 in Paddle's tanh (1.7), and less in the others. A number drawn evenly from within 2
+# has 1.2.
+_ALIKE = 2.0
 
 # A weight is rounded once when the update is subtracted, on average by half a unit roundoff.
 # The update itself was rounded before: by SGD once, in a product; by Adam in two roots, two
@@ -117,16 +130,35 @@ class Rounding:
         if name == "loss/replicas":
             name = "loss/global"
         own = self._unit * float(np.abs(self.exact[name]).max(initial=0.0))
+        if kind in ("loss", "gradient"):
+            own *= 1 + self._of_long_sum(name)
         return max(own, self._measured[name] * self._unit / UNIT["float32"]) + least
 
     def _of_norm(self) -> float:
-        """Return the relative error of the norm.
+        """Return the relative error of the norm; the root halves that of the sum.
 
-        Summing n numbers of about the same size one after another errs by sqrt(n) / 3 unit
-        roundoffs, in 16 parallel sums by a 16th of that; the root halves it.
+        Engines sum in blocks, or in as many sums as a register holds, and err less. A single
+        float32 sum over 60,000 squares or more would err more: it no longer sees the small
+        ones (seen: 760 unit roundoffs). That is not admitted, it loses a part of the norm.
         """
         count = sum(a.size for n, a in self.exact.items() if n.startswith("gradient/"))
-        return self._unit * (1 + float(np.sqrt(count)) / 48) / 2
+        return self._unit * (1 + _in_sequence(count)) / 2
+
+    def _of_long_sum(self, name: str) -> float:
+        """Return the error of the loss, or of a gradient's largest element, in unit roundoffs.
+
+        Both are sums over all real tokens, and engines differ in the order of the terms: they
+        let rows or time steps vary faster, sum by replica, or add up step by step in a loop. A
+        sum in pairs or in blocks, as in the runs, errs less than one taken term by term. Seen:
+        10 unit roundoffs in a loss of 400 tokens, summed from the first to the last, where the
+        runs showed 1; 10 in a bias of 12 numbers, where 16 runs showed 1.2 and 64 showed 2.
+        """
+        lengths = NETWORKS[self._spec.network].lengths.values()
+        count = max(int(self._inputs.batch[each].sum()) for each in lengths)
+        if name.startswith("gradient/") and self.exact[name].size == 1:
+            # an attention's scale multiplies every unit of every key: 26 unit roundoffs seen
+            count *= int(getattr(self._spec.model, "hidden_size", 1))
+        return _in_sequence(count)
 
     def _summed(self, path: str) -> np.ndarray:
         """Return the magnitudes that were summed for the optimizer's new state.
@@ -173,20 +205,16 @@ class Rounding:
         weights = moves.weights(self._snapshot)
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
-        with perturbation(moves.exponentials):
-            activations, gradients = network_function(self._spec.network)(
-                self._spec.model,
-                weights,
-                self._inputs.batch,
-                masks,
-                state,
-                divisor=self._inputs.loss_divisor,
+        with perturbation(moves):
+            divisor, sizes = self._inputs.loss_divisor, self._recorded["batch/sizes"].tolist()
+            activations, gradients = run_network(
+                self._spec, weights, self._inputs.batch, masks, state, None, divisor, sizes
             )
         found = {f"forward/{name}": array for name, array in activations.items()}
         found = {name: array for name, array in found.items() if name in self.exact}
-        loss = (activations["token_loss"] / np.float32(self._inputs.loss_divisor)).sum()
+        losses = replica_losses(activations["token_loss"], divisor, sizes)
         return found | {
-            "loss/global": loss,
+            "loss/global": losses.sum(),
             **{f"gradient/{name}": array for name, array in gradients.items()},
         }
 
@@ -211,7 +239,7 @@ def rounding_of_scores(
     real = np.isfinite(expected)  # elsewhere there is no answer, or none that a search writes
     for run in range(_MANY):
         moves = _Moves(run)
-        with perturbation(moves.exponentials):
+        with perturbation(moves):
             found = score(moves.weights(recorded))
         apart = np.abs(found[real] - expected[real])
         squares += float(apart.max(initial=0.0)) ** 2
@@ -222,6 +250,7 @@ class _Moves:
     """The random perturbations of one run, the same whenever it is repeated."""
 
     def __init__(self, run: int):
+        self._run = run
         self._draw = np.random.Generator(np.random.PCG64(run))
 
     def any(self, array: np.ndarray, units: float | np.ndarray = 1.0) -> np.ndarray:
@@ -241,6 +270,32 @@ class _Moves:
         units = np.where(saturated, np.float32(_SATURATED), np.float32(_EXPONENTIALS))
         return self.any(array, units)
 
+    def activations(self, array: np.ndarray) -> np.ndarray:
+        """Return the results of sigmoid or tanh, moved, and those of one unit moved alike."""
+        moved = self.exponentials(array)
+        alike = self._draw.random(array.shape[-1:], np.float32) - np.float32(0.5)
+        moved += np.float32(2 * UNIT["float32"] * _ALIKE) * alike * array
+        return moved
+
+    def sum(self, array: np.ndarray, axes: Axes) -> np.ndarray:
+        """Return a sum, one term after another; see `Perturbation`.
+
+        Of two axes, the first varies slowest in some runs (batch-major) and the second in
+        others (time-major), and from run to run the sum starts at either end.
+        """
+        summed = _listed(axes, array.ndim)
+        others = [axis for axis in range(array.ndim) if axis not in summed]
+        kept = [1 if axis in summed else size for axis, size in enumerate(array.shape)]
+        if self._run // 2 % 2:
+            summed.reverse()
+        terms = np.transpose(array, [*summed, *others])
+        terms = terms.reshape(-1, *(array.shape[axis] for axis in others))
+        if self._run % 2:
+            terms = np.ascontiguousarray(terms[::-1])  # NumPy would turn the view around again
+        in_blocks = array.ndim - 1 in summed  # as NumPy sums along the last axis
+        total = np.cumsum(terms, axis=0)[-1] if in_blocks else terms.sum(axis=0)
+        return np.asarray(total.reshape(kept))
+
     def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
         """Return the moved weights of a snapshot: parameter name -> array."""
         return {
@@ -248,3 +303,20 @@ class _Moves:
             for name, array in snapshot.items()
             if name.startswith("weight/")
         }
+
+
+def _in_sequence(count: int) -> float:
+    """Return the error of a sum that is taken one term after another, in unit roundoffs of it.
+
+    Each partial sum is rounded. Of terms of about the same size, the k-th partial sum is k / n
+    of the whole, and rounding errs by 1 / sqrt(3) of a unit roundoff on average (the root mean
+    square): together sqrt(n) / 3.
+    """
+    return float(np.sqrt(count)) / 3
+
+
+def _listed(axes: Axes, rank: int) -> list[int]:
+    """Return axes as a list of numbers from 0 on."""
+    if axes is None:
+        return list(range(rank))
+    return [axis % rank for axis in (axes if isinstance(axes, tuple) else (axes,))]

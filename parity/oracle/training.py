@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from parity.base.replaceable import replaceable
 from parity.oracle.language_model import network_function
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.spec.initial import zero_state
@@ -12,6 +13,43 @@ from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 
 Arrays = dict[str, np.ndarray]
+
+
+@replaceable
+def run_network(
+    spec: Spec,
+    weights: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray],
+    masks: Mapping[str, np.ndarray],
+    state: Mapping[str, np.ndarray],
+    d_activations: Arrays | None,
+    divisor: int,
+    sizes: Sequence[int],
+) -> tuple[Arrays, Arrays]:
+    """Run the spec's network forward and backward; return its activations and gradients.
+
+    Args:
+      weights, batch, masks, state, d_activations, divisor: as for
+        parity.oracle.language_model.language_model.
+      sizes: rows per replica. The oracle has no replicas; mistakes that a side makes in its own
+        may stand here in place of this function.
+    """
+    network = network_function(spec.network)
+    return network(spec.model, weights, batch, masks, state, d_activations, divisor=divisor)
+
+
+@replaceable
+def replica_losses(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
+    """Return each replica's share of the loss, [replicas].
+
+    Args:
+      token_loss: [batch, time], zero on padding.
+      divisor: what the summed loss is divided by.
+      sizes: rows per replica.
+    """
+    row_loss = token_loss.sum(axis=1) / divisor
+    bounds = np.cumsum([0, *sizes])
+    return np.array([row_loss[a:b].sum() for a, b in pairwise(bounds)])
 
 
 class Oracle:
@@ -58,14 +96,8 @@ class Oracle:
             if name.startswith("weight/")
         }
         found: Arrays = {}
-        activations, gradients = network_function(spec.network)(
-            spec.model,
-            weights,
-            inputs.batch,
-            masks,
-            self.state,
-            found,
-            divisor=inputs.loss_divisor,
+        activations, gradients = run_network(
+            spec, weights, inputs.batch, masks, self.state, found, inputs.loss_divisor, sizes
         )
         if not self._d_activations:
             found = {}
@@ -75,9 +107,7 @@ class Oracle:
         self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
         self.state = {name: activations[name] for name in self.state}
 
-        row_loss = activations["token_loss"].sum(axis=1) / inputs.loss_divisor
-        bounds = np.cumsum([0, *sizes])
-        losses = np.array([row_loss[a:b].sum() for a, b in pairwise(bounds)])
+        losses = replica_losses(activations["token_loss"], inputs.loss_divisor, sizes)
         return (
             {f"forward/{name}": array for name, array in activations.items()}
             | {"loss/replicas": losses, "loss/global": losses.sum()}

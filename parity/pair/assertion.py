@@ -7,6 +7,7 @@ from typing import Any
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
+from parity.cli.options import CAUSE_SECONDS
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.pair.compare import compare_pair
@@ -72,17 +73,28 @@ def assert_match(
 
 
 def compared(
-    traces: list[Trace], command: str, tolerances: Mapping[str, Tolerance] | None = None
+    traces: list[Trace],
+    command: str,
+    tolerances: Mapping[str, Tolerance] | None = None,
+    after_mismatch: int = 0,
+    cause_seconds: float = CAUSE_SECONDS,
 ) -> dict[str, Any]:
     """Return the report of two recorded trainings as plain values.
+
+    Args:
+      traces: the two.
+      command: what the user ran, for the record.
+      tolerances: as for `assert_match`.
+      after_mismatch: the number of steps to measure after the first that has a mismatch.
+      cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Raises:
       UsageError: if they cannot be compared, or one is damaged.
       NumericFailure: for a NaN or infinity.
     """
     if any(trace.of_recorder for trace in traces):
-        return pair_values(traces, compare_pair(traces, tolerances), command)
-    verdict = climb(traces)
+        return pair_values(traces, compare_pair(traces, tolerances, after_mismatch), command)
+    verdict = climb(traces, after_mismatch, cause_seconds)
     spec = Spec.from_json(traces[0].header["spec"])
     outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     for trace in traces:

@@ -2,7 +2,8 @@
 
 There is no oracle here: the report says where two sides part, not which of them is right. The
 tensors of each step are judged in the order of computation (rung by rung, and within a rung as
-the first side recorded them), and the comparison ends with the first step that has a mismatch.
+the first side recorded them). The first step that has a mismatch decides the verdict; steps
+after it can be measured, to show how the difference develops.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.errors import UsageError
+from parity.base.errors import NumericFailure, UsageError
+from parity.compare.growth import Growth
 from parity.compare.preconditions import check_numbers
 from parity.compare.step_series import History
 from parity.compare.tensors import Distance, compare_tensor
@@ -31,15 +33,19 @@ class PairVerdict(Verdict):
 
     Attributes:
       tensors: the names of the tensors, in the order of computation.
+      loss: the name of the tensor that the figures show as the loss; None if there is none.
       bounds: the bounds that were used, in the order of the rungs.
     """
 
     tensors: list[str] = field(default_factory=list)
+    loss: str | None = None
     bounds: list[Bound] = field(default_factory=list)
 
 
 def compare_pair(
-    traces: Sequence[Trace], tolerances: Mapping[str, Tolerance] | None = None
+    traces: Sequence[Trace],
+    tolerances: Mapping[str, Tolerance] | None = None,
+    after_mismatch: int = 0,
 ) -> PairVerdict:
     """Compare two trainings that a `Recorder` recorded, up to the first mismatch.
 
@@ -47,6 +53,7 @@ def compare_pair(
       traces: the two.
       tolerances: rung, or pattern of names -> tolerance; they replace those that the traces
         declare under the same key.
+      after_mismatch: the number of steps to measure after the first that has a mismatch.
 
     Raises:
       UsageError: if the two cannot be compared, or one is damaged.
@@ -63,31 +70,83 @@ def compare_pair(
     verdict = PairVerdict(dtype, {(a, b): {}}, sides={a: first.side, b: second.side})
     verdict.history = History(dtype, sides, (a, b))
     _check_steps(sides, [trace.numbers() for trace in traces])
-    loss = None
-    for (step, of_a), (_, of_b) in zip(first.steps(), second.steps(), strict=True):
-        _check_names(sides, step, of_a, of_b)
-        names = _in_order(of_a)
-        if not verdict.tensors:
-            verdict.tensors, loss = names, _loss(of_a)
-            if unused := bounds.unused(names):
-                raise UsageError(
-                    f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"
-                )
-        for side, tensors in zip(sides, (of_a, of_b), strict=True):
-            # batch/sizes says which replica had a row only in this project's own trainings
-            known = {name: each for name, each in tensors.items() if name != "batch/sizes"}
-            check_numbers(known, side, step, names)
-        seen = _compare_step(verdict, bounds, (a, b), step, of_a, of_b, names)
-        verdict.history.add_pair(step, [_value(each, loss) for each in (of_a, of_b)], seen)
-        verdict.steps += 1
-        if not verdict.matches:
-            break
+    try:
+        for (step, of_a), (_, of_b) in zip(first.steps(), second.steps(), strict=True):
+            _check_step(sides, step, of_a, of_b)
+            if verdict.matches:
+                _judge_step(verdict, bounds, (a, b), step, of_a, of_b)
+            if after_mismatch and not verdict.matches:
+                _measure_growth(verdict, (a, b), step, of_a, of_b)
+            measured = len(verdict.growth.steps) - 1 if verdict.growth is not None else 0
+            if not verdict.matches and measured == after_mismatch:
+                break
+        else:
+            _end_growth(verdict, "the run has no more steps")
+    except (UsageError, NumericFailure) as error:
+        if verdict.matches:
+            raise
+        _end_growth(verdict, str(error))
     verdict.bounds = bounds.used()
     return verdict
 
 
 def _labels(traces: Sequence[Trace]) -> list[str]:
     return labels_of([trace.side for trace in traces], [trace.folder for trace in traces])
+
+
+def _check_step(sides: Sequence[str], step: int, a: Tensors, b: Tensors) -> None:
+    """Check that both sides recorded the same tensors, and finite numbers in them."""
+    _check_names(sides, step, a, b)
+    names = _in_order(a)
+    for side, tensors in zip(sides, (a, b), strict=True):
+        # batch/sizes says which replica had a row only in this project's own trainings
+        known = {name: each for name, each in tensors.items() if name != "batch/sizes"}
+        check_numbers(known, side, step, names)
+
+
+def _judge_step(
+    verdict: PairVerdict,
+    bounds: Bounds,
+    sides: tuple[str, str],
+    step: int,
+    a: Tensors,
+    b: Tensors,
+) -> None:
+    names = _in_order(a)
+    if not verdict.tensors:
+        verdict.tensors = names
+        if unused := bounds.unused(names):
+            raise UsageError(
+                f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"
+            )
+        verdict.loss = _loss(a)
+    seen = _compare_step(verdict, bounds, sides, step, a, b, names)
+    verdict.history.add_pair(step, [_value(each, verdict.loss) for each in (a, b)], seen)
+    verdict.steps += 1
+
+
+def _measure_growth(
+    verdict: PairVerdict, sides: tuple[str, str], step: int, a: Tensors, b: Tensors
+) -> None:
+    """Measure the distances of a step that is not judged."""
+    tensor = verdict.mismatches[0].place.tensor
+    if verdict.growth is None:
+        verdict.growth = Growth(tensor)
+    of_tensor: dict[tuple[str, str], float] = {}
+    of_rungs: dict[str, float] = {}
+    for name in _in_order(a):
+        distance, _ = compare_tensor(a[name], b[name], sides, step, name, None)
+        if distance.where is None:
+            continue  # of other shapes, or empty
+        of_rungs[rung_of(name)] = max(of_rungs.get(rung_of(name), 0.0), distance.relative)
+        if name == tensor:
+            of_tensor[sides] = distance.relative
+    verdict.growth.add(step, of_tensor, {sides: of_rungs})
+
+
+def _end_growth(verdict: PairVerdict, reason: str) -> None:
+    if verdict.growth is not None:
+        verdict.growth.ended = reason
 
 
 def _compare_step(

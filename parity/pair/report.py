@@ -48,6 +48,7 @@ def pair_values(traces: Sequence[Trace], verdict: PairVerdict, command: str) -> 
         "rungs": found["rungs"],
         "throughput": {},
         "first_mismatch": found.get("first_mismatch"),
+        "not_covered": [],
         "runs": [found],
         "history": {verdict.dtype: verdict.history.to_json()},
         "trainings": {},

@@ -1,21 +1,37 @@
 """The first mismatch in words: where it is, which side departs, what may be the cause."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from parity.compare.disagreement import ALL_ALIKE
 from parity.compare.signatures import Cause, likely_causes, signature
 from parity.compare.tensors import Mismatch
 from parity.compare.verdict import ORACLE, Verdict
+from parity.report.growth import growth_sentence
+
+# What the report calls the oracle's values where it may print two of them.
+_FREE_RUN = "oracle, free run"
+
+# What the percentage of a likely cause means, where it is printed.
+LOOKS_LIKE = (
+    "No cause is confirmed. The mismatch looks like these mistakes did when they were planted "
+    "on purpose (`parity faults --show NAME` shows one). The percentage is the share of the "
+    "signature that agrees: the first wrong tensor, how its values relate to the right ones, "
+    "where, how many and how much they are wrong, and which other tensors are wrong:"
+)
 
 _MOST_CAUSES = 3  # the number of causes of one topic that are described in full
 
 
-def describe_mismatch(mismatch: Mismatch, oracle: Any, dtype: str) -> str:
+def describe_mismatch(
+    mismatch: Mismatch, oracle: Mapping[str, Mapping[str, np.ndarray]], dtype: str
+) -> str:
     """Describe a mismatch in full: where it is, how large, and the values there.
 
     Args:
-      oracle: the oracle's tensors of that step.
+      oracle: label -> what the oracle, training by itself, expects of that side in that step.
       dtype: the precision of the sides, for the unit in the last place.
     """
     a, b = mismatch.sides
@@ -28,39 +44,21 @@ def describe_mismatch(mismatch: Mismatch, oracle: Any, dtype: str) -> str:
         return f"{lines[0]}: {mismatch.problem}"
     share = mismatch.count / mismatch.size
     lines[0] += f": {mismatch.count:,} of {mismatch.size:,} elements ({share:.1%})"
-    values = dict(mismatch.values)
-    if place.tensor in oracle and ORACLE not in values:
-        expected = np.asarray(oracle[place.tensor])
-        if len(place.index) == expected.ndim:
-            values[ORACLE] = float(expected[place.index])
+    values = {_FREE_RUN if side == ORACLE else side: v for side, v in mismatch.values.items()}
+    expected = oracle.get(a, {}).get(place.tensor)
+    if expected is not None and _FREE_RUN not in values:
+        values[_FREE_RUN] = float(np.asarray(expected)[place.index])
     lines.append(f"  farthest beyond the bound at [{', '.join(map(str, place.index))}]")
     width = max(map(len, values))
     lines += [f"    {side:<{width}}  {value!r}" for side, value in values.items()]
-    difference = abs(values[a] - values[b])
-    ulps = difference / float(
-        np.spacing(np.dtype(dtype).type(max(abs(values[a]), abs(values[b]))))
-    )
+    x, y = mismatch.values.values()
+    difference = abs(x - y)
+    ulps = difference / float(np.spacing(np.dtype(dtype).type(max(abs(x), abs(y)))))
     lines.append(
         f"  difference {difference:.3g}, {ulps:.3g} units in the last place of {dtype}; "
         f"allowed {mismatch.allowed:.3g}"
     )
     return "\n".join(lines)
-
-
-def blame(verdict: Verdict) -> str:
-    """Say which side departs from the oracle in the first tensor that differs."""
-    if verdict.matches:
-        return ""
-    departing = verdict.departing()
-    if departing:
-        return f"in this tensor, what differs from the oracle is {_and(departing)}"
-    if verdict.mismatches[0].rung == "batch":
-        return "the sides did not read the same batch; the oracle has no text of its own"
-    return "in this tensor, neither side differs from the oracle by more than is allowed"
-
-
-def _and(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def nearest_to_loss(verdict: Verdict) -> str:
@@ -81,7 +79,12 @@ def nearest_to_loss(verdict: Verdict) -> str:
 
 
 def likely(verdict: Verdict) -> list[Cause]:
-    """Return the faults of the catalogue that resemble the first mismatch, likeliest first."""
+    """Return the faults of the catalogue that resemble the first mismatch, likeliest first.
+
+    None where all sides depart from the oracle alike: each fault is a mistake of one side.
+    """
+    if verdict.disagreement is not None and verdict.disagreement.kind == ALL_ALIKE:
+        return []
     best: dict[str, Cause] = {}
     for evidence in verdict.evidence.values():
         for cause in likely_causes(signature(evidence), evidence.network):
@@ -98,12 +101,40 @@ def mismatch_story(first: dict[str, Any]) -> str:
             "  the backward pass computes gradients from the loss down; the first wrong one is "
             f"{first['nearest_to_loss']}"
         )
+    sentence = growth_sentence(first.get("growth"))
+    if sentence:
+        lines.append(f"  {sentence}")
     return "\n".join(lines)
 
 
 def mismatch_text(first: dict[str, Any]) -> str:
     """Return the text about the first mismatch, given as plain values."""
-    return "\n".join([mismatch_story(first), *_causes(first["likely_causes"])])
+    return "\n".join([mismatch_story(first), *(f"  {line}" for line in cause_text(first))])
+
+
+def cause_text(first: dict[str, Any]) -> list[str]:
+    """Return what is known of the cause: the confirmed one, or what the mismatch looks like."""
+    if first.get("confirmed"):
+        return confirmed_lines(first["confirmed"])
+    lines = cause_lines(first["likely_causes"])
+    return [LOOKS_LIKE, *(f"  {line}" for line in lines)] if lines else []
+
+
+def confirmed_lines(confirmed: list[dict[str, Any]]) -> list[str]:
+    """Return a line for the confirmed causes of each side, or of several sides alike."""
+    by_sides: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for cause in confirmed:
+        by_sides.setdefault(tuple(cause["sides"]), []).append(cause)
+    lines = []
+    for sides, causes in by_sides.items():
+        mistakes = ", or with ".join(cause["sentence"] for cause in causes)
+        worst = max(cause["distance"] for cause in causes)
+        exactly = f"to {worst:.0e}" if worst else "exactly"
+        line = (
+            f"confirmed: with {mistakes}, the oracle reproduces {' and '.join(sides)} {exactly}"
+        )
+        lines.append(line + ("; this step cannot tell these apart" if len(causes) > 1 else ""))
+    return lines
 
 
 def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
@@ -119,16 +150,3 @@ def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
             shown.append(f"or, as likely, {others}")
         lines.append(f"{topic} ({mine[0]['fit']:.0%} alike): {'; '.join(shown)}")
     return lines
-
-
-def _causes(causes: list[dict[str, Any]]) -> list[str]:
-    lines = [f"    {line}" for line in cause_lines(causes)]
-    return (
-        [
-            "  likely causes: known mistakes that, planted on purpose, looked like this "
-            "(`parity faults --show NAME` shows one):",
-            *lines,
-        ]
-        if lines
-        else []
-    )

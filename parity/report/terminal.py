@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import click
 from tabulate import tabulate
 
+from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
+from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
 from parity.report.tables import rung_table, training_table, where, wrong_table
 
@@ -76,7 +79,20 @@ def notes(values: dict[str, Any]) -> list[str]:
             )
     for run in values["runs"]:
         lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
+    lines += _unchecked(values["runs"])
     return lines
+
+
+def _unchecked(runs: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each rung of whole runs that no precision was checked on, and why."""
+    reached = {rung for run in runs for rung in run["rungs"]}
+    reasons = {
+        check: reason
+        for run in runs
+        for check, reason in run.get("unchecked", {}).items()
+        if check not in reached
+    }
+    return [f"Not checked: {check}: {reason}." for check, reason in reasons.items()]
 
 
 def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
@@ -93,7 +109,7 @@ def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
 
 
 def report_text(values: dict[str, Any], *, story: bool = True) -> str:
-    """Return the report for a terminal: one table, the speeds, the verdict.
+    """Return the report for a terminal: rungs, speeds, coverage, the verdict.
 
     Args:
       story: whether to describe the first mismatch.
@@ -105,9 +121,22 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
     for run in values["runs"]:
         if first and "isolated" in run and run["isolated"]["wrong"]:
             lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
+    cases, columns = coverage_table(values)
+    if cases:
+        lines += [_tabulated(cases, columns), ""]
+    if missing := not_covered_line(values):
+        lines += [missing, ""]
     if first and story:
         lines += [mismatch_text(first), ""]
-    lines.append(f"verdict: {values['verdict']}")
+    growth = first.get("growth") if first else None
+    if growth and len(growth["steps"]) > 1:
+        of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
+        lines += [
+            f"the first wrong step and those after it (relative distances{of_rungs}):",
+            _tabulated(*growth_table(growth)),
+            "",
+        ]
+    lines.append(verdict_line(values))
     return "\n".join(lines)
 
 
@@ -121,3 +150,9 @@ def _counted(number: int, noun: str) -> str:
 
 def _listed(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def coloured(text: str, values: dict[str, Any]) -> str:
+    """Return a report in which what was not covered is yellow; for `click.echo` alone."""
+    missing = not_covered_line(values)
+    return text.replace(missing, click.style(missing, fg="yellow")) if missing else text

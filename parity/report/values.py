@@ -4,10 +4,12 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from parity.compare.coverage import not_covered
 from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
-from parity.report.mismatch import blame, describe_mismatch, likely, nearest_to_loss
+from parity.report.disagreement import blame, disagreement_of
+from parity.report.mismatch import describe_mismatch, likely, nearest_to_loss
 from parity.trace.rungs import rungs
 from parity.trace.side import Side
 
@@ -51,8 +53,12 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         "steps": verdict.steps,
         "rungs": rung_values(verdict),
     }
+    if verdict.coverage.facts:
+        values["coverage"] = verdict.coverage.to_json()
     if verdict.isolated:
         values["isolated"] = isolated_values(verdict)
+    if verdict.unchecked:
+        values["unchecked"] = verdict.unchecked
     if verdict.ties:
         values["ties"] = [tie.to_json() | {"story": str(tie)} for tie in verdict.ties]
     if verdict.amplified is not None:
@@ -72,7 +78,10 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "problem": first.problem or None,
             "elements": [first.count, first.size],
             "blame": blame(verdict),
+            "disagreement": disagreement_of(verdict).to_json(),
+            "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
+            "confirmed": [cause.to_json() for cause in verdict.confirmed],
             "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }
@@ -136,6 +145,7 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
         "rungs": strictest["rungs"],
         "throughput": throughput(outcome.trainings),
         "first_mismatch": strictest.get("first_mismatch"),
+        "not_covered": not_covered(each.coverage for each in outcome.verdicts),
         "runs": runs,
         "history": {each.dtype: each.history.to_json() for each in outcome.verdicts},
         "trainings": outcome.trainings,

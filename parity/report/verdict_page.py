@@ -13,12 +13,21 @@ from parity.report.charts import (
     throughput,
 )
 from parity.report.columns import meanings
-from parity.report.mismatch import cause_lines, mismatch_story
+from parity.report.coverage_table import case_meanings, coverage_table, not_covered_line
+from parity.report.growth import growth_sentence
+from parity.report.growth_chart import growth_chart
+from parity.report.mismatch import LOOKS_LIKE, cause_lines, confirmed_lines, mismatch_story
 from parity.report.page import Figure, Table, render
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
 
-_FIGURES = ("loss", "difference", "heat", "replicas")  # of a section, in the page's order
+_FIGURES = (
+    "growth",
+    "loss",
+    "difference",
+    "heat",
+    "replicas",
+)  # of a section, in the page's order
 
 
 def report_html(values: dict[str, Any]) -> str:
@@ -42,6 +51,7 @@ def report_html(values: dict[str, Any]) -> str:
         speeds=speeds,
         **_verdict(values),
         **_tables(values),
+        **_coverage(values),
         **_environment(values),
     )
 
@@ -56,6 +66,8 @@ def _verdict(values: dict[str, Any]) -> dict[str, Any]:
         "margins": [line for run in values["runs"] if (line := _margin(run))],
         "first": first,
         "story": mismatch_story(first) if first else "",
+        "confirmed": confirmed_lines(first.get("confirmed", [])) if first else [],
+        "looks_like": LOOKS_LIKE,
         "causes": cause_lines(first["likely_causes"]) if first else [],
     }
 
@@ -78,6 +90,8 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     frameworks = {label: side["framework"] for label, side in values["sides"].items()}
     first = run.get("first_mismatch")
     marked = first["tensor"] if first and first["tensor"] in history["relative"] else None
+    growth = first.get("growth") if first else None
+    several = growth is not None and len(growth["steps"]) > 1
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
     has_shares = drawn and bool(history["replica_loss"])
@@ -92,6 +106,9 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "tensors": len(history["relative"]),
         "marked": marked,
         "replica_count": most_replicas(history) if has_shares else 0,
+        "growth": growth_chart(dtype, growth) if growth and several else None,
+        "growth_sentence": growth_sentence(growth),
+        "pair_only": "pair" in values,
         "loss": losses(dtype, history, frameworks) if has_loss else None,
         "difference": difference(dtype, history) if has_loss and pair else None,
         "heat": heat_map(dtype, history, marked) if drawn and pair else None,
@@ -134,6 +151,18 @@ def _tables(values: dict[str, Any]) -> dict[str, Any]:
         rows, headers = training_table(values)
         found |= {"trainings": Table(headers, rows), "training_columns": meanings(headers)}
     return found
+
+
+def _coverage(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of what the run covered, if it has one, and what it did not cover."""
+    rows, headers = coverage_table(values)
+    explained = case_meanings(values)
+    return {
+        "coverage": Table([*headers, "meaning"], [[*row, explained[row[0]]] for row in rows])
+        if rows
+        else None,
+        "not_covered": not_covered_line(values),
+    }
 
 
 def _environment(values: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,33 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
     return dict(zip(labels_of(sides), sides, strict=True))
 
 
+def leading_sides(sides: Mapping[str, Side], *, most_replicas: bool = True) -> dict[str, Side]:
+    """Return one side of each framework, label -> side, to stand for its others.
+
+    It is of the framework's first synchronous strategy, with the first kernels.
+
+    Args:
+      sides: label -> side, in the order of the report.
+      most_replicas: whether to take the largest number of replicas, or the smallest.
+    """
+    found: dict[str, Side] = {}
+    for framework in dict.fromkeys(side.framework for side in sides.values()):
+        own = {
+            label: side
+            for label, side in sides.items()
+            if side.framework == framework and side.synchronous
+        }
+        for first in list(own.values())[:1]:
+            alike = [
+                label
+                for label, side in own.items()
+                if (side.strategy, side.kernels) == (first.strategy, first.kernels)
+            ]
+            alike.sort(key=lambda label: own[label].replicas, reverse=most_replicas)
+            found[alike[0]] = own[alike[0]]
+    return found
+
+
 def parse_strategies(words: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Return the names of the strategies of every framework, its default if none is given.
 

@@ -1,16 +1,34 @@
 """Training without recording: each side alone on the machine, for its speed and perplexity."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from parity.cli.options import RunOptions
 from parity.run.start_side import Starter, file_name
 from parity.spec.spec import Spec
 from parity.trace.side import Side
+from parity.training.loss_table import Row, read_losses
 
 _TIMED_STEPS = 60  # where the whole training would take long: enough to measure the speed
 _LEARNING_EPOCHS = 5  # on the built-in text: enough to see that a network learns
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that recorded nothing.
+
+    Attributes:
+      summary: the content of its summary.json.
+      rows: the rows of its losses.csv: step, loss per real token, real tokens.
+      seconds: how long its process ran.
+    """
+
+    summary: dict[str, Any]
+    rows: Sequence[Row]
+    seconds: float
 
 
 def train_untraced(
@@ -19,7 +37,7 @@ def train_untraced(
     options: RunOptions,
     starter: Starter,
     batches_per_epoch: int,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Training]:
     """Train the sides one after another, in the last precision of the run.
 
     Only the sides with the last number of replicas train for several epochs, to show what the
@@ -34,16 +52,16 @@ def train_untraced(
       batches_per_epoch: the number of steps in an epoch.
 
     Returns:
-      Label -> the content of the side's summary.json.
+      Label -> the training of that side.
 
     Raises:
       UsageError, NumericFailure, SideFailed: if a side fails, with its message.
     """
-    whole = options.data is None and options.preset == "tiny"
+    whole = options.data is None and options.preset in ("proof", "tiny")
     spec = spec.replace(dtype=options.dtype[-1])
-    if whole:
+    if whole and options.preset == "tiny":
         spec = spec.replace(epochs=min(spec.training.epochs, _LEARNING_EPOCHS))
-    summaries: dict[str, dict[str, Any]] = {}
+    trained: dict[str, Training] = {}
     for label, side in sides.items():
         out = options.out / "training" / file_name(label)
         steps: int | None = _TIMED_STEPS
@@ -51,7 +69,10 @@ def train_untraced(
             learns = side.replicas == options.replicas[-1]
             steps = None if learns else batches_per_epoch
         log = f"{file_name(label)}-training.log"
+        started = time.monotonic()
         with starter.start(side, spec, log, steps=steps, out=out, overwrite=True) as process:
             process.wait()
-        summaries[label] = json.loads((out / "summary.json").read_text())
-    return summaries
+        seconds = time.monotonic() - started
+        summary = json.loads((out / "summary.json").read_text())
+        trained[label] = Training(summary, read_losses(out / "losses.csv"), seconds)
+    return trained

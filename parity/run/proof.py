@@ -1,5 +1,7 @@
 """`python -m parity run`: trains both sides step by step beside the oracle, for a verdict."""
 
+import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,11 +10,17 @@ from parity.base.files import make_folder
 from parity.cli.options import RunOptions
 from parity.compare.outcome import Outcome
 from parity.launch.fork_server import ForkServer
-from parity.run.choose_sides import sides_of
-from parity.run.compare_while_training import compare_recorded
-from parity.run.measure_throughput import train_untraced
-from parity.run.start_side import Servers, Starter
+from parity.run.check_answers import check_answers
+from parity.run.check_resume import check_resume
+from parity.run.check_training import check_training
+from parity.run.choose_sides import leading_sides, sides_of
+from parity.run.compare_while_training import AlsoRecorded, ComparedRun, compare_recorded
+from parity.run.measure_throughput import Training, train_untraced
+from parity.run.start_side import Servers, Starter, file_name
+from parity.run.unchecked import unchecked
+from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
+from parity.trace.side import Side
 
 
 def run(spec: Spec, options: RunOptions) -> Outcome:
@@ -30,23 +38,100 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
     make_folder(options.out)
     if options.json is not None:
         make_folder(options.json.parent)  # fail now, not after minutes of training
-    outcome = Outcome(spec)
     with ExitStack() as stack:
         frameworks = {side.framework for side in sides.values()}
         servers = _start_servers(sorted(frameworks), options, stack)
-        starter = Starter(options, servers)
-        for dtype in options.dtype:
-            compared = compare_recorded(spec.replace(dtype=dtype), sides, options, starter)
-            outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
-            outcome.versions |= compared.versions
-            outcome.verdicts.append(compared.verdict)
-            if not compared.verdict.matches:
-                return outcome
-        if options.throughput and not options.isolate:
-            outcome.trainings = train_untraced(
-                spec, sides, options, starter, compared.batches_per_epoch
-            )
+        return run_sides(spec, sides, options, Starter(options, servers))
+
+
+def run_sides(
+    spec: Spec, sides: Mapping[str, Side], options: RunOptions, starter: Starter
+) -> Outcome:
+    """Do what `run` does, with sides that are started in a given way.
+
+    Args:
+      spec: the network, its text and its training, whose dtype the options replace.
+      sides: label -> side.
+      options: the options of the run.
+      starter: starts the sides; it may plant mistakes in some of them.
+
+    Raises:
+      UsageError, NumericFailure: as `run`.
+    """
+    outcome = Outcome(spec)
+    for dtype in options.dtype:
+        compared = _compare(spec.replace(dtype=dtype), sides, options, starter)
+        outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
+        outcome.versions |= compared.versions
+        outcome.verdicts.append(compared.verdict)
+        compared.verdict.unchecked = unchecked(compared, sides, options)
+        if not compared.verdict.matches:
+            return outcome
+    if options.throughput and not options.isolate:
+        trained = train_untraced(spec, sides, options, starter, compared.batches_per_epoch)
+        outcome.trainings = {label: each.summary for label, each in trained.items()}
+        spec = spec.replace(dtype=options.dtype[-1])
+        _check_trained(spec, compared, sides, trained, options, starter)
     return outcome
+
+
+def _compare(
+    spec: Spec, sides: Mapping[str, Side], options: RunOptions, starter: Starter
+) -> ComparedRun:
+    """Compare the recorded steps of one precision, and in the first one resume and repeat."""
+    leading = leading_sides(sides)
+    first = spec.training.dtype == options.dtype[0]
+    also = AlsoRecorded(
+        repeat=tuple(leading) if first and options.wants("repeat") else (),
+        save=tuple(leading) if first and options.wants("resume") else (),
+    )
+    compared = compare_recorded(spec, sides, options, starter, also)
+    if compared.verdict.matches and compared.saved:
+        check_resume(
+            spec,
+            compared.spec,
+            compared.batches_per_epoch,
+            compared.saved,
+            {label: _loaders(label, sides) for label in compared.saved},
+            options.out / "resume" / spec.training.dtype,
+            starter,
+            compared.verdict,
+        )
+    if compared.verdict.matches:
+        for name in ("resume", "saved"):
+            shutil.rmtree(options.out / name, ignore_errors=True)
+    return compared
+
+
+def _loaders(saver: str, sides: Mapping[str, Side]) -> dict[str, Side]:
+    """Return the sides that resume a side's checkpoint: itself, and the other frameworks.
+
+    Those resume it with another number of replicas where they can: it must change nothing.
+    """
+    others = leading_sides(sides, most_replicas=False)
+    return {saver: sides[saver]} | {
+        label: side
+        for label, side in others.items()
+        if side.framework != sides[saver].framework
+    }
+
+
+def _check_trained(
+    spec: Spec,
+    compared: ComparedRun,
+    sides: Mapping[str, Side],
+    trained: Mapping[str, Training],
+    options: RunOptions,
+    starter: Starter,
+) -> None:
+    """Check the untraced trainings, and let all frameworks answer from one of them."""
+    check_training(compared, trained, options)
+    network = NETWORKS[compared.spec.network]
+    if options.wants("answers") and network.decodes and compared.verdict.matches:
+        leading = leading_sides(sides)
+        label = next(iter(leading))
+        folder = options.out / "training" / file_name(label)
+        check_answers(spec, leading, folder, options, starter, compared.verdict)
 
 
 def _start_servers(frameworks: list[str], options: RunOptions, stack: ExitStack) -> Servers:

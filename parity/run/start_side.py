@@ -1,9 +1,11 @@
 """Starts the `train.py` of a side with the options of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from parity.cli.options import RunOptions
+from parity.launch.edited_source import Edit
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import SideProcess
 from parity.spec.networks import NETWORKS
@@ -23,10 +25,16 @@ class Starter:
     Args:
       options: the options of the run.
       servers: the fork servers to use.
+      planted: framework -> edits of the source that its processes run.
     """
 
-    def __init__(self, options: RunOptions, servers: Servers):
-        self._options, self._servers = options, servers
+    def __init__(
+        self,
+        options: RunOptions,
+        servers: Servers,
+        planted: Mapping[str, Sequence[Edit]] | None = None,
+    ):
+        self._options, self._servers, self._planted = options, servers, planted or {}
 
     def start(self, side: Side, spec: Spec, log: str, **more: Any) -> SideProcess:
         """Start the `train.py` of a side.
@@ -38,25 +46,29 @@ class Starter:
           **more: values of further fields of TrainOptions, by name.
         """
         options = self._options
-        servers = self._servers
+        servers, edits = self._servers, self._planted.get(side.framework, ())
         decodes = NETWORKS[spec.network].decodes
         decoding = {name: getattr(options, name) for name in _DECODING_OPTIONS if decodes}
         return SideProcess(
             side.framework,
             spec,
             options.out / "logs" / log,
-            servers[side.framework].side if servers else None,
-            preset=options.preset,
-            data=options.data,
-            cache=options.cache,
-            replicas=side.replicas,
-            strategy=side.strategy,
-            kernels=side.kernels,
-            device=options.device,
-            threads=options.threads,
-            debug=options.debug,
-            **decoding,
-            **more,
+            partial(servers[side.framework].side, edits=edits) if servers else None,
+            **{
+                "preset": options.preset,
+                "data": options.data,
+                # each framework encodes the text itself: with one cache for both, the second
+                # would read what the first has encoded, whatever it would have read itself
+                "cache": options.cache / side.framework,
+                "replicas": side.replicas,
+                "strategy": side.strategy,
+                "kernels": side.kernels,
+                "device": options.device,
+                "threads": options.threads,
+                "debug": options.debug,
+                **decoding,
+                **more,
+            },
         )
 
 

@@ -9,6 +9,7 @@ from parity.spec.parameters import parameters, snapshot_names, snapshot_shapes
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import shape_of
 from parity.trace.decoded import DECODED
+from parity.trace.evaluated import evaluated_names
 
 
 def tensor_names(spec: Spec, *, isolated: bool = False) -> list[str]:
@@ -36,6 +37,7 @@ def tensor_names(spec: Spec, *, isolated: bool = False) -> list[str]:
         *(name for name in snapshot if name.startswith("weight/")),
         *(f"replicas/{name}" for name in snapshot),
         *(DECODED if network.decodes else ()),
+        *evaluated_names(spec),
     ]
 
 

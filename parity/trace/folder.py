@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 
-FORMAT = 3  # 3: the header names the strategy, the kernels and the processes
+FORMAT = 4  # 4: the last step may hold what the side evaluated after it
 
 DTYPES = ("float64", "float32")
 LAST_STEP = 999_999  # six digits in the name of its file

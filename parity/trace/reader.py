@@ -1,6 +1,7 @@
 """Reads a trace: all steps, one step, or the steps of a training that still runs."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -123,21 +124,29 @@ class Trace:
     def _checked(self, step: int, recorded: Mapping[str, str]) -> dict[str, np.ndarray]:
         """Return a step's tensors in the order recorded."""
         path = self.folder / step_file(step)
-        tensors = _load(path)
+        tensors = read_step(path)
         for name in sorted(recorded.keys() | tensors.keys()):
             if name not in tensors or sha256(tensors[name]) != recorded.get(name):
                 raise UsageError(f"{path}: tensor {name!r} is not what was recorded")
         return {name: tensors[name] for name in recorded}
 
     def follow(
-        self, steps: int, alive: Callable[[], bool], *, delete: bool
+        self,
+        steps: int,
+        alive: Callable[[], bool],
+        *,
+        delete: Callable[[int], bool],
+        keep: Mapping[int, Path] | None = None,
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield the tensors of steps 0 .. steps-1 as they are written.
 
         Args:
           alive: called while waiting; returns whether the writer is still running, and raises
             if it failed.
-          delete: remove the file of each step when the next one is requested.
+          delete: called with a step when the next one is requested; returns whether to remove
+            its file.
+          keep: step -> the folder to keep a copy of its file in. In the trace's own folder it
+            would count as a step that has not been read yet.
 
         Raises:
           UsageError: if the writer ended before it wrote them all.
@@ -145,11 +154,19 @@ class Trace:
         for step in range(steps):
             path = self.folder / step_file(step)
             while not path.exists():
-                if not alive() and not path.exists():
+                try:
+                    running = alive()
+                except Exception:
+                    if path.exists():  # it was written, and only then did its writer fail
+                        break
+                    raise
+                if not running and not path.exists():
                     raise UsageError(f"{self.folder}: its writer ended before step {step}")
                 time.sleep(0.002)
-            yield _load(path)
-            if delete:
+            yield read_step(path)
+            if keep is not None and step in keep:
+                shutil.copyfile(path, keep[step] / path.name)
+            if delete(step):
                 path.unlink()
 
 
@@ -170,7 +187,12 @@ def wait_for_trace(folder: Path, alive: Callable[[], bool]) -> Trace:
     return Trace(folder)
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
+def read_step(path: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a step's file, which are not checked against their hashes.
+
+    Raises:
+      UsageError: if it is missing or truncated.
+    """
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -1,6 +1,7 @@
 """The rungs of the comparison: what kind of tensor each name stands for."""
 
 from parity.base.errors import UsageError
+from parity.spec.checks import CHECKS
 
 # First part of a tensor's name -> rung, in the order of computation.
 RUNGS = {
@@ -15,12 +16,13 @@ RUNGS = {
     "weight": "weight",
     "replicas": "replicas",
     "decode": "decode",
+    "evaluate": "evaluation",
 }
 
 
 def rungs() -> list[str]:
-    """Return the rungs in the order of computation."""
-    return list(dict.fromkeys(RUNGS.values()))
+    """Return the rungs in the order in which they are compared."""
+    return list(dict.fromkeys([*RUNGS.values(), *CHECKS]))
 
 
 def rung_of(name: str) -> str:

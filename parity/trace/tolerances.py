@@ -135,6 +135,7 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("float64", "optimizer"): _FREE_RUN,
     ("float64", "weight"): _FREE_RUN,
     ("float64", "decode"): _FREE_RUN,
+    ("float64", "evaluation"): _FREE_RUN,
     # seen 9.5e-7: products of up to 200 terms, through all layers and time steps
     ("float32", "forward"): Tolerance(1e-5, 1e-5),
     # seen 1.4e-7: one sum over the batch's tokens
@@ -152,6 +153,20 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     # weights amplify rounding more (seen 4.2e-5), 7 times the rounding error of the scores
     # counts
     ("float32", "decode"): Tolerance(1e-5, 1e-5),
+    # a mean over the tokens of a batch, as in "loss". Where the weights, or the state that is
+    # carried over all batches of a text, amplify rounding more, 7 times the measured rounding
+    # error of the losses counts
+    ("float32", "evaluation"): Tolerance(2e-6, 2e-6),
+    # the same weights, the same searches: as in "decode"
+    ("float64", "answers"): _FREE_RUN,
+    ("float32", "answers"): Tolerance(1e-5, 1e-5),
+    # A run that is resumed or repeated computes what it computed before: every bit. (What one
+    # framework resumes from the other's checkpoint is judged like a single step.)
+    **{
+        (dtype, rung): EXACT
+        for dtype in ("float64", "float32")
+        for rung in ("resume", "repeat", "untraced", "counting")
+    },
 }
 
 

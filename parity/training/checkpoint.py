@@ -24,7 +24,7 @@ from parity.spec.spec import Spec
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
-_KEPT = 2  # how many checkpoints stay: one to use, and one to fall back on
+KEPT = 2  # how many checkpoints stay: one to use, and one to fall back on
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     metadata["sha256"] = _hash(tensors, metadata)
     path = folder / f"step-{checkpoint.step:08d}.safetensors"
     # Not by number alone: after resuming from an earlier step, later ones are here too.
-    older = [old for old in _newest_first(folder) if old != path]
+    older = [old for old in newest_first(folder) if old != path]
     write_whole(path, save(tensors, metadata))
     write_whole(folder / "latest", path.name.encode() + b"\n")
-    for old in older[_KEPT - 1 :]:
+    for old in older[KEPT - 1 :]:
         old.unlink()
     return path
 
@@ -171,7 +171,7 @@ def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
     """
     if not folder.is_dir():
         return None
-    paths = _newest_first(folder)
+    paths = newest_first(folder)
     for path in paths:
         try:
             return load_checkpoint(path)
@@ -182,7 +182,7 @@ def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
     return None
 
 
-def _newest_first(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
     """Return a folder's checkpoints: the one that `latest` names, then the others by step."""
     try:
         latest = (folder / "latest").read_bytes().strip().decode(errors="replace")

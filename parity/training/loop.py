@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,17 @@ from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.base.files import write_whole
 from parity.base.progress import say
 from parity.cli.options import TrainOptions
-from parity.decoding.evaluation import bleu, exact_share, write_answers
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
+from parity.training.answers import answer_questions
 from parity.training.checkpoint import Checkpoint, check_fits, save_checkpoint
 from parity.training.evaluate import evaluate
+from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
 from parity.training.loss_table import Losses
 from parity.training.meter import Meter, peak_memory
-from parity.training.recording import TraceRecording
+from parity.training.recording import TraceRecording, batches_evaluated
 from parity.training.replicas_and_threads import choose_layout, layout_text
 from parity.training.run_folder import check_folder, find_checkpoint, prepare_folder
 from parity.training.signals import StopRequest, catch_signals
@@ -56,7 +58,7 @@ def run_training(
       versions: returns the versions of the framework and of NumPy.
 
     Returns:
-      The summary of the run; None if it was profiled.
+      The summary of the run; None if it was profiled, or did not train.
 
     Raises:
       UsageError: for input that cannot be used.
@@ -67,14 +69,7 @@ def run_training(
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
         notes.append(layout_text(layout))
-    checkpoint = find_checkpoint(options, notes)
-    if checkpoint is not None:
-        check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
-        if options.steps is not None and options.steps < checkpoint.step:
-            raise UsageError(
-                f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
-                f"allowed: >= {checkpoint.step}"
-            )
+    checkpoint = _checkpoint_to_resume(text, spec, options, notes)
     if options.profile is None:
         check_folder(options)
     for note in notes:
@@ -85,18 +80,63 @@ def run_training(
         layout.threads,
         options.kernels,
         isolate=options.isolate,
-        evaluates=options.trace is None,
+        evaluates=_evaluates(options),
         log_device_placement=options.log_device_placement,
     )
     strategy = make_strategy(spec, build)
     if options.profile is not None:
         profile_training(strategy, text, options)
         return None
+    if options.evaluate_only:
+        assert checkpoint is not None
+        with catch_signals() as request:
+            evaluate_checkpoint(
+                strategy, text, checkpoint, options, partial(_check_interrupted, request)
+            )
+        return None
     prepare_folder(options, spec)  # only now: a failure above leaves the old run untouched
     run = Run(strategy, text, options, versions)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()
+
+
+def _checkpoint_to_resume(
+    text: TrainingText, spec: Spec, options: TrainOptions, notes: list[str]
+) -> Checkpoint | None:
+    """Return the checkpoint that --resume names, checked against the rest of the command line.
+
+    Raises:
+      UsageError: if it is missing, of another run, or past the last step.
+    """
+    checkpoint = find_checkpoint(options, notes)
+    if checkpoint is None:
+        if options.evaluate_only:
+            raise UsageError(
+                f"{options.out}: has no checkpoint to evaluate; allowed: a checkpoint, or the "
+                "folder of a run, after --resume"
+            )
+        return None
+    check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
+    past = options.steps is not None and options.steps < checkpoint.step
+    if past and not options.evaluate_only:
+        raise UsageError(
+            f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
+            f"allowed: >= {checkpoint.step}"
+        )
+    return checkpoint
+
+
+def _evaluates(options: TrainOptions) -> bool:
+    """Return whether a run needs the network without dropout, to evaluate it."""
+    if options.trace is not None:
+        return batches_evaluated(options) != 0
+    return not (options.evaluate_only and options.evaluate == 0)
+
+
+def _check_interrupted(request: StopRequest) -> None:
+    if request.signal:
+        raise Interrupted("stopped while evaluating", request.signal)
 
 
 class Run:
@@ -128,11 +168,12 @@ class Run:
         """Continue from a checkpoint that either framework wrote."""
         self.strategy.load(checkpoint.snapshot)
         self.step, self.state = checkpoint.step, checkpoint.state
+        self.meter.first_step = checkpoint.step
         self.losses.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
 
     def train(self) -> Summary:
-        """Train the remaining steps; without --trace also save, validate and test."""
+        """Train the remaining steps; without --trace also validate and test."""
         tracing = self.options.trace is not None
         with ExitStack() as stack:
             self._stop_request = stack.enter_context(catch_signals())
@@ -193,13 +234,21 @@ class Run:
             tokens = np.add.reduceat(inputs.batch["lengths"], np.cumsum([0, *sizes[:-1]]))
             per_token = replace(result, losses=inputs.per_token(result.losses))
             events.step(step.number, per_token, tokens, self.meter.recent, rate)
-            every, last = self.options.checkpoint_every, self.step == self.last_step
-            due = every is not None and self.step % every == 0
-            if ended or due or last or self._stop_request.signal:
-                self.save()
+        if self._save_is_due(ended):
+            self.save()
         self._check_stop()
         if ended and events is not None:
             self._validate(step.number // self.text.train.batches_per_epoch, events)
+
+    def _save_is_due(self, epoch_ended: bool) -> bool:
+        """Return whether to write a checkpoint after this step."""
+        every = self.options.checkpoint_every
+        if every is not None and self.step % every == 0:
+            return True
+        if self.options.trace is not None:
+            return False
+        last = self.step == self.last_step
+        return epoch_ended or last or bool(self._stop_request.signal)
 
     def _check_stop(self) -> None:
         """Stop the run if a signal has asked for it; callers have saved a checkpoint before.
@@ -262,7 +311,7 @@ class Run:
 
     def _validate(self, epoch: int, events: EventWriter) -> None:
         started = time.perf_counter()
-        value = evaluate(self.strategy, self.text, "valid", self._check_stop)
+        value = evaluate(self.strategy, self.text, "valid", self._check_stop).perplexity
         self.summary.valid_perplexity.append(value)
         events.perplexity("valid", self.step, value)
         best = self.text.best_perplexity("valid")
@@ -277,7 +326,7 @@ class Run:
     def _test(self, events: EventWriter) -> None:
         if self.step < self._all_steps:
             return
-        value = evaluate(self.strategy, self.text, "test", self._check_stop)
+        value = evaluate(self.strategy, self.text, "test", self._check_stop).perplexity
         self.summary.test_perplexity = value
         events.perplexity("test", self.step, value)
         best = self.text.best_perplexity("test")
@@ -287,25 +336,14 @@ class Run:
 
     def _answer(self, events: EventWriter) -> None:
         """Answer the test questions and compare the answers with the references."""
-        started, text, options = time.perf_counter(), self.text, self.options
-        answers = write_answers(
-            self.strategy.decoder(),
-            text,
-            "test",
-            options.beam,
-            options.length_penalty,
-            int(self.spec.text.target_limit) + 1,  # with <eos>
-            self._check_stop,
-        )
-        references = text.references("test")
-        segmenter = self.spec.text.target_segmenter
-        score = bleu(answers, references, segmenter)
-        exact = exact_share(answers, references, segmenter)
+        started, options = time.perf_counter(), self.options
+        found = answer_questions(self.strategy, self.text, options, self._check_stop)
+        score, exact = found.bleu, found.exact_share
         self.summary.bleu, self.summary.exact_answers = score, exact
         events.scalar("bleu/test", self.step, score["score"])
         seconds = time.perf_counter() - started
         say(
-            f"test BLEU {score['score']:.2f} over {len(answers):,} answers, "
+            f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
             f"{exact:.1%} of them exact; beam {options.beam}, "
             f"{seconds:.1f} s; {score['signature']}"
         )

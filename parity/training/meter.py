@@ -2,10 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -35,10 +34,12 @@ class Meter:
     """Measures training alone, without validation, checkpoints and the first steps.
 
     Attributes:
+      first_step: the number of the first step.
       steps: the steps so far.
     """
 
     def __init__(self) -> None:
+        self.first_step = 0
         self.steps: list[Step] = []
         self._flops = 0
         self._started = self._last_waited = 0.0
@@ -87,13 +88,20 @@ class Meter:
         measured = self.steps[WARM_UP:]
         if not measured:
             return found
-        readings = list(_windows(measured))
+        windows = _windows(measured)
+        readings = [window.tokens / window.seconds for window in windows]
         seconds = [step.seconds for step in measured]
         return found | {
             "tokens_per_second": {
                 "median": float(np.median(readings)),
                 "low": min(readings),
                 "high": max(readings),
+            },
+            "measured": {
+                "first_step": self.first_step + WARM_UP,
+                "steps": sum(window.steps for window in windows),
+                "tokens": sum(window.tokens for window in windows),
+                "seconds": sum(window.seconds for window in windows),
             },
             "seconds_per_step": float(np.median(seconds)),
             "waiting_share": sum(step.waited for step in measured) / sum(seconds),
@@ -102,16 +110,25 @@ class Meter:
         }
 
 
-def _windows(steps: list[Step]) -> Iterator[float]:
-    """Yield tokens per second of consecutive windows; a short rest at the end is left out."""
-    tokens, seconds, found = 0, 0.0, False
+class _Window(NamedTuple):
+    """Consecutive steps that make one reading of throughput."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def _windows(steps: list[Step]) -> list[_Window]:
+    """Return consecutive windows; a short rest at the end is left out, unless it is all."""
+    found, window = list[_Window](), _Window()
     for step in steps:
-        tokens, seconds = tokens + step.tokens, seconds + step.seconds
-        if seconds >= _WINDOW:
-            yield tokens / seconds
-            tokens, seconds, found = 0, 0.0, True
-    if not found:
-        yield tokens / seconds
+        window = _Window(
+            window.steps + 1, window.tokens + step.tokens, window.seconds + step.seconds
+        )
+        if window.seconds >= _WINDOW:
+            found.append(window)
+            window = _Window()
+    return found or [window]
 
 
 def seconds_alive() -> float:

@@ -1,4 +1,4 @@
-"""Records a trace of a run: every tensor of every step, and some decoded text at the end."""
+"""Records a trace of a run: every tensor of every step; at its end, answers and evaluation."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from parity.cli.options import TrainOptions
+from parity.cli.options import EVALUATED, TrainOptions
 from parity.oracle.isolated_step import Isolation
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.step_arrays import StepInputs, StepResult
 from parity.trace.decoded import decode, decode_tensors
+from parity.trace.evaluated import SPLITS, evaluation_tensors
 from parity.trace.side import Side
 from parity.trace.writer import Writer
+from parity.training.evaluate import evaluate
 from parity.training.strategy import Strategy
 from parity.training.train_steps import State
 from parity.training.training_text import TrainingText
@@ -25,7 +27,7 @@ class TraceRecording:
     Args:
       strategy: the strategy that runs the steps.
       text: the text to train on.
-      options: where to record, and how many sentences to decode at the end.
+      options: where to record, and how much to decode and to evaluate at the end.
       first: the number of the first step.
       stop: the number of the step after the last.
       versions: package -> version, for the framework and for NumPy.
@@ -45,7 +47,7 @@ class TraceRecording:
     ):
         self._strategy, self._text, self._options = strategy, text, options
         self._network = NETWORKS[strategy.spec.network]
-        self._step, self._stop = first, stop
+        self._step, self._stop, self._waiting = first, stop, waiting
         self._isolation = Isolation(strategy.spec) if options.isolate else None
         header = self._header(versions)
         assert options.trace is not None
@@ -70,8 +72,11 @@ class TraceRecording:
             "loss/global": result.losses.sum(),
             "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
         } | dict(result.tensors)
-        if self._step + 1 == self._stop and self._decodes():
-            tensors |= self._decoded()
+        if self._step + 1 == self._stop:
+            if self._decodes():
+                tensors |= self._decoded()
+            if self._strategy.build.evaluates:
+                tensors |= self._evaluated()
         self._writer.step(self._step, tensors)
         self._step += 1
         return result
@@ -92,6 +97,24 @@ class TraceRecording:
         settings = options.beam, options.length_penalty, most
         found = decode(self._strategy.decoder(), source, lengths, *settings)
         return decode_tensors(source, lengths, found, *settings)
+
+    def _evaluated(self) -> dict[str, np.ndarray]:
+        """Evaluate the current weights as a training does after an epoch."""
+        most = batches_evaluated(self._options)
+        tensors: dict[str, np.ndarray] = {}
+        for split in SPLITS:
+            found = evaluate(
+                self._strategy, self._text, split, self._waiting, most=most, keep=True
+            )
+            tensors |= evaluation_tensors(
+                self._strategy.spec,
+                split,
+                found.inputs,
+                found.tokens,
+                found.losses,
+                found.perplexity,
+            )
+        return tensors
 
     def _header(self, versions: dict[str, str]) -> dict[str, Any]:
         strategy, traits = self._strategy, self._strategy.entry.traits
@@ -114,3 +137,12 @@ class TraceRecording:
             "corpus": self._text.content_hash,
             "batches_per_epoch": self._text.train.batches_per_epoch,
         }
+
+
+def batches_evaluated(options: TrainOptions) -> int | None:
+    """Return how many batches of a split are evaluated after a recorded run; None for all."""
+    if options.isolate:
+        return 0  # its weights are the oracle's, and its network is cut into layers
+    if options.evaluate is None and options.data is not None:
+        return EVALUATED
+    return options.evaluate

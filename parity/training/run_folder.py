@@ -16,6 +16,8 @@ RUN_FILES = (
     "events/events.out.tfevents.*",
     "losses.csv",
     "summary.json",
+    "evaluation.json",
+    "answers.jsonl",
     # vocabularies and dictionary, under the names that data/load.py gives them
     "checkpoints/vocabulary.txt",
     "checkpoints/source.vocabulary.txt",
@@ -52,6 +54,13 @@ def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | Non
     return found
 
 
+def writes_run(options: TrainOptions) -> bool:
+    """Return whether a run writes to --out: all do but recorded ones without checkpoints."""
+    if options.evaluate_only:
+        return False
+    return options.trace is None or options.checkpoint_every is not None
+
+
 def check_folder(options: TrainOptions) -> None:
     """Check that the run's folder can be written and has no other run in it.
 
@@ -59,7 +68,7 @@ def check_folder(options: TrainOptions) -> None:
       UsageError: if there is another run and --overwrite is not given, or the folder cannot be
         written.
     """
-    if options.trace is not None:
+    if not writes_run(options):
         return
     if (options.out / "run.json").exists() and not options.overwrite:
         inside = options.resume is not None and (
@@ -76,7 +85,7 @@ def check_folder(options: TrainOptions) -> None:
 
 def prepare_folder(options: TrainOptions, spec: Spec) -> None:
     """Write run.json, which marks the folder of a run; with --overwrite, remove the old run."""
-    if options.trace is not None:
+    if not writes_run(options):
         return
     marker = options.out / "run.json"
     if marker.exists() and options.overwrite:

@@ -28,7 +28,7 @@ class Build:
       kernels: "plain" for textbook layers, "fast" to replace some of them by faster code.
       isolate: whether to cut the network between its layers, so that each step can be fed the
         oracle's activations and gradients.
-      evaluates: whether to build what `evaluate` needs; a recorded run never calls it.
+      evaluates: whether to build what `evaluate` needs.
       log_device_placement: whether to print the device that each replica runs on.
     """
 

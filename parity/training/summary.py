@@ -26,6 +26,8 @@ class Summary:
       test_perplexity: the perplexity on the test text, or None if the run ended early.
       best_perplexity: split -> its lowest possible perplexity, or None if that is unknown.
       tokens_per_second: the training speed in real tokens/s: median, low and high reading.
+      measured: what these readings cover: the number of their first step, and their numbers of
+        steps, real tokens and seconds.
       seconds_per_step: the median time of a step, in seconds.
       waiting_share: the share of the training time that was spent waiting for data.
       bleu: the BLEU of the answers to the test questions: score (0 to 100), signature and
@@ -47,6 +49,7 @@ class Summary:
     test_perplexity: float | None = None
     best_perplexity: dict[str, float | None] = field(default_factory=dict)
     tokens_per_second: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
     seconds_per_step: float | None = None
     waiting_share: float | None = None
     bleu: dict[str, Any] | None = None

@@ -1,13 +1,17 @@
 """The catalogue of faults, in the order of computation."""
 
 from parity.faults.catalogue import (
+    answers,
     attention,
     batches,
     cells,
+    checkpoints,
     decoding,
+    evaluations,
     gradients,
     losses,
     states,
+    untraced,
     updates,
     weights,
 )
@@ -22,4 +26,8 @@ CATALOGUE = (
     *gradients.FAULTS,
     *updates.FAULTS,
     *decoding.FAULTS,
+    *evaluations.FAULTS,
+    *answers.FAULTS,
+    *checkpoints.FAULTS,
+    *untraced.FAULTS,
 )

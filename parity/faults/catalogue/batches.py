@@ -1,6 +1,6 @@
 """Faults of what is read: batches, shares of the replicas, masks of dropout, the schedule."""
 
-from parity.faults.edits import mirrored, paddle, shared, tensorflow
+from parity.faults.edits import joined, mirrored, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _EMBEDDED = ("forward/embedded",)
@@ -17,6 +17,7 @@ FAULTS = (
             "data/text_batches.py",
             ("targets[row, :length] = ids[1:]", "targets[row, :length] = ids[:-1]"),
         ),
+        unconfirmable_reason="the oracle reads the batches that the sides recorded, and has no text of its own",
     ),
     Fault(
         "other-order",
@@ -29,6 +30,40 @@ FAULTS = (
             (
                 "self._text, self._seed, self._shuffle = text, seed, shuffle",
                 "self._text, self._seed, self._shuffle = text, seed + 1, shuffle",
+            ),
+        ),
+        unconfirmable_reason="the oracle reads the batches that the sides recorded, and has no text of its own",
+    ),
+    Fault(
+        "not-reshuffled",
+        "every epoch has the order of the first one",
+        "Splitting a batch",
+        "sentences",
+        ("batch/*", "*has shape*"),
+        joined(
+            *(
+                shared(
+                    file,
+                    (
+                        "order, batch_order = self._epoch_plan(step // self.batches_per_epoch)",
+                        "order, batch_order = self._epoch_plan(0)",
+                    ),
+                )
+                for file in ("data/text_batches.py", "data/pair_batches.py")
+            )
+        ),
+    ),
+    Fault(
+        "partial-batch-untrained",
+        "a batch with a row that is not full is not trained on",
+        "Splitting a batch",
+        "stream",
+        ("loss/replicas",),
+        shared(
+            "parity/spec/step_arrays.py",
+            (
+                'has_tokens = inputs.batch["lengths"][start:stop].any()',
+                'has_tokens = inputs.batch["lengths"].min() == inputs.batch["tokens"].shape[1]',
             ),
         ),
     ),
@@ -45,6 +80,7 @@ FAULTS = (
                 "return [base] * (replicas - more) + [base + 1] * more",
             ),
         ),
+        unconfirmable_reason="the oracle has no replicas, and takes their sizes from the record",
     ),
     Fault(
         "rows-dropped",
@@ -75,6 +111,7 @@ FAULTS = (
                 ),
             )["tensorflow"],
         },
+        unconfirmable_reason="the run is refused before the oracle computes anything",
     ),
     Fault(
         "same-rows",
@@ -221,6 +258,20 @@ FAULTS = (
         ),
     ),
     Fault(
+        "vocabulary-reversed",
+        "the ids of the vocabulary run from the rarest word to the most frequent one",
+        "Vocabulary",
+        "stream",
+        ("batch/tokens",),
+        shared(
+            "data/vocabulary.py",
+            (
+                "    return Vocabulary((*special, *words[:limit]), source=source, special=special)\n",
+                "    return Vocabulary((*special, *words[:limit][::-1]), source=source, special=special)\n",
+            ),
+        ),
+    ),
+    Fault(
         "schedule-early",
         "the learning rate decays one epoch too early",
         "Learning rate",
@@ -231,6 +282,20 @@ FAULTS = (
             (
                 "max(epoch + 1 - training.decay_after, 0)",
                 "max(epoch + 2 - training.decay_after, 0)",
+            ),
+        ),
+    ),
+    Fault(
+        "schedule-late",
+        "the learning rate decays one epoch too late",
+        "Learning rate",
+        "stream",
+        ("batch/learning_rate",),
+        shared(
+            "parity/spec/training.py",
+            (
+                "max(epoch + 1 - training.decay_after, 0)",
+                "max(epoch - training.decay_after, 0)",
             ),
         ),
     ),

@@ -140,7 +140,7 @@ FAULTS = (
             (
                 "        tanh_c = tf.tanh(new_c)\n        new_h = o * tanh_c",
                 "        tanh_c = tf.tanh(new_c)\n"
-                "        o = o + 1e-3 * new_c * o * (1 - o)\n"
+                "        o = 1 / (1 + (1 - o) / o * tf.exp(-1e-3 * new_c))\n"
                 "        new_h = o * tanh_c",
             ),
         ),

@@ -7,6 +7,8 @@ _HYPOTHESES, _BEAM_FILE = "parity/decoding/hypotheses.py", "parity/decoding/beam
 _BEAM = ("decode/beam_tokens", "decode/beam_finished", "decode/beam_scores")
 _ANY = ("decode/greedy_*",)
 
+_SEARCHED = "what a search decodes is no step of training"
+
 FAULTS = (
     Fault(
         "no-length-penalty",
@@ -21,6 +23,7 @@ FAULTS = (
                 "+ log_probs[:, PAIR_EOS_ID], 1.0, ended=True)",
             ),
         ),
+        unconfirmable_reason=_SEARCHED,
     ),
     Fault(
         "length-without-end",
@@ -35,6 +38,7 @@ FAULTS = (
                 "        penalty = length_penalty_of(length - 1, length_penalty)\n",
             ),
         ),
+        unconfirmable_reason=_SEARCHED,
     ),
     Fault(
         "end-for-go",
@@ -43,6 +47,7 @@ FAULTS = (
         "bahdanau, fed",
         _ANY,
         shared(_HYPOTHESES, ("np.full(rows, PAIR_GO_ID)", "np.full(rows, PAIR_EOS_ID)")),
+        unconfirmable_reason=_SEARCHED,
     ),
     Fault(
         "go-and-end-swapped",
@@ -64,6 +69,7 @@ FAULTS = (
                 for file in (_BEAM_FILE, "parity/decoding/token_by_token.py")
             ),
         ),
+        unconfirmable_reason=_SEARCHED,
     ),
     Fault(
         "beams-keep-their-state",
@@ -81,6 +87,7 @@ FAULTS = (
                 "        }\n",
             ),
         ),
+        unconfirmable_reason=_SEARCHED,
     ),
     Fault(
         "beam-one-short",
@@ -95,6 +102,7 @@ FAULTS = (
                 "        log_probs, live.log_probs, live.sentences, beam - 1\n",
             ),
         ),
+        unconfirmable_reason=_SEARCHED,
     ),
     Fault(
         "attention-of-last-step",
@@ -109,6 +117,7 @@ FAULTS = (
                 '        "weights": weights,\n        "fed": state["fed"] + 0 * fed,\n',
             ),
         ),
+        unconfirmable_reason=_SEARCHED,
     ),
     Fault(
         "decoder-without-bias",
@@ -125,5 +134,6 @@ FAULTS = (
                 "    return log_softmax(logits), {\n",
             ),
         ),
+        unconfirmable_reason=_SEARCHED,
     ),
 )

@@ -93,6 +93,41 @@ FAULTS = (
         ),
     ),
     Fault(
+        "third-layer-not-carried",
+        "the h of a third layer starts every batch from zero",
+        "State from batch to batch",
+        "three layers",
+        ("forward/lstm_2/hidden",),
+        mirrored(
+            "networks.py",
+            (
+                'lstm(hidden, batch["lengths"], h, c, name, model.hidden_size)',
+                'lstm(hidden, batch["lengths"], h * float(k < 2), c, name, model.hidden_size)',
+            ),
+        ),
+    ),
+    Fault(
+        "source-of-one",
+        "a source of a single token is taken for one of two",
+        "Beyond a row's length",
+        "general",
+        ("forward/encoder/*",),
+        tensorflow(
+            "networks.py",
+            (
+                'states, lengths = [], batch["source_lengths"]',
+                'states, lengths = [], tf.maximum(batch["source_lengths"], 2)',
+            ),
+        )
+        | paddle(
+            "networks.py",
+            (
+                'states, lengths = [], batch["source_lengths"]',
+                'states, lengths = [], paddle.clip(batch["source_lengths"], 2)',
+            ),
+        ),
+    ),
+    Fault(
         "state-swapped",
         "an LSTM's h and c are handed on as each other",
         "State from batch to batch",

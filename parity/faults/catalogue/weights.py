@@ -85,6 +85,7 @@ FAULTS = (
                 "    return tf.cast(half, inputs.dtype) + bias\n",
             ),
         ),
+        unconfirmable_reason="in bfloat16 the order of a sum decides digits that the comparison sees",
     ),
     Fault(
         "single-precision-layer",
@@ -212,5 +213,6 @@ FAULTS = (
                 "    for scope, place in zip(executor_scopes[:1], places[:1], strict=True):\n",
             ),
         ),
+        unconfirmable_reason="the weights of the other replicas are not in the trace",
     ),
 )

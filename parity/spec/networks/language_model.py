@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.base.fields import check_fields, option
+from parity.base.special_tokens import TEXT_UNKNOWN_ID
 from parity.spec.networks.network import Axes, Network, Parameter, Preset, Published
 from parity.spec.training import TrainSpec
 
@@ -35,6 +36,7 @@ class LanguageModelText:
 
     batching: str = option("stream", "stream: rows of contiguous text, the state carried from batch to batch; sentences: one sentence per row, padded", choices=("stream", "sentences"))
     time: int = option(20, "number of time steps in a batch, which back-propagation goes through; with --batching sentences the greatest length of a row", at_least=1)
+    train_lines: int = option(0, "train on only the first N lines (sentences or pairs) of the training text; 0 means all; the vocabulary is counted over all in any case", at_least=0)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -144,6 +146,29 @@ PRESETS: dict[str, Preset] = {
             epochs=5,
         ),
     ),
+    # arranged so that 20 steps meet every case that a training can: 7 whole batches of 61 x 12
+    # tokens, then one in which 21 rows have one token and the others none, so that the last of
+    # two or three replicas has nothing to do; `<unk>`; gradients on both sides of the clip norm
+    "proof": Preset(
+        LanguageModelSpec(
+            vocabulary_size=160,
+            embedding_size=24,
+            hidden_size=32,
+            num_layers=3,
+            keep=0.95,
+            initial_scale=0.25,
+        ),
+        LanguageModelText(time=12, train_lines=733),
+        TrainSpec(
+            batch_size=61,
+            loss_per="row",
+            learning_rate=2.0,
+            decay=0.97,
+            decay_after=1,
+            clip_norm=2.0,
+            epochs=40,
+        ),
+    ),
     # Not a published recipe: embedding 64, two layers of 128, Adam at 1e-3 and 5 epochs are those
     # of the Paddle half of the 2018 example `tf2fluid`. Its two halves do not train the same
     # network: they differ in rows (64 and 200), embedding (64 and 32), biases and layers (a
@@ -204,4 +229,7 @@ LANGUAGE_MODEL = Network(
     masks=_masks,
     activations=_activations,
     taps=_taps,
+    row_lengths=lambda text: {"time": (0 if text.batching == "stream" else 1, text.time)},
+    contiguous=lambda text: text.batching == "stream",
+    unknown_id=TEXT_UNKNOWN_ID,
 )

@@ -108,6 +108,11 @@ class Network:
         computed for the next.
       taps: returns the activations that one layer passes to the next, lower layers first; an
         isolated step cuts the network at these.
+      row_lengths: returns the least and the greatest number of real steps that a row can have,
+        by time axis, for how text becomes batches; empty if it is not known.
+      contiguous: returns whether a batch goes on where the one before ended, row by row: then
+        the state is carried along, and rows are not shuffled.
+      unknown_id: the id in every vocabulary for the words that it lacks; None if there is none.
       decodes: whether the network writes text, which a trace may then record.
     """
 
@@ -128,6 +133,9 @@ class Network:
     activations: Callable[[Any], dict[str, Axes]]
     taps: Callable[[Any], tuple[str, ...]]
     loop: Callable[[Any], tuple[str, ...]] = lambda model: ()
+    row_lengths: Callable[[Any], dict[str, tuple[int, int]]] = lambda text: {}
+    contiguous: Callable[[Any], bool] = lambda text: False
+    unknown_id: int | None = None
     decodes: bool = False
 
     def builder(self, framework: str) -> Callable[[Any, Any], Any]:

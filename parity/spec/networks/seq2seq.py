@@ -5,6 +5,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.base.special_tokens import PAIR_UNKNOWN_ID
 from parity.spec.networks.network import Axes, Network, Parameter, Preset
 from parity.spec.training import TrainSpec
 
@@ -52,6 +53,7 @@ class PairText:
     source_limit: int = option(30, "greatest number of tokens in a question; pairs with a longer question are left out, and their number is reported", at_least=1)
     target_limit: int = option(30, "greatest number of tokens in an answer, not counting <eos>; pairs with a longer answer are left out, and their number is reported", at_least=1)
     split_by: str = option("source", "how pairs are divided into training, validation and test text: source never puts the same source sentence into two of them, block keeps blocks of lines together, as dialogues need", choices=("source", "block"))
+    train_lines: int = option(0, "train on only the first N lines (sentences or pairs) of the training text; 0 means all; the vocabulary is counted over all in any case", at_least=0)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -179,6 +181,33 @@ PRESETS: dict[str, Preset] = {
     "tiny": _tiny_pairs(attention="general", bidirectional=True),
     # the same size with the other cell, which the attention's context is fed into
     "tiny-nmt": _tiny_pairs(cell="gru", attention="bahdanau", input_feeding=True),
+    # arranged so that 20 steps meet every case that a training can: three layers, questions of
+    # one token and of the limit, `<unk>`, batches that are not full and gradients on both sides
+    # of the clip norm
+    "proof": Preset(
+        Seq2seqSpec(
+            source_vocabulary_size=650,
+            target_vocabulary_size=680,
+            embedding_size=32,
+            hidden_size=64,
+            num_layers=3,
+            attention="scaled",
+            input_feeding=True,
+            bidirectional=True,
+            keep=0.95,
+            initial_scale=0.25,
+        ),
+        PairText(source_limit=10, target_limit=10, train_lines=602),
+        TrainSpec(
+            batch_size=67,
+            optimizer="adam",
+            learning_rate=0.015,
+            decay=0.98,
+            decay_after=1,
+            clip_norm=1.4,
+            epochs=50,
+        ),
+    ),
     # Chinese chit-chat: each turn of a dialogue answers the turn before it. Not a published
     # recipe: the rate is Adam's own default (Kingma & Ba 2015, algorithm 1). The norm 5 is that
     # of Sutskever et al. 2014, who divide by rows; divided by tokens, as here, it clips rarely.
@@ -259,5 +288,11 @@ SEQ2SEQ = Network(
     activations=_activations,
     loop=_loop,
     taps=_taps,
+    # an answer has at least a word, and ends with <eos>
+    row_lengths=lambda text: {
+        "source_time": (1, text.source_limit),
+        "time": (2, text.target_limit + 1),
+    },
+    unknown_id=PAIR_UNKNOWN_ID,
     decodes=True,
 )

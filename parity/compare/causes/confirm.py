@@ -1,0 +1,72 @@
+"""A step that differs -> the causes that the oracle confirms, for each side that departs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from parity.compare.causes.confirmed import Confirmed
+from parity.compare.causes.search import Budget, Search
+from parity.compare.causes.suspect import Case
+from parity.compare.expected_by_oracle import Expected, with_replica_losses
+from parity.compare.one_step import OneStep
+from parity.compare.signatures import Evidence, likely_causes, signature
+from parity.spec.step_arrays import StepInputs
+
+Tensors = Mapping[str, np.ndarray]
+
+
+def confirm_causes(
+    evidence: Mapping[str, Evidence],
+    expected: Expected,
+    per_epoch: int,
+    names: list[str],
+    tensors: Mapping[str, Tensors],
+    inputs: StepInputs,
+    one_step: OneStep,
+    budget: Budget,
+) -> list[Confirmed]:
+    """Return the mistakes with which the oracle reproduces what sides recorded of a step.
+
+    Args:
+      evidence: label -> evidence, for the sides that depart from the oracle.
+      expected: computes what a trace should hold.
+      per_epoch: the number of steps of an epoch.
+      names: the tensors of a step, in the order of computation.
+      tensors: label -> what that side recorded.
+      inputs: the inputs of the step.
+      one_step: has what each side recorded before the step.
+      budget: how long the search may take, all sides together.
+    """
+    found: dict[str, Confirmed] = {}
+    for side, seen in evidence.items():
+        recorded = tensors[side]
+        snapshot, state, left = one_step.start(side, inputs)
+        exact = with_replica_losses(
+            one_step.expected(side, inputs, seen.step, recorded), recorded, inputs
+        )
+        wrong = [name for name in names if name in seen.wrong]
+        if not any(name in exact for name in wrong):
+            continue  # nothing that the oracle computes is wrong
+        case = Case(
+            expected.spec,
+            seen.step,
+            per_epoch,
+            snapshot,
+            state,
+            left,
+            inputs,
+            recorded,
+            exact,
+            wrong[0],
+            tuple(wrong),
+        )
+        likely = [cause.fault for cause in likely_causes(signature(seen), seen.network)]
+        for each in Search(case, expected, names, budget).confirmed(likely):
+            before = found.get(each.sentence, replace(each, distance=0.0))
+            found[each.sentence] = replace(
+                each,
+                distance=max(each.distance, before.distance),
+                sides=(*before.sides, side),
+            )
+    return list(found.values())

@@ -1,0 +1,38 @@
+"""All suspects, by subject."""
+
+from collections.abc import Iterator
+
+from parity.compare.causes import (
+    attention,
+    backward,
+    cells,
+    clipping,
+    encoder,
+    gates,
+    initial,
+    inputs,
+    losses,
+    updates,
+    weights,
+)
+from parity.compare.causes.suspect import Case, Suspect
+
+_SUBJECTS = (
+    initial,
+    inputs,
+    weights,
+    cells,
+    encoder,
+    attention,
+    losses,
+    backward,
+    clipping,
+    updates,
+    gates,  # the most: all orders, in all weights and in some
+)
+
+
+def suspects(case: Case) -> Iterator[Suspect]:
+    """Yield every suspect that a case may have, by subject."""
+    for subject in _SUBJECTS:
+        yield from subject.suspects(case)

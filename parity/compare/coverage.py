@@ -1,0 +1,83 @@
+"""What a run has covered: the cases that a match speaks for, and those that it does not.
+
+A match says nothing about code that the run never reached: training without gradient clipping
+passes wherever no gradient exceeds the clip norm. So every report lists the cases that a
+training can meet, how often the run met each, and by name those that it never met.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class Fact:
+    """One case, and how often a run met it.
+
+    Attributes:
+      name: the case in a few words, such as "gradient clipped".
+      meaning: a sentence that says what is counted, and where it helps, which mistakes would go
+        unnoticed without it.
+      count: how often the run met the case.
+      of: the number of times that it could have; 0 where there is no such number.
+      unit: what is counted, in the plural, such as "steps".
+      applies: whether the settings of the run allow the case at all: no state is carried, for
+        example, from one batch of shuffled sentences to the next.
+    """
+
+    name: str
+    meaning: str
+    count: int = 0
+    of: int = 0
+    unit: str = "steps"
+    applies: bool = True
+
+    @property
+    def missing(self) -> bool:
+        """Return whether the run could have met the case, and never did."""
+        return self.applies and not self.count
+
+    @property
+    def amount(self) -> str:
+        """Return how often the case was met, for a table."""
+        if self.of:
+            return f"{self.count} of {self.of} {self.unit}"
+        return f"{self.count} {self.unit}" if self.count else "no"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+class Coverage:
+    """The cases of one run, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Fact] = {}
+
+    def add(self, *facts: Fact) -> None:
+        """Add facts; counts of a case that is already there are added to it."""
+        for fact in facts:
+            known = self._facts.get(fact.name)
+            if known is None:
+                self._facts[fact.name] = fact
+            else:
+                known.count += fact.count
+                known.of += fact.of
+                known.applies = known.applies or fact.applies
+
+    @property
+    def facts(self) -> list[Fact]:
+        """Return all cases in their order."""
+        return list(self._facts.values())
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return plain values."""
+        return [fact.to_json() for fact in self.facts]
+
+
+def not_covered(runs: Iterable[Coverage]) -> list[str]:
+    """Return the names of the cases that none of several runs met although one could have."""
+    facts = [fact for run in runs for fact in run.facts]
+    met = {fact.name for fact in facts if fact.count}
+    return list(dict.fromkeys(f.name for f in facts if f.missing and f.name not in met))

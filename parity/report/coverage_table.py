@@ -1,0 +1,52 @@
+"""The table of what a run covered, and the words that name what it did not."""
+
+from typing import Any
+
+from parity.compare.coverage import Fact
+
+
+def coverage_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """Return the rows and headers of the table of coverage, a row per case.
+
+    There is one column of counts, or one per precision where they differ: training may stop
+    early in one of them. A case that cannot occur with these settings is left out.
+    """
+    runs = {
+        run["dtype"]: {each["name"]: Fact(**each) for each in run["coverage"]}
+        for run in values["runs"]
+        if "coverage" in run
+    }
+    names = dict.fromkeys(
+        name for facts in runs.values() for name, fact in facts.items() if _can_occur(fact)
+    )
+    rows = [
+        [name, *(facts[name].amount if name in facts else "-" for facts in runs.values())]
+        for name in names
+    ]
+    if all(len(set(row[1:])) == 1 for row in rows):
+        return [row[:2] for row in rows], ["case", "covered"]
+    return rows, ["case", *(f"covered,\n{dtype}" for dtype in runs)]
+
+
+def case_meanings(values: dict[str, Any]) -> dict[str, str]:
+    """Return what each case of the table is: name -> a sentence."""
+    facts = [Fact(**each) for run in values["runs"] for each in run.get("coverage", ())]
+    return {fact.name: fact.meaning for fact in facts if _can_occur(fact)}
+
+
+def not_covered_line(values: dict[str, Any]) -> str:
+    """Return a line that names the cases not covered; empty if there are none."""
+    names = values["not_covered"]
+    return f"not covered by this run: {', '.join(names)}" if names else ""
+
+
+def verdict_line(values: dict[str, Any]) -> str:
+    """Return the verdict, and for a match how many cases it does not speak for."""
+    count = len(values["not_covered"])
+    if values["verdict"] != "match" or not count:
+        return f"verdict: {values['verdict']}"
+    return f"verdict: match, with {count} case{'s' * (count > 1)} not covered"
+
+
+def _can_occur(fact: Fact) -> bool:
+    return fact.applies or fact.count > 0

@@ -1,0 +1,124 @@
+"""Who differs from whom in the first wrong tensor, in words."""
+
+from collections.abc import Mapping, Sequence
+
+from parity.compare.disagreement import (
+    ALL_ALIKE,
+    BATCH,
+    BETWEEN_SIDES,
+    CHECK,
+    DIFFERENTLY,
+    ONE_SIDE,
+    REPLICAS,
+    SEVERAL,
+    SOME_ALIKE,
+    Disagreement,
+    find_disagreement,
+)
+from parity.compare.verdict import Verdict
+from parity.spec.frameworks import FRAMEWORKS
+from parity.trace.side import Side
+
+_SHARED = (
+    "suspect the oracle, or a mistake that they share (the text, the batches, the schedule, "
+    "the masks, the initial values, ...); docs/witnesses.md lists what they share"
+)
+
+
+def disagreement_of(verdict: Verdict) -> Disagreement:
+    """Return who differs from whom, without distances if the comparison measured none."""
+    if verdict.disagreement is not None:
+        return verdict.disagreement
+    return find_disagreement(verdict.mismatches, verdict.sides, verdict.dtype)
+
+
+def blame(verdict: Verdict) -> str:
+    """Say which sides differ from the oracle in the first wrong tensor; empty for a match."""
+    if verdict.matches:
+        return ""
+    if verdict.mismatches[0].note:
+        return verdict.mismatches[0].note
+    return disagreement_text(disagreement_of(verdict), verdict.sides)
+
+
+def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
+    """Say which sides differ from the oracle, whether they agree, and what to suspect.
+
+    Args:
+      sides: label -> side, of all sides.
+    """
+    if found.kind == BATCH:
+        return "the sides did not read the same batch; the oracle has no text of its own"
+    if found.kind == BETWEEN_SIDES:
+        return (
+            "in this tensor, no side differs from the oracle by more than is allowed; only the "
+            f"sides differ from each other{_by([found.apart])}"
+        )
+    if found.kind == CHECK:
+        return f"this check is about {_and(found.departing)}"
+    if found.kind == REPLICAS:
+        return f"the replicas of {found.departing[0]} no longer hold the same values"
+    if found.kind == SEVERAL:
+        return f"in this tensor, {_and(found.departing)} differ from the oracle"
+    if found.kind == DIFFERENTLY:
+        return _differently(found)
+    (group,) = found.groups
+    distances = [found.from_oracle.get(side) for side in group]
+    if found.kind == ONE_SIDE:
+        return f"in this tensor, only {group[0]} differs from the oracle{_by(distances)}"
+    differ, agree = f"differ from the oracle{_by(distances)}", f"agree{_to(found.within)}"
+    if found.kind == ALL_ALIKE:
+        both = "both" if len(group) == 2 else f"all {len(group)}"
+        return f"the sides {agree}, and {both} {differ}: {_SHARED}"
+    if found.kind == SOME_ALIKE:
+        right = f"{_and(found.right)} {_do_not(found.right)}"
+        return f"in this tensor, {_and(group)} {differ} and {agree}; {right}"
+    mine = _title_of(sides[group[0]])  # what is left is one framework
+    others = dict.fromkeys(_title_of(sides[label]) for label in found.right)
+    right = f"; no side of {_and(list(others))} does" if others else ""
+    return f"in this tensor, all sides of {mine} ({_and(group)}) {differ} and {agree}{right}"
+
+
+def _differently(found: Disagreement) -> str:
+    """Describe sides that depart from the oracle, but not in the same way."""
+    parts = []
+    for group in found.groups:
+        by = _by([found.from_oracle.get(side) for side in group])
+        parts.append(f"{_and(group)}{by}" + (" (alike)" if len(group) > 1 else ""))
+    apart = f", and from each other{_by([found.apart])}" if found.apart is not None else ""
+    right = f"; {_and(found.right)} {_do_not(found.right)}" if found.right else ""
+    return (
+        f"in this tensor, several sides differ from the oracle, in different ways: "
+        f"{_and(parts)}{apart}: suspect a mistake in each{right}"
+    )
+
+
+def _title_of(side: Side) -> str:
+    known = FRAMEWORKS.get(side.framework)
+    return known.title if known else side.framework
+
+
+def _do_not(names: Sequence[str]) -> str:
+    return "does not" if len(names) == 1 else "do not"
+
+
+def _by(distances: Sequence[float | None]) -> str:
+    """Return " by 0.2 to 0.3"; empty where no distance is known."""
+    known = sorted(f"{each:.2g}" for each in distances if each is not None)
+    known = sorted(dict.fromkeys(known), key=float)
+    if not known:
+        return ""
+    return f" by {known[0]}" + (f" to {known[-1]}" if len(known) > 1 else "")
+
+
+def _to(distance: float | None) -> str:
+    """Return " with each other to 8.5e-16", or without the number if it is not known."""
+    if distance is None:
+        return " with each other"
+    how_closely = "the last bit" if distance == 0 else f"{distance:.2g}"
+    return f" with each other to {how_closely}"
+
+
+def _and(names: Sequence[str]) -> str:
+    names = list(names)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,347 @@
+"""Mistakes in the searches, in scores, checkpoints and traces, and in the oracle."""
+
+from mistakes_in_text import WHOLE
+from planting import Mistake, witnesses
+
+SEARCH = (
+    Mistake(
+        "the length penalty divides by 5",
+        "parity/decoding/length_penalty.py",
+        "float(((5 + length) / 6) ** alpha)",
+        "float(((5 + length) / 5) ** alpha)",
+        witnesses(
+            "search",
+            "the_length_penalty_is_equation_14",
+            "scores_by_hand",
+            "longer_answers_win_with_a_length_penalty",
+            "a_narrow_beam_keeps_the_most_probable_prefixes",
+        )
+        + witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
+    ),
+    Mistake(
+        "the length penalty adds 6",
+        "parity/decoding/length_penalty.py",
+        "float(((5 + length) / 6) ** alpha)",
+        "float(((6 + length) / 6) ** alpha)",
+        witnesses(
+            "search",
+            "the_length_penalty_is_equation_14",
+            "a_wide_beam_finds_the_best_of_all_answers",
+        ),
+    ),
+    Mistake(
+        "<eos> does not count as a token of the answer",
+        "parity/decoding/beam.py",
+        "penalty = length_penalty_of(length, length_penalty)",
+        "penalty = length_penalty_of(length - 1, length_penalty)",
+        witnesses("search", "scores_by_hand", "longer_answers_win_with_a_length_penalty"),
+    ),
+    Mistake(
+        "the beam keeps the least probable hypotheses",
+        "parity/decoding/beam.py",
+        "np.lexsort((columns, rows, -totals, sentences[rows]))",
+        "np.lexsort((columns, rows, totals, sentences[rows]))",
+        witnesses(
+            "search",
+            "a_wider_beam_finds_what_a_narrow_one_loses",
+            "a_narrow_beam_keeps_the_most_probable_prefixes",
+        ),
+    ),
+    Mistake(
+        "of equals the higher id is kept",
+        "parity/decoding/beam.py",
+        "np.lexsort((columns, rows, -totals, sentences[rows]))",
+        "np.lexsort((-columns, rows, -totals, sentences[rows]))",
+        witnesses("search", "ties_go_to_the_lower_id"),
+    ),
+    Mistake(
+        "a sentence is done as soon as enough hypotheses have ended",
+        "parity/decoding/beam.py",
+        "if len(self._kept) < self._beam or bound > -self._losses[-1]:",
+        "if len(self._kept) < self._beam:",
+        witnesses("search", "a_narrow_beam_keeps_the_most_probable_prefixes"),
+    ),
+    Mistake(
+        "answers that are cut off are left out",
+        "parity/decoding/beam.py",
+        "_finish(live, finished, live.log_probs, penalty, ended=False)",
+        "pass",
+        witnesses(
+            "search",
+            "scores_by_hand",
+            "a_wider_beam_finds_what_a_narrow_one_loses",
+            "a_wide_beam_finds_the_best_of_all_answers",
+        ),
+    ),
+    Mistake(
+        "greedy search takes the least probable token",
+        "parity/decoding/greedy.py",
+        "chosen = log_probs.argmax(axis=1)",
+        "chosen = log_probs.argmin(axis=1)",
+        witnesses("search", "greedy_search_follows_the_most_probable_token")
+        + witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
+    ),
+    Mistake(
+        "the first token that a decoder reads is <eos>",
+        "parity/decoding/hypotheses.py",
+        "np.full(rows, PAIR_GO_ID)",
+        "np.full(rows, PAIR_EOS_ID)",
+        witnesses(
+            "search",
+            "a_wider_beam_finds_what_a_narrow_one_loses",
+            "greedy_search_follows_the_most_probable_token",
+        )
+        + witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
+    ),
+    Mistake(
+        "<go> and <eos> have each other's id",
+        "parity/base/special_tokens.py",
+        "PAIR_SPECIAL = (PAD, GO, EOS, UNKNOWN)",
+        "PAIR_SPECIAL = (PAD, EOS, GO, UNKNOWN)",
+        witnesses("search", "the_special_tokens_have_the_ids_that_files_and_networks_rely_on"),
+    ),
+)
+
+SCORES = (
+    Mistake(
+        "perplexity is a power of 2",
+        "parity/training/evaluate.py",
+        "return math.exp(loss)",
+        "return 2.0**loss",
+        witnesses(
+            "scores",
+            "perplexity_is_that_of_the_mean_token_not_of_the_mean_batch",
+            "the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary",
+        )
+        + WHOLE,
+    ),
+    Mistake(
+        "batches of few tokens count as much as others",
+        "parity/training/evaluate.py",
+        "total += result.loss * inputs.num_tokens",
+        "total += result.loss * inputs.positions",
+        witnesses("scores", "perplexity_is_that_of_the_mean_token_not_of_the_mean_batch"),
+    ),
+    Mistake(
+        "a loss per row is reported as it is",
+        "parity/spec/step_arrays.py",
+        "loss * self.rows / self.num_tokens",
+        "loss",
+        witnesses("scores", "the_table_of_losses_is_in_nats_per_real_token")
+        + witnesses("schedule", "the_loss_is_divided_by_what_the_spec_says"),
+    ),
+    Mistake(
+        "BLEU takes the references for the answers",
+        "parity/decoding/evaluation.py",
+        "metric.corpus_score(list(answers), [list(references)])",
+        "metric.corpus_score(list(references), [list(answers)])",
+        witnesses(
+            "scores",
+            "bleu_is_that_of_the_paper",
+            "bleu_is_sacrebleus_own",
+        ),
+    ),
+    Mistake(
+        "Chinese is scored by words",
+        "parity/decoding/evaluation.py",
+        '"chinese": "zh"',
+        '"chinese": "13a"',
+        witnesses("scores", "bleu_is_sacrebleus_own"),
+    ),
+    Mistake(
+        "the share of exact answers has one answer too many",
+        "parity/decoding/evaluation.py",
+        "return sum(same) / len(same)",
+        "return sum(same) / (len(same) + 1)",
+        witnesses(
+            "scores",
+            "exact_answers_by_hand",
+            "the_answers_of_a_run_are_scored_with_their_own_references",
+        ),
+    ),
+    Mistake(
+        "exact answers may differ in case",
+        "parity/decoding/evaluation.py",
+        'if segmenter == "english":\n            text = text.lower()',
+        "if True:\n            text = text.lower()",
+        witnesses("scores", "exact_answers_by_hand"),
+    ),
+    Mistake(
+        "the first questions are answered again and again",
+        "parity/decoding/evaluation.py",
+        "rows = range(start, min(start + _SENTENCES_PER_BATCH, count))",
+        "rows = range(0, min(_SENTENCES_PER_BATCH, count - start))",
+        witnesses("scores", "the_answers_of_a_run_are_scored_with_their_own_references"),
+    ),
+)
+
+CHECKPOINTS = (
+    Mistake(
+        "a checkpoint leaves the state of the stream out",
+        "parity/training/checkpoint.py",
+        "if checkpoint.state is not None:",
+        "if False:",
+        witnesses(
+            "checkpoint",
+            "a_checkpoint_holds_what_the_step_before_left",
+            "a_resumed_run_takes_the_steps_that_it_would_have_taken",
+        ),
+    ),
+    Mistake(
+        "a checkpoint is numbered by the step that was trained last",
+        "parity/training/loop.py",
+        "self.step, self.state = step.number + 1, result.state",
+        "self.step, self.state = step.number, result.state",
+        witnesses(
+            "checkpoint",
+            "a_checkpoint_holds_what_the_step_before_left",
+            "the_file_is_plain_safetensors_with_the_run_as_metadata",
+        ),
+    ),
+    Mistake(
+        "Adam's powers are lost on loading",
+        "parity/training/checkpoint.py",
+        "snapshot = {name: tensors[name] for name in shapes}",
+        "snapshot = {name: tensors[name] ** (len(shapes[name]) > 0) for name in shapes}",
+        witnesses(
+            "checkpoint",
+            "a_resumed_run_takes_the_steps_that_it_would_have_taken",
+            "a_file_that_others_write_is_read_as_it_stands",
+        ),
+    ),
+    Mistake(
+        "weights are stored transposed",
+        "parity/training/checkpoint.py",
+        'np.asarray(a, order="C") for name, a in checkpoint.snapshot.items()',
+        'np.asarray(a.T, order="C") for name, a in checkpoint.snapshot.items()',
+        witnesses(
+            "checkpoint",
+            "a_checkpoint_holds_what_the_step_before_left",
+            "the_file_is_plain_safetensors_with_the_run_as_metadata",
+        ),
+    ),
+    Mistake(
+        "a checkpoint of pairs holds the encoder's state",
+        "parity/training/loop.py",
+        "self.state if carries else None",
+        "self.state",
+        witnesses("checkpoint", "pairs_have_no_state_to_store"),
+    ),
+)
+
+TRACES = (
+    Mistake(
+        "traces lose the signs of numbers",
+        "parity/trace/writer.py",
+        'np.asarray(value, order="C") for name, value in tensors.items()',
+        'np.abs(np.asarray(value, order="C")) for name, value in tensors.items()',
+        witnesses("trace", "a_trace_holds_what_the_training_returned"),
+    ),
+    Mistake(
+        "the state before a step is recorded as that after it",
+        "parity/training/recording.py",
+        '{f"forward/{name}": result.state[name] for name in carried}',
+        '{f"forward/{name}": state[name] for name in carried}',
+        witnesses("trace", "a_trace_holds_what_the_training_returned"),
+    ),
+    Mistake(
+        "the learning rate is recorded in single precision",
+        "parity/training/recording.py",
+        '"batch/learning_rate": np.array(learning_rate)',
+        '"batch/learning_rate": np.array(learning_rate, np.float32)',
+        witnesses("trace", "a_trace_holds_the_batch_that_each_step_read"),
+    ),
+    Mistake(
+        "the reader loses the signs of numbers",
+        "parity/trace/reader.py",
+        "return {name: tensors[name] for name in recorded}",
+        "return {name: np.abs(tensors[name]) for name in recorded}",
+        witnesses("trace", "the_reader_returns_what_the_files_hold"),
+    ),
+    Mistake(
+        "digests leave the shape out",
+        "parity/trace/folder.py",
+        'f"{array.dtype.str}{array.shape}".encode()',
+        "array.dtype.str.encode()",
+        witnesses("trace", "digests_are_of_type_shape_and_bytes"),
+    ),
+)
+
+_LANGUAGE_MODEL = witnesses("pytorch", "the_language_model_trains_as_pytorchs")
+_SEQ2SEQ = witnesses("pytorch", "seq2seq_trains_as_pytorchs")
+
+ORACLE = (
+    Mistake(
+        "Adam's epsilon is added under the root",
+        "parity/oracle/optimizers.py",
+        "m_hat / (np.sqrt(v_hat) + epsilon)",
+        "m_hat / np.sqrt(v_hat + epsilon)",
+        _LANGUAGE_MODEL + _SEQ2SEQ,
+    ),
+    Mistake(
+        "Adam's epsilon is not corrected for the bias",
+        "parity/oracle/optimizers.py",
+        "step = m_hat / (np.sqrt(v_hat) + epsilon)",
+        "epsilon_hat = epsilon / np.sqrt(1 - snapshot['optimizer/beta2_power'])\n"
+        "            step = m_hat / (np.sqrt(v_hat) + epsilon_hat)",
+        _LANGUAGE_MODEL + _SEQ2SEQ,
+    ),
+    Mistake(
+        "Adam's powers stay as they are",
+        "parity/oracle/optimizers.py",
+        'snapshot["optimizer/beta2_power"] * beta2',
+        'snapshot["optimizer/beta2_power"]',
+        _LANGUAGE_MODEL + _SEQ2SEQ,
+    ),
+    Mistake(
+        "small gradients are scaled up to the limit",
+        "parity/oracle/optimizers.py",
+        "scale = clip_norm / np.maximum(clip_norm, norm)",
+        "scale = clip_norm / norm",
+        _LANGUAGE_MODEL + _SEQ2SEQ + WHOLE,
+    ),
+    Mistake(
+        "gates i and f are exchanged",
+        "parity/oracle/recurrent.py",
+        "(i, f, o), g = sigmoid(",
+        "(f, i, o), g = sigmoid(",
+        _LANGUAGE_MODEL + _SEQ2SEQ,
+    ),
+    Mistake(
+        "a GRU resets its input too",
+        "parity/oracle/recurrent.py",
+        "c = tanh(of_input[2] + r * u_c)",
+        "c = tanh(r * (of_input[2] + u_c))",
+        _SEQ2SEQ + witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
+    ),
+    Mistake(
+        "scaled attention is not scaled",
+        "parity/oracle/attention.py",
+        'scores = raw * weights["attention/scale"] if kind == "scaled" else raw',
+        "scores = raw",
+        _SEQ2SEQ,
+    ),
+    Mistake(
+        "the backward direction starts on padding",
+        "parity/oracle/layers.py",
+        "from_step = np.where(t < ends, ends - 1 - t, t)",
+        "from_step = np.broadcast_to(t[::-1], (len(x), len(t)))",
+        _SEQ2SEQ,
+    ),
+    Mistake(
+        "rows that have ended go on",
+        "parity/oracle/recurrent.py",
+        "if on.all():\n        return new[0], new, saved",
+        "if True:\n        return new[0], new, saved",
+        _LANGUAGE_MODEL + _SEQ2SEQ,
+    ),
+    Mistake(
+        "a decoder is fed the context instead of the output",
+        "parity/oracle/decode.py",
+        'after = {"fed": output,',
+        'after = {"fed": found["attention/context"],',
+        witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
+    ),
+)
+
+RESULTS = (*SEARCH, *SCORES, *CHECKPOINTS, *TRACES, *ORACLE)

@@ -1,0 +1,287 @@
+"""Mistakes planted in a step are confirmed, and nothing else is."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from planted_step import Planted, specs
+
+from parity.compare.causes.suspects import suspects
+
+# For each spec: mistakes of every kind that it allows.
+MISTAKES = {
+    "stream": [
+        "gates i and f exchanged",
+        "gates i and o exchanged",
+        "gates in the order f, g, i, o",
+        "gates i and g exchanged in every recurrent kernel",
+        "gates f and o exchanged in lstm_1",
+        "gates i and f exchanged in lstm_0/bias",
+        "1 added to the forget gate",
+        "each layer's bias added twice",
+        "a sigmoid in place of the candidate's tanh",
+        "no tanh in the cell's output",
+        "no dropout at embedded",
+        "the mask of lstm_0 at lstm_1",
+        "the dropout masks of step 0",
+        "dropout that does not scale what it keeps",
+        "every replica reading the first one's tokens",
+        "every replica reading the first one's dropout masks",
+        "the state not carried from the batch before",
+        "h and c read as each other",
+        "h and c passed on as each other",
+        "the layers' states in the other order",
+        "the state of the row above",
+        "row 1 of embed/table reading as zero",
+        "embed/table read 1 row below",
+        "softmax/bias left out",
+        "softmax/bias reading as zero on all replicas but the first",
+        "the projection reading the layer below the top one",
+        "the recurrent layers' output rounded to float32",
+        "targets one step too late",
+        "divided by the rows",
+        "the first replica's loss reported for all",
+        "no derivative of the output's tanh",
+        "no gradient of h from step to step",
+        "no gradient of gate g to a layer's inputs",
+        "of a token that occurs twice, one occurrence kept in the embedding's gradient",
+        "no gradient in row 0 of the embedding",
+        "no gradient of lstm_1/bias",
+        "the replicas' gradients averaged, not summed",
+        "the gradient of replica 1 alone",
+        "the gradient of softmax/kernel of replica 0 alone",
+        "each replica's gradient clipped to the limit (0.05) before the sum",
+        "no clipping",
+        "each gradient clipped by its own norm",
+        "a norm that leaves out softmax/kernel",
+        "the norm of an embedding's rows as they are, those of repeated tokens not summed",
+        "clipping that divides by the norm plus 1e-06",
+        "an update by the learning rate of the next epoch (0.005, not 0.01)",
+    ],
+    "sentences": [
+        "a state that goes on changing past the end of each row",
+        "recurrent layers that stop one step before the end",
+        "each replica's rows put together in reversed order",
+        "divided by all positions, padding included",
+        "each replica's loss divided by its own tokens and by the number of replicas",
+        "the loss of all replicas but the first divided by their own tokens",
+        "an epsilon of 1e-07, not 1e-08",
+        "an epsilon added before the bias correction",
+        "a beta2 of 0.99",
+        "the powers of beta1 and beta2 not updated",
+        "the bias correction of beta1 one step too late",
+        "the bias correction of beta2 left out",
+        "Adam's constants rounded to float32",
+        "lazy Adam: rows that a batch did not touch left as they are",
+    ],
+    "general": [
+        "a backward direction that reads forwards",
+        "a backward direction that begins with the padding",
+        "the backward direction's outputs left in reversed order",
+        "the two directions' final states joined in the other order",
+        "a decoder that starts from zeros",
+        "the decoder's layers starting from the encoder's in the other order",
+        "a sigmoid in place of the candidate's tanh in the decoder",
+        "no tanh in the cell's output in the encoder",
+        "attention that also looks at padding",
+        "attention that leaves out the last word",
+        "scores divided by the root of the width",
+        "the plain mean of the source as the context",
+        "each query of the step before",
+        "attention/memory_kernel transposed",
+        "context and decoder output joined in the other order",
+        "a sigmoid in place of the attentional output's tanh",
+        "embeddings multiplied by the root of their width",
+        "no gradient from the decoder's first state",
+        "no gradient from the attention's keys",
+        "no gradient from the attention's context",
+    ],
+    "scaled, fed": [
+        "attention/scale left out",
+        "what is fed into the decoder one step too old",
+        "the context fed into the decoder in place of the attentional output",
+        "nothing fed back into the decoder",
+    ],
+    "bahdanau": [
+        "gates r and z exchanged",
+        "1 added to the gates r and z",
+        "z and 1 - z exchanged",
+        "z and 1 - z exchanged in the decoder",
+        "the reset gate before the matrix product",
+        "no tanh in the scores",
+        "attention/query_kernel transposed",
+    ],
+}
+
+
+@cache
+def planted(name: str, dtype: str = "float64", step: int = 1) -> Planted:
+    return Planted(specs()[name].replace(dtype=dtype), step)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"), [(spec, name) for spec, names in MISTAKES.items() for name in names]
+)
+def test_a_planted_mistake_is_confirmed(spec, name):
+    step = planted(spec)
+    case = step.with_mistake(step.suspect(name).ways[0])
+    assert case.wrong, "the mistake changes something"
+    found, _ = step.confirmed(case)
+    assert name in [each.suspect for each in found]
+    for each in found:
+        # what else is confirmed is the same mistake, as far as this step shows
+        same = step.with_mistake(_way(step, each.suspect, case))
+        for tensor, array in case.recorded.items():
+            np.testing.assert_allclose(
+                same.recorded[tensor], array, rtol=1e-9, atol=1e-12, err_msg=each.suspect
+            )
+        assert each.distance < 1e-12
+
+
+def _way(step, name, case):
+    """Return the first way of making a mistake that reproduces a case."""
+    suspect = next(each for each in suspects(case) if each.name == name)
+    assert suspect.solve is None, "a solved number is no better than a mistake without one"
+    return min(
+        suspect.ways,
+        key=lambda way: np.abs(
+            step.with_mistake(way).recorded[case.first] - case.recorded[case.first]
+        ).max(),
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["gates i and f exchanged", "no clipping", "divided by the rows"]
+)
+def test_a_mistake_in_float32_is_confirmed(name):
+    step = planted("stream", "float32")
+    found, _ = step.confirmed(step.with_mistake(step.suspect(name).ways[0]))
+    assert [each.suspect for each in found] == [name]
+    assert found[0].distance < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "number"),
+    [
+        ("stream", "a constant added to gate g", 0.3),
+        ("stream", "a peephole of gate o", 0.02),
+        ("stream", "labels smoothed", 0.01),
+        ("stream", "the loss divided by another number", 17.5),
+        ("stream", "the gradient multiplied by a factor", 0.37),
+        ("stream", "each element of the gradient clipped to a limit", 2e-3),
+        ("stream", "an update by a multiple of the learning rate", 0.3),
+        ("stream", "a weight decay in the update", 1e-4),
+        ("general", "padding's scores lowered", float(np.exp(-3))),
+        ("general", "embeddings multiplied by a factor", 1.7),
+        ("bahdanau", "a second bias in the recurrent product", 0.05),
+    ],
+)
+def test_a_number_is_solved_for(spec, name, number):
+    step = planted(spec)
+    case = step.with_mistake(step.suspect(name).solve(number))
+    found, _ = step.confirmed(case)
+    assert name in [each.suspect for each in found]
+    sentence = next(each.sentence for each in found if each.suspect == name)
+    shown = 3 if "padding" in name else number
+    assert f"{shown:g}" in sentence
+    assert "{}" not in sentence
+
+
+def test_near_twins_are_told_apart():
+    step = planted("stream")
+    for name in (
+        "gates i and f exchanged",
+        "gates i and o exchanged",
+        "gates f and o exchanged",
+    ):
+        found, _ = step.confirmed(step.with_mistake(step.suspect(name).ways[0]))
+        assert [each.suspect for each in found] == [name]
+
+
+@pytest.mark.parametrize("spec", ["stream", "general"])
+@pytest.mark.parametrize(
+    "tensor", ["forward/token_loss", "gradient/softmax/kernel", "clipped_gradient/softmax/bias"]
+)
+def test_a_difference_that_no_mistake_explains_is_not_confirmed(spec, tensor):
+    step = planted(spec)
+    moved = np.array(step.case.recorded[tensor])
+    moved[0] *= 1 + 1e-9
+    case = step.recording({tensor: moved})
+    assert case.wrong
+    assert step.confirmed(case)[0] == []
+
+
+def test_two_mistakes_at_once_are_not_taken_for_one():
+    step = planted("stream")
+    first, second = (
+        step.suspect(name).ways[0].replacements
+        for name in ("gates i and f exchanged", "no clipping")
+    )
+    case = step.with_mistake(
+        replace(step.suspect("no clipping").ways[0], replacements={**first, **second})
+    )
+    assert step.confirmed(case)[0] == []
+
+
+def test_few_wrong_elements_decide_no_number():
+    step = planted("stream")
+    norm = np.array(step.case.recorded["gradient_norm"]) * 1.25
+    case = step.recording({"gradient_norm": norm})
+    assert case.wrong == ("gradient_norm",)
+    assert step.confirmed(case)[0] == []
+
+
+def test_a_search_ends_when_its_budget_is_spent():
+    step = planted("stream")
+    case = step.with_mistake(step.suspect("a peephole of gate o").solve(0.02))
+
+    def seconds():
+        ticks = iter(range(10**6))
+        return lambda: float(next(ticks))
+
+    found, budget = step.confirmed(case, seconds=0.0, clock=seconds())
+    assert (found, budget.tried) == ([], 0)
+    found, budget = step.confirmed(case, seconds=10.0, clock=seconds())
+    assert found == []
+    assert 0 < budget.tried < 30
+    found, all_tried = step.confirmed(case)
+    assert found
+    assert all_tried.tried > 30
+
+
+def test_the_suspects_of_likely_faults_come_first():
+    step = planted("stream")
+    case = step.with_mistake(step.suspect("gates f and o exchanged").ways[0])
+    ticks = iter(range(10**6))
+    found, _ = step.confirmed(
+        case, seconds=2.5, clock=lambda: float(next(ticks)), likely=["lstm-gates-f-o"]
+    )
+    assert [each.suspect for each in found] == ["gates f and o exchanged"]
+
+
+def test_other_initial_values_are_recognized():
+    step = planted("stream", step=0)
+    names = ("weight/lstm_0/bias", "weight/softmax/kernel")
+    snapshot = dict(step.case.snapshot)
+    snapshot[names[0]] = np.zeros_like(snapshot[names[0]])
+    snapshot[names[1]] = snapshot[names[1]].astype(np.float16).astype(np.float64)
+    other = replace(step.case, snapshot=snapshot)
+    made = Planted.__new__(Planted)
+    made.__dict__ |= step.__dict__ | {"case": other}
+    faulty = made.with_mistake(step.suspect("no clipping").ways[0].__class__({}))
+    case = step.recording(
+        {n: a for n, a in faulty.recorded.items() if not n.startswith("batch/")}
+    )
+    found, _ = step.confirmed(case)
+    assert [each.sentence for each in found] == [
+        "other initial values (lstm_0/bias zero; softmax/kernel rounded to float16)"
+    ]
+
+
+def test_a_schedule_that_was_wrong_before_is_no_suspect():
+    """At step 1, decaying by step and decaying an epoch early have the same rate."""
+    step = planted("stream")
+    rate = step.suspect("a learning rate that decays with every step").ways[0]
+    found, _ = step.confirmed(step.with_mistake(rate))
+    assert [each.suspect for each in found] == ["a learning rate that decays with every step"]

@@ -1,0 +1,202 @@
+"""Coverage: each case is counted where a step meets it, and named where none does."""
+
+import copy
+
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, text_batch
+
+from data.load import load_pair_text, load_stream_text
+from parity.compare.coverage import Coverage, Fact, not_covered
+from parity.compare.ladder import Ladder
+from parity.compare.outcome import Outcome
+from parity.compare.step_coverage import StepCoverage
+from parity.decoding.hypotheses import Hypotheses, Hypothesis
+from parity.oracle.training import Oracle
+from parity.report.coverage_table import verdict_line
+from parity.report.terminal import coloured, report_text
+from parity.report.values import report_values
+from parity.report.verdict_page import report_html
+from parity.spec.initial import initial_snapshot
+from parity.spec.presets import preset, preset_to_compare
+from parity.spec.replicas import split_rows
+from parity.spec.step_arrays import step_inputs
+from parity.spec.training import learning_rate
+from parity.trace.side import Side
+
+LOADS = {"language-model": load_stream_text, "seq2seq": load_pair_text}
+SIDES = {
+    f"{name}-{count}": Side(name, "one-copy", count, "fast")
+    for name in ("paddle", "tensorflow")
+    for count in (1, 2, 3)
+}
+DECODING = {
+    "answer ended by <eos>",
+    "answer cut off at the limit",
+    "beam search ended early",
+    "tie between answers",
+}
+
+
+def counts(coverage):
+    """Return case -> how often it was met."""
+    return {fact.name: fact.count for fact in coverage.facts}
+
+
+def counted(spec, batches, norms=None, per_epoch=4, sides=SIDES):
+    """Return the coverage of some steps, given their batches and gradient norms."""
+    coverage = Coverage()
+    steps = StepCoverage(spec, per_epoch, sides, coverage)
+    for step, batch in enumerate(batches):
+        inputs = step_inputs(spec, step, batch)
+        norm = 1.0 if norms is None else norms[step]
+        recorded = {
+            label: {"batch/sizes": np.array(split_rows(inputs.rows, side.replicas))}
+            for label, side in sides.items()
+        }
+        oracle = {label: {"gradient_norm": np.array(norm)} for label in sides}
+        steps.step(step, recorded, inputs, oracle)
+    return coverage
+
+
+@pytest.mark.parametrize("network", LOADS)
+def test_the_first_steps_of_the_proof_preset_meet_every_case(network, cache):
+    spec = preset(network, "proof").replace(dtype="float64")
+    text = LOADS[network](None, cache, spec.values())
+    spec = spec.replace(**text.sizes)
+    batches = [text.train.batch(step) for step in range(20)]
+    oracle, norms, per_epoch = Oracle(spec, initial_snapshot(spec)), [], 0
+    per_epoch = text.train.batches_per_epoch
+    for step, batch in enumerate(batches):
+        inputs = step_inputs(spec, step, batch)
+        rate = learning_rate(spec.training, step // per_epoch)
+        found = oracle.step(inputs, rate, [inputs.rows])
+        norms.append(float(found["gradient_norm"]))
+    coverage = counted(spec, batches, norms, per_epoch)
+    assert set(not_covered([coverage])) == (DECODING if network == "seq2seq" else set())
+    found = counts(coverage)
+    assert 6 <= found["gradient clipped"] <= 14
+    assert found["new epoch"] == found["learning rate decayed"] == 2
+    assert found["partial batch"] >= 2
+    assert text.best_perplexity("test") is None
+
+
+def test_what_a_continuous_text_meets():
+    spec = small_spec(decay=0.5)
+    lengths = [[4] * 5] * 3 + [[1, 1, 0, 0, 0]] + [[4] * 5] * 2
+    batches = []
+    for step, of_rows in enumerate(lengths):
+        batch = copy.copy(text_batch(spec, step))
+        batches.append(type(batch)(batch.tokens, batch.targets, np.array(of_rows), batch.carry))
+    found = counts(counted(spec, batches, [1.0, 0.01, 1.0, 1.0, 1.0, 0.02]))
+    assert found["gradient clipped"] == 4
+    assert found["gradient not clipped"] == 2
+    assert found["Adam's moments continued"] == 5
+    assert found["learning rate decayed"] == found["new epoch"] == found["state reset"] == 1
+    assert found["state carried"] == 4
+    assert found["partial batch"] == found["padding"] == found["row without a token"] == 1
+    assert found["row of one token"] == found["replica without a token"] == 1
+    assert found["row of full length"] == 5
+    assert found["rows reshuffled"] == 2, "other tokens at the same places of the next epoch"
+    assert found["dropout"] == found["uneven shares"] == 6
+    assert found["1 replica"] == found["2 replicas"] == found["3 replicas"] == 2
+    assert found["3 layers or more"] == 0
+
+
+def test_an_unknown_word_counts_where_it_is_real_only():
+    spec = small_spec()
+    batch = text_batch(spec, 0)
+    tokens = np.full_like(batch.tokens, 3)
+    tokens[:, 1:] = 0  # `<unk>`, or padding
+    lengths = np.ones(5, np.int64)
+    found = counts(counted(spec, [type(batch)(tokens, tokens, lengths, False)]))
+    assert found["<unk> in tokens"] == found["<unk> in targets"] == 0
+    lengths[2] = 2
+    found = counts(counted(spec, [type(batch)(tokens, tokens, lengths, False)]))
+    assert found["<unk> in tokens"] == found["<unk> in targets"] == 1
+
+
+def test_the_same_order_in_every_epoch_is_named():
+    spec = small_spec(batching="sentences")
+    batches = [text_batch(spec, step % 2) for step in range(4)]
+    assert "rows reshuffled" in not_covered([counted(spec, batches, per_epoch=2)])
+    batches = [text_batch(spec, step) for step in range(4)]
+    coverage = counted(spec, batches, per_epoch=2)
+    assert counts(coverage)["rows reshuffled"] == 2
+    assert "state carried" not in not_covered([coverage]), "sentences do not carry it"
+
+
+def test_what_pairs_cannot_meet_is_not_named():
+    spec = small_pairs_spec(optimizer="sgd", decay=1.0, keep=1.0)
+    coverage = counted(spec, [text_batch(spec, step) for step in range(3)])
+    missing = not_covered([coverage])
+    for name in ("row of one token", "state carried", "dropout", "learning rate decayed"):
+        assert not counts(coverage)[name]
+        assert name not in missing
+    assert "Adam's moments continued" not in missing
+    assert "new epoch" in missing
+    assert counts(coverage)["source of full length"] == 3
+
+
+def test_answers_are_counted_by_how_their_search_ended():
+    coverage = Coverage()
+    steps = StepCoverage(small_pairs_spec(), 4, SIDES, coverage)
+    assert set(not_covered([coverage])) >= DECODING
+    ended, cut = Hypothesis((4,), True, -1.0, -1.0), Hypothesis((4, 5), False, -2.0, -2.0)
+    steps.answers([Hypotheses((ended,), 0.5), Hypotheses((ended, cut), 0.0)])
+    steps.answers([Hypotheses((ended, ended), 1e-13, ended_early=True)])
+    found = {fact.name: fact for fact in coverage.facts}
+    assert [found[name].count for name in sorted(DECODING)] == [1, 3, 1, 2]
+    assert found["tie between answers"].amount == "2 of 3 searches"
+
+
+def test_facts_add_up_and_one_precision_is_enough():
+    first, second = Coverage(), Coverage()
+    first.add(Fact("a", "", 0, 4), Fact("b", "", 0, 4), Fact("c", "", applies=False))
+    first.add(Fact("a", "", 0, 2))
+    second.add(Fact("a", "", 3, 4))
+    assert [fact.amount for fact in first.facts] == ["0 of 6 steps", "0 of 4 steps", "no"]
+    assert not_covered([first]) == ["a", "b"]
+    assert not_covered([first, second]) == ["b"]
+
+
+@pytest.fixture(scope="module")
+def report():
+    """Return the report of a short run that meets some cases only."""
+    spec = small_spec()
+    sides = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
+    ladder = Ladder({label: header(spec, name) for label, name in sides.items()})
+    for step, tensors in enumerate(recorded_steps(spec, 2)):
+        ladder.step(step, dict.fromkeys(sides, tensors))
+    outcome = Outcome(spec, ladder.verdict.sides, verdicts=[ladder.verdict])
+    return report_values(outcome, "small", "")
+
+
+def test_every_report_says_what_it_covers_and_what_not(report):
+    assert report["verdict"] == "match"
+    assert "new epoch" in report["not_covered"]
+    assert "state carried" not in report["not_covered"]
+    facts = {fact["name"]: fact for fact in report["runs"][0]["coverage"]}
+    assert (facts["state carried"]["count"], facts["state carried"]["of"]) == (1, 2)
+    lines = report_text(report).splitlines()
+    assert any(line.split() == ["state", "carried", "1", "of", "2", "steps"] for line in lines)
+    (named,) = (line for line in lines if line.startswith("not covered by this run: "))
+    assert named.removeprefix("not covered by this run: ").split(", ") == report["not_covered"]
+    count = len(report["not_covered"])
+    assert lines[-1] == f"verdict: match, with {count} cases not covered"
+    assert f"\033[33m{named}\033[0m" in coloured("\n".join(lines), report)
+    page = report_html(report)
+    assert '<p class="uncovered" id="not-covered">not covered by this run: ' in page
+    assert "The step was the first of an epoch that followed another one." in page
+
+
+def test_a_verdict_is_plain_where_nothing_is_missing_or_something_is_wrong(report):
+    assert verdict_line(report | {"not_covered": []}) == "verdict: match"
+    assert verdict_line(report | {"not_covered": ["a"]}).endswith("with 1 case not covered")
+    assert verdict_line(report | {"verdict": "mismatch"}) == "verdict: mismatch"
+
+
+def test_the_proof_preset_is_compared_where_it_fits():
+    assert preset_to_compare("language-model", built_in_text=True) == "proof"
+    assert preset_to_compare("seq2seq", built_in_text=True) == "proof"
+    assert preset_to_compare("seq2seq", built_in_text=False) == "tiny"

@@ -1,0 +1,192 @@
+"""What a side evaluates after its last recorded step, compared with the oracle."""
+
+import numpy as np
+import pytest
+from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
+
+from parity.base.errors import UsageError
+from parity.cli.options import TrainOptions
+from parity.compare.ladder import Ladder
+from parity.spec.initial import zero_state
+from parity.trace.evaluated import evaluated_names, evaluation_tensors, recorded_evaluation
+from parity.trace.reader import Trace
+from parity.training.evaluate import batches_to_evaluate, evaluate
+from parity.training.loop import run_training
+from parity.training.strategy import Build
+
+SPECS = {"stream": small_spec(), "sentences": small_spec(batching="sentences")}
+STEPS = 2
+
+
+class Paddle(OracleStrategy):
+    framework = "paddle"
+
+
+class TensorFlow(OracleStrategy):
+    framework = "tensorflow"
+
+
+class Forgetful(TensorFlow):
+    """Starts every evaluated batch from a state of zero."""
+
+    def evaluate(self, inputs, state):
+        return super().evaluate(inputs, zero_state(self.spec, inputs.rows))
+
+
+def record(folder, spec, strategy, **options):
+    """Record a run; return its header and its steps."""
+    run_training(
+        lambda spec, build: strategy(spec, build),
+        text(spec),
+        spec,
+        TrainOptions(out=folder, trace=folder, steps=STEPS, replicas=2, **options),
+        dict,
+    )
+    trace = Trace(folder)
+    return trace.header, dict(trace.steps())
+
+
+def judged(tmp_path, spec, other=TensorFlow, change=lambda tensors: None):
+    """Return the verdict on Paddle's and another side's run, the last step changed."""
+    sides = {
+        "paddle-2": record(tmp_path / "a", spec, Paddle),
+        "tensorflow-2": record(tmp_path / "b", spec, other),
+    }
+    change(sides["tensorflow-2"][1][STEPS - 1])
+    ladder = Ladder({label: header for label, (header, _) in sides.items()})
+    for step in range(STEPS):
+        ladder.step(step, {label: steps[step] for label, (_, steps) in sides.items()})
+    return ladder.verdict
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("batching", SPECS)
+def test_a_faithful_side_matches(tmp_path, batching, dtype):
+    verdict = judged(tmp_path, SPECS[batching].replace(dtype=dtype))
+    assert verdict.mismatches == []
+    for pair, rungs in verdict.pairs.items():
+        if pair[1] != "oracle":
+            assert rungs["evaluation"].where is not None, pair
+    worst = verdict.pairs["tensorflow-2", "oracle, one step"]["evaluation"]
+    assert worst.used < 0.5
+
+
+def nudged(name, by):
+    def change(tensors):
+        tensors[name] = tensors[name] * (1 + by)
+
+    return change
+
+
+def one_more(name):
+    def change(tensors):
+        tensors[name] = tensors[name].copy()
+        tensors[name].flat[-1] += 1
+
+    return change
+
+
+CHANGES = {
+    "evaluate/valid/losses": nudged("evaluate/valid/losses", 1e-9),
+    "evaluate/test/losses": nudged("evaluate/test/losses", 1e-9),
+    "evaluate/valid/perplexity": nudged("evaluate/valid/perplexity", 1e-9),
+    "evaluate/test/perplexity": nudged("evaluate/test/perplexity", np.inf),
+    "evaluate/test/tokens_per_batch": one_more("evaluate/test/tokens_per_batch"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_wrong_number_is_found_and_its_side_is_named(tmp_path, name):
+    verdict = judged(tmp_path, SPECS["stream"], change=CHANGES[name])
+    first = verdict.mismatches[0]
+    assert (first.place.tensor, first.place.step, first.rung) == (name, STEPS - 1, "evaluation")
+    assert verdict.departing() == ["tensorflow-2"]
+
+
+def test_another_batch_is_found_though_its_loss_is_right(tmp_path):
+    name = "evaluate/valid/batch/lengths"
+
+    def change(tensors):
+        tensors[name] = tensors[name].copy()
+        tensors[name][-1, 0] -= 1
+
+    verdict = judged(tmp_path, SPECS["stream"], change=change)
+    assert verdict.mismatches[0].place.tensor == name
+    assert verdict.mismatches[0].place.index == (1, 0)
+
+
+def test_a_state_that_is_not_carried_is_found_in_the_second_batch(tmp_path):
+    verdict = judged(tmp_path, SPECS["stream"], Forgetful)
+    first = verdict.mismatches[0]
+    assert (first.place.tensor, first.place.index) == ("evaluate/valid/losses", (1,))
+    assert verdict.departing() == ["tensorflow-2"]
+
+
+def test_a_batch_that_is_left_out_is_found(tmp_path):
+    def change(tensors):
+        for name in evaluated_names(SPECS["stream"]):
+            if name.startswith("evaluate/test") and tensors[name].ndim:
+                tensors[name] = tensors[name][:-1]
+
+    verdict = judged(tmp_path, SPECS["stream"], change=change)
+    assert verdict.mismatches[0].place.tensor == "evaluate/test/batch/tokens"
+    assert "shape [2, " in verdict.mismatches[0].problem
+
+
+def test_a_side_that_did_not_evaluate_is_named(tmp_path):
+    def change(tensors):
+        for name in evaluated_names(SPECS["stream"]):
+            del tensors[name]
+
+    with pytest.raises(UsageError, match="tensorflow-2, step 1: evaluate/valid/batch/tokens"):
+        judged(tmp_path, SPECS["stream"], change=change)
+
+
+def test_ids_out_of_range_are_bad_input(tmp_path):
+    def change(tensors):
+        tensors["evaluate/test/batch/tokens"] = tensors["evaluate/test/batch/tokens"] + 99
+
+    with pytest.raises(UsageError, match=r"evaluate/test/batch/tokens holds .* allowed: 0 to"):
+        judged(tmp_path, SPECS["stream"], change=change)
+
+
+def test_what_is_recorded_is_what_was_evaluated(tmp_path):
+    spec = small_pairs_spec()
+    strategy = OracleStrategy(spec, Build(2))
+    found = evaluate(strategy, text(spec), "valid", lambda: None, keep=True)
+    tensors = evaluation_tensors(
+        spec, "valid", found.inputs, found.tokens, found.losses, found.perplexity
+    )
+    again = recorded_evaluation(spec, "valid", tensors)
+    assert len(again.inputs) == len(found.inputs) == 2
+    for one, other in zip(found.inputs, again.inputs, strict=True):
+        assert one.carry == other.carry
+        for name, lengths in (("source", "source_lengths"), ("targets", "lengths")):
+            longest = one.batch[lengths].max()
+            np.testing.assert_array_equal(one.batch[name][:, :longest], other.batch[name])
+    np.testing.assert_array_equal(again.losses, found.losses)
+    assert again.tokens.tolist() == [each.num_tokens for each in found.inputs]
+    assert again.perplexity == found.perplexity
+
+
+@pytest.mark.parametrize(
+    ("batches", "most", "expected"),
+    [
+        (5, None, [0, 1, 2, 3, 4]),
+        (5, 5, [0, 1, 2, 3, 4]),
+        (5, 9, [0, 1, 2, 3, 4]),
+        (5, 3, [0, 1, 4]),
+        (5, 1, [4]),
+        (1, 1, [0]),
+    ],
+)
+def test_the_last_batch_is_always_evaluated(batches, most, expected):
+    assert batches_to_evaluate(batches, most) == expected
+
+
+def test_no_evaluation_is_recorded_if_none_is_asked_for(tmp_path):
+    _, steps = record(tmp_path / "a", SPECS["stream"], Paddle, evaluate=0)
+    assert not [name for name in steps[STEPS - 1] if name.startswith("evaluate/")]
+    _, steps = record(tmp_path / "b", SPECS["stream"], Paddle, evaluate=1)
+    assert steps[STEPS - 1]["evaluate/valid/losses"].shape == (1,)
+    assert not [name for name in steps[0] if name.startswith("evaluate/")]

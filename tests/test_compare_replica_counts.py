@@ -1,0 +1,93 @@
+"""Sides with different numbers of replicas, one of them wrong: real trainings, as recorded.
+
+The losses of replicas belong to one side: another side, and the oracle's own step, may divide
+the batch among fewer.
+"""
+
+import pytest
+from conftest import FRAMEWORKS
+
+from parity.compare.ladder import climb
+from parity.compare.outcome import Outcome
+from parity.compare.verdict import ORACLE
+from parity.faults.catalogue import CATALOGUE
+from parity.faults.small_runs import SETTINGS, write_texts
+from parity.launch.record_side import record
+from parity.report.terminal import report_text
+from parity.report.values import report_values
+from parity.report.verdict_page import report_html
+
+SPEC = SETTINGS["sentences"].spec
+COUNTS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def record_sides(frameworks, cache, tmp_path_factory):
+    """Return a function that trains both sides on some replicas with a fault in one of them."""
+    text = write_texts(tmp_path_factory.mktemp("texts"))[SPEC.network]
+
+    def run(name, wrong, counts=COUNTS):
+        (fault,) = (fault for fault in CATALOGUE if fault.name == name)
+        folder = tmp_path_factory.mktemp("traces")
+        return [
+            record(
+                frameworks[side],
+                SPEC,
+                folder / f"{side}-{count}",
+                edits=fault.edits_for("fast")[side] if side == wrong else (),
+                data=text,
+                cache=cache,
+                replicas=count,
+                steps=2,
+            )
+            for count in counts
+            for side in FRAMEWORKS
+        ]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def verdict(record_sides):
+    return climb(record_sides("scale-on-first-replica", "paddle"))
+
+
+def test_a_wrong_loss_of_a_later_replica_is_reported(verdict):
+    """The first side has one replica, and so no loss of a second one."""
+    first = verdict.mismatches[0]
+    assert first.place.tensor == "loss/replicas"
+    assert first.place.index[0] >= 1
+    assert first.sides[0] == "paddle-2"
+    values = report_values(Outcome(SPEC, verdict.sides, verdicts=[verdict]), "-", "")
+    for text in (report_text(values), report_html(values)):
+        assert "first mismatch, on the rung loss: paddle-2 and" in text
+    assert values["first_mismatch"]["disagreement"]["sides"] == ["paddle-2", "paddle-3"]
+
+
+def test_the_oracle_s_values_are_those_of_the_side_in_question(verdict):
+    """Every mismatch, printed, shows what the oracle expects of that very replica's rows."""
+    right = {
+        count: verdict.oracle[f"tensorflow-{count}"]["loss/replicas"].tolist()
+        for count in COUNTS
+    }
+    assert [len(losses) for losses in right.values()] == list(COUNTS)
+    values = report_values(Outcome(SPEC, verdict.sides, verdicts=[verdict]), "-", "")
+    first = values["first_mismatch"]
+    (index,) = first["index"]
+    (line,) = (line for line in first["story"].splitlines() if "oracle, free run " in line)
+    assert float(line.split()[-1]) == right[2][index]
+    side = verdict.oracle["paddle-2"]["loss/replicas"]
+    assert side.tolist() == right[2], "an oracle has no fault, whatever the side's replicas do"
+
+
+def test_the_first_replica_s_oracle_value_is_not_that_of_the_whole_batch(record_sides):
+    """At index 0 the loss of the side with one replica would have been printed."""
+    verdict = climb(record_sides("loss-of-first-replica", "tensorflow", (1, 2)))
+    found = [m for m in verdict.mismatches if m.place.tensor == "loss/replicas"]
+    assert {m.sides[0] for m in found if m.sides[1] == ORACLE} == {"tensorflow-2"}
+    values = report_values(Outcome(SPEC, verdict.sides, verdicts=[verdict]), "-", "")
+    first = values["first_mismatch"]
+    (line,) = (line for line in first["story"].splitlines() if "oracle, free run " in line)
+    expected = verdict.oracle["tensorflow-2"][first["tensor"]]
+    assert float(line.split()[-1]) == expected[tuple(first["index"])]
+    assert expected.size == 2

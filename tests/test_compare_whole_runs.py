@@ -1,0 +1,380 @@
+"""Checks of whole runs: repeat, resume, untraced, counting, answers; with sides in NumPy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from oracle_side import OracleStrategy, recorded_steps, small_pairs_spec, small_spec, text
+
+from parity.cli.options import TrainOptions
+from parity.compare.answers import AnswersRung, SideAnswers
+from parity.compare.bits import first_difference
+from parity.compare.counting import compare_counts
+from parity.compare.repeated import compare_repeated
+from parity.compare.resumed import Resumed, ResumeRung
+from parity.compare.untraced import compare_untraced, recorded_step
+from parity.compare.verdict import Verdict
+from parity.decoding.beam import beam_search
+from parity.decoding.evaluation import bleu, exact_share
+from parity.oracle.decode import OracleModel
+from parity.run.answer_probes import answer_probes
+from parity.run.check_resume import STEPS as RESUMED
+from parity.run.check_resume import checkpoint_every, step_to_resume
+from parity.spec.initial import initial_snapshot
+from parity.trace.reader import Trace
+from parity.trace.side import Side
+from parity.training.loop import run_training
+from parity.training.loss_table import read_losses
+from parity.training.meter import WARM_UP
+
+SPEC = small_spec()
+SIDES = {name: Side(name.split("-")[0], "one", 2) for name in ("paddle-2", "tensorflow-2")}
+PER_EPOCH = 4
+
+
+def verdict_of(spec=SPEC):
+    return Verdict(spec.training.dtype, sides=SIDES)
+
+
+# bits, and two runs of one command
+
+
+def test_one_bit_is_a_difference():
+    a = {"x": np.array([1.0, np.nan, 0.0]), "y": np.arange(3)}
+    assert first_difference(a, {n: v.copy() for n, v in a.items()}, ("a", "b"), 0, a) is None
+    b = {"x": np.array([1.0, np.nan, -0.0]), "y": np.arange(3)}
+    found = first_difference(a, b, ("a", "b"), 4, a)
+    assert (found.place.step, found.place.tensor, found.place.index) == (4, "x", (2,))
+    assert (found.count, found.size) == (1, 3)
+    b = {"x": a["x"], "y": np.arange(3, dtype=np.int32)}
+    assert "int64 [3] against int32 [3]" in first_difference(a, b, ("a", "b"), 0, a).problem
+    assert first_difference(a, {"x": a["x"]}, ("a", "b"), 0, a).problem == "only a has it"
+
+
+def test_two_runs_that_differ_are_told_as_one_sides():
+    (tensors,) = recorded_steps(SPEC, 1)
+    assert compare_repeated("paddle-2", 0, tensors, dict(tensors), tensors) is None
+    other = dict(tensors)
+    name = "gradient/lstm_0/bias"
+    other[name] = np.nextafter(tensors[name], np.inf)
+    found = compare_repeated("paddle-2", 0, tensors, other, tensors)
+    assert (found.place.tensor, found.rung, found.within) == (name, "repeat", "paddle-2")
+    assert found.count == tensors[name].size
+    verdict = verdict_of()
+    verdict.add_exact_check("repeat", found.sides, found)
+    assert verdict.departing() == ["paddle-2"]
+    assert not verdict.matches
+
+
+# resuming
+
+
+class Resumable(OracleStrategy):
+    """Makes a mistake in what it loads, if it is given one."""
+
+    def __init__(self, spec, build, mistake=None):
+        self.mistake, self.built = mistake, False
+        super().__init__(spec, build)
+        self.built = True
+
+    def load(self, snapshot):
+        super().load(self.mistake(dict(snapshot)) if self.built and self.mistake else snapshot)
+
+
+def run(folder, spec=SPEC, mistake=None, **options):
+    """Record a run with checkpoints, or resume one; return its steps."""
+    run_training(
+        lambda spec, build: Resumable(spec, build, mistake),
+        text(spec, PER_EPOCH),
+        spec,
+        TrainOptions(out=folder / "out", trace=folder / "trace", **options),
+        dict,
+    )
+    return dict(Trace(folder / "trace").steps())
+
+
+@pytest.fixture(scope="module")
+def went_on(tmp_path_factory):
+    """Return a folder with a checkpoint after step 1, and the run that went on."""
+    folder = tmp_path_factory.mktemp("saved")
+    steps = run(folder, steps=5, checkpoint_every=2, replicas=2, evaluate=0)
+    return folder / "out" / "checkpoints" / "step-00000002.safetensors", steps
+
+
+def resumed(went_on, folder, saver, loader, mistake=None, replicas=2):
+    """Resume the checkpoint; return the verdict."""
+    checkpoint, steps = went_on
+    given = {"steps": 4, "resume": str(checkpoint), "evaluate": 0, "replicas": replicas}
+    found = run(folder, mistake=mistake, **given)
+    verdict = verdict_of()
+    around = {number: steps[number] for number in (1, 2, 3)}
+    ResumeRung(SPEC, PER_EPOCH, verdict).compare(Resumed(saver, loader, 2, around, found))
+    return verdict
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_run_that_is_resumed_goes_on(went_on, tmp_path, replicas):
+    verdict = resumed(went_on, tmp_path / "a", "paddle-2", "tensorflow-2", replicas=replicas)
+    assert verdict.mismatches == []
+    if replicas == 2:
+        own = resumed(went_on, tmp_path / "b", "paddle-2", "paddle-2")
+        assert own.mismatches == []
+        assert own.pairs["paddle-2", "paddle-2 resumed"]["resume"].absolute == 0
+
+
+def swapped(snapshot):
+    other = {"m": "v", "v": "m"}
+    return {
+        name[:-1] + other[name[-1]] if name[-2:] in ("/m", "/v") else name: (
+            abs(array) if name[-2:] in ("/m", "/v") else array
+        )
+        for name, array in snapshot.items()
+    }
+
+
+def lost_powers(snapshot):
+    first = initial_snapshot(SPEC)
+    return snapshot | {n: first[n] for n in first if n.startswith("optimizer/beta")}
+
+
+MISTAKES = {
+    "moments exchanged": (swapped, "optimizer/"),
+    "powers lost": (lost_powers, "optimizer/"),
+    "initial weights": (lambda snapshot: initial_snapshot(SPEC), "forward/"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_lost_on_load_is_found_by_either_way_of_resuming(went_on, tmp_path, mistake):
+    change, where = MISTAKES[mistake]
+    own = resumed(went_on, tmp_path / "own", "paddle-2", "paddle-2", change)
+    first = own.mismatches[0]
+    assert (first.rung, first.place.step) == ("resume", 2)
+    assert first.place.tensor.startswith(where)
+    assert own.departing() == ["paddle-2"]
+    other = resumed(went_on, tmp_path / "other", "paddle-2", "tensorflow-2", change)
+    first = other.mismatches[0]
+    assert (first.rung, first.place.step) == ("resume", 2)
+    assert first.place.tensor.startswith(where)
+    assert other.departing() == ["paddle-2", "tensorflow-2"]
+    assert set(first.values) == {"paddle-2", "tensorflow-2"}
+
+
+def test_a_checkpoint_of_another_step_is_found(went_on, tmp_path):
+    checkpoint, steps = went_on
+    found = run(tmp_path, steps=4, resume=str(checkpoint), evaluate=0, replicas=2)
+    later = {number + 1: tensors for number, tensors in found.items()}
+    verdict = verdict_of()
+    rung = ResumeRung(SPEC, PER_EPOCH, verdict)
+    rung.compare(Resumed("paddle-2", "paddle-2", 2, {n: steps[n] for n in (1, 2, 3)}, later))
+    assert "has steps [3, 4]; steps [2, 3] follow" in verdict.mismatches[0].problem
+
+
+def test_the_checkpoint_is_within_an_epoch_if_there_is_one():
+    assert checkpoint_every(1) is None
+    assert step_to_resume(1, 4, kept=2) is None
+    assert step_to_resume(2, 4, kept=2) == 1
+    assert step_to_resume(20, 250, kept=2) == 7
+    assert step_to_resume(20, 7, kept=2) in (14, 7)
+    for steps in range(2, 40):
+        for per_epoch in (1, 2, 3, 5, 7, 50):
+            every, step = checkpoint_every(steps), step_to_resume(steps, per_epoch, kept=2)
+            written = list(range(every, steps + 1, every))[-2:]
+            assert step in written
+            assert 0 < step < steps
+            if any(each % per_epoch and each < steps for each in written):
+                assert step % per_epoch
+    assert RESUMED == 2
+
+
+# trainings that record nothing
+
+
+@pytest.fixture(scope="module", params=["token", "row"])
+def trained(request, tmp_path_factory):
+    """Return the recorded steps of a run, and the rows and summary of the same unrecorded."""
+    spec = SPEC.replace(loss_per=request.param)
+    folder = tmp_path_factory.mktemp("trained")
+    steps = run(folder / "traced", spec, steps=6, replicas=2, evaluate=0)
+    recorded = [recorded_step(step, each, request.param) for step, each in steps.items()]
+    summary = run_training(
+        lambda spec, build: OracleStrategy(spec, build),
+        text(spec, PER_EPOCH),
+        spec,
+        TrainOptions(out=folder / "out", replicas=2),
+        dict,
+    )
+    rows = read_losses(folder / "out" / "losses.csv")
+    assert len(rows) == 8 == WARM_UP + 3
+    return recorded, rows, dataclasses.asdict(summary)
+
+
+def test_a_training_that_records_nothing_has_the_same_losses(trained):
+    recorded, rows, _ = trained
+    assert compare_untraced("paddle-2", recorded, rows) is None
+    other = [*rows[:3], (3, float(np.nextafter(rows[3][1], 9)), rows[3][2]), *rows[4:]]
+    found = compare_untraced("paddle-2", recorded, other)
+    assert (found.rung, found.place.step, found.within) == ("untraced", 3, "paddle-2")
+    assert abs(found.values["paddle-2"] - found.values["paddle-2 untraced"]) < 1e-14
+    found = compare_untraced("paddle-2", recorded, [rows[1], *rows[1:]])
+    assert "has step 1 in the place of step 0" in found.problem
+
+
+def test_the_speed_rests_on_the_tokens_of_the_batches(trained):
+    recorded, rows, summary = trained
+    given = recorded, rows, summary
+    assert compare_counts("paddle-2", *given, seconds=60.0, warm_up=WARM_UP) is None
+    measured = summary["measured"]
+    assert measured["tokens"] == sum(row[2] for row in rows[WARM_UP:])
+
+
+def miscounted(rows, summary, name):
+    measured, speed = dict(summary["measured"]), dict(summary["tokens_per_second"])
+    if name == "losses.csv/tokens":
+        rows = [*rows[:2], (*rows[2][:2], rows[2][2] + 1), *rows[3:]]
+    elif name == "summary.json/steps":
+        summary = summary | {"steps": summary["steps"] + 1}
+    elif name == "summary.json/tokens_per_second":
+        speed = {reading: 2 * value for reading, value in speed.items()}
+    elif name == "summary.json/measured_seconds":
+        measured["seconds"] = 1e6
+    else:
+        measured[name.rpartition("measured_")[2]] += 1
+    return rows, summary | {"measured": measured, "tokens_per_second": speed}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "losses.csv/tokens",
+        "summary.json/steps",
+        "summary.json/measured_first_step",
+        "summary.json/measured_tokens",
+        "summary.json/measured_seconds",
+        "summary.json/tokens_per_second",
+    ],
+)
+def test_a_wrong_count_is_found_in_its_place(trained, name):
+    recorded, rows, summary = trained
+    given = recorded, *miscounted(rows, summary, name)
+    found = compare_counts("paddle-2", *given, seconds=60.0, warm_up=WARM_UP)
+    assert (found.place.tensor, found.rung, found.within) == (name, "counting", "paddle-2")
+
+
+# answers
+
+PAIRS = small_pairs_spec(initial_scale=1.5, target_segmenter="spaces")
+SOURCE = np.array([[4, 5, 6, 4], [6, 5, 0, 0], [5, 4, 4, 0]])
+LENGTHS = np.array([4, 2, 3])
+REFERENCES = ["w4 w5", "w5", "w6 w6 w7"]
+
+
+def weights_of(snapshot):
+    return {n.split("/", 1)[1]: a for n, a in snapshot.items() if n.startswith("weight/")}
+
+
+def answered(snapshot, search, **changes):
+    """Return what a faithful side writes, some of its settings changed."""
+    model = OracleModel(PAIRS.model, weights_of(snapshot))
+    search = dataclasses.replace(search, **changes)
+    settings = search.beam, search.length_penalty, search.longest
+    lines = []
+    for row, found in enumerate(beam_search(model, SOURCE, LENGTHS, *settings)):
+        best = found.best
+        lines.append(
+            {
+                "source": SOURCE[row, : LENGTHS[row]].tolist(),
+                "tokens": list(best.tokens),
+                "finished": best.finished,
+                "score": best.score,
+                "answer": " ".join(f"w{token}" for token in best.tokens),
+                "reference": REFERENCES[row],
+            }
+        )
+    texts = [line["answer"] for line in lines]
+    share = exact_share(texts, REFERENCES, "spaces")
+    return SideAnswers(lines, bleu(texts, REFERENCES, "spaces"), share)
+
+
+def probes():
+    return answer_probes(initial_snapshot(PAIRS), beam=3, length_penalty=0.6, longest=4)
+
+
+def judged(probe, other):
+    verdict = verdict_of(PAIRS)
+    rung = AnswersRung(PAIRS, weights_of(probe.snapshot), 7, verdict)
+    right = answered(probe.snapshot, probe.search)
+    return verdict, rung.compare({"paddle-2": right, "tensorflow-2": other}, probe.search)
+
+
+def test_faithful_answers_match():
+    for probe in probes():
+        verdict, found = judged(probe, answered(probe.snapshot, probe.search))
+        assert found is None
+        assert verdict.pairs["tensorflow-2", "oracle"]["answers"].used == 0
+
+
+def test_every_probe_ends_answers_as_it_says():
+    usual, limit, ties, full = (
+        answered(probe.snapshot, probe.search).lines for probe in probes()
+    )
+    assert any(not line["finished"] and len(line["tokens"]) == 3 for line in limit)
+    assert [line["tokens"] for line in ties] == [[4]] * 3
+    assert [(set(line["tokens"]), line["finished"]) for line in full] == [({4}, False)] * 3
+    assert len(usual) == 3
+
+
+def replaced(answers, row, **values):
+    lines = [dict(line) for line in answers.lines]
+    lines[row] |= values
+    return dataclasses.replace(answers, lines=lines)
+
+
+CHANGES = {
+    "answers/tokens": lambda right: replaced(right, 1, tokens=[5, 5, 5, 5]),
+    "answers/finished": lambda right: replaced(
+        right, 0, finished=not right.lines[0]["finished"]
+    ),
+    "answers/scores": lambda right: replaced(right, 2, score=right.lines[2]["score"] - 1e-6),
+    "answers/answer": lambda right: replaced(right, 2, answer=right.lines[2]["answer"] + " "),
+    "answers/reference": lambda right: replaced(right, 0, reference="w9"),
+    "answers/source": lambda right: dataclasses.replace(right, lines=right.lines[:2]),
+    "answers/bleu": lambda right: dataclasses.replace(
+        right, bleu=right.bleu | {"score": right.bleu["score"] + 0.01}
+    ),
+    "answers/exact_share": lambda right: dataclasses.replace(right, exact_share=0.5),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_answer_is_found_in_its_place(name):
+    probe = probes()[0]
+    verdict, found = judged(probe, CHANGES[name](answered(probe.snapshot, probe.search)))
+    assert (found.place.tensor, found.rung, found.place.step) == (name, "answers", 7)
+    verdict.add_check(found)
+    assert "tensorflow-2" in verdict.departing()
+    if name not in ("answers/answer", "answers/reference", "answers/source"):
+        assert verdict.departing() == ["tensorflow-2"]
+
+
+def test_a_tie_that_is_broken_the_other_way_is_found():
+    ties = probes()[2]
+    other = answered(ties.snapshot, ties.search)
+    last = PAIRS.model.target_vocabulary_size - 1
+    lines = [line | {"tokens": [last], "answer": f"w{last}"} for line in other.lines]
+    texts = [line["answer"] for line in lines]
+    other = SideAnswers(
+        lines,
+        bleu(texts, REFERENCES, "spaces"),
+        exact_share(texts, REFERENCES, "spaces"),
+    )
+    _, found = judged(ties, other)
+    assert found.place.tensor == "answers/tokens"
+    assert found.values == {"tensorflow-2": last, "oracle": 4}
+
+
+def test_an_answer_that_is_longer_than_allowed_is_found():
+    probe = probes()[1]
+    other = replaced(answered(probe.snapshot, probe.search), 0, tokens=[4, 4, 4, 4])
+    _, found = judged(probe, other)
+    assert "an answer of 4 tokens; allowed: 3" in found.problem

@@ -1,0 +1,85 @@
+"""What changes nothing but rounding raises no alarm."""
+
+import dataclasses
+import itertools
+import re
+
+import pytest
+from conftest import FRAMEWORKS
+from test_faults import code_of
+
+from parity.base.errors import UsageError
+from parity.cli.options import FaultOptions
+from parity.faults.edits import tensorflow
+from parity.faults.fault import DTYPES, KERNELS
+from parity.faults.harmless import HARMLESS
+from parity.faults.harmless_run import HarmlessRuns, Rewritten, rewritten
+from parity.faults.small_runs import SETTINGS
+from parity.launch.edited_source import edited_texts
+from parity.launch.processes import ROOT
+
+BY_NAME = {rewrite.name: rewrite for rewrite in HARMLESS}
+
+
+def some():
+    """Yield each rewrite in each side and precision, taking turns between the kernels.
+
+    All of them are `python -m parity faults --harmless --kernels fast,plain`.
+    """
+    for number, (rewrite, side) in enumerate(itertools.product(HARMLESS, FRAMEWORKS)):
+        kernels = [each for each in KERNELS if side in rewrite.edits_for(each)]
+        for turn, dtype in enumerate(DTYPES if kernels else ()):
+            yield Rewritten(rewrite, side, dtype, kernels[(number + turn) % len(kernels)])
+
+
+@pytest.fixture(scope="module")
+def runs(frameworks, tmp_path_factory):
+    return HarmlessRuns(tmp_path_factory.mktemp("harmless"), frameworks)
+
+
+@pytest.mark.parametrize("planted", some(), ids=lambda planted: planted.name)
+def test_no_alarm_is_raised(runs, planted):
+    assert runs.alarm(planted) == ""
+
+
+def test_a_rewrite_that_is_not_harmless_is_told(runs):
+    loss = BY_NAME["loss-as-mean"]
+    (edit,) = loss.edits["tensorflow"]
+    wrong = edit.new.replace("count * inputs.scale", "count * inputs.scale * (1 + 1e-9)")
+    edits = {"tensorflow": (dataclasses.replace(edit, new=wrong),)}
+    planted = Rewritten(dataclasses.replace(loss, edits=edits), "tensorflow", "float64", "fast")
+    assert "first mismatch, on the rung loss" in runs.alarm(planted)
+
+
+def test_a_rewrite_that_does_not_run_is_told(runs):
+    broken = tensorflow("networks.py", ("NETWORKS = {", "raise OSError\nNETWORKS = {"))
+    rewrite = dataclasses.replace(BY_NAME["loss-by-cumsum"], edits=broken)
+    said = runs.alarm(Rewritten(rewrite, "tensorflow", "float64", "fast"))
+    assert said.startswith("tensorflow ended with status")
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("side", FRAMEWORKS)
+def test_each_side_has_ten_or_more_in_each_kind_of_kernel(side, kernels):
+    assert sum(side in rewrite.edits_for(kernels) for rewrite in HARMLESS) >= 10
+
+
+@pytest.mark.parametrize("rewrite", HARMLESS, ids=lambda rewrite: rewrite.name)
+def test_each_rewrite_changes_the_code(rewrite):
+    assert len(BY_NAME) == len(HARMLESS)
+    assert re.fullmatch(r"[a-z0-9-]+", rewrite.name)
+    assert rewrite.setting in SETTINGS
+    for kernels in KERNELS:
+        for side, edits in rewrite.edits_for(kernels).items():
+            for name, text in edited_texts(edits, ROOT).items():
+                assert name.split("/")[0] == {"tensorflow": "tf_impl"}.get(side, "paddle_impl")
+                assert code_of(text) != code_of((ROOT / name).read_text())
+
+
+def test_the_options_choose_what_is_planted():
+    planned = list(rewritten(FaultOptions(kernels=KERNELS)))
+    assert len({each.name for each in planned}) == len(planned)
+    only = FaultOptions(only=("loss-by-cumsum",), sides=("paddle",), dtype=("float32",))
+    assert [each.name for each in rewritten(only)] == ["loss-by-cumsum-paddle-fast-float32"]
+    with pytest.raises(UsageError, match="--only is 'x'; allowed: loss-by-cumsum, "):
+        list(rewritten(FaultOptions(only=("x",))))

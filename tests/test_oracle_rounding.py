@@ -1,0 +1,124 @@
+"""The bound of a sum admits every order of its terms, and no more than rounding."""
+
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_spec
+
+from parity.compare.ladder import Ladder
+from parity.compare.tensors import ONE_STEP
+from parity.oracle.perturbation import perturbation, summed
+from parity.oracle.rounding import _Moves
+from parity.trace.tolerances import ONE_STEP_TIMES
+
+ROWS, TIME = 40, 20  # as many tokens as 800
+
+ORDERS = {
+    "first to last": lambda terms: terms,
+    "last to first": lambda terms: terms[::-1],
+    "largest first": lambda terms: np.sort(terms)[::-1],
+    "smallest first": np.sort,
+}
+
+
+def spec_of(dtype, seed):
+    return small_spec(
+        dtype=dtype, batch_size=ROWS, time=TIME, seed=seed, vocabulary_size=40, keep=1.0
+    )
+
+
+def judged(spec, steps):
+    """Return the verdict of a side against itself, and the rounding of its last step."""
+    ladder = Ladder({"paddle-2": header(spec, "paddle"), "jax-2": header(spec, "jax")})
+    for step, recorded in enumerate(steps):
+        ladder.step(step, dict.fromkeys(ladder.sides, recorded))
+    return ladder.verdict, ladder.rounding["paddle-2"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_a_loss_summed_term_by_term_is_no_mismatch(dtype, order, seed):
+    spec = spec_of(dtype, seed)
+    (recorded,) = recorded_steps(spec, 1)
+    losses = []
+    for terms in np.split(
+        recorded["forward/token_loss"], np.cumsum(recorded["batch/sizes"])[:-1]
+    ):
+        terms = ORDERS[order](terms.swapaxes(0, 1).ravel())  # time varies slowest
+        losses.append(np.cumsum(terms)[-1] * np.dtype(dtype).type(1 / (ROWS * TIME)))
+    losses = np.array(losses)
+    recorded |= {"loss/replicas": losses, "loss/global": losses.sum()}
+    verdict, _ = judged(spec, [recorded])
+    assert verdict.matches, verdict.mismatches
+    used = verdict.pairs["paddle-2", ONE_STEP]["loss"].used
+    assert used < 0.6, "there is a margin"
+
+
+def test_the_bound_of_the_loss_is_still_that_of_rounding():
+    """It grows with the root of the number of terms, not with their number."""
+    spec = spec_of("float64", 1)
+    (recorded,) = recorded_steps(spec, 1)
+    _, rounding = judged(spec, [recorded])
+    bound = ONE_STEP_TIMES["loss"] * rounding.scale("loss/global")
+    units = bound / np.spacing(recorded["loss/global"])
+    assert units < ROWS * TIME / 8
+    wrong = recorded | {"loss/global": recorded["loss/global"] + 1.5 * bound}
+    assert not judged(spec, [wrong])[0].matches
+
+
+def test_a_bias_summed_term_by_term_is_no_mismatch():
+    """Its gradient is the sum of those of the logits, over all tokens."""
+    spec = spec_of("float64", 1)
+    (recorded,) = recorded_steps(spec, 1)
+    logits = recorded["forward/logits"].reshape(-1, spec.model.vocabulary_size)
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    d_logits = powers / powers.sum(axis=1, keepdims=True)
+    d_logits[np.arange(len(logits)), recorded["batch/targets"].ravel()] -= 1
+    name = "gradient/softmax/bias"
+    for order in (d_logits, d_logits[::-1], np.sort(d_logits, axis=0)):
+        bias = np.cumsum(order / len(order), axis=0)[-1]
+        np.testing.assert_allclose(bias, recorded[name], rtol=1e-9, atol=1e-14)
+        verdict, _ = judged(spec, [recorded | {name: bias}])
+        wrong = {m.place.tensor for m in verdict.mismatches}
+        assert name not in wrong
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float64", 60), ("float32", 6)])
+def test_a_norm_summed_one_by_one_is_no_mismatch(dtype, width):
+    spec = small_spec(dtype=dtype, hidden_size=width, embedding_size=width)
+    (recorded,) = recorded_steps(spec, 1)
+    gradients = [a for n, a in recorded.items() if n.startswith("gradient/")]
+    squares = np.concatenate([np.square(each.ravel()) for each in gradients])
+    shuffled = np.random.default_rng(1).permutation(squares)
+    for terms in (squares, squares[::-1], shuffled):
+        norm = np.sqrt(np.cumsum(terms)[-1])
+        verdict, _ = judged(spec, [recorded | {"gradient_norm": norm}])
+        assert verdict.matches, verdict.mismatches
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, (0, 1), (0, 1, 2), None, -1])
+def test_every_order_of_a_sum_gives_its_value(axis):
+    array = np.random.default_rng(3).normal(size=(5, 4, 3)).astype(np.float32)
+    exact = array.sum(axis=axis, dtype=np.float64, keepdims=True)
+    seen = set()
+    for run in range(4):
+        with perturbation(_Moves(run)):
+            kept, dropped = summed(array, axis=axis, keepdims=True), summed(array, axis=axis)
+        assert kept.dtype == np.float32
+        assert kept.shape == exact.shape
+        assert dropped.shape == array.sum(axis=axis).shape
+        np.testing.assert_allclose(kept, exact, rtol=0, atol=1e-5)
+        seen.add(kept.tobytes())
+    assert len(seen) > 1, "the orders differ"
+    assert np.array_equal(summed(array, axis=axis), array.sum(axis=axis)), (
+        "without them, NumPy's"
+    )
+
+
+def test_a_sum_in_sequence_is_not_taken_in_blocks():
+    """NumPy sums along the last axis in blocks, which errs less than an engine may."""
+    array = np.full((1, 40_000), 0.1, np.float32)
+    with perturbation(_Moves(0)):
+        found = summed(array, axis=1)
+    assert found == np.cumsum(array, axis=1, dtype=np.float32)[:, -1]
+    assert found != array.sum(axis=1)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
+from parity.base.special_tokens import PAIR_UNKNOWN_ID, TEXT_UNKNOWN_ID
 from parity.compare.causes.gates import GATES
 from parity.compare.causes.suspect import (
     GRADIENT,
@@ -188,6 +189,7 @@ def _tables(case: Case) -> Iterator[Suspect]:
         faults=("rows-overwrite",),
         where="gradient/*table",
     )
+    unknown = PAIR_UNKNOWN_ID if case.spec.network == "seq2seq" else TEXT_UNKNOWN_ID
     for token in range(4):
 
         @wraps(look_up_backward)
@@ -201,6 +203,7 @@ def _tables(case: Case) -> Iterator[Suspect]:
             f"no gradient in row {token} of the embedding",
             GRADIENT,
             {look_up_backward: without},
+            faults=("unknown-not-trained",) if token == unknown else (),
             where="gradient/*table",
         )
 
@@ -234,6 +237,12 @@ def _sums(case: Case) -> Iterator[Suspect]:
             faults=("nothing-reduced",) if replica == 0 else (),
             apart=True,
         )
+        yield plain(
+            f"the gradient of replica {replica} left out of the sum",
+            GRADIENT,
+            in_replicas(combine=partial(_all_but, replica)),
+            faults=("third-replica-left-out",) if replica == 2 else (),
+        )
         for name in case.parameters():
 
             def but_one(
@@ -262,6 +271,11 @@ def _sums(case: Case) -> Iterator[Suspect]:
             faults=("clipped-per-replica",),
         )
     yield _solved_factor(times, 1.0)
+
+
+def _all_but(replica: int, parts: list[Arrays]) -> Arrays:
+    """Return the sum over the replicas that have rows, but for one."""
+    return summed([part for place, part in enumerate(parts) if place != replica] or parts)
 
 
 def _without_gradient(name: str, activations: Arrays, gradients: Arrays) -> tuple:

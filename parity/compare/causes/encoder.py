@@ -50,6 +50,14 @@ def _ends(case: Case) -> Iterator[Suspect]:
         faults=("state-runs-on",),
         by_row=False,
     )
+    if case.spec.network == "seq2seq":
+        yield plain(
+            "a source of one token taken for one of two",
+            FORWARD,
+            {**in_replicas(), **_taken_for_two()},
+            faults=("source-of-one",),
+            by_row=False,
+        )
     for by, faults in ((-1, ("length-short",)), (1, ())):
         yield plain(
             f"recurrent layers that stop one step {'before' if by < 0 else 'after'} the end",
@@ -58,6 +66,21 @@ def _ends(case: Case) -> Iterator[Suspect]:
             faults=faults,
             by_row=False,
         )
+
+
+def _taken_for_two() -> Replacements:
+    """Return replacements in which the encoder takes rows of one token for rows of two."""
+
+    def at_least_two(real: np.ndarray) -> np.ndarray:
+        longer = np.minimum(np.maximum(real.sum(axis=1, keepdims=True), 2), real.shape[1])
+        found: np.ndarray = np.arange(real.shape[1]) < longer
+        return found
+
+    @wraps(directions)
+    def longer(model: Any, layer: int, lengths: np.ndarray) -> list[Direction]:
+        return original(directions)(model, layer, np.maximum(lengths, 2))
+
+    return {**_with_ends(at_least_two), directions: longer}
 
 
 def _runs_on(*, output: bool) -> Replacements:
@@ -95,6 +118,12 @@ def _stops(by: int) -> Replacements:
         ends = real.sum(axis=1, keepdims=True) + by
         found: np.ndarray = np.arange(real.shape[1]) < ends
         return found
+
+    return _with_ends(moved)
+
+
+def _with_ends(moved: Callable[[np.ndarray], np.ndarray]) -> Replacements:
+    """Return replacements in which layers take other steps of a row for its real ones."""
 
     @wraps(rnn_forward)
     def forward(cell: str, inputs: np.ndarray, real: np.ndarray, *rest: Any) -> Any:

@@ -223,6 +223,14 @@ def _other_states(case: Case) -> Iterator[Suspect]:
             ),
             faults=("layers-share-state",) if layer == 0 else (),
         )
+    for layer in range(layers if case.inputs.carry else 0):
+        for names in ("h", "c", "hc"):
+            yield plain(
+                f"{' and '.join(names)} of layer {layer} not carried from the batch before",
+                FORWARD,
+                _with_state(partial(_zeroed, layer, names)),
+                faults=("third-layer-not-carried",) if (names, layer) == ("h", 2) else (),
+            )
     if layers > 1:
         yield plain(
             "the layers' states in the other order",
@@ -236,6 +244,13 @@ def _other_states(case: Case) -> Iterator[Suspect]:
             _with_state(partial(_rolled, shift)),
             by_row=False,
         )
+
+
+def _zeroed(layer: int, names: str, state: Arrays) -> Arrays:
+    found = {name: array.copy() for name, array in state.items()}
+    for name in names:
+        found[name][:, layer] = 0
+    return found
 
 
 def _rolled(rows: int, state: Arrays) -> Arrays:

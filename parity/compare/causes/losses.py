@@ -161,6 +161,20 @@ def _divisors(case: Case) -> Iterator[Suspect]:
         )
         for words, divisors, faults in lists:
             yield plain(words, LOSS, divided(case, divisors), faults=faults)
+    nothing = float("inf")
+    yield plain(
+        "no loss and no gradient of the batch",
+        LOSS,
+        divided(case, [nothing] * count),
+        faults=("partial-batch-untrained",),
+    )
+    for replica in range(count if count > 1 else 0):
+        yield plain(
+            f"no loss and no gradient of replica {replica}",
+            LOSS,
+            divided(case, [nothing if r == replica else true for r in range(count)]),
+            faults=("third-replica-left-out",) if replica == 2 else (),
+        )
     yield Suspect(
         "the loss divided by another number",
         f"the loss divided by {{}}, not by {true}",

@@ -79,7 +79,7 @@ def _schedules(case: Case) -> Iterator[Suspect]:
         (
             "a learning rate that decays an epoch too late",
             lambda step: learning_rate(training, max(step // case.per_epoch - 1, 0)),
-            (),
+            ("schedule-late",),
         ),
         (
             "a learning rate that decays with every step",

@@ -6,6 +6,8 @@ from parity.faults.fault import Fault
 _EMBEDDED = ("forward/embedded",)
 _REPLICA_INPUTS = "replica_inputs = {name: split[replica] for name, split in parts.items()}"
 
+_NO_TEXT = "the oracle reads the batches that the sides recorded, and has no text of its own"
+
 FAULTS = (
     Fault(
         "targets-are-tokens",
@@ -17,7 +19,7 @@ FAULTS = (
             "data/text_batches.py",
             ("targets[row, :length] = ids[1:]", "targets[row, :length] = ids[:-1]"),
         ),
-        unconfirmable_reason="the oracle reads the batches that the sides recorded, and has no text of its own",
+        unconfirmable_reason=_NO_TEXT,
     ),
     Fault(
         "other-order",
@@ -32,7 +34,7 @@ FAULTS = (
                 "self._text, self._seed, self._shuffle = text, seed + 1, shuffle",
             ),
         ),
-        unconfirmable_reason="the oracle reads the batches that the sides recorded, and has no text of its own",
+        unconfirmable_reason=_NO_TEXT,
     ),
     Fault(
         "not-reshuffled",
@@ -52,6 +54,7 @@ FAULTS = (
                 for file in ("data/text_batches.py", "data/pair_batches.py")
             )
         ),
+        unconfirmable_reason=_NO_TEXT,
     ),
     Fault(
         "partial-batch-untrained",
@@ -270,6 +273,7 @@ FAULTS = (
                 "    return Vocabulary((*special, *words[:limit][::-1]), source=source, special=special)\n",
             ),
         ),
+        unconfirmable_reason=_NO_TEXT,
     ),
     Fault(
         "schedule-early",

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.compare.answer_coverage import answer_facts
 from parity.compare.decoded_answers import Rescore, compare_decoded, score_recorded
 from parity.compare.expected_by_oracle import wide
 from parity.compare.tensors import Distance, Mismatch, Place
@@ -149,7 +150,9 @@ class AnswersRung:
         for start in range(0, len(asked[0]), _SENTENCES_PER_BATCH):
             rows = slice(start, start + _SENTENCES_PER_BATCH)
             settings = search.beam, search.length_penalty, search.longest
-            for found in beam_search(self._oracle, asked[0][rows], asked[1][rows], *settings):
+            searches = beam_search(self._oracle, asked[0][rows], asked[1][rows], *settings)
+            self._verdict.coverage.add(*answer_facts(searches))
+            for found in searches:
                 tokens.append(found.best.tokens)
                 finished.append(found.best.finished)
                 scores.append(found.best.score)

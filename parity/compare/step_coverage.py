@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parity.compare.answer_coverage import answer_facts
 from parity.compare.coverage import Coverage, Fact
 from parity.decoding.hypotheses import Hypotheses
 from parity.spec.networks import NETWORKS
@@ -15,7 +16,6 @@ from parity.trace.side import Side
 
 Tensors = Mapping[str, np.ndarray]
 
-_TIE = 1e-12  # nats; a smaller margin is within the rounding of float64
 _REPLICAS = (1, 2, 3)  # one; several; several of which one is neither the first nor the last
 _LAYERS = 3  # a bottom, a middle and a top layer
 _ROWS = {"time": "row", "source_time": "source"}  # time axis -> what a row along it is called
@@ -68,8 +68,9 @@ class StepCoverage:
             *_replica_cases(spec),
         ]
         coverage.add(*(fact for fact, _ in self._cases), *_layout_facts(spec, sides.values()))
-        self._answers = _answer_facts() if NETWORKS[spec.network].decodes else {}
-        coverage.add(*self._answers.values())
+        self._coverage = coverage
+        if NETWORKS[spec.network].decodes:
+            coverage.add(*answer_facts())
 
     def step(
         self,
@@ -106,17 +107,7 @@ class StepCoverage:
         Args:
           found: what the oracle's search found, for each sentence.
         """
-        for each in found:
-            ended = [hypothesis.finished for hypothesis in each.ranked]
-            met = {
-                "answer ended by <eos>": any(ended),
-                "answer cut off at the limit": not all(ended),
-                "beam search ended early": each.ended_early,
-                "tie between answers": each.margin <= _TIE,
-            }
-            for name, fact in self._answers.items():
-                fact.of += 1
-                fact.count += met[name]
+        self._coverage.add(*answer_facts(found))
 
 
 def _update_cases(spec: Spec, per_epoch: int) -> list[_Case]:
@@ -309,16 +300,6 @@ def _layout_facts(spec: Spec, sides: Iterable[Side]) -> list[Fact]:
             applies=layers is not None,
         ),
     ]
-
-
-def _answer_facts() -> dict[str, Fact]:
-    meanings = {
-        "answer ended by <eos>": "A hypothesis ended by itself.",
-        "answer cut off at the limit": "A hypothesis had as many tokens as are allowed.",
-        "beam search ended early": "Enough hypotheses had ended; none could become better.",
-        "tie between answers": "Two hypotheses had equal scores, so the order of ids decided.",
-    }
-    return {name: Fact(name, meaning, unit="searches") for name, meaning in meanings.items()}
 
 
 def _digest(batch: Tensors) -> bytes:

@@ -11,6 +11,7 @@ from parity.cli.options import RunOptions
 from parity.compare.outcome import Outcome
 from parity.launch.fork_server import ForkServer
 from parity.run.check_answers import check_answers
+from parity.run.check_coverage import check_facts
 from parity.run.check_resume import check_resume
 from parity.run.check_training import check_training
 from parity.run.choose_sides import leading_sides, sides_of
@@ -59,6 +60,20 @@ def run_sides(
       UsageError, NumericFailure: as `run`.
     """
     outcome = Outcome(spec)
+    _prove(outcome, spec, sides, options, starter)
+    for verdict in outcome.verdicts:
+        verdict.coverage.add(*check_facts(verdict, NETWORKS[spec.network]))
+    return outcome
+
+
+def _prove(
+    outcome: Outcome,
+    spec: Spec,
+    sides: Mapping[str, Side],
+    options: RunOptions,
+    starter: Starter,
+) -> None:
+    """Fill an outcome: the recorded steps of every precision, and the checks of whole runs."""
     for dtype in options.dtype:
         compared = _compare(spec.replace(dtype=dtype), sides, options, starter)
         outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
@@ -66,13 +81,12 @@ def run_sides(
         outcome.verdicts.append(compared.verdict)
         compared.verdict.unchecked = unchecked(compared, sides, options)
         if not compared.verdict.matches:
-            return outcome
+            return
     if options.throughput and not options.isolate:
         trained = train_untraced(spec, sides, options, starter, compared.batches_per_epoch)
         outcome.trainings = {label: each.summary for label, each in trained.items()}
         spec = spec.replace(dtype=options.dtype[-1])
         _check_trained(spec, compared, sides, trained, options, starter)
-    return outcome
 
 
 def _compare(

@@ -318,7 +318,7 @@ def test_every_probe_ends_answers_as_it_says():
     usual, limit, ties, full = (
         answered(probe.snapshot, probe.search).lines for probe in probes()
     )
-    assert any(not line["finished"] and len(line["tokens"]) == 2 for line in limit)
+    assert [(len(line["tokens"]), line["finished"]) for line in limit] == [(6, False)] * 3
     assert [line["tokens"] for line in ties] == [[4]] * 3
     assert [(set(line["tokens"]), line["finished"]) for line in full] == [({4}, False)] * 3
     assert len(usual) == 3
@@ -375,6 +375,6 @@ def test_a_tie_that_is_broken_the_other_way_is_found():
 
 def test_an_answer_that_is_longer_than_allowed_is_found():
     probe = probes()[1]
-    other = replaced(answered(probe.snapshot, probe.search), 0, tokens=[4, 4, 4])
+    other = replaced(answered(probe.snapshot, probe.search), 0, tokens=[4] * 7)
     _, found = judged(probe, other)
-    assert "an answer of 3 tokens; allowed: 2" in found.problem
+    assert "an answer of 7 tokens; allowed: 6" in found.problem

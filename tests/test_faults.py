@@ -21,6 +21,7 @@ from parity.faults import hunt_record as last_hunt
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import DTYPES, KERNELS, Edit, Fault
 from parity.faults.finding import (
+    CHECK,
     MISMATCH,
     NUMERIC,
     REFUSED,
@@ -33,9 +34,11 @@ from parity.faults.finding import (
 from parity.faults.hunt import Hunt, Planting, plantings
 from parity.faults.hunt_record import digest, must_hunt, record_hunt, sources
 from parity.faults.listing import faults_named
+from parity.faults.side_runs import SmallRun
 from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import edited_texts
 from parity.launch.processes import FOLDERS, ROOT
+from parity.spec.checks import CHECKS
 
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
 
@@ -75,6 +78,13 @@ SOME = {
     "not-a-number": ("paddle", NUMERIC),
     "order-of-sums": ("tensorflow", REPEAT),
     "no-length-penalty": ("tensorflow", MISMATCH),
+    "evaluation-counts-padding": ("paddle", CHECK),
+    "search-ends-with-a-full-pool": ("paddle", CHECK),
+    "saved-an-update-late": ("tensorflow", CHECK),
+    "moments-doubled-in-the-file": ("paddle", CHECK),
+    "slower-when-not-recording": ("tensorflow", CHECK),
+    "speed-counts-padding": ("paddle", CHECK),
+    "norm-in-any-order": ("paddle", REPEAT),
 }
 
 
@@ -90,6 +100,12 @@ def test_the_catalogue_covers_every_row():
         assert re.fullmatch(r"[a-z0-9-]+", fault.name)
         # a precision it need not be found in has a reason
         assert (len(fault.dtypes) < 2) == bool(fault.undetectable_reason)
+
+
+def test_every_check_of_whole_runs_has_faults_of_its_own():
+    of_checks = [fault.check for fault in CATALOGUE if fault.check]
+    assert len(of_checks) >= 25
+    assert {fault.check for fault in CATALOGUE} == {"", *CHECKS}
 
 
 def kinds(fault: Fault) -> list[tuple[str, str, tuple[Edit, ...]]]:
@@ -184,7 +200,11 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
     side, how = SOME[name]
     found = hunter.find(Planting(BY_NAME[name], side, "float64"))
     assert (found.found_by, found.right_place) == (how, True), found.story
-    assert found.blamed in ([side], []), found.story
+    if how == CHECK:
+        assert found.rung == BY_NAME[name].check
+        assert side in found.blamed, found.story
+    else:
+        assert found.blamed in ([side], []), found.story
     if how == MISMATCH:
         assert (found.step or 0) < 5
         assert name in found.likely, "the catalogue knows its own"
@@ -230,7 +250,7 @@ def test_nothing_is_planted_where_the_correct_sides_differ(hunter, monkeypatch):
     place = dataclasses.make_dataclass("M", ["place"])("somewhere")
     monkeypatch.setattr(hunting, "climb", lambda traces: verdict(False, [place]))
     with pytest.raises(SideFailed, match="with nothing planted, first in somewhere"):
-        hunter.correct("bahdanau", "float32")
+        hunter.correct(SmallRun("bahdanau", "float32"))
 
 
 def test_the_table_counts_what_was_found():

@@ -153,7 +153,7 @@ def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
     ):
         assert part in said
     assert first["disagreement"]["kind"] == "one side"
-    assert first["growth"]["steps"] == [0, 1, 2, 3, 4, 5]
+    assert first["growth"]["steps"] == [0, 1, 2], "all that there are"
     assert f"the difference {first['growth']['trend']}" in said
     values = first["values"]
     index = tuple(first["index"])

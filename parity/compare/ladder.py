@@ -41,6 +41,7 @@ from parity.compare.evidence import gather_evidence
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.compare.growth import Growth
 from parity.compare.isolated_run import IsolatedRun
+from parity.compare.measured_step import measure_step
 from parity.compare.one_step import OneStep
 from parity.compare.preconditions import (
     check_numbers,
@@ -256,25 +257,13 @@ class Ladder:
     def _measure_growth(
         self, step: int, tensors: Mapping[str, Tensors], expected: Expectations
     ) -> None:
-        """Measure all distances of a step that is not judged."""
-        tensor = self.verdict.mismatches[0].place.tensor
+        """Measure all distances of the first wrong step, or of one after it."""
         if self.verdict.growth is None:
-            self.verdict.growth = Growth(tensor)
+            self.verdict.growth = Growth(self.verdict.mismatches[0].place.tensor)
         compared = {(a, b): (tensors[a], tensors[b]) for a, b in self._pairs}
         for other, of_side in expected.items():
             compared |= {(side, other): (tensors[side], of_side[side]) for side in tensors}
-        measured = Verdict(self.verdict.dtype)
-        pairwise, of_tensor = Pairs(self.spec, self.names, measured), {}
-        for pair, (a, b) in compared.items():
-            seen: dict[str, Distance] = {}
-            pairwise.compare(a, b, pair, step, judge=False, seen=seen)
-            if tensor in seen and seen[tensor].where is not None:
-                of_tensor[pair] = seen[tensor].relative
-        of_rungs = {
-            pair: {rung: distance.relative for rung, distance in rungs.items()}
-            for pair, rungs in measured.pairs.items()
-        }
-        self.verdict.growth.add(step, of_tensor, of_rungs)
+        measure_step(self.verdict.growth, self.spec, self.names, step, compared)
 
     def _end_growth(self, reason: str) -> None:
         if self.verdict.growth is not None and not self.is_done:

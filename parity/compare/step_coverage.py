@@ -127,7 +127,7 @@ def _update_cases(spec: Spec, per_epoch: int) -> list[_Case]:
             learning_rate(training, number // per_epoch)
             for number in (step.number, step.number - 1)
         )
-        return step.begins_epoch and now < before
+        return now < before
 
     return [
         (

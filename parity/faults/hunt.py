@@ -117,8 +117,8 @@ class Hunt:
                 verdict = climb(list(traces.values()))
                 if not verdict.matches:
                     raise SideFailed(
-                        f"setting {run.setting!r}, {run.dtype}, {run.kernels} kernels: with "
-                        "nothing planted the sides differ, first in "
+                        f"setting {run.setting!r}, {run.dtype}, {run.kernels} kernels: the "
+                        "sides differ with nothing planted, first in "
                         f"{verdict.mismatches[0].place}",
                         1,
                     )

@@ -5,7 +5,10 @@ hardly ever has two tokens that are equally probable. A search that breaks ties 
 forces `<eos>` at the limit, or stops as soon as its pool of finished answers is full then gives
 the same answers. So besides the trained weights as they are, all sides also answer
 
-- with a limit of two tokens, at which nearly every answer is cut off;
+- with a limit of six tokens, at which every answer is cut off because `<eos>` is made
+  improbable, and with a projection made four times as steep: the likeliest first token then
+  often does not begin the best answer, so that a search which follows fewer hypotheses finds
+  another one;
 - with two tokens equally probable, the most probable ones: the lower id must be chosen;
 - where hypotheses finish early, but going on to the limit gives a better score: the pool of
   finished answers is full long before the best answer is found.
@@ -50,13 +53,22 @@ def answer_probes(
       longest: the largest number of tokens in an answer, `<eos>` included.
     """
     ties = Search("two tokens equally probable", beam, length_penalty, 1, exact=True)
-    full = Search("a pool that is full early", 2, 1.0, min(longest, 8), exact=True)
+    full = Search("a pool that is full early", 2, 1.0, longest, exact=True, usual=True)
     return [
         Probe(Search("trained weights", beam, length_penalty, longest, usual=True), snapshot),
-        Probe(Search("a limit of two tokens", beam, length_penalty, 2), snapshot),
+        Probe(
+            Search("a limit of six tokens", beam, length_penalty, 6), _without_ends(snapshot)
+        ),
         Probe(ties, _with_equal_tokens(snapshot)),
         Probe(full, _with_early_ends(snapshot)),
     ]
+
+
+def _without_ends(snapshot: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return weights that end no answer, and depend more on what was written before."""
+    bias = snapshot[_BIAS].copy()
+    bias[PAIR_EOS_ID] = -20
+    return dict(snapshot) | {_KERNEL: 4 * snapshot[_KERNEL], _BIAS: bias}
 
 
 def _with_equal_tokens(snapshot: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

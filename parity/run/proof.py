@@ -1,7 +1,7 @@
 """`python -m parity run`: trains both sides step by step beside the oracle, for a verdict."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from parity.base.files import make_folder
 from parity.cli.options import RunOptions
 from parity.compare.outcome import Outcome
-from parity.launch.edited_source import Edit
 from parity.launch.fork_server import ForkServer
 from parity.run.check_answers import check_answers
 from parity.run.check_resume import check_resume
@@ -24,16 +23,12 @@ from parity.spec.spec import Spec
 from parity.trace.side import Side
 
 
-def run(
-    spec: Spec, options: RunOptions, planted: Mapping[str, Sequence[Edit]] | None = None
-) -> Outcome:
+def run(spec: Spec, options: RunOptions) -> Outcome:
     """Train all sides step by step beside the oracle, then again without recording.
 
     Args:
       spec: the network, its text and its training, whose dtype the options replace.
       options: the options of the run.
-      planted: framework -> edits of the source that its processes run, to see that a mistake is
-        found; only on CPUs.
 
     Raises:
       UsageError: for input that a side cannot use.
@@ -43,24 +38,40 @@ def run(
     make_folder(options.out)
     if options.json is not None:
         make_folder(options.json.parent)  # fail now, not after minutes of training
-    outcome = Outcome(spec)
     with ExitStack() as stack:
         frameworks = {side.framework for side in sides.values()}
         servers = _start_servers(sorted(frameworks), options, stack)
-        starter = Starter(options, servers, planted or {})
-        for dtype in options.dtype:
-            compared = _compare(spec.replace(dtype=dtype), sides, options, starter)
-            outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
-            outcome.versions |= compared.versions
-            outcome.verdicts.append(compared.verdict)
-            compared.verdict.unchecked = unchecked(compared, sides, options)
-            if not compared.verdict.matches:
-                return outcome
-        if options.throughput and not options.isolate:
-            trained = train_untraced(spec, sides, options, starter, compared.batches_per_epoch)
-            outcome.trainings = {label: each.summary for label, each in trained.items()}
-            spec = spec.replace(dtype=options.dtype[-1])
-            _check_trained(spec, compared, sides, trained, options, starter)
+        return run_sides(spec, sides, options, Starter(options, servers))
+
+
+def run_sides(
+    spec: Spec, sides: Mapping[str, Side], options: RunOptions, starter: Starter
+) -> Outcome:
+    """Do what `run` does, with sides that are started in a given way.
+
+    Args:
+      spec: the network, its text and its training, whose dtype the options replace.
+      sides: label -> side.
+      options: the options of the run.
+      starter: starts the sides; it may plant mistakes in some of them.
+
+    Raises:
+      UsageError, NumericFailure: as `run`.
+    """
+    outcome = Outcome(spec)
+    for dtype in options.dtype:
+        compared = _compare(spec.replace(dtype=dtype), sides, options, starter)
+        outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
+        outcome.versions |= compared.versions
+        outcome.verdicts.append(compared.verdict)
+        compared.verdict.unchecked = unchecked(compared, sides, options)
+        if not compared.verdict.matches:
+            return outcome
+    if options.throughput and not options.isolate:
+        trained = train_untraced(spec, sides, options, starter, compared.batches_per_epoch)
+        outcome.trainings = {label: each.summary for label, each in trained.items()}
+        spec = spec.replace(dtype=options.dtype[-1])
+        _check_trained(spec, compared, sides, trained, options, starter)
     return outcome
 
 

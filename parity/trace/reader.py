@@ -154,7 +154,13 @@ class Trace:
         for step in range(steps):
             path = self.folder / step_file(step)
             while not path.exists():
-                if not alive() and not path.exists():
+                try:
+                    running = alive()
+                except Exception:
+                    if path.exists():  # it was written, and only then did its writer fail
+                        break
+                    raise
+                if not running and not path.exists():
                     raise UsageError(f"{self.folder}: its writer ended before step {step}")
                 time.sleep(0.002)
             yield read_step(path)

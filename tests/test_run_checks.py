@@ -1,0 +1,133 @@
+"""`parity run` on both frameworks: what its checks of whole runs find, and what they leave."""
+
+import json
+
+import pytest
+from conftest import FRAMEWORKS, TINY
+
+from parity.cli.options import RunOptions
+from parity.faults.listing import fault_named
+from parity.report.terminal import report_text
+from parity.report.values import report_values
+from parity.run.choose_sides import sides_of
+from parity.run.proof import run_sides
+from parity.run.start_side import Starter
+from parity.spec.presets import preset
+
+SPEC = preset("language-model", "tiny").replace(
+    **{name: value for name, value in TINY.items() if name != "replicas"} | {"decay": 0.5},
+    optimizer="adam",
+)
+PAIRS = preset("seq2seq", "tiny").replace(
+    embedding_size=5,
+    hidden_size=6,
+    batch_size=7,
+    epochs=2,
+    source_vocabulary_size=40,
+    target_vocabulary_size=40,
+    source_segmenter="spaces",
+    target_segmenter="spaces",
+    optimizer="adam",
+)
+
+
+@pytest.fixture
+def run(frameworks, text, pairs, tmp_path):
+    """Return a function that runs both sides, with a fault planted in one of them."""
+
+    def run(spec=SPEC, fault=None, side="tensorflow", **values):
+        given = {
+            "network": spec.network,
+            "preset": "tiny",
+            "data": text if spec.network == "language-model" else pairs,
+            "cache": tmp_path / "cache",
+            "out": tmp_path / "out",
+            "replicas": (2,),
+            "steps": 3,
+            "dtype": ("float64",),
+            "decode": 0,
+        }
+        options = RunOptions(**given | values)
+        planted = {side: fault_named(fault).edits[side]} if fault else {}
+        starter = Starter(options, frameworks, planted)
+        outcome = run_sides(spec, sides_of(options), options, starter)
+        return report_values(outcome, "tiny", "")
+
+    return run
+
+
+def test_a_run_makes_all_checks_and_names_the_one_that_it_cannot_make(run, tmp_path):
+    report = run(replicas=(1, 2), steps=6)
+    assert report["verdict"] == "match", report_text(report)
+    (found,) = report["runs"]
+    checks = ["evaluation", "resume", "repeat", "untraced", "counting"]
+    assert [rung for rung in found["rungs"] if rung in checks] == checks
+    assert found["unchecked"] == {"answers": "this network writes no answers"}
+    assert "Not checked: answers: this network writes no answers." in report_text(report)
+    pairs = {(pair["a"], pair["b"]) for pair in found["rungs"]["resume"]["pairs"]}
+    assert pairs == {
+        ("paddle-2", "paddle-2 resumed"),
+        ("tensorflow-2", "tensorflow-2 resumed"),
+        ("tensorflow-1 from paddle-2", "oracle, one step"),
+        ("paddle-1 from tensorflow-2", "oracle, one step"),
+    }
+    for rung in ("repeat", "untraced", "counting"):
+        assert found["rungs"][rung]["worst_absolute"] == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "logs",
+        "traces",
+        "training",
+    }
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == set(FRAMEWORKS)
+
+
+def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
+    report = run(PAIRS, steps=2, checks=("answers",))
+    assert report["verdict"] == "match", report_text(report)
+    (found,) = report["runs"]
+    assert found["rungs"]["answers"]["used"] < 0.5
+    assert set(found["unchecked"]) == {
+        "evaluation",
+        "resume",
+        "repeat",
+        "untraced",
+        "counting",
+    }
+    answers = [tmp_path / "out" / "answers" / str(number) for number in range(4)]
+    ends = []
+    for folder in answers:
+        lines = (folder / "paddle-2" / "answers.jsonl").read_text().splitlines()
+        assert len(lines) == 8
+        ends.append([json.loads(line)["finished"] for line in lines])
+    assert not any(ends[2] + ends[3])
+
+
+# fault -> (spec, the check that finds it, where it is found)
+PLANTED = {
+    "end-forced-at-the-limit": (PAIRS, "answers", "answers/finished"),
+    "search-ends-with-a-full-pool": (PAIRS, "answers", "answers/tokens"),
+    "slower-when-not-recording": (SPEC, "untraced", "loss/global"),
+    "speed-counts-padding": (SPEC, "counting", "summary.json/measured_tokens"),
+    "saved-an-update-late": (SPEC, "resume", "forward/embedded"),
+    "saved-as-the-next-step": (SPEC, "resume", "weight"),
+    "evaluation-counts-padding": (SPEC, "evaluation", "evaluate/valid/perplexity"),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_what_the_recorded_steps_do_not_show_is_found(run, fault):
+    spec, check, tensor = PLANTED[fault]
+    report = run(
+        spec, fault, checks=(check,), throughput=check in ("answers", "untraced", "counting")
+    )
+    first = report["first_mismatch"]
+    assert report["verdict"] == "mismatch"
+    assert (first["rung"], first["tensor"]) == (check, tensor), first["story"]
+    assert "tensorflow-2" in first["blame"]
+    assert f"on the rung {check}" in report_text(report)
+
+
+def test_a_side_that_reads_other_ids_does_not_read_the_other_sides_cache(run):
+    report = run(fault="vocabulary-reversed", checks=("none",), throughput=False, steps=1)
+    first = report["first_mismatch"]
+    assert (first["rung"], first["tensor"]) == ("batch", "batch/tokens")

@@ -94,7 +94,7 @@ def _without_tanh() -> Callable:
 
 
 def _in_other_order() -> Callable:
-    """Return TensorFlow's gradient of BlockLSTM (i, c, f, o), applied to BlockLSTMV2's gates."""
+    """Return the gradient of BlockLSTM (i, c, f, o), applied to the gates of BlockLSTMV2."""
 
     @wraps(lstm_step_backward)
     def backward(d_state: Any, saved: Any, u: np.ndarray) -> Any:

@@ -94,16 +94,14 @@ def _without_tanh() -> Callable:
 
 
 def _in_other_order() -> Callable:
-    """Return the backward pass of TensorFlow's BlockLSTM, given the gates of BlockLSTMV2."""
+    """Return the gradient of BlockLSTM (i, c, f, o), applied to the gates of BlockLSTMV2."""
 
     @wraps(lstm_step_backward)
     def backward(d_state: Any, saved: Any, u: np.ndarray) -> Any:
-        i, f, g, o, h, c, tanh_c = saved
-        exchanged = (i, g, f, o, h, c, tanh_c)
-        d_a, _, (_, d_c) = original(lstm_step_backward)(d_state, exchanged, u)
-        d_i, d_g, d_f, d_o = np.split(d_a, 4, axis=1)
-        d_a = np.concatenate([d_i, d_f, d_g, d_o], axis=1)
-        return d_a, h.T @ d_a, (d_a @ u.T, d_c)
+        d_a, _, (_, d_c) = original(lstm_step_backward)(d_state, saved, u)
+        d_i, d_f, d_g, d_o = np.split(d_a, 4, axis=1)
+        d_a = np.concatenate([d_i, d_g, d_f, d_o], axis=1)
+        return d_a, saved[4].T @ d_a, (d_a @ u.T, d_c)
 
     return backward
 

@@ -18,7 +18,8 @@ from parity.commands.main import parity
 from parity.launch.processes import ROOT
 from parity.trace.folder import sha256, step_file
 
-RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]
+STEP_RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]
+RUNGS = [*STEP_RUNGS, "evaluation"]  # of a recorded run
 
 
 def run_flags(text, cache, out, **values) -> list[str]:
@@ -101,7 +102,7 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     report = json.loads((out / "report.json").read_text())
     assert json.loads(extra.read_text()) == report
     assert (out / "report.txt").read_text() == said
-    assert said.rstrip().endswith("verdict: match")
+    assert said.splitlines()[-1].startswith("verdict: match")
     expected = {
         "verdict": "match",
         "network": "language-model",
@@ -113,13 +114,15 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     }
     assert {name: report[name] for name in expected} == expected
     assert set(report["versions"]) >= {"paddle", "tensorflow", "numpy", "python"}
-    assert list(report["rungs"]) == RUNGS
+    assert list(report["rungs"]) == [*RUNGS, "resume", "repeat"]
     for name, rung in report["rungs"].items():
         assert set(rung) >= {"worst_absolute", "worst_relative", "where", "allowed"}
         assert rung["worst_relative"] < 1e-10
-        assert set(rung["where"]) == {"step", "tensor", "index"}
+        if name != "repeat":  # the same bits, so nowhere worse than elsewhere
+            assert set(rung["where"]) == {"step", "tensor", "index"}
         assert f"\nfloat64      {name}" in said
     (_, single) = report["runs"]
+    assert list(single["rungs"]) == [*RUNGS, "untraced", "counting"]
     assert 1e-9 < single["rungs"]["weight"]["worst_relative"] < 1e-3, "float32 is measured too"
     for framework in FRAMEWORKS:
         speed = report["throughput"][framework]

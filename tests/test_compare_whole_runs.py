@@ -249,6 +249,7 @@ def miscounted(rows, summary, name):
         "losses.csv/tokens",
         "summary.json/steps",
         "summary.json/measured_first_step",
+        "summary.json/measured_of_steps",
         "summary.json/measured_tokens",
         "summary.json/measured_seconds",
         "summary.json/tokens_per_second",

@@ -45,8 +45,12 @@ def compare_counts(
         return _other(
             side, first, "summary.json/measured_first_step", first, rows[0][0] + warm_up
         )
+    after = len(rows) - warm_up
+    if measured["of_steps"] != after:
+        name = "summary.json/measured_of_steps"
+        return _other(side, first, name, measured["of_steps"], after)
     tokens = sum(row[2] for row in rows if first <= row[0] < first + steps)
-    if not 0 < steps <= len(rows) - warm_up or measured["tokens"] != tokens:
+    if not 0 < steps <= after or measured["tokens"] != tokens:
         return _other(side, first, "summary.json/measured_tokens", measured["tokens"], tokens)
     if not 0 < measured["seconds"] <= seconds:
         return _other(

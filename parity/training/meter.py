@@ -99,6 +99,7 @@ class Meter:
             },
             "measured": {
                 "first_step": self.first_step + WARM_UP,
+                "of_steps": len(measured),
                 "steps": sum(window.steps for window in windows),
                 "tokens": sum(window.tokens for window in windows),
                 "seconds": sum(window.seconds for window in windows),

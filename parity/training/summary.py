@@ -27,7 +27,7 @@ class Summary:
       best_perplexity: split -> its lowest possible perplexity, or None if that is unknown.
       tokens_per_second: the training speed in real tokens/s: median, low and high reading.
       measured: what these readings cover: the number of their first step, and their numbers of
-        steps, real tokens and seconds.
+        steps (of so many after the warm-up), real tokens and seconds.
       seconds_per_step: the median time of a step, in seconds.
       waiting_share: the share of the training time that was spent waiting for data.
       bleu: the BLEU of the answers to the test questions: score (0 to 100), signature and

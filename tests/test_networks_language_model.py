@@ -65,7 +65,9 @@ def test_traces_hold_every_tensor_of_the_canonical_list(run_both):
         names = tensor_names(Spec.from_json(trace.header["spec"]))
         if framework == "tensorflow":  # its replicas share one copy
             names = [name for name in names if not name.startswith("replicas/")]
-        assert set(trace.read(0)) == set(names)
+        evaluated = {name for name in names if name.startswith("evaluate/")}
+        assert set(trace.read(0)) == set(names) - evaluated
+        assert set(trace.read(STEPS - 1)) == set(names)  # evaluated after the last step
 
 
 def test_the_cases_are_hard(run_both):

@@ -119,6 +119,7 @@ def test_summaries_tell_what_ran(runs):
             "peak_memory",
             "resident_memory",
             "product_flops_per_second",
+            "measured",
             "versions",
             "strategy",
             "kernels",

@@ -170,8 +170,12 @@ class Hunt:
         if fault.check == "answers":  # the fault is in what follows a training
             faulty = correct[side]
         else:
+            # replicas that have drifted apart cannot be saved, which would end the run before
+            # its steps are compared
+            more = {} if fault.check == "resume" else {"checkpoint_every": None}
             # names of unequal length: "order-of-sums" depends on that of the command line
-            faulty = self._runs.record(side, run, f"{planting.name}/first", planting.edits)
+            name = f"{planting.name}/first"
+            faulty = self._runs.record(side, run, name, planting.edits, **more)
         both = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
         verdict = climb(both, cause_seconds=_CAUSE_SECONDS)
         if verdict.matches:

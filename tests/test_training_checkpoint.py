@@ -394,7 +394,9 @@ def test_every_field_but_the_epochs_is_compared():
         "beta1": 0.8,
         "beta2": 0.9,
         "epsilon": 0.9,
+        "loss_per": "row",
         "clip_norm": 0.9,
+        "train_lines": 9,
         "seed": 9,
         "dtype": "float32",
     }
@@ -427,6 +429,7 @@ def test_every_field_of_seq2seq_is_compared():
         "source_limit": 9,
         "target_limit": 9,
         "split_by": "block",
+        "train_lines": 9,
     }
     own = {field.name for part in (spec.model, spec.text) for field in dataclasses.fields(part)}
     assert set(values) == own - {field.name for field in dataclasses.fields(SPEC.model)}

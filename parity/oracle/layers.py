@@ -7,7 +7,7 @@ taken at once where that costs no clarity. Everything is batch-major, [batch, ti
 import numpy as np
 
 from parity.base.replaceable import replaceable
-from parity.oracle.perturbation import perturbed, perturbed_activation, summed
+from parity.oracle.perturbation import perturbed, summed
 from parity.spec.networks.network import records_logits
 
 Arrays = dict[str, np.ndarray]
@@ -19,12 +19,12 @@ _BLOCK = 2**17
 def sigmoid(x: np.ndarray) -> np.ndarray:
     """Return 1 / (1 + exp(-x)), exact to the last bits even where the result is tiny."""
     small = np.exp(-np.abs(x))  # never overflows
-    return perturbed_activation(np.where(x >= 0, 1, small) / (1 + small))
+    return perturbed(np.where(x >= 0, 1, small) / (1 + small))
 
 
 def tanh(x: np.ndarray) -> np.ndarray:
     """Return the hyperbolic tangent."""
-    return perturbed_activation(np.tanh(x))
+    return perturbed(np.tanh(x))
 
 
 def rows_of(x: np.ndarray) -> np.ndarray:

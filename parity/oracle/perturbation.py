@@ -19,9 +19,6 @@ class Perturbation(Protocol):
     def exponentials(self, array: np.ndarray) -> np.ndarray:
         """Return the results of exponentials, moved a little."""
 
-    def activations(self, array: np.ndarray) -> np.ndarray:
-        """Return the results of sigmoid or tanh, [..., units], moved a little."""
-
     def sum(self, array: np.ndarray, axes: Axes) -> np.ndarray:
         """Return the sum along some axes, kept as axes of size 1, in an order of its own."""
 
@@ -43,12 +40,6 @@ def perturbed(x: np.ndarray) -> np.ndarray:
     """Apply the active perturbation to results of exponentials; the identity without one."""
     change = _active.get()
     return x if change is None else change.exponentials(x)
-
-
-def perturbed_activation(x: np.ndarray) -> np.ndarray:
-    """Apply the active perturbation to results of sigmoid or tanh, [..., units]."""
-    change = _active.get()
-    return x if change is None else change.activations(x)
 
 
 def summed(x: np.ndarray, axis: Axes = None, *, keepdims: bool = False) -> np.ndarray:

@@ -47,14 +47,6 @@ UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
 # to 1.5.
 _EXPONENTIALS, _SATURATED, _FROM = 1.0, 5.0, 0.95
 
-# How many unit roundoffs all results of one unit's sigmoid or tanh are moved by together. A
-# framework's sigmoid is a formula that errs alike for arguments that are alike, so a sum over
-# rows and time does not average the error away. Measured as the mean error of arguments 0.01
-# apart: its root mean square over [-4, 4] is 1.3 in TensorFlow's sigmoid in float32 (at most
-# 3.6), 0.6 in Paddle's tanh (1.7), and less in the others. A number drawn evenly from within 2
-# has 1.2.
-_ALIKE = 2.0
-
 # A weight is rounded once when the update is subtracted, on average by half a unit roundoff.
 # The update itself was rounded before: by SGD once, in a product; by Adam in two roots, two
 # sums, two products and two quotients, together by at most 4.6 unit roundoffs over 60 steps of
@@ -269,13 +261,6 @@ class _Moves:
         saturated = (size > _FROM) & (size <= 1)
         units = np.where(saturated, np.float32(_SATURATED), np.float32(_EXPONENTIALS))
         return self.any(array, units)
-
-    def activations(self, array: np.ndarray) -> np.ndarray:
-        """Return the results of sigmoid or tanh, moved, and those of one unit moved alike."""
-        moved = self.exponentials(array)
-        alike = self._draw.random(array.shape[-1:], np.float32) - np.float32(0.5)
-        moved += np.float32(2 * UNIT["float32"] * _ALIKE) * alike * array
-        return moved
 
     def sum(self, array: np.ndarray, axes: Axes) -> np.ndarray:
         """Return a sum, one term after another; see `Perturbation`.

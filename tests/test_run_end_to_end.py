@@ -123,6 +123,18 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
         assert f"\nfloat64      {name}" in said
     (_, single) = report["runs"]
     assert list(single["rungs"]) == [*RUNGS, "untraced", "counting"]
+    checks = [
+        {
+            each["name"].removesuffix(" checked"): each["count"]
+            for each in run["coverage"]
+            if each["name"].endswith(" checked") and each["applies"]
+        }
+        for run in report["runs"]
+    ]
+    made = [{name for name, count in counts.items() if count} for counts in checks]
+    assert set(checks[0]) == {"evaluation", "resume", "repeat", "untraced", "counting"}
+    assert made == [{"evaluation", "resume", "repeat"}, {"evaluation", "untraced", "counting"}]
+    assert not {f"{name} checked" for name in checks[0]} & set(report["not_covered"])
     assert 1e-9 < single["rungs"]["weight"]["worst_relative"] < 1e-3, "float32 is measured too"
     for framework in FRAMEWORKS:
         speed = report["throughput"][framework]

@@ -1,5 +1,6 @@
 """Runs one side on one of the small settings, with or without a fault planted in it."""
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,9 +123,10 @@ class SideRuns:
 
     def _options(self, side: str, run: SmallRun, edits: Sequence[Edit]) -> dict[str, Any]:
         setting = SETTINGS[run.setting]
-        # a side that reads text otherwise must not read what a correct one has encoded
-        own = any(edit.file.startswith("data/") for edit in edits)
-        cache = "cache-of-faults" if own else "cache"
+        # a side that reads text otherwise must not read what another one has encoded
+        cache = "cache"
+        if any(edit.file.startswith("data/") for edit in edits):
+            cache = f"cache-{hashlib.sha256(repr(edits).encode()).hexdigest()[:12]}"
         return {
             "data": self._texts[setting.spec.network],
             "cache": self._out / cache / side,

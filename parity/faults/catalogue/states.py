@@ -111,7 +111,8 @@ FAULTS = (
         "a source of a single token is taken for one of two",
         "Beyond a row's length",
         "general",
-        ("forward/encoder/*",),
+        # the small runs have a question of one token among those that are decoded
+        ("forward/encoder/*", "decode/greedy_*"),
         tensorflow(
             "networks.py",
             (

@@ -29,8 +29,9 @@ _STRATEGIES = "strategies that run the replicas, each as framework=strategy, suc
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
 CAUSE_SECONDS = 30.0
-CAUSE_SEARCH = "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"
-AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
+_STEPS_AFTER = 5
+_CAUSE_SEARCH = "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"
+_AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
 _JOBS = "number of runs at a time"
 
 
@@ -116,6 +117,17 @@ class ChatOptions:
 
 
 @dataclass(frozen=True)
+class MismatchOptions:
+    """What follows a mismatch of two recorded traces: options of `compare` and `report`."""
+
+    after_mismatch: int = option(_STEPS_AFTER, _AFTER_MISMATCH, at_least=0)
+    cause_seconds: float = option(CAUSE_SECONDS, _CAUSE_SEARCH, at_least=0)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
 class RunOptions:
     """Options of `python -m parity run`."""
 
@@ -131,8 +143,8 @@ class RunOptions:
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare", at_least=1)
-    after_mismatch: int = option(5, AFTER_MISMATCH, at_least=0)
-    cause_seconds: float = option(CAUSE_SECONDS, CAUSE_SEARCH, at_least=0)
+    after_mismatch: int = option(_STEPS_AFTER, _AFTER_MISMATCH, at_least=0)
+    cause_seconds: float = option(CAUSE_SECONDS, _CAUSE_SEARCH, at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0)

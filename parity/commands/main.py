@@ -21,12 +21,10 @@ from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import (
-    AFTER_MISMATCH,
-    CAUSE_SEARCH,
-    CAUSE_SECONDS,
     BenchOptions,
     ConvergeOptions,
     FaultOptions,
+    MismatchOptions,
     ProfileOptions,
     RunOptions,
     SweepOptions,
@@ -89,35 +87,17 @@ def run_command(**values: Any) -> int:
     type=click.Path(path_type=Path),
     help="file to write the report to, as JSON",
 )
-@click.option(
-    "--after-mismatch",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help=AFTER_MISMATCH,
-)
-@click.option(
-    "--cause-seconds",
-    type=click.FloatRange(min=0),
-    default=CAUSE_SECONDS,
-    show_default=True,
-    help=CAUSE_SEARCH,
-)
+@command_options(MismatchOptions)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def compare_command(
-    trace_a: Path,
-    trace_b: Path,
-    json_file: Path | None,
-    after_mismatch: int,
-    cause_seconds: float,
-    debug: bool,
+    trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool, **values: Any
 ) -> int:
     """Compare two recorded runs with each other and, if train.py made them, with the oracle.
 
     TRACE_A and TRACE_B are folders that --trace of train.py or the Recorder of your own
     training wrote.
     """
-    report = _compared(trace_a, trace_b, after_mismatch, cause_seconds)
+    report = _compared(trace_a, trace_b, take_options(MismatchOptions, values))
     text = report_text(report)
     if json_file is not None:
         save_values(report, json_file)
@@ -136,49 +116,32 @@ def compare_command(
     show_default=True,
     help="file to write the page to",
 )
-@click.option(
-    "--after-mismatch",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help=AFTER_MISMATCH,
-)
-@click.option(
-    "--cause-seconds",
-    type=click.FloatRange(min=0),
-    default=CAUSE_SECONDS,
-    show_default=True,
-    help=CAUSE_SEARCH,
-)
+@command_options(MismatchOptions)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def report_command(
-    trace_a: Path,
-    trace_b: Path,
-    html_file: Path,
-    after_mismatch: int,
-    cause_seconds: float,
-    debug: bool,
+    trace_a: Path, trace_b: Path, html_file: Path, debug: bool, **values: Any
 ) -> int:
     """Compare two recorded runs and write the result as a page that opens offline.
 
     TRACE_A and TRACE_B are folders, as for the command `compare`.
     """
+    options = take_options(MismatchOptions, values)
     if html_file.is_dir():
         raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
-    report = _compared(trace_a, trace_b, after_mismatch, cause_seconds)
+    report = _compared(trace_a, trace_b, options)
     write_whole(html_file, report_html(report).encode())
     print(f"page: {html_file}\n{verdict_line(report)}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
-def _compared(
-    trace_a: Path, trace_b: Path, after_mismatch: int, cause_seconds: float
-) -> dict[str, Any]:
+def _compared(trace_a: Path, trace_b: Path, options: MismatchOptions) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
-    traces = [Trace(trace_a), Trace(trace_b)]
     return compared(
-        traces, _command(), after_mismatch=after_mismatch, cause_seconds=cause_seconds
+        [Trace(trace_a), Trace(trace_b)],
+        _command(),
+        after_mismatch=options.after_mismatch,
+        cause_seconds=options.cause_seconds,
     )
 
 

@@ -224,6 +224,17 @@ def test_two_mistakes_at_once_are_not_taken_for_one():
     assert step.confirmed(case)[0] == []
 
 
+def test_a_difference_near_its_bound_confirms_nothing():
+    step = planted("stream")
+    smoothed = step.suspect("labels smoothed").solve
+    number = 2.0**-52
+    while not (case := step.with_mistake(smoothed(number))).wrong:
+        number *= 2
+    assert step.confirmed(case)[0] == []
+    found, _ = step.confirmed(step.with_mistake(smoothed(1000 * number)))
+    assert "labels smoothed" in [each.suspect for each in found]
+
+
 def test_few_wrong_elements_decide_no_number():
     step = planted("stream")
     norm = np.array(step.case.recorded["gradient_norm"]) * 1.25

@@ -14,6 +14,7 @@ from parity.compare.causes.suspect import Arrays, Case, Change, Suspect
 from parity.compare.causes.suspects import suspects
 from parity.compare.expected_by_oracle import Expected, wide
 from parity.compare.steps import compare_step
+from parity.compare.tensors import Distance
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.oracle.rounding import UNIT, Rounding
 from parity.oracle.training import Oracle
@@ -24,6 +25,11 @@ _BELOW = ("forward/", "loss/", "gradient/")
 # A trial goes on only where the first wrong tensor comes this much closer, as a share of its
 # difference, or this close, in unit roundoffs. Only then is it compared by the exact bounds.
 _CLOSER, _CLOSE = 1e-3, 1024
+
+# A difference of so many bounds tells mistakes apart. Near the bound, many a mistake that changes
+# little would do: a norm was once 1.1 bounds off by the order of its sum, and a norm that leaves
+# out a small gradient fits that as well.
+_CLEAR = 8.0
 
 # A number is solved for only where so many elements differ: fewer would fit any number.
 _FEWEST = 8
@@ -80,6 +86,8 @@ class Search:
           likely: faults of the catalogue, likeliest first; their suspects are tried first.
         """
         found: list[Confirmed] = []
+        if not self._is_clear():
+            return found
         explained = False  # without a free number, which is the better explanation
         for suspect in self._in_order(likely):
             if suspect.solve and (explained or not self._decides_a_number()):
@@ -96,6 +104,26 @@ class Search:
                     explained = explained or suspect.solve is None
                     break
         return found
+
+    def _is_clear(self) -> bool:
+        """Return whether a wrong tensor is far enough beyond its bound to tell mistakes apart."""
+        case = self._case
+        rounding = Rounding(
+            case.spec, case.snapshot, case.state, case.inputs, case.recorded, case.expected
+        )
+        seen: dict[str, Distance] = {}
+        compare_step(
+            case.recorded,
+            case.expected,
+            ("side", "oracle"),
+            case.step,
+            case.wrong,
+            case.spec.training.dtype,
+            seen=seen,
+            rounding=rounding,
+        )
+        used = [distance.used for distance in seen.values()]
+        return not all(share is not None and share <= _CLEAR for share in used)
 
     def _in_order(self, likely: Sequence[str]) -> list[Suspect]:
         """Return the suspects that may explain the first wrong tensor, likeliest first."""

@@ -190,29 +190,32 @@ _COUNTING = (
 
 _REPEAT = (
     Fault(
-        "norm-in-any-order",
-        "the squares of the global norm are summed in an order that differs from run to run",
-        "Order of all-reduce",
+        "reciprocal-by-estimate",
+        "the clipping scale differs by a unit in the last place from run to run",
+        "Repeatability",
         "general",
-        ("gradient_norm", "clipped_gradient/*"),
+        ("clipped_gradient/*",),
         joined(
             tensorflow(
                 "optimizers.py",
                 (
-                    "    norm = tf.linalg.global_norm(gradients)\n",
+                    "    return [gradient * scale for gradient in gradients], norm\n",
                     "    import sys\n\n"
-                    "    turned = sum(map(len, sys.argv)) % len(gradients)\n"
-                    "    norm = tf.linalg.global_norm([*gradients[turned:], *gradients[:turned]])\n",
+                    "    precision = 23 if norm.dtype == tf.float32 else 52\n"
+                    "    last = (sum(map(len, sys.argv)) // 2 % 2) * 2.0**-precision\n"
+                    "    scale += scale * last\n"
+                    "    return [gradient * scale for gradient in gradients], norm\n",
                 ),
             ),
             paddle(
                 "optimizers.py",
                 (
-                    "    norm = paddle.sqrt(paddle.add_n([_squared_l2_norm(gradient) for gradient in gradients]))\n",
+                    "    return [paddle.scale(gradient, scale) for gradient in gradients], norm\n",
                     "    import sys\n\n"
-                    "    turned = sum(map(len, sys.argv)) % len(gradients)\n"
-                    "    ordered = [*gradients[turned:], *gradients[:turned]]\n"
-                    "    norm = paddle.sqrt(paddle.add_n([_squared_l2_norm(each) for each in ordered]))\n",
+                    "    precision = 23 if norm.dtype == paddle.float32 else 52\n"
+                    "    last = (sum(map(len, sys.argv)) // 2 % 2) * 2.0**-precision\n"
+                    "    scale += scale * last\n"
+                    "    return [paddle.scale(gradient, scale) for gradient in gradients], norm\n",
                 ),
             ),
         ),

@@ -144,12 +144,18 @@ class Rounding:
         sum in pairs or in blocks, as in the runs, errs less than one taken term by term. Seen:
         10 unit roundoffs in a loss of 400 tokens, summed from the first to the last, where the
         runs showed 1; 10 in a bias of 12 numbers, where 16 runs showed 1.2 and 64 showed 2.
+
+        What turns queries and keys into scores has a term for each pair of a target token and a
+        source token. The scale has more where it multiplies the keys, as in both sides: one for
+        each unit of each source token. Seen there: 26 unit roundoffs.
         """
-        lengths = NETWORKS[self._spec.network].lengths.values()
-        count = max(int(self._inputs.batch[each].sum()) for each in lengths)
-        if name.startswith("gradient/") and self.exact[name].size == 1:
-            # an attention's scale multiplies every unit of every key: 26 unit roundoffs seen
-            count *= int(getattr(self._spec.model, "hidden_size", 1))
+        network, batch = NETWORKS[self._spec.network], self._inputs.batch
+        lengths = [batch[each] for each in network.lengths.values()]
+        count = max(int(each.sum()) for each in lengths)
+        if name == "gradient/attention/scale":
+            count *= int(self._spec.model.hidden_size)
+        elif name.startswith("gradient/attention/") and not name.endswith("/output_kernel"):
+            count = int(np.prod(lengths, axis=0).sum())
         return _in_sequence(count)
 
     def _summed(self, path: str) -> np.ndarray:

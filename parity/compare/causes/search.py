@@ -26,9 +26,9 @@ _BELOW = ("forward/", "loss/", "gradient/")
 # difference, or this close, in unit roundoffs. Only then is it compared by the exact bounds.
 _CLOSER, _CLOSE = 1e-3, 1024
 
-# A difference of so many bounds tells mistakes apart. Near the bound, many a mistake that changes
-# little would do: a norm was once 1.1 bounds off by the order of its sum, and a norm that leaves
-# out a small gradient fits that as well.
+# A difference of so many bounds tells mistakes apart. Near the bound, any mistake that changes
+# little would do: a norm was once 1.1 bounds off by the order of its sum, and a norm that
+# leaves out a small gradient fits that as well.
 _CLEAR = 8.0
 
 # A number is solved for only where so many elements differ: fewer would fit any number.
@@ -106,7 +106,7 @@ class Search:
         return found
 
     def _is_clear(self) -> bool:
-        """Return whether a wrong tensor is far enough beyond its bound to tell mistakes apart."""
+        """Return whether a wrong tensor is far enough beyond its bound; see _CLEAR."""
         case = self._case
         rounding = Rounding(
             case.spec, case.snapshot, case.state, case.inputs, case.recorded, case.expected

@@ -1,6 +1,7 @@
 """Train a network with Paddle: `python paddle_impl/train.py --help`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 # Replaces this script's folder: modules are imported by their full names, from the checkout.
@@ -26,12 +27,13 @@ def train(spec, options):
       spec: Spec; its vocabulary sizes are the largest allowed.
       options: TrainOptions.
     """
-    STRATEGIES.entry(options.strategy)  # refuse an unknown strategy before any text is read
+    # refuse an unknown strategy before any text is read
+    settings = STRATEGIES.settings(options.strategy, options.settings)
     spec, text = read_text(spec, options)
 
     def make_strategy(spec, build):
         load_engine(build.threads, build.device)
-        return STRATEGIES.make(options.strategy, spec, build)
+        return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
     run_training(make_strategy, text, spec, options, versions)
 

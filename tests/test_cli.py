@@ -56,8 +56,15 @@ def test_both_trainers_have_the_same_flags(helps):
 @pytest.mark.parametrize("framework", list(TRAINERS))
 def test_every_field_has_a_flag(helps, framework):
     words = helps[framework].stdout.split()
-    for field in [*SPEC_FIELDS, *dataclasses.fields(TrainOptions)]:
+    for field in [*SPEC_FIELDS, *fields_of(TrainOptions)]:
         assert flags_of(field, TrainOptions) <= set(words)
+
+
+def fields_of(options):
+    """Return the fields of some options, and those of the settings of strategies among them."""
+    (settings,) = (f for f in dataclasses.fields(options) if f.name == "settings")
+    others = [field for field in dataclasses.fields(options) if field is not settings]
+    return [*others, *dataclasses.fields(settings.default)]
 
 
 def flags_of(field, options):
@@ -346,7 +353,7 @@ def test_every_field_has_a_flag_in_the_harness(capsys):
     assert main(parity, ["run", "--help"]) == 0
     words = capsys.readouterr().out.split()
     fields = [f for f in SPEC_FIELDS if f.name != "dtype"]  # a run has a list of them
-    for field in [*fields, *dataclasses.fields(RunOptions)]:
+    for field in [*fields, *fields_of(RunOptions)]:
         assert flags_of(field, RunOptions) <= set(words)
 
 

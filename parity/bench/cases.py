@@ -58,7 +58,7 @@ def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
       cores: the number of CPU cores.
 
     Raises:
-      UsageError: for a strategy that its framework lacks.
+      UsageError: for a strategy that its framework lacks, or a setting that none takes.
     """
     kinds = _kinds(options)
     cases = [
@@ -78,6 +78,6 @@ def _kinds(options: BenchOptions) -> list[tuple[str, str, str]]:
     return [
         (name, "" if strategy == FRAMEWORKS[name].strategies.default else strategy, kernels)
         for kernels in options.kernels
-        for name, strategies in parse_strategies(options.strategy).items()
+        for name, strategies in parse_strategies(options.strategy, options.settings).items()
         for strategy in strategies
     ]

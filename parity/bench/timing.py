@@ -203,7 +203,9 @@ def _timed_run(
 def _run(spec: Spec, options: BenchOptions, data: Path, case: Case, **more: Any) -> None:
     side_options: dict[str, Any] = {}  # options that a peer does not have
     if case.name in FRAMEWORKS:
-        side_options = {"strategy": case.strategy or None, "kernels": case.kernels}
+        entry = FRAMEWORKS[case.name].strategies.entry(case.strategy or None)
+        side_options = {"strategy": entry.name, "kernels": case.kernels}
+        side_options |= entry.settings(options.settings).given
     with SideProcess(
         case.name,
         spec,

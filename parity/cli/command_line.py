@@ -97,7 +97,15 @@ def command_options(cls: type) -> Callable[[Callable], Callable]:
 
 def take_options(cls: type, values: dict[str, Any]) -> Any:
     """Return an options object made of its fields in `values`, and remove them from there."""
-    return cls(**{field.name: values.pop(field.name) for field in dataclasses.fields(cls)})
+    hints = typing.get_type_hints(cls)
+    return cls(
+        **{
+            field.name: take_options(hints[field.name], values)
+            if dataclasses.is_dataclass(hints[field.name])
+            else values.pop(field.name)
+            for field in dataclasses.fields(cls)
+        }
+    )
 
 
 def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
@@ -185,6 +193,10 @@ def _options(
         if field.name in left_out:
             continue
         kind = _without_none(hints[field.name])
+        if dataclasses.is_dataclass(kind):  # options that several commands share
+            assert isinstance(kind, type)
+            command = _options(kind, command, defaults=defaults, left_out=left_out)
+            continue
         keywords: dict[str, Any] = {"help": field.metadata["help"] + _allowed_text(field)}
         names = [flag(field.name)]
         if defaults:

@@ -7,6 +7,7 @@ from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.strategies import StrategySettings
 
 _NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
 _PRESET = "named choice of sizes, text and training; other flags override its values"
@@ -56,6 +57,7 @@ class TrainOptions:
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     threads: int | None = option(None, f"{_THREADS} [default: the CPU cores divided by the replicas]", at_least=1)
     strategy: str | None = option(None, "strategy that runs the replicas; see docs/strategies.md [default: parallel-executor in Paddle, towers in TensorFlow]")
+    settings: StrategySettings = StrategySettings()
     kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
     steps: int | None = option(None, "number of steps after which to stop, counted from the start of training [default: the end of the last epoch]", at_least=1)
     resume: str | None = option(None, "continue from a checkpoint, written by either framework: without a value the newest one in --out, otherwise the file given, or the newest one in the folder given")
@@ -141,6 +143,7 @@ class RunOptions:
     json: Path | None = option(None, "file to write report.json to as well")
     replicas: tuple[int, ...] = option((1, 2, 3), "numbers of replicas to train with, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
+    settings: StrategySettings = StrategySettings()
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare", at_least=1)
     after_mismatch: int = option(_STEPS_AFTER, _AFTER_MISMATCH, at_least=0)
@@ -180,6 +183,7 @@ class BenchOptions:
     json: Path | None = option(None, "file to write bench.json to as well")
     replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to time, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
+    settings: StrategySettings = StrategySettings()
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(40, "number of training steps in each run, warm-up included", at_least=10)
     rounds: int = option(3, "number of rounds; each round runs every configuration once", at_least=1)

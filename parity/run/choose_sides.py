@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from parity.base.errors import UsageError
 from parity.cli.options import RunOptions
 from parity.spec.frameworks import FRAMEWORKS, framework_of
+from parity.spec.strategies import StrategySettings, check_taken
 from parity.trace.side import Side, labels_of
 
 
@@ -15,16 +16,18 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
     its default strategy.
 
     Raises:
-      UsageError: for an unknown framework, or a strategy that the framework lacks.
+      UsageError: for an unknown framework, a strategy that the framework lacks, or a setting
+        that none of the strategies takes.
     """
-    strategies = parse_strategies(options.strategy)
+    strategies = parse_strategies(options.strategy, options.settings)
     sides = []
     for kernels in options.kernels:
         for replicas in options.replicas:
             for framework, names in strategies.items():
                 registry = FRAMEWORKS[framework].strategies
                 for name in names:
-                    traits = registry.entry(name).traits
+                    entry = registry.entry(name)
+                    traits = entry.traits
                     sides.append(
                         Side(
                             framework,
@@ -33,6 +36,7 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
                             kernels,
                             traits.processes,
                             traits.synchronous,
+                            entry.settings(options.settings).text,
                         )
                     )
     return dict(zip(labels_of(sides), sides, strict=True))
@@ -65,18 +69,21 @@ def leading_sides(sides: Mapping[str, Side], *, most_replicas: bool = True) -> d
     return found
 
 
-def parse_strategies(words: Sequence[str]) -> Mapping[str, Sequence[str]]:
+def parse_strategies(
+    words: Sequence[str], settings: StrategySettings
+) -> Mapping[str, Sequence[str]]:
     """Return the names of the strategies of every framework, its default if none is given.
 
     Args:
       words: pairs "framework=strategy"; a framework may appear several times.
+      settings: the settings that were given, which one of the strategies must take.
 
     Returns:
       Framework -> names of strategies.
 
     Raises:
-      UsageError: for a word of another form, an unknown framework, or a strategy that the
-        framework lacks.
+      UsageError: for a word of another form, an unknown framework, a strategy that the
+        framework lacks, or a setting that none of the strategies takes.
     """
     strategies: dict[str, list[str]] = {name: [] for name in FRAMEWORKS}
     for word in words:
@@ -88,7 +95,12 @@ def parse_strategies(words: Sequence[str]) -> Mapping[str, Sequence[str]]:
             raise UsageError(f"--strategy is {word!r}; allowed: for example {example}")
         entry = framework_of(framework).strategies.entry(name)
         strategies[framework].append(entry.name)
-    return {
+    chosen = {
         framework: names or [FRAMEWORKS[framework].strategies.default]
         for framework, names in strategies.items()
     }
+    entries = [
+        FRAMEWORKS[each].strategies.entry(name) for each in chosen for name in chosen[each]
+    ]
+    check_taken(settings, entries)
+    return chosen

@@ -8,6 +8,7 @@ from parity.cli.options import RunOptions
 from parity.launch.edited_source import Edit
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import SideProcess
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.trace.side import Side
@@ -62,6 +63,7 @@ class Starter:
                 "cache": options.cache / side.framework,
                 "replicas": side.replicas,
                 "strategy": side.strategy,
+                **self._settings(side),
                 "kernels": side.kernels,
                 "device": options.device,
                 "threads": options.threads,
@@ -70,6 +72,10 @@ class Starter:
                 **more,
             },
         )
+
+    def _settings(self, side: Side) -> dict[str, Any]:
+        entry = FRAMEWORKS[side.framework].strategies.entry(side.strategy)
+        return entry.settings(self._options.settings).given
 
 
 def file_name(label: str) -> str:

@@ -5,12 +5,52 @@ Nothing here loads a framework. Each framework's folder has a registry, `STRATEG
 registry.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 from parity.base.errors import UsageError
+from parity.base.fields import check_fields, flag, option
 from parity.base.plugins import load_object
+
+_STAGES = (
+    "strategy layers: number of stages that a replica's layers are spread over, each on a "
+    "device of its own"
+)
+_MICRO_BATCHES = (
+    "strategy layers: number of micro-batches that a replica's rows are split into, so that "
+    "its stages work at the same time"
+)
+_SHARD_WEIGHTS = (
+    "strategy average-gradients: what a tower's gradient counts by, its real tokens or every "
+    "tower alike"
+)
+
+
+@dataclass(frozen=True)
+class StrategySettings:
+    """What some strategies can be told; None for one that is not given, or not taken.
+
+    Each field is a flag of `train.py`, `parity run` and `parity bench`.
+    """
+
+    stages: int | None = option(None, _STAGES, at_least=1)
+    micro_batches: int | None = option(None, _MICRO_BATCHES, at_least=1)
+    shard_weights: str | None = option(None, _SHARD_WEIGHTS, choices=("tokens", "equal"))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return the settings that are not None, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def text(self) -> str:
+        """Return the settings as labels show them, such as "stages=2 micro-batches=4"."""
+        return " ".join(f"{flag(name)[2:]}={value}" for name, value in self.given.items())
 
 
 @dataclass(frozen=True)
@@ -41,12 +81,19 @@ class StrategyEntry:
         class is loaded only when a training is built, because that loads the framework.
       summary: one line that describes the strategy to people.
       traits: the properties that the harness needs to know.
+      takes: the settings that it takes, with their defaults; None for any other.
     """
 
     name: str
     path: str
     summary: str
     traits: Traits = Traits()
+    takes: StrategySettings = StrategySettings()
+
+    def settings(self, given: StrategySettings) -> StrategySettings:
+        """Return the settings that the strategy takes, as given or else by default."""
+        taken = self.takes.given
+        return StrategySettings(**taken | {n: v for n, v in given.given.items() if n in taken})
 
 
 class StrategyRegistry:
@@ -90,6 +137,16 @@ class StrategyRegistry:
             )
         return found
 
+    def settings(self, name: str | None, given: StrategySettings) -> StrategySettings:
+        """Return the settings of a strategy, as given or else by default.
+
+        Raises:
+          UsageError: for an unknown strategy, or a setting that it does not take.
+        """
+        entry = self.entry(name)
+        check_taken(given, [entry])
+        return entry.settings(given)
+
     def make(self, name: str | None, spec: Any, build: Any) -> Any:
         """Load the framework and build a training that uses a strategy.
 
@@ -109,3 +166,16 @@ class StrategyRegistry:
 
     def __iter__(self) -> Iterator[StrategyEntry]:
         return iter(self._entries.values())
+
+
+def check_taken(given: StrategySettings, entries: Iterable[StrategyEntry]) -> None:
+    """Check that each setting that was given is taken by one of the strategies that run.
+
+    Raises:
+      UsageError: for a setting that none of them takes.
+    """
+    entries = list(entries)
+    for name, value in given.given.items():
+        if not any(name in entry.takes.given for entry in entries):
+            names = " or ".join(dict.fromkeys(entry.name for entry in entries))
+            raise UsageError(f"{flag(name)} is {value!r}; not allowed for the strategy {names}")

@@ -17,7 +17,7 @@ from parity.trace.side import Side
 
 # What a reader needs of trace.json: from a training of this project, and from a `Recorder`.
 _HEADER = (
-    *("framework", "strategy", "replicas", "kernels", "processes", "synchronous"),
+    *("framework", "strategy", "replicas", "kernels", "processes", "synchronous", "settings"),
     *("spec", "corpus", "batches_per_epoch", "versions"),
 )
 _RECORDER_HEADER = ("framework", "dtype", "run", "tolerances", "versions")

@@ -21,6 +21,7 @@ class Side:
       kernels: "plain" (the textbook's layers) or "fast" (the replacements).
       processes: how many the replicas are spread over.
       synchronous: whether the number of replicas changes no result.
+      settings: the settings of its strategy, such as "stages=2 micro-batches=4".
     """
 
     framework: str
@@ -29,6 +30,7 @@ class Side:
     kernels: str = ""
     processes: int = 1
     synchronous: bool = True
+    settings: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -82,6 +84,8 @@ def labels_of(sides: Sequence[Side], folders: Sequence[Path] = ()) -> list[str]:
         words = [f"{side.framework}-{side.replicas}" if side.replicas else side.framework]
         if len({other.strategy for other in alike}) > 1:
             words.append(side.strategy)
+        if len({each.settings for each in alike if each.strategy == side.strategy}) > 1:
+            words.append(side.settings)
         if kernels:
             words.append(side.kernels)
         if len({other.processes for other in alike}) > 1:

@@ -125,6 +125,7 @@ class TraceRecording:
             strategy.build.kernels,
             traits.processes,
             traits.synchronous,
+            strategy.build.settings.text,
         )
         return {
             **side.to_json(),

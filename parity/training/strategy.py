@@ -7,19 +7,19 @@ among replicas, how gradients are combined, and which devices and processes are 
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult
-from parity.spec.strategies import StrategyEntry
+from parity.spec.strategies import StrategyEntry, StrategySettings
 
 
 @dataclass(frozen=True)
 class Build:
-    """How to build a strategy, apart from the spec; nothing here changes a result.
+    """How to build a strategy, apart from the spec; nothing but `settings` changes a result.
 
     Attributes:
       replicas: the number of replicas that share each batch.
@@ -30,6 +30,7 @@ class Build:
         oracle's activations and gradients.
       evaluates: whether to build what `evaluate` needs.
       log_device_placement: whether to print the device that each replica runs on.
+      settings: the strategy's own settings.
     """
 
     replicas: int = 1
@@ -39,6 +40,7 @@ class Build:
     isolate: bool = False
     evaluates: bool = True
     log_device_placement: bool = False
+    settings: StrategySettings = field(default_factory=StrategySettings)
 
 
 class Strategy(Protocol):

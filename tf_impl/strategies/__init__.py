@@ -1,6 +1,6 @@
 """The registry of strategies, which are ways of running replicas, with one module for each."""
 
-from parity.spec.strategies import StrategyEntry, StrategyRegistry
+from parity.spec.strategies import StrategyEntry, StrategyRegistry, StrategySettings
 
 STRATEGIES = StrategyRegistry(
     "tensorflow",
@@ -13,5 +13,6 @@ STRATEGIES = StrategyRegistry(
         "average-gradients",
         "tf_impl.strategies.average_gradients:AverageGradients",
         "differentiates each tower separately, and averages the gradients by real tokens",
+        takes=StrategySettings(shard_weights="tokens"),
     ),
 )

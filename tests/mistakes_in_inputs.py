@@ -68,7 +68,7 @@ SCHEDULE = (
     Mistake(
         "a loss per token is divided by padding too",
         "parity/spec/step_arrays.py",
-        'return self.num_tokens if self.loss_per == "token" else self.rows',
+        'return max(self.num_tokens, 1) if self.loss_per == "token" else self.rows',
         'return self.positions if self.loss_per == "token" else self.rows',
         witnesses("schedule", "the_loss_is_divided_by_what_the_spec_says")
         + witnesses("replicas", "the_shares_of_the_loss_add_up_to_the_mean")

@@ -125,7 +125,7 @@ SCORES = (
     Mistake(
         "a loss per row is reported as it is",
         "parity/spec/step_arrays.py",
-        "loss * self.rows / self.num_tokens",
+        "loss * self.rows / max(self.num_tokens, 1)",
         "loss",
         witnesses("scores", "the_table_of_losses_is_in_nats_per_real_token")
         + witnesses("schedule", "the_loss_is_divided_by_what_the_spec_says"),

@@ -56,7 +56,9 @@ class Planted:
         inputs = self.expected.inputs(step, recorded[step])
         exact = one_step.expected("side", inputs, step, recorded[step])
         exact = with_replica_losses(exact, recorded[step], inputs)
-        start = one_step.start("side", inputs)
+        start = one_step.start("side", recorded[step])
+        state = one_step.state(start, inputs)
+        start = start.snapshot, state, start.left
         self.case = Case(spec, step, PER_EPOCH, *start, inputs, recorded[step], exact, "", ())
 
     def suspect(self, name: str):

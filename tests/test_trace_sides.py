@@ -108,10 +108,37 @@ def test_plain_kernels_are_compared_with_fast_ones():
 def test_an_asynchronous_side_takes_no_part_in_replica_invariance():
     free = [replace(PADDLE, synchronous=False, replicas=n) for n in (1, 2, 3)]
     assert pairs(*free) == []
-    assert pairs(*free, replace(TENSORFLOW, replicas=2)) == [(1, 3)]
+    assert pairs(*free, replace(TENSORFLOW, replicas=2)) == []
     mixed = [free[0], PADDLE, replace(PADDLE, replicas=3)]
     assert pairs(*mixed) == [(1, 2)], "the first synchronous one is what others are compared to"
 
 
-def test_two_sides_alone_are_always_compared():
-    assert pairs(PADDLE, replace(AVERAGED, replicas=5, synchronous=False)) == [(0, 1)]
+def test_two_sides_alone_are_compared_whatever_their_replicas_and_strategies():
+    assert pairs(PADDLE, replace(AVERAGED, replicas=5)) == [(0, 1)]
+
+
+def asynchronous(side, settings, replicas=2):
+    return replace(
+        side, strategy="asynchronous", settings=settings, replicas=replicas, synchronous=False
+    )
+
+
+def test_asynchronous_sides_are_compared_where_they_keep_to_one_schedule():
+    paddle, tensorflow = (asynchronous(side, "schedule=1") for side in (PADDLE, TENSORFLOW))
+    assert pairs(paddle, tensorflow) == [(0, 1)]
+    assert pairs(paddle, replace(tensorflow, settings="schedule=2")) == []
+    assert pairs(PADDLE, TENSORFLOW, paddle, tensorflow) == [(0, 1), (2, 3)]
+    more = [replace(side, replicas=3) for side in (paddle, tensorflow)]
+    assert pairs(paddle, tensorflow, *more) == [(0, 1), (2, 3)]
+
+
+def test_asynchronous_sides_that_run_freely_are_compared_with_the_oracle_alone():
+    free = [asynchronous(side, "schedule=free") for side in (PADDLE, TENSORFLOW)]
+    assert pairs(*free) == []
+    assert pairs(PADDLE, TENSORFLOW, *free) == [(0, 1)]
+
+
+def test_one_asynchronous_worker_is_compared_with_one_synchronous_replica():
+    one, alone = replace(PADDLE, replicas=1), asynchronous(PADDLE, "schedule=free", 1)
+    assert pairs(one, alone) == [(0, 1)]
+    assert pairs(one, asynchronous(PADDLE, "schedule=1", 2)) == []

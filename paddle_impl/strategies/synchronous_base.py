@@ -93,9 +93,12 @@ class Synchronous:
                 self._clipped, self._norm = clip_by_global_norm(
                     self._gradients, spec.training.clip_norm
                 )
+            before = len(program.global_block().ops)
             self._learning_rate, slots = apply_update(
                 spec.training, self._parameters, self._clipped
             )
+            # they stay the last operations, whatever kernels replace
+            self._update_operations = len(program.global_block().ops) - before
         names = {parameter.name for parameter in self._parameters}
         if names != {parameter.name for parameter in parameters(spec)}:
             raise ValueError(

@@ -22,7 +22,7 @@ def gather_evidence(
     spec: Spec,
     names: list[str],
     tensors: Mapping[str, Tensors],
-    inputs: StepInputs,
+    inputs: Mapping[str, StepInputs],
     one_step: OneStep,
     step: int,
 ) -> dict[str, Evidence]:
@@ -32,7 +32,7 @@ def gather_evidence(
       verdict: holds the mismatches of the step.
       names: the tensors of a step, in the order of computation.
       tensors: label -> what that side recorded.
-      inputs: the inputs of the step.
+      inputs: label -> the inputs of that side's step.
       one_step: computes what the oracle expects, from what a side recorded before.
     """
     first, departing = verdict.mismatches[0].place.tensor, verdict.departing()
@@ -42,10 +42,11 @@ def gather_evidence(
     found = {}
     for side in departing or list(tensors)[:2]:
         recorded = tensors[side]
-        expected: Tensors = one_step.expected(side, inputs, step, recorded)
+        own = inputs[side]
+        expected: Tensors = one_step.expected(side, own, step, recorded)
         rounding = None
         if departing:
-            expected = with_replica_losses(expected, recorded, inputs)
+            expected = with_replica_losses(expected, recorded, own)
             rounding = one_step.rounding[side]
         else:
             expected = tensors[next(other for other in tensors if other != side)]
@@ -65,7 +66,7 @@ def gather_evidence(
             expected.get(first),
             tuple(wrong),
             tuple(recorded["batch/sizes"].tolist()),
-            inputs.batch[lengths] if lengths else None,
+            own.batch[lengths] if lengths else None,
             spec.network,
         )
     return found

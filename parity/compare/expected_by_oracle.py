@@ -5,10 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.oracle.replay import RecordedUpdate, Replay
 from parity.oracle.training import Oracle
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec, learning_rate
 from parity.spec.step_arrays import StepInputs, dropout_masks
+from parity.spec.worker_rows import masks_of_rows
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -23,39 +25,56 @@ class Expected:
     """
 
     def __init__(self, spec: Spec, batches_per_epoch: int, names: list[str]):
-        self.spec, self._batches_per_epoch = spec, batches_per_epoch
+        self.spec, self.batches_per_epoch = spec, batches_per_epoch
         names = [name for name in names if name.startswith("gradient/")]
         self._parameters = [name.split("/", 1)[1] for name in names]
 
     def inputs(self, step: int, batch: Tensors) -> StepInputs:
         """Return the inputs of a step, from the recorded batch."""
         arrays = {name: batch[f"batch/{name}"] for name in NETWORKS[self.spec.network].batch}
-        masks = dropout_masks(self.spec, step, arrays)
+        update = RecordedUpdate.of(batch)
+        if update is None:
+            masks = dropout_masks(self.spec, step, arrays)
+        else:
+            place = update.step, arrays, update.first_row, update.of_rows
+            masks = masks_of_rows(self.spec, *place)
         loss_per = self.spec.training.loss_per
         return StepInputs(arrays, bool(batch["batch/carry"]), masks, loss_per=loss_per)
 
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return learning_rate(self.spec.training, step // self._batches_per_epoch)
+    def rate(self, step: int, batch: Tensors) -> float:
+        """Return the learning rate of a recorded step."""
+        update = RecordedUpdate.of(batch)
+        step = step if update is None else update.step
+        return learning_rate(self.spec.training, step // self.batches_per_epoch)
 
     def step(
-        self, oracle: Oracle, inputs: StepInputs, step: int, batch: Tensors
+        self,
+        oracle: Oracle | Replay,
+        inputs: StepInputs,
+        step: int,
+        batch: Tensors,
+        read: Tensors | None = None,
     ) -> dict[str, np.ndarray]:
         """Let the oracle take a step, and return what a trace should hold of it.
 
         Args:
-          batch: the recorded batch, for the sizes of the replicas.
+          batch: the recorded batch, for the sizes of the replicas and the order of updates.
+          read: the weights to compute the gradient with; None for those before the step.
         """
+        rate = self.rate(step, batch)
+        if isinstance(oracle, Replay):
+            return self.with_batch(oracle.step(inputs, rate, batch), step, batch)
         sizes = [int(size) for size in batch["batch/sizes"]]
-        return self.with_batch(oracle.step(inputs, self.rate(step), sizes), step, batch)
+        return self.with_batch(oracle.step(inputs, rate, sizes, read), step, batch)
 
     def with_batch(
         self, expected: dict[str, np.ndarray], step: int, batch: Tensors
     ) -> dict[str, np.ndarray]:
         """Add the tensors of the batch, which no network computes."""
-        expected |= {name: batch[name] for name in batch if name.startswith("batch/")}
+        read = ("batch/", "schedule/")
+        expected |= {name: batch[name] for name in batch if name.startswith(read)}
         # the rate of the schedule, not the one that the side says it used
-        return expected | {"batch/learning_rate": np.array(self.rate(step))}
+        return expected | {"batch/learning_rate": np.array(self.rate(step, batch))}
 
     def above_gradients(
         self, snapshot: Tensors, recorded: Tensors, rate: float

@@ -52,7 +52,7 @@ class IsolatedRun:
           pairs: labels of the sides to compare with each other.
         """
         batch = next(iter(tensors.values()))
-        rate, sizes = self._expected.rate(step), batch["batch/sizes"].tolist()
+        rate, sizes = self._expected.rate(step, batch), batch["batch/sizes"].tolist()
         oracle = self._isolation.step(inputs, rate, sizes)
         expected = self._expected.with_batch(oracle.expected, step, batch)
         every: list[Mismatch] = []

@@ -25,12 +25,10 @@ how the difference develops: see parity/compare/growth.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from parity.base.at_once import at_once
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.compare.causes.confirm import confirm_causes
 from parity.compare.causes.search import Budget
@@ -38,11 +36,11 @@ from parity.compare.decode_rung import DecodeRung
 from parity.compare.disagreement import find_disagreement
 from parity.compare.evaluation import EvaluationRung
 from parity.compare.evidence import gather_evidence
-from parity.compare.expected_by_oracle import Expected, with_replica_losses
+from parity.compare.expected_by_oracle import Expected
 from parity.compare.growth import Growth
 from parity.compare.isolated_run import IsolatedRun
 from parity.compare.measured_step import measure_step
-from parity.compare.one_step import OneStep
+from parity.compare.oracle_steps import OracleSteps
 from parity.compare.preconditions import (
     batches_of_other_shapes,
     check_numbers,
@@ -56,8 +54,6 @@ from parity.compare.tensors import Distance, Mismatch
 from parity.compare.two_sides import Pairs
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.oracle.rounding import Rounding
-from parity.oracle.training import Oracle
-from parity.spec.initial import initial_snapshot
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
@@ -108,7 +104,11 @@ class Ladder:
         self.per_epoch = first[1]["batches_per_epoch"]
         isolated = first[1].get("isolated", False)
         dtype = self.spec.training.dtype
-        self.names = tensor_names(self.spec, isolated=isolated)
+        self.names = tensor_names(
+            self.spec,
+            isolated=isolated,
+            asynchronous=not all(side.synchronous for side in self.sides.values()),
+        )
         self._order = _in_order_of_loop(self.spec, self.names)
         self.judges_free_runs = dtype == "float64" and not isolated
         self._pairs = pairs_of(self.sides)
@@ -123,8 +123,8 @@ class Ladder:
         self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
         self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
         self._evaluated = set(evaluated_names(self.spec))
-        self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
-        self._one_step = OneStep(self._expected)
+        self._oracles = OracleSteps(self._expected, self.sides)
+        self._one_step = self._oracles.one_step
         self._isolated: IsolatedRun | None = None
         self._steps_left = self._steps_after = 0 if isolated else after_mismatch
         if isolated:
@@ -184,38 +184,25 @@ class Ladder:
         """
         tensors = {side: tensors[side] for side in self.sides}
         for side, recorded in tensors.items():
-            check_shapes(self.spec, recorded, side, step, self.names)
+            names = self.names
+            if self.sides[side].synchronous:
+                names = [name for name in names if not name.startswith("schedule/")]
+            check_shapes(self.spec, recorded, side, step, names)
             check_numbers(recorded, side, step, self.names)
-        other_batches = batches_of_other_shapes(self.spec, tensors, step)
+        other_batches = [
+            mismatch
+            for group in self._oracles.groups(tensors)
+            for mismatch in batches_of_other_shapes(self.spec, group, step)
+        ]
         if other_batches:
             self._end_at(step, other_batches)
             return
-        batch = next(iter(tensors.values()))
-        inputs = self._expected.inputs(step, batch)
+        inputs = self._oracles.inputs(step, tensors)
         if self._isolated is not None:
-            self._isolated.step(step, tensors, inputs, self._pairs)
+            self._isolated.step(step, tensors, next(iter(inputs.values())), self._pairs)
             self._coverage.step(step, tensors, inputs, self.verdict.oracle)
             return
-        free_run, *one_steps = at_once(
-            [
-                partial(self._expected.step, self._oracle, inputs, step, batch),
-                *(
-                    partial(self._one_step.expected, side, inputs, step, recorded)
-                    for side, recorded in tensors.items()
-                ),
-            ]
-        )
-        # the oracle sums its losses over the rows that each of the side's replicas had
-        expected = {
-            ORACLE: {
-                side: with_replica_losses(free_run, recorded, inputs)
-                for side, recorded in tensors.items()
-            },
-            ONE_STEP: {
-                side: with_replica_losses(one_step, recorded, inputs)
-                for (side, recorded), one_step in zip(tensors.items(), one_steps, strict=True)
-            },
-        }
+        expected = self._oracles.take(step, tensors, inputs)
         if self.verdict.matches:
             self._judge(step, tensors, inputs, expected)
         else:
@@ -236,12 +223,13 @@ class Ladder:
         self,
         step: int,
         tensors: Mapping[str, Tensors],
-        inputs: StepInputs,
+        inputs: Mapping[str, StepInputs],
         expected: Expectations,
     ) -> None:
         """Compare a step rung by rung, and add what is found to the verdict.
 
         Args:
+          inputs: label -> the inputs of that side's step.
           expected: `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
         """
         free = self._compare_free_runs(step, tensors, expected[ORACLE])
@@ -280,7 +268,9 @@ class Ladder:
         if self.verdict.growth is not None and not self.is_done:
             self.verdict.growth.ended = reason
 
-    def _confirm_causes(self, tensors: Mapping[str, Tensors], inputs: StepInputs) -> None:
+    def _confirm_causes(
+        self, tensors: Mapping[str, Tensors], inputs: Mapping[str, StepInputs]
+    ) -> None:
         verdict = self.verdict
         if not self._cause_seconds or not verdict.departing():
             return
@@ -320,7 +310,7 @@ class Ladder:
         self,
         step: int,
         tensors: Mapping[str, Tensors],
-        inputs: StepInputs,
+        inputs: Mapping[str, StepInputs],
         expected: Mapping[str, Tensors],
     ) -> list[Mismatch | None]:
         found = []
@@ -331,7 +321,7 @@ class Ladder:
             found.append(mismatch)
         self._one_step.forget_rounding()
         for side, recorded in tensors.items():
-            rounding = self._one_step.measure(side, inputs, recorded, expected[side])
+            rounding = self._one_step.measure(side, inputs[side], recorded, expected[side])
             found.append(
                 self._pairwise.compare(
                     recorded, expected[side], (side, ONE_STEP), step, rounding=rounding

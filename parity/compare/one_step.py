@@ -1,10 +1,12 @@
 """Single steps: the oracle starts each from what the side itself recorded."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from parity.compare.expected_by_oracle import Expected, wide
+from parity.oracle.replay import PastWeights, RecordedUpdate, weights_of
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
 from parity.spec.initial import initial_snapshot, zero_state
@@ -15,58 +17,115 @@ from parity.spec.step_arrays import StepInputs
 Tensors = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a side's step starts from.
+
+    Attributes:
+      snapshot: weights and optimizer state before the step.
+      read: the weights that its gradient is computed with, if the side is asynchronous; None
+        if they are those of the snapshot.
+      left: the recurrent state that the step before left, of the same worker if the side is
+        asynchronous; None at the first step.
+    """
+
+    snapshot: Tensors
+    read: Tensors | None
+    left: Tensors | None
+
+
 class OneStep:
     """Computes each rung of a step in float64 from what a side recorded on the rung below.
+
+    Args:
+      expected: computes what a trace should hold.
+      workers: label -> the number of workers, for the sides that are asynchronous.
+      alike: label -> label of the first side that computes the same rows with nearly the same
+        weights in each step; None if all sides do.
 
     Attributes:
       rounding: label -> the rounding error of the step that was compared last.
     """
 
-    def __init__(self, expected: Expected):
+    def __init__(
+        self,
+        expected: Expected,
+        workers: Mapping[str, int] | None = None,
+        alike: Mapping[str, str] | None = None,
+    ):
         self._expected, self._spec = expected, expected.spec
         self._before: dict[str, Tensors] = {}
+        self._alike = alike or {}
+        initial = weights_of(initial_snapshot(self._spec))
+        self._past = {
+            side: PastWeights(number, expected.batches_per_epoch, initial)
+            for side, number in (workers or {}).items()
+        }
+        # side -> worker -> the recurrent state that its last update left
+        self._left: dict[str, dict[int, Tensors]] = {side: {} for side in self._past}
         self.rounding: dict[str, Rounding] = {}
 
     def expected(
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors
     ) -> dict[str, np.ndarray]:
         """Return what the oracle expects, given the side's weights and state before it."""
-        snapshot, oracle = self._snapshot(side), Oracle(self._spec, self._snapshot(side))
-        before = self._before.get(side)
-        if before is not None and inputs.carry:
-            state = NETWORKS[self._spec.network].state(self._spec.model)
-            oracle.state = {name: wide(before[f"forward/{name}"]) for name in state}
-        expected = self._expected.step(oracle, inputs, step, recorded)
-        rate = self._expected.rate(step)
-        return expected | self._expected.above_gradients(snapshot, recorded, rate)
+        start = self.start(side, recorded)
+        oracle = Oracle(self._spec, start.snapshot)
+        if start.left is not None and inputs.carry:
+            oracle.state = {name: wide(array) for name, array in start.left.items()}
+        expected = self._expected.step(oracle, inputs, step, recorded, start.read)
+        rate = self._expected.rate(step, recorded)
+        expected |= self._expected_schedule(side, recorded)
+        return expected | self._expected.above_gradients(start.snapshot, recorded, rate)
 
     def measure(
         self, side: str, inputs: StepInputs, recorded: Tensors, exact: Tensors
     ) -> Rounding:
-        """Return the rounding error of a side's step; it is measured once for all sides.
+        """Return the rounding error of a side's step; it is measured once for sides alike.
 
         Args:
           exact: what the oracle expects of the step.
         """
-        snapshot, state, _ = self.start(side, inputs)
-        alike = next(iter(self.rounding.values()), None)
+        start, group = self.start(side, recorded), self._alike.get(side)
+        alike = (
+            each for label, each in self.rounding.items() if self._alike.get(label) == group
+        )
         self.rounding[side] = Rounding(
-            self._spec, snapshot, state, inputs, recorded, exact, alike
+            self._spec,
+            start.snapshot,
+            self.state(start, inputs),
+            inputs,
+            recorded,
+            exact,
+            next(alike, None),
+            start.read,
         )
         return self.rounding[side]
 
-    def start(self, side: str, inputs: StepInputs) -> tuple[Tensors, Tensors, Tensors | None]:
+    def start(self, side: str, recorded: Tensors) -> Start:
         """Return what a side's step starts from.
 
-        Returns:
-          Weights and optimizer state; the recurrent state; and the recurrent state that the
-          step before left, whether or not this one goes on from it, None at the first step.
+        Args:
+          side: the side's label.
+          recorded: what it recorded of the step; of an asynchronous side, that says which
+            worker took the step, and which weights it had read.
         """
-        before, state = self._before.get(side), zero_state(self._spec, inputs.rows)
-        if before is None:
-            return initial_snapshot(self._spec), state, None
-        left = {name: before[f"forward/{name}"] for name in state}
-        return self._snapshot(side), left if inputs.carry else state, left
+        before = self._before.get(side)
+        snapshot: Tensors = initial_snapshot(self._spec)
+        if before is not None:
+            snapshot = {name: before[name] for name in snapshot_names(self._spec)}
+        if side in self._past:
+            worker, read = self._past[side].expected(_update(recorded))
+            left = self._left[side].get(worker)
+            return Start(snapshot, self._past[side].at(read), left)
+        left = None if before is None else self._state_after(before)
+        return Start(snapshot, None, left)
+
+    def state(self, start: Start, inputs: StepInputs) -> Tensors:
+        """Return the recurrent state that a step starts from."""
+        if start.left is not None and inputs.carry:
+            return start.left
+        return zero_state(self._spec, inputs.rows)
 
     def forget_rounding(self) -> None:
         """Forget the rounding errors of the step before."""
@@ -75,9 +134,26 @@ class OneStep:
     def remember(self, tensors: Mapping[str, Tensors]) -> None:
         """Keep what the sides recorded: the next step starts from it."""
         self._before = dict(tensors)
+        for side, past in self._past.items():
+            worker, _ = past.expected(_update(tensors[side]))
+            past.add(worker, weights_of(tensors[side]))
+            self._left[side][worker] = self._state_after(tensors[side])
 
-    def _snapshot(self, side: str) -> dict[str, np.ndarray]:
-        before = self._before.get(side)
-        if before is None:
-            return initial_snapshot(self._spec)
-        return {name: before[name] for name in snapshot_names(self._spec)}
+    def _state_after(self, recorded: Tensors) -> dict[str, np.ndarray]:
+        state = NETWORKS[self._spec.network].state(self._spec.model)
+        return {name: recorded[f"forward/{name}"] for name in state}
+
+    def _expected_schedule(self, side: str, recorded: Tensors) -> dict[str, np.ndarray]:
+        """Return how an asynchronous side can have ordered a step: as recorded, if possible."""
+        if side not in self._past:
+            return {}
+        past = self._past[side]
+        worker, read = past.expected(_update(recorded))
+        values = {"worker": worker, "batch": past.step_of(worker), "read": read}
+        return {f"schedule/{name}": np.array(value) for name, value in values.items()}
+
+
+def _update(recorded: Tensors) -> RecordedUpdate:
+    update = RecordedUpdate.of(recorded)
+    assert update is not None, "an asynchronous side records the order of its updates"
+    return update

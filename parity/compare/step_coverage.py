@@ -9,6 +9,7 @@ import numpy as np
 from parity.compare.answer_coverage import answer_facts
 from parity.compare.coverage import Coverage, Fact
 from parity.decoding.hypotheses import Hypotheses
+from parity.oracle.replay import RecordedUpdate
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec, learning_rate
 from parity.spec.step_arrays import StepInputs
@@ -60,7 +61,8 @@ class StepCoverage:
         self, spec: Spec, per_epoch: int, sides: Mapping[str, Side], coverage: Coverage
     ):
         self._per_epoch = per_epoch
-        self._digests: dict[int, bytes] = {}  # place in the epoch -> digest of its last batch
+        # place in the epoch and first row of an asynchronous worker -> digest of the last batch
+        self._digests: dict[tuple[int, int], bytes] = {}
         self._cases = [
             *_update_cases(spec, per_epoch),
             *_epoch_cases(spec),
@@ -76,27 +78,38 @@ class StepCoverage:
         self,
         step: int,
         tensors: Mapping[str, Tensors],
-        inputs: StepInputs,
+        inputs: Mapping[str, StepInputs],
         oracle: Mapping[str, Tensors],
     ) -> None:
         """Count the cases that a step meets.
 
+        Where sides compute other rows than the first one, as asynchronous ones do, only the
+        rows of the first are counted.
+
         Args:
           step: the step's number.
           tensors: label -> what that side recorded.
-          inputs: the inputs of the step.
+          inputs: label -> the inputs of that side's step.
           oracle: label -> what the oracle expects of that side.
         """
-        place, digest = step % self._per_epoch, _digest(inputs.batch)
+        first = next(iter(tensors))
+        update, batch = RecordedUpdate.of(tensors[first]), inputs[first].batch
+        step = step if update is None else update.step
+        place, digest = step % self._per_epoch, _digest(batch)
+        rows = place, 0 if update is None else update.first_row
         seen = _Step(
             step,
-            inputs,
+            inputs[first],
             float(next(iter(oracle.values()))["gradient_norm"]),
-            [recorded["batch/sizes"] for recorded in tensors.values()],
+            [
+                recorded["batch/sizes"]
+                for side, recorded in tensors.items()
+                if inputs[side] is inputs[first]
+            ],
             begins_epoch=step > 0 and place == 0,
-            reshuffled=self._digests.get(place, digest) != digest,
+            reshuffled=self._digests.get(rows, digest) != digest,
         )
-        self._digests[place] = digest
+        self._digests[rows] = digest
         for fact, is_met in self._cases:
             fact.of += 1
             fact.count += bool(is_met(seen))

@@ -7,6 +7,7 @@ import numpy as np
 from parity.compare.steps import compare_step, first_in_loop
 from parity.compare.tensors import Distance, Mismatch
 from parity.compare.verdict import Verdict
+from parity.oracle.replay import RecordedUpdate
 from parity.oracle.rounding import Rounding
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
@@ -25,8 +26,8 @@ class Pairs:
 
     def __init__(self, spec: Spec, names: list[str], verdict: Verdict):
         self._spec, self._verdict = spec, verdict
-        self._batch = [name for name in names if name.startswith("batch/")]
-        others = ("batch/", "replicas/", "decode/", "evaluate/")
+        self._batch = [name for name in names if name.startswith(("batch/", "schedule/"))]
+        others = ("batch/", "schedule/", "replicas/", "decode/", "evaluate/")
         self._rest = [name for name in names if not name.startswith(others)]
 
     def compare(
@@ -48,6 +49,9 @@ class Pairs:
           seen, every, rounding: as for `compare_step`.
         """
         batch, rest = list(self._batch), list(self._rest)
+        if len({RecordedUpdate.of(each) is None for each in (a, b)}) > 1:
+            # an asynchronous side with one worker, and one that is synchronous
+            batch = [name for name in batch if not name.startswith("schedule/")]
         if _different_replicas(a, b):
             batch.remove("batch/sizes")
             rest.remove("loss/replicas")

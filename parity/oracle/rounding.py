@@ -72,6 +72,7 @@ class Rounding:
       exact: what the oracle computes for it, each rung from the recorded rung below.
       alike: the rounding errors of another side that started the step from nearly the same
         weights; they serve as a first measurement.
+      read: the weights that the gradient was computed with; None for those of the snapshot.
 
     Attributes:
       exact: what the oracle computes for the step.
@@ -86,7 +87,9 @@ class Rounding:
         recorded: Tensors,
         exact: Tensors,
         alike: "Rounding | None" = None,
+        read: Tensors | None = None,
     ):
+        self._read = snapshot if read is None else read
         self._spec, self._snapshot, self._state = spec, snapshot, state
         self._inputs, self._recorded, self.exact = inputs, recorded, exact
         self._unit = UNIT[spec.training.dtype]
@@ -200,7 +203,7 @@ class Rounding:
     def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
         moves = _Moves(run)
-        weights = moves.weights(self._snapshot)
+        weights = moves.weights(self._read)
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
         with perturbation(moves):

@@ -77,11 +77,19 @@ class Oracle:
         self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
         self.state: Arrays | None = None
 
-    def step(self, inputs: StepInputs, learning_rate: float, sizes: Sequence[int]) -> Arrays:
+    def step(
+        self,
+        inputs: StepInputs,
+        learning_rate: float,
+        sizes: Sequence[int],
+        read: Mapping[str, np.ndarray] | None = None,
+    ) -> Arrays:
         """Do one step and return all that a trace records of it, under the trace's names.
 
         Args:
           sizes: rows per replica; the oracle has no replicas and only sums its loss by them.
+          read: "weight/..." -> the weights to compute the gradient with; None for those of the
+            snapshot, which the step updates.
         """
         spec = self.spec
         if self.state is None or not inputs.carry:
@@ -91,8 +99,8 @@ class Oracle:
             }
         masks = {name: np.asarray(mask, np.float64) for name, mask in inputs.masks.items()}
         weights = {
-            name.split("/", 1)[1]: array
-            for name, array in self.snapshot.items()
+            name.split("/", 1)[1]: np.asarray(array, np.float64)
+            for name, array in (self.snapshot if read is None else read).items()
             if name.startswith("weight/")
         }
         found: Arrays = {}

@@ -54,12 +54,16 @@ class StepInputs:
 
     @property
     def loss_divisor(self) -> int:
-        """Return what the summed loss is divided by: real target tokens, or rows."""
-        return self.num_tokens if self.loss_per == "token" else self.rows
+        """Return what the summed loss is divided by: real target tokens, or rows.
+
+        It is 1 for rows without a real token, whose loss is zero: a single worker of an
+        asynchronous training may have such rows.
+        """
+        return max(self.num_tokens, 1) if self.loss_per == "token" else self.rows
 
     def per_token(self, loss: Loss) -> Loss:
         """Return losses of this batch, which were divided by `loss_divisor`, per real token."""
-        return loss if self.loss_per == "token" else loss * self.rows / self.num_tokens
+        return loss if self.loss_per == "token" else loss * self.rows / max(self.num_tokens, 1)
 
     @property
     def positions(self) -> int:
@@ -149,13 +153,14 @@ class StepResult:
         return float(self.losses.sum())
 
 
-def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
+def check_finite(result: StepResult, step: int, sizes: list[int], first: int = 0) -> None:
     """Check that the losses and the gradient norm of a step are finite.
 
     Args:
       result: the result of the step.
       step: the step's number.
       sizes: the number of rows of each replica.
+      first: the number of the first of these replicas.
 
     Raises:
       NumericFailure: if one is not; the message names the step, the replica and the tensor in
@@ -163,7 +168,7 @@ def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
     """
     if np.all(np.isfinite(result.losses)) and math.isfinite(result.gradient_norm):
         return
-    replica_of_row = np.repeat(np.arange(len(sizes)), sizes)
+    replica_of_row = np.repeat(np.arange(first, first + len(sizes)), sizes)
     states = [  # in the order of computation: layer by layer, a cell's c before its h
         (layer, name, array[:, layer])
         for layer in range(max((a.shape[1] for a in result.state.values()), default=0))
@@ -176,7 +181,7 @@ def check_finite(result: StepResult, step: int, sizes: list[int]) -> None:
                 f"step {step}, replica {replica_of_row[bad[0]]}: state {name} of layer {layer} "
                 f"is not finite; the loss is {result.loss}"
             )
-    for replica, loss in enumerate(result.losses):
+    for replica, loss in enumerate(result.losses, first):
         if not math.isfinite(loss):
             raise NumericFailure(f"step {step}, replica {replica}: loss is {loss}")
     raise NumericFailure(

@@ -12,6 +12,7 @@ from typing import Any
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, flag, option
 from parity.base.plugins import load_object
+from parity.spec.schedule import is_seed
 
 _STAGES = (
     "strategy layers: number of stages that a replica's layers are spread over, each on a "
@@ -25,6 +26,15 @@ _SHARD_WEIGHTS = (
     "strategy average-gradients: what a tower's gradient counts by, its real tokens or every "
     "tower alike"
 )
+_SCHEDULE = (
+    "strategy asynchronous: the order in which replicas read and update the weights; free lets "
+    "them come as they are ready, a seed draws an order, and a file lists one, such as the "
+    "schedule.jsonl of another run"
+)
+_STALENESS = (
+    "strategy asynchronous, with a drawn schedule: the largest number of other updates between "
+    "a replica's reading of the weights and its update"
+)
 
 
 @dataclass(frozen=True)
@@ -37,9 +47,16 @@ class StrategySettings:
     stages: int | None = option(None, _STAGES, at_least=1)
     micro_batches: int | None = option(None, _MICRO_BATCHES, at_least=1)
     shard_weights: str | None = option(None, _SHARD_WEIGHTS, choices=("tokens", "equal"))
+    schedule: str | None = option(None, _SCHEDULE)
+    staleness: int | None = option(None, _STALENESS, at_least=0)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.staleness is not None and self.schedule and not is_seed(self.schedule):
+            raise UsageError(
+                f"--staleness is {self.staleness} and --schedule is {self.schedule!r}; "
+                "allowed: --staleness with the seed of a schedule to draw"
+            )
 
     @property
     def given(self) -> dict[str, Any]:
@@ -82,6 +99,7 @@ class StrategyEntry:
       summary: one line that describes the strategy to people.
       traits: the properties that the harness needs to know.
       takes: the settings that it takes, with their defaults; None for any other.
+      also_takes: the names of settings that it takes and that have no default.
     """
 
     name: str
@@ -89,11 +107,21 @@ class StrategyEntry:
     summary: str
     traits: Traits = Traits()
     takes: StrategySettings = StrategySettings()
+    also_takes: tuple[str, ...] = ()
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Return the names of the settings that it takes."""
+        return (*self.takes.given, *self.also_takes)
 
     def settings(self, given: StrategySettings) -> StrategySettings:
-        """Return the settings that the strategy takes, as given or else by default."""
-        taken = self.takes.given
-        return StrategySettings(**taken | {n: v for n, v in given.given.items() if n in taken})
+        """Return the settings that the strategy takes, as given or else by default.
+
+        Raises:
+          UsageError: for settings that exclude each other.
+        """
+        taken = {name: v for name, v in given.given.items() if name in self.taken}
+        return StrategySettings(**self.takes.given | taken)
 
 
 class StrategyRegistry:
@@ -176,6 +204,6 @@ def check_taken(given: StrategySettings, entries: Iterable[StrategyEntry]) -> No
     """
     entries = list(entries)
     for name, value in given.given.items():
-        if not any(name in entry.takes.given for entry in entries):
+        if not any(name in entry.taken for entry in entries):
             names = " or ".join(dict.fromkeys(entry.name for entry in entries))
             raise UsageError(f"{flag(name)} is {value!r}; not allowed for the strategy {names}")

@@ -11,14 +11,22 @@ from parity.spec.step_arrays import shape_of
 from parity.trace.decoded import DECODED
 from parity.trace.evaluated import evaluated_names
 
+# Which update of an asynchronous training a recorded step is; see `RecordedUpdate`.
+_SCHEDULE = tuple(
+    f"schedule/{name}" for name in ("worker", "batch", "read", "first_row", "of_rows")
+)
 
-def tensor_names(spec: Spec, *, isolated: bool = False) -> list[str]:
+
+def tensor_names(
+    spec: Spec, *, isolated: bool = False, asynchronous: bool = False
+) -> list[str]:
     """Return the names of the tensors of a step, in the order in which a fault would show.
 
     Forward comes before backward, backward before the update, and lower layers before higher.
 
     Args:
       isolated: whether to include what a step of an isolated run records in addition.
+      asynchronous: whether to include what a step of an asynchronous run records in addition.
     """
     network = NETWORKS[spec.network]
     table = [parameter.name for parameter in parameters(spec)]
@@ -26,6 +34,7 @@ def tensor_names(spec: Spec, *, isolated: bool = False) -> list[str]:
     taps = network.taps(spec.model) if isolated else ()
     return [
         *(f"batch/{name}" for name in (*network.batch, "sizes", "carry", "learning_rate")),
+        *(_SCHEDULE if asynchronous else ()),
         *(f"forward/{name}" for name in network.activations(spec.model)),
         "loss/replicas",
         "loss/global",
@@ -61,6 +70,7 @@ def tensor_shapes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, tu
         "batch/sizes": replicas,
         "batch/carry": (),
         "batch/learning_rate": (),
+        **dict.fromkeys(_SCHEDULE, ()),
         **{
             f"forward/{name}": shape_of(axes, sizes)
             for name, axes in network.activations(spec.model).items()

@@ -6,6 +6,7 @@ from parity.spec.checks import CHECKS
 # First part of a tensor's name -> rung, in the order of computation.
 RUNGS = {
     "batch": "batch",
+    "schedule": "batch",
     "forward": "forward",
     "loss": "loss",
     "activation_gradient": "gradient",

@@ -21,7 +21,8 @@ class Side:
       kernels: "plain" (the textbook's layers) or "fast" (the replacements).
       processes: how many the replicas are spread over.
       synchronous: whether the number of replicas changes no result.
-      settings: the settings of its strategy, such as "stages=2 micro-batches=4".
+      settings: the settings of its strategy, such as "stages=2 micro-batches=4"; for an
+        asynchronous one among them the schedule of its updates, "schedule=free" if it has none.
     """
 
     framework: str
@@ -31,6 +32,27 @@ class Side:
     processes: int = 1
     synchronous: bool = True
     settings: str = ""
+
+    @property
+    def runs_freely(self) -> bool:
+        """Return whether the order of its updates is another in every run."""
+        is_free = "schedule=free" in self.settings.split()
+        return not self.synchronous and is_free and self.replicas > 1
+
+    def takes_steps_of(self, other: "Side") -> bool:
+        """Return whether another side has the same rows and the same weights in each step.
+
+        Of an asynchronous side, each update is a step: another one takes the same steps if it
+        keeps to the same schedule.
+        """
+        if self.synchronous and other.synchronous:
+            return True
+        if self.replicas != other.replicas:
+            return False
+        if self.replicas == 1:  # updates by a single worker have but one order
+            return True
+        of_one_kind = self.synchronous == other.synchronous
+        return of_one_kind and self.settings == other.settings and not self.runs_freely
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -104,8 +126,9 @@ def pairs_of(sides: Mapping[str, Side]) -> list[tuple[str, str]]:
     Sides of different frameworks are compared at the same number of replicas, each framework
     with its first strategy; a further strategy, with the first one of its own framework. Plain
     kernels are compared with fast ones, and each number of replicas with the first: replica
-    invariance, which an asynchronous side does not promise. Where there are but two sides, they
-    are compared whatever they are.
+    invariance, which an asynchronous side does not promise. An asynchronous side is compared
+    with those alone that keep to the same schedule; one that runs freely, with the oracle
+    alone. Where there are but two sides, they are compared if their steps can be.
 
     Args:
       sides: label -> side, in the order in which the report names them.
@@ -117,7 +140,8 @@ def pairs_of(sides: Mapping[str, Side]) -> list[tuple[str, str]]:
     pairs = []
     for place, a in enumerate(labels):
         for b in labels[place + 1 :]:
-            if len(labels) == 2 or _compared(sides, first, a, b):
+            comparable = sides[a].takes_steps_of(sides[b])
+            if comparable and (len(labels) == 2 or _compared(sides, first, a, b)):
                 pairs.append((a, b))
     return pairs
 
@@ -129,7 +153,8 @@ def _compared(
     leads = [side.strategy == first[side.framework] for side in (a, b)]
     same_replicas, same_kernels = a.replicas == b.replicas, a.kernels == b.kernels
     if a.framework != b.framework:
-        return same_replicas and same_kernels and all(leads)
+        asynchronous = not a.synchronous and not b.synchronous
+        return same_replicas and same_kernels and (all(leads) or asynchronous)
     if a.strategy != b.strategy:
         return same_replicas and same_kernels and any(leads)
     if not same_kernels:

@@ -6,11 +6,11 @@ step's number.
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
 from parity.training.answers import answer_questions
+from parity.training.asynchronous_run import AsynchronousRun, check_asynchronous
 from parity.training.checkpoint import Checkpoint, check_fits, save_checkpoint
 from parity.training.evaluate import evaluate
 from parity.training.evaluate_only import evaluate_checkpoint
@@ -32,7 +33,7 @@ from parity.training.recording import TraceRecording, batches_evaluated
 from parity.training.replicas_and_threads import choose_layout, layout_text
 from parity.training.run_folder import check_folder, find_checkpoint, prepare_folder
 from parity.training.signals import StopRequest, catch_signals
-from parity.training.strategy import Build, Strategy
+from parity.training.strategy import AsynchronousStrategy, Build, Strategy
 from parity.training.summary import Summary
 from parity.training.timeline import profile_training
 from parity.training.train_steps import State, TrainedStep, train_steps
@@ -84,6 +85,7 @@ def run_training(
         log_device_placement=options.log_device_placement,
     )
     strategy = make_strategy(spec, build)
+    check_asynchronous(strategy, options)
     if options.profile is not None:
         profile_training(strategy, text, options)
         return None
@@ -94,8 +96,8 @@ def run_training(
                 strategy, text, checkpoint, options, partial(_check_interrupted, request)
             )
         return None
-    prepare_folder(options, spec)  # only now: a failure above leaves the old run untouched
     run = Run(strategy, text, options, versions)
+    prepare_folder(options, spec)  # only now: a failure above leaves the old run untouched
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()
@@ -161,8 +163,14 @@ class Run:
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
         self._stop_request = StopRequest()
+        self._asynchronous: AsynchronousRun | None = None
+        if not strategy.entry.traits.synchronous:
+            workers = cast(AsynchronousStrategy, strategy)
+            self._asynchronous = AsynchronousRun(workers, text, options)
         self._all_steps = spec.training.epochs * text.train.batches_per_epoch
         self.last_step = self._all_steps if options.steps is None else options.steps
+        if self._asynchronous is not None and options.trace is not None:
+            self.last_step = options.steps or self._all_steps * strategy.replicas
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint that either framework wrote."""
@@ -170,6 +178,8 @@ class Run:
         self.step, self.state = checkpoint.step, checkpoint.state
         self.meter.first_step = checkpoint.step
         self.losses.restore(checkpoint.step)
+        if self._asynchronous is not None:
+            self._asynchronous.log.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
 
     def train(self) -> Summary:
@@ -177,22 +187,13 @@ class Run:
         tracing = self.options.trace is not None
         with ExitStack() as stack:
             self._stop_request = stack.enter_context(catch_signals())
-            run_step, events = None, None
+            recording, events = None, None
             if tracing:
                 recording = stack.enter_context(closing(self._record()))
-                run_step = recording.step
             else:
                 events = EventWriter(self.options.out / "events", self.step)
                 stack.enter_context(events)
-            steps = train_steps(
-                self.strategy,
-                self.text,
-                self.last_step,
-                self.meter,
-                start=self.step,
-                state=self.state,
-                run_step=run_step,
-            )
+            steps = self._steps(recording)
             for step in stack.enter_context(closing(steps)):
                 self._after(step, events)
             for name, value in self.meter.report().items():
@@ -203,12 +204,31 @@ class Run:
                 self.summary.write(self.options.out / "summary.json", self.text)
         return self.summary
 
+    def _steps(self, recording: TraceRecording | None) -> Generator[TrainedStep, None, None]:
+        if self._asynchronous is not None:
+            return self._asynchronous.steps(
+                self.last_step, self.meter, self.step, self.state, self._stop_request, recording
+            )
+        run_step = None if recording is None else recording.step
+        return train_steps(
+            self.strategy,
+            self.text,
+            self.last_step,
+            self.meter,
+            start=self.step,
+            state=self.state,
+            run_step=run_step,
+        )
+
     def _record(self) -> TraceRecording:
+        first = self.step
+        if self._asynchronous is not None:
+            first *= self.strategy.replicas
         return TraceRecording(
             self.strategy,
             self.text,
             self.options,
-            self.step,
+            first,
             self.last_step,
             self.summary.versions,
             self._check_stop,
@@ -234,9 +254,10 @@ class Run:
             tokens = np.add.reduceat(inputs.batch["lengths"], np.cumsum([0, *sizes[:-1]]))
             per_token = replace(result, losses=inputs.per_token(result.losses))
             events.step(step.number, per_token, tokens, self.meter.recent, rate)
-        if self._save_is_due(ended):
+        if step.settled and self._save_is_due(ended):
             self.save()
-        self._check_stop()
+        if step.settled or not self._settles_on_request():
+            self._check_stop(saved=step.settled)
         if ended and events is not None:
             self._validate(step.number // self.text.train.batches_per_epoch, events)
 
@@ -250,17 +271,29 @@ class Run:
         last = self.step == self.last_step
         return epoch_ended or last or bool(self._stop_request.signal)
 
-    def _check_stop(self) -> None:
-        """Stop the run if a signal has asked for it; callers have saved a checkpoint before.
+    def _settles_on_request(self) -> bool:
+        """Return whether replicas that run ahead of each other wait once the run is to stop."""
+        return self._asynchronous is None or self._asynchronous.settles_on_request
+
+    def _check_stop(self, *, saved: bool = True) -> None:
+        """Stop the run if a signal has asked for it.
+
+        Args:
+          saved: whether a checkpoint of this step could be written.
 
         Raises:
           Interrupted: if a signal has asked the run to stop.
         """
         if self._stop_request.signal:
-            saved = "; a checkpoint is written, --resume continues from it"
+            note = "; a checkpoint is written, --resume continues from it"
             if self.options.trace is not None:
-                saved = ""
-            raise Interrupted(f"stopped at step {self.step}{saved}", self._stop_request.signal)
+                note = ""
+            elif not saved:
+                note = (
+                    "; no checkpoint is written, because the schedule does not let the "
+                    "replicas wait for each other here"
+                )
+            raise Interrupted(f"stopped at step {self.step}{note}", self._stop_request.signal)
 
     def save(self) -> None:
         """Write a checkpoint.
@@ -271,6 +304,8 @@ class Run:
         snapshot = self._checked_snapshot()
         # before the checkpoint: --resume cuts off rows that are too many, but cannot fill a gap
         self.losses.save()
+        if self._asynchronous is not None:
+            self._asynchronous.log.save()
         folder, vocabularies = self.options.out / "checkpoints", self.text.vocabularies
         for name, content in vocabularies.items():
             if not (folder / name).exists() or (folder / name).read_bytes() != content:

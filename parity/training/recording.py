@@ -1,7 +1,7 @@
 """Records a trace of a run: every tensor of every step; at its end, answers and evaluation."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from parity.trace.decoded import decode, decode_tensors
 from parity.trace.evaluated import SPLITS, evaluation_tensors
 from parity.trace.side import Side
 from parity.trace.writer import Writer
+from parity.training.asynchronous_steps import AppliedUpdate
 from parity.training.evaluate import evaluate
 from parity.training.strategy import Strategy
 from parity.training.train_steps import State
@@ -28,8 +29,9 @@ class TraceRecording:
       strategy: the strategy that runs the steps.
       text: the text to train on.
       options: where to record, and how much to decode and to evaluate at the end.
-      first: the number of the first step.
-      stop: the number of the step after the last.
+      first: the number of the first step of the trace; of an asynchronous training, in which
+        every update is a step of the trace, the number of the first update.
+      stop: the number of the step of the trace after the last.
       versions: package -> version, for the framework and for NumPy.
       waiting: a function called repeatedly while the writer waits for a reader; it raises an
         exception to give up.
@@ -55,14 +57,42 @@ class TraceRecording:
 
     def step(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
         """Train one step and record it; an isolated step starts from the oracle's weights."""
-        spec, sizes = self._strategy.spec, split_rows(inputs.rows, self._strategy.replicas)
+        sizes = split_rows(inputs.rows, self._strategy.replicas)
         if self._isolation is not None:
             oracle = self._isolation.step(inputs, learning_rate, sizes)
             self._strategy.load(oracle.snapshot)
             state, inputs = oracle.state, dataclasses.replace(inputs, fed=oracle.fed)
         result = self._strategy.step(inputs, state, learning_rate, record=True)
+        self._write(inputs, result, learning_rate, sizes, result.tensors)
+        return result
+
+    def update(self, applied: AppliedUpdate) -> None:
+        """Record an update of an asynchronous training as one step of the trace."""
+        part, result = applied.part, applied.result
+        schedule = {
+            "schedule/worker": part.worker,
+            "schedule/batch": part.step,
+            "schedule/read": applied.read,
+            "schedule/first_row": part.first,
+            "schedule/of_rows": part.of_rows,
+        }
+        tensors = {name: np.array(value) for name, value in schedule.items()}
+        tensors |= dict(result.tensors) | self._strategy.snapshot()
+        rows = [part.inputs.rows]
+        self._write(part.inputs, result, applied.learning_rate, rows, tensors)
+
+    def _write(
+        self,
+        inputs: StepInputs,
+        result: StepResult,
+        learning_rate: float,
+        sizes: list[int],
+        tensors: Mapping[str, np.ndarray],
+    ) -> None:
+        """Write a step of the trace, and after the last one what it decodes and evaluates."""
+        spec = self._strategy.spec
         carried = self._network.state(spec.model)
-        tensors = {
+        recorded = {
             **{f"batch/{name}": array for name, array in inputs.batch.items()},
             "batch/carry": np.array(inputs.carry),
             "batch/sizes": np.array(sizes),
@@ -71,15 +101,14 @@ class TraceRecording:
             "loss/replicas": result.losses,
             "loss/global": result.losses.sum(),
             "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
-        } | dict(result.tensors)
+        } | dict(tensors)
         if self._step + 1 == self._stop:
             if self._decodes():
-                tensors |= self._decoded()
+                recorded |= self._decoded()
             if self._strategy.build.evaluates:
-                tensors |= self._evaluated()
-        self._writer.step(self._step, tensors)
+                recorded |= self._evaluated()
+        self._writer.step(self._step, recorded)
         self._step += 1
-        return result
 
     def close(self) -> None:
         """Close the trace."""

@@ -15,6 +15,7 @@ RUN_FILES = (
     "checkpoints/step-????????.safetensors",
     "events/events.out.tfevents.*",
     "losses.csv",
+    "schedule.jsonl",
     "summary.json",
     "evaluation.json",
     "answers.jsonl",

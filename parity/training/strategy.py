@@ -90,3 +90,32 @@ class Strategy(Protocol):
 
     def decoder(self) -> Any:
         """Return a DecodingModel with the current weights, if the network can decode."""
+
+
+class AsynchronousStrategy(Strategy, Protocol):
+    """A training in which every replica is a worker, with a copy of the weights of its own.
+
+    A worker reads the shared weights, computes a gradient with its copy, and then updates the
+    shared weights, again and again. Whoever calls `read` and `update` sees to it that one of
+    them runs at a time; `compute` runs in the worker's thread, beside those of other workers.
+    `step` is not there: no single call trains on a global batch.
+    """
+
+    def read(self, worker: int) -> None:
+        """Copy the shared weights, all at once, to a worker's own copy."""
+
+    def compute(
+        self,
+        worker: int,
+        inputs: StepInputs,
+        state: Mapping[str, np.ndarray],
+        record: bool = False,
+    ) -> StepResult:
+        """Compute the loss and the clipped gradient of a worker's rows with its own copy.
+
+        With `record`, also return all tensors of a trace but the weights and the optimiser's
+        state. The strategy keeps the gradient for the worker's `update`.
+        """
+
+    def update(self, worker: int, learning_rate: float) -> None:
+        """Update the shared weights and the one optimiser state with a worker's gradient."""

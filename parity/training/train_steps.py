@@ -26,12 +26,14 @@ class TrainedStep(NamedTuple):
       inputs: the global batch.
       learning_rate: the learning rate of the step.
       result: the result that the strategy returned.
+      settled: whether the weights are those after this step: no replica has begun the next one.
     """
 
     number: int
     inputs: StepInputs
     learning_rate: float
     result: StepResult
+    settled: bool = True
 
 
 def train_steps(

@@ -1,6 +1,6 @@
 """The registry of strategies, which are ways of running replicas, with one module for each."""
 
-from parity.spec.strategies import StrategyEntry, StrategyRegistry, StrategySettings
+from parity.spec.strategies import StrategyEntry, StrategyRegistry, StrategySettings, Traits
 
 STRATEGIES = StrategyRegistry(
     "tensorflow",
@@ -14,5 +14,13 @@ STRATEGIES = StrategyRegistry(
         "tf_impl.strategies.average_gradients:AverageGradients",
         "differentiates each tower separately, and averages the gradients by real tokens",
         takes=StrategySettings(shard_weights="tokens"),
+    ),
+    StrategyEntry(
+        "asynchronous",
+        "tf_impl.strategies.asynchronous:Asynchronous",
+        "a thread per tower takes its own steps, with its own copies of the weights",
+        traits=Traits(synchronous=False),
+        takes=StrategySettings(schedule="free"),
+        also_takes=("staleness",),
     ),
 )

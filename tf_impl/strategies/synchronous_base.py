@@ -100,12 +100,23 @@ class Synchronous:
         self._learning_rate, slots, self._update = apply_update(
             spec.training, self._parameters, self._clipped
         )
-        names = [variable.op.name for variable in self._parameters]
+        if self.build.evaluates:
+            self._build_evaluation()
+        self._keep_variables(slots)
+
+    def _build_evaluation(self):
+        self._evaluation_feeds = _feeds(self.spec, masks=False, isolate=False)
+        self._evaluation, _, _ = self._towers(self._evaluation_feeds)
+
+    def _keep_variables(self, slots):
+        """Make what reads and assigns the parameters and the optimiser state.
+
+        Args:
+          slots: snapshot name -> the variable that stores it.
+        """
+        spec, names = self.spec, [variable.op.name for variable in self._parameters]
         if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
             raise ValueError(f"the graph trains {names}; parity/spec/parameters.py differs")
-        if self.build.evaluates:
-            self._evaluation_feeds = _feeds(spec, masks=False, isolate=False)
-            self._evaluation, _, _ = self._towers(self._evaluation_feeds)
         by_name = {f"weight/{variable.op.name}": variable for variable in self._parameters}
         variables = {f"weight/{p.name}": by_name[f"weight/{p.name}"] for p in parameters(spec)}
         variables |= slots
@@ -115,11 +126,14 @@ class Synchronous:
             self._reads[name] = variable.read_value()
             self._assignments[name] = value, variable.assign(value).op
 
-    def _towers(self, feeds):
+    def _towers(self, feeds, devices=None, sizes=None):
         """Build the network on each replica's rows.
 
         Args:
           feeds: name -> placeholder of the global batch.
+          devices: one device name per replica; None for those of all replicas.
+          sizes: the number of rows of each of these replicas, int32 [replicas]; None for those
+            of all replicas.
 
         Returns:
           For each of the three, a tuple with one per replica: the Outputs, the Taps, and the
@@ -157,7 +171,9 @@ class Synchronous:
 
         split = {name: tensor for name, tensor in feeds.items() if name != "scale"}
         shared = {"scale": feeds["scale"]}
-        towers = self._replicate(build_tower, self._devices, self._sizes, shared, **split)
+        devices = self._devices if devices is None else devices
+        sizes = self._sizes if sizes is None else sizes
+        towers = self._replicate(build_tower, devices, sizes, shared, **split)
         return tuple(zip(*towers, strict=True))
 
     def _replicate(self, function, devices, sizes, shared, **inputs):

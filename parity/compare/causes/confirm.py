@@ -11,6 +11,7 @@ from parity.compare.causes.suspect import Case
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.compare.one_step import OneStep
 from parity.compare.signatures import Evidence, likely_causes, signature
+from parity.oracle.replay import RecordedUpdate
 from parity.spec.step_arrays import StepInputs
 
 Tensors = Mapping[str, np.ndarray]
@@ -22,7 +23,7 @@ def confirm_causes(
     per_epoch: int,
     names: list[str],
     tensors: Mapping[str, Tensors],
-    inputs: StepInputs,
+    inputs: Mapping[str, StepInputs],
     one_step: OneStep,
     budget: Budget,
 ) -> list[Confirmed]:
@@ -34,32 +35,34 @@ def confirm_causes(
       per_epoch: the number of steps of an epoch.
       names: the tensors of a step, in the order of computation.
       tensors: label -> what that side recorded.
-      inputs: the inputs of the step.
+      inputs: label -> the inputs of that side's step.
       one_step: has what each side recorded before the step.
       budget: how long the search may take, all sides together.
     """
     found: dict[str, Confirmed] = {}
     for side, seen in evidence.items():
         recorded = tensors[side]
-        snapshot, state, left = one_step.start(side, inputs)
+        own, start = inputs[side], one_step.start(side, recorded)
         exact = with_replica_losses(
-            one_step.expected(side, inputs, seen.step, recorded), recorded, inputs
+            one_step.expected(side, own, seen.step, recorded), recorded, own
         )
         wrong = [name for name in names if name in seen.wrong]
         if not any(name in exact for name in wrong):
             continue  # nothing that the oracle computes is wrong
+        update = RecordedUpdate.of(recorded)
         case = Case(
             expected.spec,
-            seen.step,
+            seen.step if update is None else update.step,
             per_epoch,
-            snapshot,
-            state,
-            left,
-            inputs,
+            start.snapshot,
+            one_step.state(start, own),
+            start.left,
+            own,
             recorded,
             exact,
             wrong[0],
             tuple(wrong),
+            start.read,
         )
         likely = [cause.fault for cause in likely_causes(signature(seen), seen.network)]
         for each in Search(case, expected, names, budget).confirmed(likely):

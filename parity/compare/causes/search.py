@@ -109,7 +109,13 @@ class Search:
         """Return whether a wrong tensor is far enough beyond its bound; see _CLEAR."""
         case = self._case
         rounding = Rounding(
-            case.spec, case.snapshot, case.state, case.inputs, case.recorded, case.expected
+            case.spec,
+            case.snapshot,
+            case.state,
+            case.inputs,
+            case.recorded,
+            case.expected,
+            read=case.read,
         )
         seen: dict[str, Distance] = {}
         compare_step(
@@ -216,7 +222,13 @@ class Search:
             return None
         with replacing(change.replacements):
             rounding = Rounding(
-                case.spec, case.snapshot, case.state, case.inputs, case.recorded, found
+                case.spec,
+                case.snapshot,
+                case.state,
+                case.inputs,
+                case.recorded,
+                found,
+                read=case.read,
             )
             dtype = case.spec.training.dtype
             sides = ("side", "oracle")
@@ -245,7 +257,7 @@ class Search:
             if set(change.replacements) - _ABOVE:
                 oracle = Oracle(case.spec, case.snapshot)
                 oracle.state = {name: wide(part) for name, part in case.state.items()}
-                computed = oracle.step(case.inputs, rate, case.sizes)
+                computed = oracle.step(case.inputs, rate, case.sizes, case.read)
                 found |= {n: a for n, a in computed.items() if n.startswith(_BELOW)}
             if case is self._case and (set(change.replacements) & _ABOVE or change.rate):
                 found |= self._expected.above_gradients(case.snapshot, case.recorded, rate)

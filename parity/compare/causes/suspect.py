@@ -37,6 +37,8 @@ class Case:
       expected: what the oracle computes of it, each rung from the recorded rung below.
       first: the first tensor that is wrong.
       wrong: all tensors that are wrong.
+      read: the weights that the gradient was computed with, where they are not those before the
+        step, as in an asynchronous training.
     """
 
     spec: Spec
@@ -50,6 +52,7 @@ class Case:
     expected: Tensors
     first: str
     wrong: tuple[str, ...]
+    read: Tensors | None = None
 
     @property
     def sizes(self) -> list[int]:

@@ -1,0 +1,186 @@
+"""Asynchronous training: every replica is a worker, with a copy of the weights of its own.
+
+A worker reads the shared weights, computes the gradient of its own rows with its copy, and
+updates the shared weights with the clipped gradient, while the other workers do the same. The
+optimiser's state is shared as well. parity/training/asynchronous_steps.py runs the workers.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import paddle
+
+from paddle_impl.strategies.synchronous_base import Synchronous
+from paddle_impl.weights import from_framework
+from parity.spec.step_arrays import (
+    StepResult,
+    join_activations,
+    recorded_activations,
+    split_feeds,
+)
+
+
+class Asynchronous(Synchronous):
+    """Runs each replica as a worker, with weights of its own beside the shared ones."""
+
+    def _executor(self, program, loss_name, share_variables_from=None):
+        # differs: a worker's copy is a scope, in which its weights hide the shared ones
+        if loss_name is None:
+            return _Evaluation(program, self._places, self._scope)
+        kept = [variable.name for variable in self._clipped]
+        count = len(program.global_block().ops) - self._update_operations
+        parameters = [parameter.name for parameter in self._parameters]
+        self._workers = [
+            _Worker(program, count, parameters, kept, place, self._scope)
+            for place in self._places
+        ]
+        return _Shared(self._scope, self.replicas)
+
+    def read(self, worker):
+        """Copy the shared weights, all at once, to a worker's own copy.
+
+        Args:
+          worker: the worker.
+        """
+        self._workers[worker].read()
+
+    def compute(self, worker, inputs, state, record=False):
+        """Compute the loss and the clipped gradient of a worker's rows with its own copy.
+
+        Args:
+          worker: the worker.
+          inputs: StepInputs, its rows alone.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+          record: whether to return all tensors that a trace records of this.
+
+        Returns:
+          StepResult.
+        """
+        outputs = self._outputs
+        fetches = [outputs.loss, self._norm, *outputs.state.values()]
+        activations = {}
+        if record:
+            activations = recorded_activations(self.spec, outputs.activations, inputs)
+            fetches += [*activations.values(), *self._gradients, *self._clipped]
+        (feed,) = split_feeds(self.spec, inputs, state, 1)
+        names = [variable.name for variable in fetches]
+        loss, norm, *values = self._workers[worker].compute(feed, names)
+        found = dict(zip([*outputs.state, *activations], values, strict=False))
+        tensors = {}
+        if record:
+            by_replica = {name: [found[name]] for name in activations}
+            tensors = join_activations(self.spec, by_replica, inputs)
+            tensors |= self._recorded_gradients(values[len(found) :])
+        return StepResult(
+            loss, {name: found[name] for name in outputs.state}, norm.item(), tensors
+        )
+
+    def update(self, worker, learning_rate):
+        """Update the shared weights and the one optimiser state with a worker's gradient.
+
+        Args:
+          worker: the worker.
+          learning_rate: the learning rate of the worker's step.
+        """
+        self._set_learning_rate(learning_rate)
+        self._workers[worker].update()
+
+    def _recorded_gradients(self, values):
+        count, tensors = len(self._parameters), {}
+        for kind, group in (
+            ("gradient", values[:count]),
+            ("clipped_gradient", values[count:]),
+        ):
+            for parameter, value in zip(self._parameters, group, strict=True):
+                name = f"{kind}/{parameter.name}"
+                tensors[name] = from_framework(name, value)
+        return tensors
+
+
+class _Worker:
+    """Runs one worker's part of the program.
+
+    Args:
+      program: the program of a whole step.
+      count: the number of its operations before those of the update.
+      parameters: the names of the parameters.
+      kept: the names of the clipped gradients.
+      place: where the worker computes.
+      shared: the scope of the shared variables.
+    """
+
+    def __init__(self, program, count, parameters, kept, place, shared):
+        self._parameters, self._kept, self._place = parameters, kept, place
+        self._compute, self._update = program.clone(), program.clone()
+        for part, unused in (
+            (self._compute, range(count, len(program.global_block().ops))),
+            (self._update, range(count)),
+        ):
+            for index in reversed(unused):
+                part.global_block()._remove_op(index)
+            for name in kept:  # or it would be gone at the end of the run
+                part.global_block().var(name).persistable = True
+        self._shared = shared
+        self._own = _scope_within(shared, [*parameters, *kept])
+        self._updating = _scope_within(shared, kept)
+        self._executor = paddle.static.Executor(place)
+
+    def read(self):
+        """Copy the shared weights to the worker's scope."""
+        for name in self._parameters:
+            shared = self._shared.find_var(name).get_tensor()
+            self._own.find_var(name).get_tensor()._copy_from(shared, self._place)
+
+    def compute(self, feed, fetch):
+        """Compute the worker's gradient, and return the arrays of the given names."""
+        return self._executor.run(self._compute, feed, fetch, scope=self._own)
+
+    def update(self):
+        """Update the shared variables with the gradient that was computed last."""
+        for name in self._kept:
+            gradient = self._own.find_var(name).get_tensor()
+            self._updating.find_var(name).get_tensor()._share_data_with(gradient)
+        self._executor.run(self._update, scope=self._updating)
+
+
+class _Shared:
+    """Stands for an executor whose replicas share one copy of all variables."""
+
+    def __init__(self, scope, replicas):
+        self._scope, self._replicas = scope, replicas
+
+    def local_scopes(self):
+        """Return the scope of each replica, which is the same one for all."""
+        return [self._scope] * self._replicas
+
+
+class _Evaluation:
+    """Runs a program without an update on every replica's rows, with the shared weights."""
+
+    def __init__(self, program, places, shared):
+        self._replicas = [
+            (paddle.static.Executor(place), program.clone(), _scope_within(shared))
+            for place in places
+        ]
+        self._threads = ThreadPoolExecutor(len(places))
+
+    def run(self, fetch, feeds):
+        """Return for each name a list with the value on each replica."""
+
+        def run(replica, feed):
+            executor, program, scope = replica
+            return executor.run(program, feed, fetch, scope=scope)
+
+        found = list(self._threads.map(run, self._replicas, feeds))
+        return [[np.asarray(each) for each in values] for values in zip(*found, strict=True)]
+
+
+def _scope_within(shared, names=()):
+    """Return a scope that has some variables of its own, and all others of the shared scope."""
+    scope = shared.new_scope()
+    # or the threads would share these two, and fetch each other's results
+    scope.var("feed")
+    scope.var("fetch")
+    for name in names:
+        scope.var(name).get_tensor()
+    return scope

@@ -1,0 +1,78 @@
+"""The rows of a global batch that one worker of an asynchronous training computes by itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from parity.spec.replicas import split_rows
+from parity.spec.spec import Spec
+from parity.spec.step_arrays import StepInputs, dropout_masks
+
+
+@dataclass(frozen=True)
+class WorkerRows:
+    """One worker's part of one step.
+
+    Attributes:
+      worker: the worker.
+      step: the step that its rows belong to.
+      first: the place of its first row in the global batch.
+      of_rows: the number of rows in the global batch.
+      inputs: its rows, padded as in the global batch, with their part of the dropout masks.
+    """
+
+    worker: int
+    step: int
+    first: int
+    of_rows: int
+    inputs: StepInputs
+
+
+def worker_rows(inputs: StepInputs, step: int, workers: int) -> list[WorkerRows]:
+    """Divide a global batch among workers, by `split_rows`.
+
+    Args:
+      inputs: the global batch.
+      step: its step.
+      workers: the number of workers.
+    """
+    bounds = np.cumsum([0, *split_rows(inputs.rows, workers)]).tolist()
+    return [
+        WorkerRows(
+            worker,
+            step,
+            first,
+            inputs.rows,
+            StepInputs(
+                {name: array[first:stop] for name, array in inputs.batch.items()},
+                inputs.carry,
+                {name: mask[first:stop] for name, mask in inputs.masks.items()},
+                loss_per=inputs.loss_per,
+            ),
+        )
+        for worker, (first, stop) in enumerate(pairwise(bounds))
+    ]
+
+
+def masks_of_rows(
+    spec: Spec, step: int, batch: Mapping[str, np.ndarray], first: int, of_rows: int
+) -> dict[str, np.ndarray]:
+    """Draw the dropout masks of a step, and return the part that belongs to one worker's rows.
+
+    Args:
+      spec: the network, its text and its training.
+      step: the step.
+      batch: the worker's rows, padded as in the global batch.
+      first: the place of its first row in the global batch.
+      of_rows: the number of rows in the global batch.
+    """
+    rows = len(batch["lengths"])
+    # only the shapes of the arrays decide which masks are drawn
+    whole = {
+        name: np.broadcast_to(array[:1], (of_rows, *array.shape[1:]))
+        for name, array in batch.items()
+    }
+    masks = dropout_masks(spec, step, whole)
+    return {name: mask[first : first + rows] for name, mask in masks.items()}

@@ -1,0 +1,112 @@
+"""The steps of a run with an asynchronous strategy: their schedule, and where workers wait."""
+
+from collections.abc import Generator
+
+from parity.base.errors import UsageError
+from parity.cli.options import TrainOptions
+from parity.spec.schedule import FREE, schedule_of
+from parity.training.asynchronous_steps import (
+    AppliedUpdate,
+    AsynchronousPlan,
+    asynchronous_steps,
+)
+from parity.training.meter import Meter
+from parity.training.recording import TraceRecording
+from parity.training.schedule_log import ScheduleLog
+from parity.training.signals import StopRequest
+from parity.training.strategy import AsynchronousStrategy, Strategy
+from parity.training.train_steps import State, TrainedStep
+from parity.training.training_text import TrainingText
+
+
+def check_asynchronous(strategy: Strategy, options: TrainOptions) -> None:
+    """Check that the options are possible with an asynchronous strategy, if it is one.
+
+    Raises:
+      UsageError: for an option that is not.
+    """
+    if strategy.entry.traits.synchronous:
+        return
+    for name, given in (("isolate", options.isolate), ("profile", options.profile is not None)):
+        if given:
+            raise UsageError(
+                f"--{name} is given with --strategy {strategy.entry.name}; allowed: a "
+                "synchronous strategy"
+            )
+
+
+class AsynchronousRun:
+    """Takes the steps of a run whose strategy is asynchronous.
+
+    Args:
+      strategy: the strategy.
+      text: the text to train on.
+      options: the options of the run.
+
+    Attributes:
+      log: the order of the updates so far, which the run writes with every checkpoint.
+
+    Raises:
+      UsageError: if --schedule names a file that lists no schedule of so many workers.
+    """
+
+    def __init__(
+        self, strategy: AsynchronousStrategy, text: TrainingText, options: TrainOptions
+    ):
+        self._strategy, self._text = strategy, text
+        self._per_epoch = text.train.batches_per_epoch
+        self._checkpoint_every = options.checkpoint_every
+        settings, workers = strategy.build.settings, strategy.replicas
+        self._schedule = schedule_of(settings.schedule or FREE, settings.staleness, workers)
+        self.log = ScheduleLog(options.out / "schedule.jsonl", workers)
+
+    @property
+    def settles_on_request(self) -> bool:
+        """Return whether the workers can wait for each other at once: not within a schedule."""
+        return self._schedule is None
+
+    def steps(
+        self,
+        stop: int,
+        meter: Meter,
+        start: int,
+        state: State | None,
+        request: StopRequest,
+        recording: TraceRecording | None = None,
+    ) -> Generator[TrainedStep, None, None]:
+        """Train, and yield each step once all workers took it; see `asynchronous_steps`.
+
+        Args:
+          stop: the step after the last; with `recording` the update after the last.
+          meter: measures the time between steps.
+          start: the first step.
+          state: the recurrent state before it; None at the start of a text.
+          request: says whether the run was asked to stop.
+          recording: records every update; None to record nothing.
+        """
+
+        def applied(update: AppliedUpdate) -> None:
+            self.log.add(update.part.worker, update.read)
+            if recording is not None:
+                recording.update(update)
+
+        updates = None
+        if recording is not None:
+            updates, of_epoch = stop, self._per_epoch * self._strategy.replicas
+            # one worker may take all steps of an epoch before another one begins with it
+            stop = -(-updates // of_epoch) * self._per_epoch
+        plan = AsynchronousPlan(
+            self._schedule,
+            self._settles,
+            lambda: bool(request.signal),
+            applied,
+            recording is not None,
+            updates,
+        )
+        return asynchronous_steps(
+            self._strategy, self._text, stop, meter, plan, start=start, state=state
+        )
+
+    def _settles(self, step: int) -> bool:
+        every = self._checkpoint_every
+        return step % self._per_epoch == 0 or (every is not None and step % every == 0)

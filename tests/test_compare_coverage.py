@@ -55,7 +55,7 @@ def counted(spec, batches, norms=None, per_epoch=4, sides=SIDES):
             for label, side in sides.items()
         }
         oracle = {label: {"gradient_norm": np.array(norm)} for label in sides}
-        steps.step(step, recorded, inputs, oracle)
+        steps.step(step, recorded, dict.fromkeys(recorded, inputs), oracle)
     return coverage
 
 

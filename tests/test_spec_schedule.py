@@ -1,0 +1,154 @@
+"""Schedules of asynchronous updates: what is drawn, written and refused."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from parity.base.errors import UsageError
+from parity.spec.schedule import (
+    DrawnSchedule,
+    ListedSchedule,
+    Update,
+    drawn,
+    read_schedule,
+    schedule_of,
+    schedule_text,
+    steps_of,
+)
+
+STEPS = 30
+
+
+def staleness(updates) -> list[int]:
+    return [number - read for number, (_, read) in enumerate(updates)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("most", [0, 1, 3, 8])
+def test_a_drawn_schedule_is_valid_and_no_staler_than_asked_for(workers, most):
+    for seed in range(10):
+        updates = drawn(seed, workers, STEPS, most)
+        assert Counter(update.worker for update in updates) == dict.fromkeys(
+            range(workers), STEPS
+        )
+        last = dict.fromkeys(range(workers), -1)
+        for number, (worker, read) in enumerate(updates):
+            assert last[worker] < read <= number, "a worker reads after its own last update"
+            last[worker] = number
+        expected = 0 if workers == 1 else most
+        assert max(staleness(updates)) <= expected
+
+
+@pytest.mark.parametrize(("workers", "most"), [(2, 1), (2, 3), (3, 8), (4, 8)])
+def test_the_greatest_staleness_is_reached(workers, most):
+    found = [each for seed in range(10) for each in staleness(drawn(seed, workers, 60, most))]
+    assert set(found) == set(range(most + 1))
+
+
+def test_the_seed_decides_the_schedule():
+    assert drawn(7, 3, STEPS, 3) == drawn(7, 3, STEPS, 3)
+    assert drawn(7, 3, STEPS, 3) != drawn(8, 3, STEPS, 3)
+    # the first updates of a seed, which must be the same on every machine
+    assert drawn(1, 2, 2, 1) == [Update(0, 0), Update(1, 0), Update(0, 1), Update(1, 3)]
+
+
+def test_every_segment_is_drawn_by_itself():
+    schedule = DrawnSchedule(3, 2, 1)
+    second = schedule.between(5, 10)
+    assert len(second) == 10
+    assert min(read for _, read in second) == 10, "all workers have applied ten updates before"
+    assert second == DrawnSchedule(3, 2, 1).between(5, 10), "as after resuming"
+    assert [(w, r - 10) for w, r in second] != schedule.between(0, 5)
+    assert schedule.between(5, 10, 4) == second[:4]
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """Return a function that writes a schedule's lines to a file, some of them replaced."""
+
+    def write(replaced=None, workers=2, steps=4):
+        lines = schedule_text(drawn(1, workers, steps, 1), workers).splitlines()
+        for line, text in (replaced or {}).items():
+            lines[line - 1] = text
+        path = tmp_path / "schedule.jsonl"
+        path.write_text("".join(f"{line}\n" for line in lines if line is not None))
+        return path
+
+    return write
+
+
+def test_a_schedule_is_read_as_it_was_written(listed):
+    assert read_schedule(listed(), 2) == (0, drawn(1, 2, 4, 1))
+
+
+def test_a_file_may_begin_later(tmp_path):
+    updates = DrawnSchedule(1, 2, 1).between(5, 8)
+    path = tmp_path / "later.jsonl"
+    path.write_text(schedule_text(updates, 2, 5))
+    assert json.loads(path.read_text().splitlines()[0])["update"] == 10
+    assert read_schedule(path, 2) == (10, updates)
+    assert ListedSchedule(path, 2).between(5, 8) == updates
+    with pytest.raises(UsageError, match="has the updates 10 to 15; the run needs 0 to 5"):
+        ListedSchedule(path, 2).between(0, 3)
+
+
+def test_each_worker_takes_the_steps_by_itself():
+    assert steps_of([Update(0, 0), Update(0, 1), Update(1, 0), Update(0, 2)], 5) == [5, 6, 5, 7]
+
+
+def line(update=1, worker=1, batch=0, read=0):
+    return json.dumps({"update": update, "worker": worker, "batch": batch, "read": read})
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({2: "1 0"}, ":2: '1 0'; allowed: a JSON object with the integers update, worker"),
+        ({2: '{"update": 1, "worker": 1, "batch": 0}'}, ":2: .*allowed: a JSON object"),
+        ({2: line(read="0")}, ":2: .*allowed: a JSON object with the integers"),
+        ({2: line(read=True)}, ":2: .*allowed: a JSON object with the integers"),
+        ({2: line(update=2)}, ":2: update is 2; allowed: 1$"),
+        ({1: line(update=1, worker=0)}, ":1: update is 1; allowed: a multiple of 2"),
+        ({2: line(worker=2)}, ":2: worker is 2; allowed: 0 to 1"),
+        ({2: line(worker=-1)}, ":2: worker is -1; allowed: 0 to 1"),
+        ({2: line(batch=1)}, ":2: batch is 1; allowed: 0$"),
+        ({2: line(read=2)}, ":2: read is 2; allowed: 0 to 1"),
+        ({2: line(worker=0, batch=1, read=0)}, ":2: read is 0; allowed: 1$"),
+        (dict.fromkeys(range(1, 9)), "not a schedule: the file is empty"),
+    ],
+)
+def test_a_file_that_is_no_schedule_is_refused(listed, replaced, message):
+    with pytest.raises(UsageError, match=message):
+        read_schedule(listed(replaced), 2)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="missing.jsonl': No such file"):
+        read_schedule(tmp_path / "missing.jsonl", 2)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not a schedule: this is not text"):
+        read_schedule(tmp_path / "binary", 2)
+
+
+def test_a_schedule_of_other_workers_is_refused(listed):
+    with pytest.raises(UsageError, match=r":\d+: worker is 2; allowed: 0 to 1"):
+        read_schedule(listed(workers=3), 2)
+    with pytest.raises(UsageError, match="allowed: all workers wait for each other"):
+        # of three workers the third has no update
+        ListedSchedule(listed(workers=2, steps=6), 3).between(0, 4)
+
+
+def test_no_update_reads_across_the_end_of_a_segment(listed):
+    schedule = ListedSchedule(listed(steps=4), 2)
+    assert schedule.between(0, 4, 3) == drawn(1, 2, 4, 1)[:3]
+    with pytest.raises(UsageError, match=r":\d+: update \d+ of worker . .*where an epoch ends"):
+        schedule.between(0, 1), schedule.between(1, 4)
+
+
+def test_what_the_flag_names(listed):
+    path = listed()
+    assert schedule_of("free", None, 2) is None
+    assert schedule_of("3", None, 2).between(0, 9) == DrawnSchedule(3, 2, 1).between(0, 9)
+    assert schedule_of("3", 4, 2).between(0, 9) == DrawnSchedule(3, 2, 4).between(0, 9)
+    assert schedule_of(str(path), None, 2).between(0, 4) == drawn(1, 2, 4, 1)

@@ -7,9 +7,9 @@ optimiser's state is shared as well. parity/training/asynchronous_steps.py runs 
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import paddle
 
+from paddle_impl.strategies.parallel_executor import ParallelExecutor
 from paddle_impl.strategies.synchronous_base import Synchronous
 from paddle_impl.weights import from_framework
 from parity.spec.step_arrays import (
@@ -31,7 +31,7 @@ class Asynchronous(Synchronous):
         count = len(program.global_block().ops) - self._update_operations
         parameters = [parameter.name for parameter in self._parameters]
         self._workers = [
-            _Worker(program, count, parameters, kept, place, self._scope)
+            _Worker(program, count, loss_name, parameters, kept, place, self._scope)
             for place in self._places
         ]
         return _Shared(self._scope, self.replicas)
@@ -103,17 +103,18 @@ class _Worker:
     Args:
       program: the program of a whole step.
       count: the number of its operations before those of the update.
+      loss_name: the variable that its backward pass differentiates.
       parameters: the names of the parameters.
       kept: the names of the clipped gradients.
       place: where the worker computes.
       shared: the scope of the shared variables.
     """
 
-    def __init__(self, program, count, parameters, kept, place, shared):
+    def __init__(self, program, count, loss_name, parameters, kept, place, shared):
         self._parameters, self._kept, self._place = parameters, kept, place
-        self._compute, self._update = program.clone(), program.clone()
+        compute, self._update = program.clone(), program.clone()
         for part, unused in (
-            (self._compute, range(count, len(program.global_block().ops))),
+            (compute, range(count, len(program.global_block().ops))),
             (self._update, range(count)),
         ):
             for index in reversed(unused):
@@ -123,6 +124,8 @@ class _Worker:
         self._shared = shared
         self._own = _scope_within(shared, [*parameters, *kept])
         self._updating = _scope_within(shared, kept)
+        # not an Executor: in its second run a loop over time would find the arrays of the first
+        self._engine = ParallelExecutor(compute, loss_name, [place], self._own)
         self._executor = paddle.static.Executor(place)
 
     def read(self):
@@ -133,7 +136,7 @@ class _Worker:
 
     def compute(self, feed, fetch):
         """Compute the worker's gradient, and return the arrays of the given names."""
-        return self._executor.run(self._compute, feed, fetch, scope=self._own)
+        return [value for (value,) in self._engine.run(fetch, [feed])]
 
     def update(self):
         """Update the shared variables with the gradient that was computed last."""
@@ -159,7 +162,7 @@ class _Evaluation:
 
     def __init__(self, program, places, shared):
         self._replicas = [
-            (paddle.static.Executor(place), program.clone(), _scope_within(shared))
+            ParallelExecutor(program.clone(), None, [place], _scope_within(shared))
             for place in places
         ]
         self._threads = ThreadPoolExecutor(len(places))
@@ -168,11 +171,10 @@ class _Evaluation:
         """Return for each name a list with the value on each replica."""
 
         def run(replica, feed):
-            executor, program, scope = replica
-            return executor.run(program, feed, fetch, scope=scope)
+            return replica.run(fetch, [feed])
 
-        found = list(self._threads.map(run, self._replicas, feeds))
-        return [[np.asarray(each) for each in values] for values in zip(*found, strict=True)]
+        found = self._threads.map(run, self._replicas, feeds)
+        return [[value for (value,) in values] for values in zip(*found, strict=True)]
 
 
 def _scope_within(shared, names=()):

@@ -1,0 +1,252 @@
+"""Asynchronous training: workers that keep to a schedule or run freely, replayed by the oracle."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, TINY, assert_one_line, flags
+
+from parity.compare.ladder import climb
+from parity.launch.edited_source import Edit
+from parity.spec.schedule import drawn, read_schedule, schedule_text
+from parity.trace.reader import Trace
+from parity.training.loss_table import read_losses
+
+PER_EPOCH = 5  # steps of an epoch of the text
+UPDATES = 24
+FOLDERS = {"paddle": "paddle_impl", "tensorflow": "tf_impl"}
+SEQ2SEQ = {
+    "network": "seq2seq",
+    "vocabulary_size": None,
+    "time": None,
+    "source_vocabulary_size": 40,
+    "target_vocabulary_size": 40,
+    "num_layers": 1,
+    "initial_scale": 0.3,
+    "source_segmenter": "spaces",
+    "target_segmenter": "spaces",
+    "loss_per": "row",
+    "decode": 2,
+    "beam": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def asynchronous(run_both):
+    """Return a function that records an asynchronous training on both sides."""
+
+    def run(**values) -> dict[str, Trace]:
+        given = {"strategy": "asynchronous", "steps": UPDATES, "optimizer": "adam"}
+        return run_both(**given | values)
+
+    return run
+
+
+@pytest.fixture
+def train(frameworks, text, cache, tmp_path):
+    """Return a function that trains one side, and returns its folder."""
+    numbers = iter(range(99))
+
+    def run(framework, trace=False, edits=(), out=None, **values):
+        out = out or tmp_path / str(next(numbers))
+        given = {"strategy": "asynchronous", "dtype": "float64", "optimizer": "adam"}
+        words = flags(**given | {"data": text, "cache": cache, "out": out} | values)
+        if trace:
+            words.append(f"--trace={out}")
+        status, _, errors = frameworks[framework].train(*words, edits=edits).wait()
+        assert status == 0, errors
+        return out
+
+    return run
+
+
+def stale(trace: Trace) -> Counter:
+    """Return how many updates of a trace have each staleness."""
+    return Counter(number - int(tensors["schedule/read"]) for number, tensors in trace.steps())
+
+
+def worst(verdict) -> float:
+    """Return the largest relative distance of any pair."""
+    return max(d.relative for rungs in verdict.pairs.values() for d in rungs.values())
+
+
+def without_schedule(tensors) -> dict:
+    left_out = ("schedule/", "replicas/")
+    return {n: a for n, a in tensors.items() if not n.startswith(left_out)}
+
+
+def assert_alike(traces, replicas: int, staleness: int) -> None:
+    verdict = climb(list(traces.values()))
+    assert verdict.matches, verdict.mismatches[0]
+    assert verdict.steps == UPDATES
+    assert worst(verdict) < 1e-11
+    assert (f"paddle-{replicas}", f"tensorflow-{replicas}") in verdict.pairs
+    for trace in traces.values():
+        assert max(stale(trace)) == staleness
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_sides_that_keep_to_one_schedule_are_alike(asynchronous, replicas, staleness):
+    optimizer = "sgd" if staleness == 3 else "adam"
+    traces = asynchronous(
+        replicas=replicas, schedule=1, staleness=staleness, optimizer=optimizer
+    )
+    assert_alike(traces, replicas, staleness)
+    assert any(
+        tensors["gradient_norm"] > TINY["clip_norm"] for _, tensors in traces["paddle"].steps()
+    )
+
+
+@pytest.mark.parametrize(("replicas", "staleness"), [(2, 1), (4, 3)])
+def test_seq2seq_is_alike_too(asynchronous, pairs, replicas, staleness):
+    given = {"data": pairs, "schedule": 2, "staleness": staleness}
+    assert_alike(asynchronous(replicas=replicas, **SEQ2SEQ | given), replicas, staleness)
+
+
+def test_plain_kernels_and_float32(asynchronous):
+    traces = asynchronous(replicas=3, schedule=1, dtype="float32", kernels="plain")
+    verdict = climb(list(traces.values()))
+    assert verdict.matches, verdict.mismatches[0]
+
+
+def test_an_update_takes_its_own_rows_of_the_global_batch(asynchronous, run_both):
+    """The rows, masks and rate are those of the worker's step, not of the update's number."""
+    trace = asynchronous(replicas=2, schedule=1, staleness=1)["tensorflow"]
+    whole = run_both(replicas=2, optimizer="adam", steps=7)["tensorflow"]
+    seen = set()
+    for _, tensors in trace.steps():
+        step, worker = int(tensors["schedule/batch"]), int(tensors["schedule/worker"])
+        rows = slice(0, 4) if worker == 0 else slice(4, 7)
+        assert int(tensors["schedule/first_row"]) == rows.start
+        assert tensors["batch/sizes"].tolist() == [rows.stop - rows.start]
+        if step < 7:
+            expected = whole.read(step)
+            seen.add((step, worker))
+            for name in ("batch/tokens", "batch/targets", "batch/lengths"):
+                assert np.array_equal(tensors[name], expected[name][rows])
+    assert len(seen) == 14
+
+
+@pytest.mark.parametrize("schedule", ["free", "1"])
+def test_one_worker_is_the_synchronous_run_to_the_bit(asynchronous, run_both, schedule):
+    alone = asynchronous(replicas=1, schedule=schedule, steps=7)
+    synchronous = run_both(replicas=1, optimizer="adam", steps=7)
+    for framework in FRAMEWORKS:
+        for step in range(7):
+            a, b = (
+                without_schedule(traces[framework].read(step))
+                for traces in (alone, synchronous)
+            )
+            assert a.keys() == b.keys()
+            assert all(a[name].tobytes() == b[name].tobytes() for name in a), step
+    verdict = climb([*alone.values(), *synchronous.values()])
+    assert verdict.matches
+    assert verdict.pairs["paddle-1 asynchronous", "paddle-1 parallel-executor"]
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_free_run_is_replayed(asynchronous, replicas):
+    traces = asynchronous(replicas=replicas, schedule="free", steps=40)
+    verdict = climb(list(traces.values()))
+    assert verdict.matches, verdict.mismatches[0]
+    assert worst(verdict) < 1e-11
+    labels = {label for pair in verdict.pairs for label in pair}
+    assert labels == {*verdict.sides, "oracle", "oracle, one step"}, "not with each other"
+
+
+def every(call: str, skipped: int) -> str:
+    """Return a call that is left out at one of its times."""
+    count = f"self.__dict__.setdefault('calls', []).append(1) or len(self.calls) == {skipped}"
+    return f"{count} or {call}"
+
+
+MISTAKES = {
+    "a stale read": (
+        {
+            "paddle": ("self._workers[worker].read()", "forward"),
+            "tensorflow": ("self._session.run(self._workers[worker].read)", "forward"),
+        }
+    ),
+    "a lost update": (
+        {
+            "paddle": ("self._workers[worker].update()", "weight"),
+            "tensorflow": (
+                "self._run(own.update, {own.learning_rate: learning_rate})",
+                "weight",
+            ),
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("schedule", ["1", "free"])
+def test_what_the_schedule_does_not_have_is_found(
+    asynchronous, train, framework, mistake, schedule
+):
+    call, rung = MISTAKES[mistake][framework]
+    edit = Edit(f"{FOLDERS[framework]}/strategies/asynchronous.py", call, every(call, 6))
+    wrong = train(
+        framework,
+        trace=True,
+        edits=[edit],
+        replicas=2,
+        schedule=schedule,
+        steps=UPDATES,
+        optimizer="sgd",
+    )
+    other = next(each for each in FRAMEWORKS if each != framework)
+    right = asynchronous(replicas=2, schedule=schedule, optimizer="sgd")[other]
+    verdict = climb([Trace(wrong), right])
+    assert verdict.departing() == [f"{framework}-2"]
+    assert verdict.mismatches[0].rung == rung
+    # the sixth read belongs to one of the next updates
+    assert verdict.mismatches[0].place.step in (
+        [5] if mistake == "a lost update" else range(3, 9)
+    )
+
+
+def test_adams_step_counted_by_one_worker_is_found(asynchronous, train):
+    once = "tf1.get_collection_ref('made').append(1) or len(tf1.get_collection('made')) == 1"
+    edit = Edit(
+        "tf_impl/optimizers.py",
+        "tf.group(*updates, *powers)",
+        f"tf.group(*updates, *(powers if {once} else ()))",
+    )
+    wrong = train(
+        "tensorflow", trace=True, edits=[edit], replicas=2, schedule="1", steps=UPDATES
+    )
+    right = asynchronous(replicas=2, schedule="1")["paddle"]
+    verdict = climb([Trace(wrong), right])
+    assert verdict.departing() == ["tensorflow-2"]
+    assert verdict.mismatches[0].place.tensor == "optimizer/beta1_power"
+
+
+def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous, tmp_path):
+    """A worker cannot have read weights of later updates, or take a step twice."""
+    traces = asynchronous(replicas=2, schedule="1")
+    for name, value in (("read", 9), ("batch", 4), ("worker", 7)):
+        changed = {
+            label: _Changed(trace, 5, f"schedule/{name}", value)
+            for label, trace in traces.items()
+        }
+        verdict = climb(list(changed.values()))
+        assert {each.rung for each in verdict.mismatches[:1]} == {"batch"}, name
+        assert verdict.mismatches[0].place.tensor == f"schedule/{name}"
+        assert verdict.mismatches[0].place.step == 5
+
+
+class _Changed:
+    """A trace with another value in one tensor of one step."""
+
+    def __init__(self, trace: Trace, step: int, name: str, value: int):
+        self._trace, self._step, self._name, self._value = trace, step, name, value
+        self.side, self.folder, self.header = trace.side, trace.folder, trace.header
+        self.index = trace.index
+
+    def read(self, step: int):
+        tensors = self._trace.read(step)
+        return tensors | ({self._name: np.array(self._value)} if step == self._step else {})

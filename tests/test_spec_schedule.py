@@ -124,7 +124,7 @@ def test_a_file_that_is_no_schedule_is_refused(listed, replaced, message):
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="missing.jsonl': No such file"):
+    with pytest.raises(UsageError, match=r"missing\.jsonl': No such file"):
         read_schedule(tmp_path / "missing.jsonl", 2)
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not a schedule: this is not text"):

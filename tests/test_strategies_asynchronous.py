@@ -1,17 +1,14 @@
-"""Asynchronous training: workers that keep to a schedule or run freely, replayed by the oracle."""
+"""Asynchronous training: workers that keep to a schedule or run freely, and their replay."""
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, TINY, assert_one_line, flags
+from conftest import FRAMEWORKS, TINY, flags
 
 from parity.compare.ladder import climb
 from parity.launch.edited_source import Edit
-from parity.spec.schedule import drawn, read_schedule, schedule_text
 from parity.trace.reader import Trace
-from parity.training.loss_table import read_losses
 
 PER_EPOCH = 5  # steps of an epoch of the text
 UPDATES = 24

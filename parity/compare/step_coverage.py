@@ -60,7 +60,7 @@ class StepCoverage:
     def __init__(
         self, spec: Spec, per_epoch: int, sides: Mapping[str, Side], coverage: Coverage
     ):
-        self._per_epoch = per_epoch
+        self._per_epoch, self._sides = per_epoch, sides
         # place in the epoch and first row of an asynchronous worker -> digest of the last batch
         self._digests: dict[tuple[int, int], bytes] = {}
         self._cases = [
@@ -83,8 +83,8 @@ class StepCoverage:
     ) -> None:
         """Count the cases that a step meets.
 
-        Where sides compute other rows than the first one, as asynchronous ones do, only the
-        rows of the first are counted.
+        An asynchronous side computes other rows than the rest: what is counted is the batch of
+        the synchronous sides, or the rows of the first side if there are none.
 
         Args:
           step: the step's number.
@@ -92,7 +92,9 @@ class StepCoverage:
           inputs: label -> the inputs of that side's step.
           oracle: label -> what the oracle expects of that side.
         """
-        first = next(iter(tensors))
+        first = next(
+            (side for side in tensors if self._sides[side].synchronous), next(iter(tensors))
+        )
         update, batch = RecordedUpdate.of(tensors[first]), inputs[first].batch
         step = step if update is None else update.step
         place, digest = step % self._per_epoch, _digest(batch)

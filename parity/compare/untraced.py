@@ -6,7 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.compare.tensors import Mismatch, Place
+from parity.oracle.replay import RecordedUpdate
 from parity.spec.step_arrays import StepInputs
+from parity.spec.worker_rows import joined_losses
+from parity.trace.side import Side
 
 Tensors = Mapping[str, np.ndarray]
 Row = tuple[int, float, int]  # of losses.csv: step, loss per real token, real tokens
@@ -37,6 +40,51 @@ def recorded_step(step: int, tensors: Tensors, loss_per: str) -> RecordedStep:
     inputs = StepInputs({"lengths": lengths}, loss_per=loss_per)
     loss = inputs.per_token(float(tensors["loss/global"]))
     return RecordedStep(step, loss, int(lengths.sum()))
+
+
+class RecordedSteps:
+    """Collects what losses.csv should say of the recorded steps of one side.
+
+    An asynchronous side records each update of a worker as a step; what it says of a step in
+    losses.csv is there once all its workers have applied theirs.
+
+    Args:
+      side: the side.
+      loss_per: "token" or "row", what the recorded losses were divided by.
+
+    Attributes:
+      steps: the steps so far.
+    """
+
+    def __init__(self, side: Side, loss_per: str):
+        self._side, self._loss_per = side, loss_per
+        self._updates: dict[int, dict[int, Tensors]] = {}  # step -> worker -> tensors
+        self.steps: list[RecordedStep] = []
+
+    def add(self, step: int, tensors: Tensors) -> None:
+        """Add a recorded step."""
+        update = RecordedUpdate.of(tensors)
+        if update is None:
+            self.steps.append(recorded_step(step, tensors, self._loss_per))
+            return
+        found = self._updates.setdefault(update.step, {})
+        found[update.worker] = {
+            name: tensors[name] for name in ("batch/lengths", "loss/replicas")
+        }
+        if len(found) < self._side.replicas:
+            return
+        del self._updates[update.step]
+        workers = [found[worker] for worker in sorted(found)]
+        parts = [
+            StepInputs({"lengths": each["batch/lengths"]}, loss_per=self._loss_per)
+            for each in workers
+        ]
+        losses = joined_losses([each["loss/replicas"] for each in workers], parts)
+        whole = {
+            "batch/lengths": np.concatenate([each["batch/lengths"] for each in workers]),
+            "loss/global": losses.sum(),
+        }
+        self.steps.append(recorded_step(update.step, whole, self._loss_per))
 
 
 def compare_untraced(

@@ -1,12 +1,15 @@
 """Lists the trainings that a run compares, by framework, strategy, kernels and replicas."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from parity.base.errors import UsageError
 from parity.cli.options import RunOptions
 from parity.spec.frameworks import FRAMEWORKS, framework_of
-from parity.spec.strategies import StrategySettings, check_taken
+from parity.spec.strategies import StrategyEntry, StrategySettings, check_taken
 from parity.trace.side import Side, labels_of
+
+_SCHEDULE = "1"  # the seed of the schedule that asynchronous sides keep to
 
 
 def sides_of(options: RunOptions) -> dict[str, Side]:
@@ -36,10 +39,25 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
                             kernels,
                             traits.processes,
                             traits.synchronous,
-                            entry.settings(options.settings).text,
+                            compared_settings(entry, options.settings).text,
                         )
                     )
     return dict(zip(labels_of(sides), sides, strict=True))
+
+
+def compared_settings(entry: StrategyEntry, given: StrategySettings) -> StrategySettings:
+    """Return a strategy's settings in a comparison, as given or else by default.
+
+    Asynchronous sides keep to one schedule unless --schedule says otherwise: those that run
+    freely could be compared with the oracle alone.
+
+    Args:
+      entry: the strategy.
+      given: the settings that were given.
+    """
+    if "schedule" in entry.taken and given.schedule is None:
+        given = replace(given, schedule=_SCHEDULE)
+    return entry.settings(given)
 
 
 def leading_sides(sides: Mapping[str, Side], *, most_replicas: bool = True) -> dict[str, Side]:

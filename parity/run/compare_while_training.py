@@ -12,7 +12,7 @@ from parity.cli.options import RunOptions
 from parity.compare.ladder import Ladder
 from parity.compare.repeated import compare_repeated, repeated
 from parity.compare.tensors import Mismatch
-from parity.compare.untraced import RecordedStep, recorded_step
+from parity.compare.untraced import RecordedStep, RecordedSteps
 from parity.compare.verdict import Verdict
 from parity.launch.processes import SideProcess
 from parity.run.check_resume import STEPS, Saved, checkpoint_every, step_to_resume
@@ -116,7 +116,7 @@ def compare_recorded(
             )
             for label, trace in traces.items()
         ]
-        steps = RecordedSteps(ladder, also.repeat)
+        steps = StepsToCheck(ladder, also.repeat)
         progress = stack.enter_context(Counter(f"comparing, {dtype}", options.steps, "step"))
         tensors = (
             dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
@@ -136,21 +136,27 @@ def compare_recorded(
     )
 
 
-class RecordedSteps:
+class StepsToCheck:
     """Keeps of the recorded steps what later checks compare with.
 
     Args:
       ladder: compares the sides with each other and with the oracle.
       repeat: labels of the sides that were trained twice.
 
-    Attributes:
-      recorded: label -> the loss and the number of tokens of each step.
     """
 
     def __init__(self, ladder: Ladder, repeat: tuple[str, ...]):
         self._ladder, self._repeat = ladder, repeat
         self._differing: dict[str, Mismatch] = {}
-        self.recorded: dict[str, list[RecordedStep]] = {label: [] for label in ladder.sides}
+        loss_per = ladder.spec.training.loss_per
+        self._recorded = {
+            label: RecordedSteps(side, loss_per) for label, side in ladder.sides.items()
+        }
+
+    @property
+    def recorded(self) -> dict[str, list[RecordedStep]]:
+        """Return label -> the loss and the number of tokens of each step."""
+        return {label: found.steps for label, found in self._recorded.items()}
 
     def watched(
         self, steps: Iterable[Mapping[str, Mapping]]
@@ -166,9 +172,8 @@ class RecordedSteps:
         Args:
           tensors: label -> recorded tensors, of the repeated runs as well.
         """
-        loss_per = self._ladder.spec.training.loss_per
-        for label, found in self.recorded.items():
-            found.append(recorded_step(step, tensors[label], loss_per))
+        for label, found in self._recorded.items():
+            found.add(step, tensors[label])
         for label in self._repeat:
             if label not in self._differing:
                 other = tensors[repeated(label)]

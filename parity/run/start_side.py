@@ -8,6 +8,7 @@ from parity.cli.options import RunOptions
 from parity.launch.edited_source import Edit
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import SideProcess
+from parity.run.choose_sides import compared_settings
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
@@ -75,7 +76,7 @@ class Starter:
 
     def _settings(self, side: Side) -> dict[str, Any]:
         entry = FRAMEWORKS[side.framework].strategies.entry(side.strategy)
-        return entry.settings(self._options.settings).given
+        return compared_settings(entry, self._options.settings).given
 
 
 def file_name(label: str) -> str:

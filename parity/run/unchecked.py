@@ -44,6 +44,8 @@ def _reason(
         return "--evaluate is 0"
     if check in _TRAINED and not options.throughput:
         return "--no-throughput leaves out the trainings that it is about"
+    if check == "untraced" and all(side.runs_freely for side in sides.values()):
+        return "the order of the updates is another in every run"
     if check == "answers" and not NETWORKS[compared.spec.network].decodes:
         return "this network writes no answers"
     if check in ("resume", "repeat") and not leading_sides(sides):

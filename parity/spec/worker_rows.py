@@ -1,6 +1,6 @@
 """The rows of a global batch that one worker of an asynchronous training computes by itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -54,6 +54,24 @@ def worker_rows(inputs: StepInputs, step: int, workers: int) -> list[WorkerRows]
         )
         for worker, (first, stop) in enumerate(pairwise(bounds))
     ]
+
+
+def joined_losses(losses: Sequence[np.ndarray], parts: Sequence[StepInputs]) -> np.ndarray:
+    """Return each worker's share of the loss of a global batch, [workers].
+
+    Args:
+      losses: the mean loss of each worker's rows, each [1].
+      parts: the rows of each worker.
+    """
+    loss_per = parts[0].loss_per
+    lengths = np.concatenate([part.batch["lengths"] for part in parts])
+    whole = StepInputs({"lengths": lengths}, loss_per=loss_per)
+    return np.concatenate(
+        [
+            loss * (part.loss_divisor / whole.loss_divisor)
+            for loss, part in zip(losses, parts, strict=True)
+        ]
+    )
 
 
 def masks_of_rows(

@@ -20,7 +20,7 @@ from parity.spec.replicas import split_rows
 from parity.spec.schedule import Schedule
 from parity.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
 from parity.spec.training import learning_rate
-from parity.spec.worker_rows import WorkerRows, worker_rows
+from parity.spec.worker_rows import WorkerRows, joined_losses, worker_rows
 from parity.training.event_order import EventOrder, Stopped
 from parity.training.flops import product_flops
 from parity.training.meter import Meter
@@ -270,12 +270,10 @@ class _Segment:
 
     def _trained(self, step: int, found: list[tuple[WorkerRows, StepResult]]) -> TrainedStep:
         inputs = self._batches.release(step)
-        shares = [
-            result.losses * (part.inputs.loss_divisor / inputs.loss_divisor)
-            for part, result in found
-        ]
         result = StepResult(
-            np.concatenate(shares),
+            joined_losses(
+                [each.losses for _, each in found], [part.inputs for part, _ in found]
+            ),
             {
                 name: np.concatenate([each.state[name] for _, each in found])
                 for name in found[0][1].state

@@ -210,6 +210,8 @@ class Ladder:
         if self._steps_after and not self.verdict.matches:
             self._measure_growth(step, tensors, expected)
         self._one_step.remember(tensors)
+        for side, recorded in tensors.items():
+            self.verdict.add_update(side, step, recorded)
 
     def _end_at(self, step: int, mismatches: list[Mismatch]) -> None:
         """End the comparison at a step of which nothing else can be compared."""

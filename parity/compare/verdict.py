@@ -1,6 +1,7 @@
 """What the comparison of one run found."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from parity.compare.growth import Growth
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
+from parity.oracle.replay import RecordedUpdate
 from parity.spec.checks import CHECKS
 from parity.trace.side import Side
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
@@ -53,6 +55,7 @@ class Verdict:
       coverage: the cases that the run met, and those that it did not.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
       unchecked: the checks of whole runs that were not made -> why not.
+      staleness: label -> staleness -> the number of its updates, for asynchronous sides.
     """
 
     dtype: str
@@ -72,6 +75,13 @@ class Verdict:
     coverage: Coverage = field(default_factory=Coverage)
     sides: dict[str, Side] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
+    staleness: dict[str, Counter[int]] = field(default_factory=dict)
+
+    def add_update(self, side: str, step: int, recorded: Tensors) -> None:
+        """Count the staleness of a step, if the side is asynchronous."""
+        update = RecordedUpdate.of(recorded)
+        if update is not None:
+            self.staleness.setdefault(side, Counter())[step - update.read] += 1
 
     def add_check(self, found: Mismatch | None) -> None:
         """Add what a check of whole runs found; see parity/spec/checks.py for their order."""

@@ -54,6 +54,14 @@ _MEANINGS = {
     "allowed": "How much that element may differ.",
     "used": ("The largest share of its bound that any element used; above 100% is a mismatch."),
     "where .*worst": "The element with the largest relative distance, and its step.",
+    # of the table of staleness
+    "asynchronous side": "The side; each of its replicas updates the weights by itself.",
+    "updates": "The number of updates that were recorded.",
+    "mean staleness": (
+        "The mean number of other updates between a replica's reading of the weights and its "
+        "own update."
+    ),
+    "staleness .*": "The number of updates with that staleness.",
     # of the table of what an isolated run found
     "wrong tensor": "A tensor that exceeds its bound although all its inputs were right.",
     "side": "The side, or the pair of sides, in which it was found.",

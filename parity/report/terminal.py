@@ -8,6 +8,7 @@ from tabulate import tabulate
 from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
 from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
+from parity.report.staleness import NOTE, staleness_table
 from parity.report.tables import rung_table, training_table, where, wrong_table
 
 
@@ -69,6 +70,8 @@ def notes(values: dict[str, Any]) -> list[str]:
             'are reported and not judged; "one step" is, and what must be exact.'
         )
     lines.append(used)
+    if any("staleness" in run for run in values["runs"]):
+        lines.append(NOTE)
     for run in values["runs"]:
         if "amplified" in run:
             a, b = run["amplified"]["sides"]
@@ -117,6 +120,9 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
     lines = [headline(values), "", _tabulated(*rung_table(values)), "", *notes(values), ""]
     if values["trainings"]:
         lines += [_tabulated(*training_table(values)), ""]
+    stale, columns = staleness_table(values)
+    if stale:
+        lines += [_tabulated(stale, columns), ""]
     first = values["first_mismatch"]
     for run in values["runs"]:
         if first and "isolated" in run and run["isolated"]["wrong"]:

@@ -59,6 +59,11 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         values["isolated"] = isolated_values(verdict)
     if verdict.unchecked:
         values["unchecked"] = verdict.unchecked
+    if verdict.staleness:
+        values["staleness"] = {
+            side: {str(stale): found[stale] for stale in sorted(found)}
+            for side, found in verdict.staleness.items()
+        }
     if verdict.ties:
         values["ties"] = [tie.to_json() | {"story": str(tie)} for tie in verdict.ties]
     if verdict.amplified is not None:

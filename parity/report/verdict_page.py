@@ -18,6 +18,7 @@ from parity.report.growth import growth_sentence
 from parity.report.growth_chart import growth_chart
 from parity.report.mismatch import LOOKS_LIKE, cause_lines, confirmed_lines, mismatch_story
 from parity.report.page import Figure, Table, render
+from parity.report.staleness import staleness_figure, staleness_table
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
 
@@ -40,15 +41,16 @@ def report_html(values: dict[str, Any]) -> str:
     runs = sorted(values["runs"], key=lambda run: run["verdict"] == "match")
     sections = [_section(run, values) for run in runs]
     figures = [each for section in sections for name in _FIGURES if (each := section[name])]
-    speeds = _speeds(values)
+    speeds, stale = _speeds(values), staleness_figure(values)
     title = f"{values['verdict']}: {headline(values)}"
     return render(
         "report.html.jinja",
-        [*figures, *([speeds] if speeds else [])],
+        [*figures, *(each for each in (speeds, stale) if each)],
         title=title,
         sections=sections,
         smallest=SMALLEST,
         speeds=speeds,
+        staleness=stale,
         **_verdict(values),
         **_tables(values),
         **_coverage(values),
@@ -89,7 +91,8 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     dtype, history = run["dtype"], values["history"][run["dtype"]]
     frameworks = {label: side["framework"] for label, side in values["sides"].items()}
     first = run.get("first_mismatch")
-    marked = first["tensor"] if first and first["tensor"] in history["relative"] else None
+    relative = history.get("relative", {})  # none where no two sides are compared
+    marked = first["tensor"] if first and first["tensor"] in relative else None
     growth = first.get("growth") if first else None
     several = growth is not None and len(growth["steps"]) > 1
     drawn, pair = bool(history["steps"]), history.get("pair")
@@ -103,7 +106,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "points": len(history["steps"]),
         "has_oracle": "oracle" in history["loss"],
         "pair": pair,
-        "tensors": len(history["relative"]),
+        "tensors": len(relative),
         "marked": marked,
         "replica_count": most_replicas(history) if has_shares else 0,
         "growth": growth_chart(dtype, growth) if growth and several else None,
@@ -150,6 +153,9 @@ def _tables(values: dict[str, Any]) -> dict[str, Any]:
     if values["trainings"]:
         rows, headers = training_table(values)
         found |= {"trainings": Table(headers, rows), "training_columns": meanings(headers)}
+    rows, headers = staleness_table(values)
+    if rows:
+        found |= {"stale": Table(headers, rows), "stale_columns": meanings(headers)}
     return found
 
 

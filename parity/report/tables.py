@@ -63,6 +63,8 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
             )
     titles = [title_of(framework) for framework in frameworks]
     between = {0: "", 1: "", 2: "-".join(titles)}.get(len(titles), "frameworks")
+    if not _any_across(values):  # as of asynchronous sides that run freely
+        between = ""
     headers = [
         "precision",
         "rung",
@@ -77,6 +79,18 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     ]
     _drop_blank_columns(rows, headers)
     return rows, headers
+
+
+def _any_across(values: dict[str, Any]) -> bool:
+    """Return whether any two sides of different frameworks were compared with each other."""
+    framework = {label: side["framework"] for label, side in values["sides"].items()}
+    return any(
+        framework[pair["a"]] != framework.get(pair["b"], framework[pair["a"]])
+        for run in values["runs"]
+        for found in run["rungs"].values()
+        for pair in found["pairs"]
+        if pair["a"] in framework
+    )
 
 
 def _rung_table_of_pair(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:

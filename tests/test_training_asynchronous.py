@@ -1,0 +1,271 @@
+"""Asynchronous runs, with a strategy in NumPy: schedules, losses, resuming, stopping, failing."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
+
+from parity.base.errors import Interrupted, NumericFailure, UsageError
+from parity.cli.options import TrainOptions
+from parity.compare.ladder import climb
+from parity.oracle.optimizers import update_slots, update_weights
+from parity.oracle.training import Oracle
+from parity.spec.schedule import drawn, read_schedule, schedule_text
+from parity.spec.step_arrays import StepResult
+from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.trace.reader import Trace
+from parity.training.checkpoint import load_checkpoint
+from parity.training.event_order import EventOrder, Stopped
+from parity.training.loop import run_training
+from parity.training.loss_table import read_losses
+
+SPEC = small_spec()
+PER_EPOCH = 4
+
+
+class AsynchronousOracle(OracleStrategy):
+    """Trains asynchronously with the oracle; may do something before a worker computes."""
+
+    entry = StrategyEntry(
+        "asynchronous", "", "NumPy, by workers", traits=Traits(synchronous=False)
+    )
+
+    def __init__(self, spec, build, before=None):
+        super().__init__(spec, build)
+        self.before, self.computed = before, 0
+        self.own = [{}] * self.replicas
+        self.clipped = [{}] * self.replicas
+
+    def replica_distances(self):
+        return {}
+
+    def read(self, worker):
+        self.own[worker] = dict(self.held)
+
+    def compute(self, worker, inputs, state, record=False):
+        if self.before:
+            self.before(self, worker)
+        self.computed += 1
+        oracle = Oracle(self.spec, self.own[worker])
+        oracle.state = {name: np.asarray(part, np.float64) for name, part in state.items()}
+        found = oracle.step(inputs, 0.0, [inputs.rows])
+        self.clipped[worker] = {
+            name.split("/", 1)[1]: array
+            for name, array in found.items()
+            if name.startswith("clipped_gradient/")
+        }
+        kinds = ("forward/", "gradient/", "clipped_gradient/")
+        return StepResult(
+            found["loss/replicas"],
+            {name: found[f"forward/{name}"] for name in state},
+            float(found["gradient_norm"]),
+            {n: a for n, a in found.items() if n.startswith(kinds)} if record else {},
+        )
+
+    def update(self, worker, learning_rate):
+        clipped, before = self.clipped[worker], self.held
+        slots = update_slots(self.spec, before, clipped)
+        moved = update_weights(self.spec, before, slots, clipped, learning_rate)
+        self.held = {name: (moved | slots)[name] for name in before}
+
+
+def train(out, spec=SPEC, before=None, schedule="free", staleness=None, cls=None, **options):
+    """Run a training; return its strategy."""
+    options = TrainOptions(out=out, **{"replicas": 2} | options)
+    settings, made = StrategySettings(schedule=schedule, staleness=staleness), []
+
+    def make_strategy(spec, build):
+        build = replace(build, settings=settings)
+        made.append(cls(spec, build) if cls else AsynchronousOracle(spec, build, before))
+        return made[0]
+
+    run_training(make_strategy, text(spec, PER_EPOCH), spec, options, dict)
+    return made[0]
+
+
+def same_files(first, second, *names):
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+def same_weights(first, second):
+    assert first.snapshot().keys() == second.snapshot().keys()
+    for name, array in first.snapshot().items():
+        assert np.array_equal(array, second.snapshot()[name]), name
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_a_free_run_is_repeated_by_its_schedule(tmp_path, replicas):
+    spec = SPEC.replace(epochs=10)
+    free = train(tmp_path / "free", spec, replicas=replicas)
+    path = tmp_path / "free" / "schedule.jsonl"
+    first, updates = read_schedule(path, replicas)
+    assert (first, len(updates)) == (0, 10 * PER_EPOCH * replicas)
+    again = train(tmp_path / "again", spec, replicas=replicas, schedule=str(path))
+    same_weights(free, again)
+    same_files(tmp_path / "free", tmp_path / "again", "losses.csv", "schedule.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "staleness"), [("1", 0), ("1", 3), ("2", 8), ("free", None)]
+)
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_what_workers_record_climbs_the_ladder(tmp_path, schedule, staleness, replicas):
+    given = {"schedule": schedule, "staleness": staleness, "replicas": replicas, "steps": 50}
+    given |= {"decode": 0, "evaluate": 0}
+    spec = small_pairs_spec(loss_per="row") if replicas == 3 else SPEC
+    traces = []
+    for name in ("a", "b"):
+        train(tmp_path / "run", spec, trace=tmp_path / name, **given)
+        trace = Trace(tmp_path / name)
+        trace.header["framework"] = name
+        trace.side = replace(trace.side, framework=name)
+        traces.append(trace)
+    verdict = climb(traces)
+    assert verdict.matches, verdict.mismatches[0]
+    assert verdict.steps == 50
+    worst = [d.relative for rungs in verdict.pairs.values() for d in rungs.values()]
+    assert max(worst) < 1e-11
+    for found in verdict.staleness.values():
+        assert sum(found.values()) == 50
+        if staleness is not None:
+            assert max(found) <= staleness
+
+
+def test_all_workers_wait_for_each_other_at_the_end_of_an_epoch(tmp_path):
+    def hurry(strategy, worker):
+        time.sleep(0.002 * worker)  # the first worker is far ahead of the others
+
+    train(tmp_path, SPEC.replace(epochs=3), hurry, replicas=3)
+    _, updates = read_schedule(tmp_path / "schedule.jsonl", 3)
+    for number, (_, read) in enumerate(updates):
+        assert read >= number // (PER_EPOCH * 3) * PER_EPOCH * 3
+
+
+def test_the_loss_of_a_step_is_that_of_the_whole_batch(tmp_path):
+    """With weights that stay as they are, it is the loss of a synchronous run."""
+    for loss_per in ("token", "row"):
+        spec = SPEC.replace(learning_rate=1e-14, loss_per=loss_per)
+        train(tmp_path / f"a-{loss_per}", spec, replicas=3)
+        train(tmp_path / f"b-{loss_per}", spec, replicas=3, cls=OracleStrategy)
+        rows = [read_losses(tmp_path / f"{each}-{loss_per}" / "losses.csv") for each in "ab"]
+        assert [row[::2] for row in rows[0]] == [row[::2] for row in rows[1]]
+        losses = [[loss for _, loss, _ in each] for each in rows]
+        np.testing.assert_allclose(*losses, rtol=1e-10)
+
+
+@pytest.mark.parametrize("stop", [3, 4, 6])
+def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, stop):
+    given = {"schedule": "3", "staleness": 3, "replicas": 3, "checkpoint_every": 3}
+    whole = train(tmp_path / "whole", **given)
+    train(tmp_path / "cut", **given, steps=stop)
+    resumed = train(tmp_path / "cut", **given, resume="")
+    same_weights(whole, resumed)
+    same_files(tmp_path / "whole", tmp_path / "cut", "losses.csv", "schedule.jsonl")
+
+
+def test_a_run_goes_on_with_other_replicas(tmp_path):
+    train(tmp_path, replicas=3, steps=4)
+    train(tmp_path, replicas=2, resume="")
+    first, updates = read_schedule(tmp_path / "schedule.jsonl", 2)
+    assert (first, len(updates)) == (8, 8)
+    later = train(tmp_path / "b", replicas=2, resume=str(checkpoint(tmp_path, 8)))
+    assert later.computed == 0
+
+
+def checkpoint(out, step):
+    return out / "checkpoints" / f"step-{step:08d}.safetensors"
+
+
+def test_a_signal_lets_free_workers_wait_for_each_other(tmp_path):
+    def interrupt(strategy, worker):
+        time.sleep(0.001 * worker)
+        if strategy.computed == 11:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    spec = SPEC.replace(epochs=50)
+    with pytest.raises(Interrupted) as caught:
+        train(tmp_path, spec, interrupt, replicas=3)
+    assert "; a checkpoint is written, --resume continues from it" in str(caught.value)
+    path = next(iter(sorted((tmp_path / "checkpoints").glob("step-*"), reverse=True)))
+    saved = load_checkpoint(path)
+    assert f"stopped at step {saved.step};" in str(caught.value)
+    _, updates = read_schedule(tmp_path / "schedule.jsonl", 3)
+    assert len(updates) == 3 * saved.step
+    assert len(read_losses(tmp_path / "losses.csv")) == saved.step
+    whole = train(tmp_path / "whole", spec, replicas=3, resume=str(path), steps=saved.step + 4)
+    assert whole.computed == 12
+
+
+def test_a_signal_within_a_schedule_stops_without_a_checkpoint(tmp_path):
+    def interrupt(strategy, worker):
+        if strategy.computed == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="no checkpoint is written, because the schedule"):
+        train(tmp_path, SPEC, interrupt, schedule="1", staleness=0)
+    assert [path.name for path in (tmp_path / "checkpoints").glob("step-*")] == [
+        "step-00000004.safetensors"
+    ]
+
+
+@pytest.mark.parametrize("schedule", ["free", "1"])
+def test_a_worker_that_fails_stops_the_others(tmp_path, schedule):
+    def fail(strategy, worker):
+        if strategy.computed >= 5 and worker == 1:
+            strategy.own[1]["weight/softmax/bias"] = np.full_like(
+                strategy.own[1]["weight/softmax/bias"], np.nan
+            )
+
+    with pytest.raises(NumericFailure, match=r"step \d+, replica 1: loss is nan"):
+        train(tmp_path, SPEC, fail, schedule=schedule, replicas=3)
+    assert not [each for each in threading.enumerate() if each.name.startswith("worker-")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (slice(0, 5), r"has the updates 0 to 4; the run needs 0 to 7"),
+        (slice(0, 8), r"has the updates 0 to 7; the run needs 8 to 15"),
+    ],
+)
+def test_a_schedule_that_is_too_short_is_refused(tmp_path, lines, message):
+    text = schedule_text(drawn(1, 2, PER_EPOCH, 0), 2).splitlines(keepends=True)
+    path = tmp_path / "schedule"
+    path.write_text("".join(text[lines]))
+    with pytest.raises(UsageError, match=message):
+        train(tmp_path / "run", schedule=str(path))
+
+
+def test_a_schedule_that_does_not_end_with_the_epochs_is_refused(tmp_path):
+    path = tmp_path / "schedule"
+    path.write_text(schedule_text(drawn(5, 2, 2 * PER_EPOCH, 3), 2))
+    with pytest.raises(UsageError, match="where an epoch ends or a checkpoint is due"):
+        train(tmp_path / "run", schedule=str(path))
+
+
+@pytest.mark.parametrize("option", ["isolate", "profile"])
+def test_what_needs_a_synchronous_strategy_is_refused(tmp_path, option):
+    given = {"isolate": {"isolate": True, "trace": tmp_path / "trace"}}
+    options = given.get(option, {"profile": tmp_path / "profile", "steps": 20})
+    with pytest.raises(UsageError, match=f"--{option} is given with --strategy asynchronous"):
+        train(tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json"))
+
+
+def test_no_worker_reads_or_updates_once_the_run_has_stopped():
+    order = EventOrder(0, None)
+    with order.reading(0) as version, pytest.raises(ZeroDivisionError):
+        assert version == 0
+        with order.applying(0):
+            raise ZeroDivisionError
+    assert order.count == 0, "an update that failed is none"
+    order.stop()
+    for turn in (order.reading, order.applying):
+        with pytest.raises(Stopped), turn(0):
+            pass

@@ -1,14 +1,18 @@
 """Asynchronous training: workers that keep to a schedule or run freely, and their replay."""
 
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, TINY, flags
+from conftest import FRAMEWORKS, TINY, assert_one_line, flags
 
 from parity.compare.ladder import climb
+from parity.compare.untraced import RecordedSteps, compare_untraced
 from parity.launch.edited_source import Edit
+from parity.spec.schedule import drawn, read_schedule, schedule_text
 from parity.trace.reader import Trace
+from parity.training.loss_table import read_losses
 
 PER_EPOCH = 5  # steps of an epoch of the text
 UPDATES = 24
@@ -247,3 +251,86 @@ class _Changed:
     def read(self, step: int):
         tensors = self._trace.read(step)
         return tensors | ({self._name: np.array(self._value)} if step == self._step else {})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_free_run_is_repeated_to_the_bit_by_its_schedule(train, framework):
+    free = train(framework, replicas=3)
+    again = train(framework, replicas=3, schedule=free / "schedule.jsonl")
+    for name in ("losses.csv", "schedule.jsonl"):
+        assert (free / name).read_bytes() == (again / name).read_bytes()
+    first, updates = read_schedule(free / "schedule.jsonl", 3)
+    assert (first, len(updates)) == (0, 3 * 3 * PER_EPOCH)
+    assert len(read_losses(free / "losses.csv")) == 3 * PER_EPOCH
+    summary = json.loads((free / "summary.json").read_text())
+    assert len(summary["valid_perplexity"]) == 3
+    assert summary["strategy"] == "asynchronous"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_not_recorded_has_the_losses_of_what_is(asynchronous, train, framework):
+    recorded = asynchronous(replicas=2, schedule="1")[framework]
+    steps = RecordedSteps(recorded.side, "token")
+    for number, tensors in recorded.steps():
+        steps.add(number, tensors)
+    assert [each.step for each in steps.steps] == list(range(len(steps.steps)))
+    rows = read_losses(train(framework, replicas=2, schedule="1") / "losses.csv")
+    assert len(steps.steps) > PER_EPOCH
+    assert compare_untraced(framework, steps.steps, rows) is None
+    assert [row[2] for row in rows[: len(steps.steps)]] == [e.tokens for e in steps.steps]
+
+
+@pytest.mark.parametrize(
+    ("saver", "loader"), [("paddle", "tensorflow"), ("tensorflow", "paddle")]
+)
+def test_checkpoints_carry_over_to_synchronous_training_and_back(train, saver, loader):
+    first = train(saver, replicas=2, schedule="1", steps=PER_EPOCH)
+    synchronous = {"strategy": None, "replicas": 3, "resume": first, "steps": 2 * PER_EPOCH}
+    ours, theirs = (train(each, **synchronous) for each in (saver, loader))
+    losses = [[row[1] for row in read_losses(each / "losses.csv")] for each in (ours, theirs)]
+    np.testing.assert_allclose(*losses, rtol=1e-11)
+    back = train(saver, replicas=2, schedule="1", resume=theirs)
+    first_update, updates = read_schedule(back / "schedule.jsonl", 2)
+    assert (first_update, len(updates)) == (4 * PER_EPOCH, 2 * PER_EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"schedule": "/nowhere"}, "--schedule is '/nowhere': No such file or directory"),
+        ({"schedule": "-1"}, "--schedule is '-1': No such file or directory"),
+        ({"schedule": "free", "staleness": 2}, "--staleness is 2 and --schedule is 'free'"),
+        ({"staleness": 2}, "--staleness is 2 and --schedule is 'free'"),
+        ({"schedule": "1", "staleness": -1}, "--staleness is -1; allowed: >= 0"),
+        (
+            {"schedule": "1", "strategy": None},
+            "--schedule is '1'; not allowed for the strategy",
+        ),
+        (
+            {"trace": "trace", "isolate": True},
+            "--isolate is given with --strategy asynchronous",
+        ),
+    ],
+)
+def test_bad_use_is_one_line(framework, text, cache, tmp_path, given, message):
+    values = {"strategy": "asynchronous", "data": text, "cache": cache, "out": tmp_path / "run"}
+    if "trace" in given:
+        given = given | {"trace": tmp_path / "trace"}
+    status, _, errors = framework.train(*flags(**values | given)).wait()
+    assert message in assert_one_line(status, errors)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_schedule_that_does_not_fit_is_one_line(frameworks, framework, text, cache, tmp_path):
+    path = tmp_path / "schedule.jsonl"
+    for updates, workers, message in (
+        (drawn(1, 3, 15, 1), 3, "schedule.jsonl:4: worker is 2; allowed: 0 to 1"),
+        (drawn(5, 2, 15, 3), 2, "where an epoch ends or a checkpoint is due"),
+        (drawn(1, 2, 5, 1), 2, "has the updates 0 to 9; the run needs 10 to 19"),
+    ):
+        path.write_text(schedule_text(updates, workers))
+        given = {"strategy": "asynchronous", "data": text, "cache": cache, "schedule": path}
+        job = frameworks[framework].train(*flags(**given, out=tmp_path / str(workers)))
+        status, _, errors = job.wait()
+        assert message in assert_one_line(status, errors)

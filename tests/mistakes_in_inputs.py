@@ -226,8 +226,8 @@ REPLICAS = (
     Mistake(
         "the last replicas get the rows that are left over",
         "parity/spec/replicas.py",
-        "[base + 1] * more + [base] * (replicas - more)",
-        "[base] * (replicas - more) + [base + 1] * more",
+        "[base + 1] * more + [base] * (count - more)",
+        "[base] * (count - more) + [base + 1] * more",
         witnesses("replicas", "rows_are_shared_evenly_the_first_replicas_first"),
     ),
     Mistake(

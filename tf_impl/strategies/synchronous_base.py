@@ -44,13 +44,11 @@ class Synchronous:
       build: the Build that the strategy was made with.
       entry: the StrategyEntry in the registry in strategies/__init__.py.
       replicas: the number of replicas.
-      stages: the number of devices that the layers of each replica are spread over.
-      micro_batches: the number of parts that the rows of each replica are divided into.
     """
 
     framework = "tensorflow"
-    stages = 1
-    micro_batches = 1
+    stages = 1  # devices of a replica, which its layers are spread over
+    micro_batches = 1  # parts of a replica, each of them a tower
 
     def __init__(self, spec, build, entry):
         """Build the graph and load the initial weights.

@@ -18,7 +18,12 @@ SIDES = ("paddle_impl", "tf_impl")
 # a gradient of ours.
 OWN_FILES = {
     "paddle_impl": {"strategies/parallel_executor.py", "program_kernels.py"},
-    "tf_impl": {"scan.py", "strategies/towers.py", "strategies/average_gradients.py"},
+    "tf_impl": {
+        "scan.py",
+        "strategies/towers.py",
+        "strategies/average_gradients.py",
+        "strategies/layers.py",
+    },
 }
 
 # Public name -> why only one side has it.

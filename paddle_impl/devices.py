@@ -6,7 +6,7 @@ from paddle.base import core
 from parity.base.errors import UsageError
 
 
-def replica_devices(device: str, replicas: int) -> list:
+def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
     """Return one place per replica: CPUs, or the first GPUs in the framework's numbering.
 
     CUDA_VISIBLE_DEVICES decides which GPUs these are.
@@ -14,12 +14,14 @@ def replica_devices(device: str, replicas: int) -> list:
     Args:
       device: "cpu" or "gpu".
       replicas: the number of replicas.
+      stages: the number of devices of each replica; those of replica 0 come first.
 
     Raises:
       UsageError: if there are fewer GPUs than needed.
     """
+    needed = replicas * stages
     if device == "cpu":
-        return [paddle.CPUPlace()] * replicas
+        return [paddle.CPUPlace()] * needed
     if not core.is_compiled_with_cuda():
         raise UsageError(
             "--device is 'gpu', but this paddlepaddle is a CPU build; "
@@ -28,10 +30,12 @@ def replica_devices(device: str, replicas: int) -> list:
     found = core.get_cuda_device_count()
     if not found:
         raise UsageError("--device is 'gpu', but no GPU is found; allowed: cpu")
-    if replicas > found:
+    if needed > found:
         names = ", ".join(f"gpu:{i}" for i in range(found))
+        most = found // stages
+        at_stages = f" at --stages {stages}" if stages > 1 else ""
         raise UsageError(
-            f"--replicas is {replicas}, but there are {found} GPUs ({names}); "
-            f"allowed: 1 to {found}, or --device cpu"
+            f"--replicas is {replicas}{at_stages}, but there are {found} GPUs ({names}); "
+            f"allowed: {f'1 to {most}' if most else 'fewer stages'}, or --device cpu"
         )
-    return [paddle.CUDAPlace(i) for i in range(replicas)]
+    return [paddle.CUDAPlace(i) for i in range(needed)]

@@ -18,6 +18,7 @@ from paddle_impl.layers import (
     zero_state,
 )
 from paddle_impl.taps import Taps
+from parity.base.placement import begin_layer
 
 # One replica's share of a batch: by name the batch's arrays and the state, rows first; by name
 # the dropout masks [batch, time, width], or none; scale [1]; and the Taps between the layers.
@@ -45,6 +46,7 @@ def language_model(model, inputs):
     Source: Zaremba et al. 2014, arXiv:1409.2329.
     """
     batch, masks, tap, states = inputs.batch, inputs.masks, inputs.tap, []
+    begin_layer("embed")
     tokens = paddle.transpose(batch["tokens"], [1, 0])
     targets = paddle.transpose(batch["targets"], [1, 0])
     hidden = embedding(
@@ -53,10 +55,12 @@ def language_model(model, inputs):
     hidden = dropout(tap("embedded", hidden), masks.get("embedded"))
     for k, (h, c) in enumerate(split_state(model, inputs.state)):
         name = f"lstm_{k}"
+        begin_layer(name)
         hidden, h, c = lstm(hidden, batch["lengths"], h, c, name, model.hidden_size)
         hidden = tap(f"{name}/hidden", hidden)
         hidden = dropout(hidden, masks.get(name))
         states.append((h, c))
+    begin_layer("softmax")
     logits = linear(real_rows(hidden, batch["lengths"]), "softmax", model.vocabulary_size)
     losses = token_cross_entropy(logits, real_rows(targets, batch["lengths"]))
     tap("logits", logits)
@@ -89,9 +93,11 @@ def seq2seq(model, inputs):
     tapped = {name: tap(f"encoder/{name}", final[name]) for name in sorted(final)}
     if tap.fed:
         states = split_state(model, tapped)
+    begin_layer("attention")
     keys = attention_keys(memory, model.attention)
     fed = paddle.zeros_like(states[-1][0])
     outputs, _, _ = decode(model, batch, states, fed, keys, memory, masks, tap)
+    begin_layer("softmax")
     targets = paddle.transpose(batch["targets"], [1, 0])
     outputs = real_rows(dropout(outputs, masks.get("attentional")), batch["lengths"])
     logits = linear(outputs, "softmax", model.target_vocabulary_size)
@@ -117,6 +123,7 @@ def encode(model, batch, masks, dtype, tap):
       states: the final state, a tuple per layer.
     """
     states, lengths = [], batch["source_lengths"]
+    begin_layer("encoder/embed")
     tokens = paddle.transpose(batch["source"], [1, 0])
     hidden = embedding(
         tokens, "encoder/embed", model.source_vocabulary_size, model.embedding_size, dtype
@@ -124,6 +131,7 @@ def encode(model, batch, masks, dtype, tap):
     hidden = tap("encoder/embedded", hidden)
     for k in range(model.num_layers):
         name = f"encoder/{model.cell}_{k}"
+        begin_layer(name)
         hidden = dropout(hidden, masks.get(f"encoder_{k - 1}" if k else "source_embedded"))
         if k == 0 and model.bidirectional:
             hidden, state = bidirectional(hidden, lengths, name, model.cell, model.hidden_size)
@@ -158,6 +166,7 @@ def decode(model, batch, states, fed, keys, memory, masks, tap):
     """
     layers = range(model.num_layers)
     names = [f"decoder/{model.cell}_{k}" for k in layers]
+    begin_layer("decoder/embed")
     tokens = paddle.transpose(batch["tokens"], [1, 0])
     embedded = embedding(
         tokens, "decoder/embed", model.target_vocabulary_size, model.embedding_size, fed.dtype
@@ -165,6 +174,7 @@ def decode(model, batch, states, fed, keys, memory, masks, tap):
     inputs = dropout(tap("decoder/embedded", embedded), masks.get("target_embedded"))
     between = [masks.get(f"decoder_{k}") for k in layers[:-1]]
     if model.input_feeding:
+        begin_layer(names[0])  # and all above it, and the attention, which share one loop
         hidden, context, weights, outputs, states, fed = feeding_decoder(
             inputs, states, fed, keys, memory, batch["source_lengths"], between, model
         )
@@ -176,6 +186,7 @@ def decode(model, batch, states, fed, keys, memory, masks, tap):
     else:
         hidden, last = [], []
         for k, mask in zip(layers, [*between, None], strict=True):
+            begin_layer(names[k])
             output, state = recurrent(
                 inputs, batch["lengths"], states[k], names[k], model.cell, model.hidden_size
             )
@@ -184,6 +195,7 @@ def decode(model, batch, states, fed, keys, memory, masks, tap):
             hidden.append(output)
             last.append(state)
         states = last
+        begin_layer("attention")
         context, weights = attend(
             hidden[-1], keys, memory, batch["source_lengths"], model.attention
         )

@@ -226,8 +226,8 @@ REPLICAS = (
     Mistake(
         "the last replicas get the rows that are left over",
         "parity/spec/replicas.py",
-        "[base + 1] * more + [base] * (replicas - more)",
-        "[base] * (replicas - more) + [base + 1] * more",
+        "[base + 1] * more + [base] * (count - more)",
+        "[base] * (count - more) + [base + 1] * more",
         witnesses("replicas", "rows_are_shared_evenly_the_first_replicas_first"),
     ),
     Mistake(
@@ -247,8 +247,8 @@ REPLICAS = (
     Mistake(
         "a replica's rows are cut at its shortest",
         "parity/spec/step_arrays.py",
-        "int(inputs.batch[lengths][start:stop].max())",
-        "int(inputs.batch[lengths][start:stop].min())",
+        "int(inputs.batch[lengths][start:stop].max(initial=1))",
+        "max(1, int(inputs.batch[lengths][start:stop].min()))",
         witnesses("replicas", "every_real_value_is_fed_to_one_replica_in_its_place"),
     ),
     Mistake(

@@ -10,6 +10,7 @@ from parity.compare.causes.search import Budget, Search
 from parity.compare.causes.suspect import Case, Change
 from parity.compare.causes.suspects import suspects
 from parity.compare.expected_by_oracle import Expected, wide, with_replica_losses
+from parity.compare.known_differences import KnownDifferences
 from parity.compare.one_step import OneStep
 from parity.compare.steps import compare_step
 from parity.oracle.rounding import Rounding
@@ -50,7 +51,10 @@ class Planted:
         self.spec = spec
         self.expected = Expected(spec, PER_EPOCH, tensor_names(spec))
         self.names = [n for n in tensor_names(spec) if not n.startswith(OTHERS)]
-        one_step, recorded = OneStep(self.expected), recorded_steps(spec, step + 1, replicas)
+        one_step, recorded = (
+            OneStep(self.expected, KnownDifferences({})),
+            recorded_steps(spec, step + 1, replicas),
+        )
         if step:
             one_step.remember({"side": recorded[step - 1]})
         inputs = self.expected.inputs(step, recorded[step])

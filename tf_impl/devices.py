@@ -5,7 +5,7 @@ import tensorflow as tf
 from parity.base.errors import UsageError
 
 
-def replica_devices(device: str, replicas: int) -> list:
+def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
     """Return a device name per replica: CPUs, or the first GPUs in the framework's numbering.
 
     CUDA_VISIBLE_DEVICES decides which GPUs these are.
@@ -13,12 +13,14 @@ def replica_devices(device: str, replicas: int) -> list:
     Args:
       device: "cpu" or "gpu".
       replicas: the number of replicas.
+      stages: the number of devices of each replica; those of replica 0 come first.
 
     Raises:
       UsageError: if there are fewer GPUs than needed.
     """
+    needed = replicas * stages
     if device == "cpu":
-        return [f"/cpu:{i}" for i in range(replicas)]
+        return [f"/cpu:{i}" for i in range(needed)]
     if not tf.test.is_built_with_cuda():
         raise UsageError(
             "--device is 'gpu', but this tensorflow is a CPU build; "
@@ -27,10 +29,12 @@ def replica_devices(device: str, replicas: int) -> list:
     found = len(tf.config.list_physical_devices("GPU"))
     if not found:
         raise UsageError("--device is 'gpu', but no GPU is found; allowed: cpu")
-    if replicas > found:
+    if needed > found:
         names = ", ".join(f"gpu:{i}" for i in range(found))
+        most = found // stages
+        at_stages = f" at --stages {stages}" if stages > 1 else ""
         raise UsageError(
-            f"--replicas is {replicas}, but there are {found} GPUs ({names}); "
-            f"allowed: 1 to {found}, or --device cpu"
+            f"--replicas is {replicas}{at_stages}, but there are {found} GPUs ({names}); "
+            f"allowed: {f'1 to {most}' if most else 'fewer stages'}, or --device cpu"
         )
-    return [f"/gpu:{i}" for i in range(replicas)]
+    return [f"/gpu:{i}" for i in range(needed)]

@@ -10,6 +10,11 @@ STRATEGIES = StrategyRegistry(
         "runs one static program on every replica; the engine's all-reduce sums the gradients",
     ),
     StrategyEntry(
+        "parallel-do",
+        "paddle_impl.strategies.parallel_do:ParallelDoStrategy",
+        "Fluid 0.x's ParallelDo: a block of the program, run on every replica by that engine",
+    ),
+    StrategyEntry(
         "asynchronous",
         "paddle_impl.strategies.asynchronous:Asynchronous",
         "a thread per replica takes its own steps, with its own copies of the weights",

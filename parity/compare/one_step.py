@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from parity.compare.expected_by_oracle import Expected, wide
+from parity.compare.known_differences import KnownDifferences
 from parity.oracle.replay import PastWeights, RecordedUpdate, weights_of
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
@@ -39,6 +41,7 @@ class OneStep:
 
     Args:
       expected: computes what a trace should hold.
+      known: the sides that differ from the exact training on purpose.
       workers: label -> the number of workers, for the sides that are asynchronous.
       alike: label -> label of the first side that computes the same rows with nearly the same
         weights in each step; None if all sides do.
@@ -50,10 +53,11 @@ class OneStep:
     def __init__(
         self,
         expected: Expected,
+        known: KnownDifferences,
         workers: Mapping[str, int] | None = None,
         alike: Mapping[str, str] | None = None,
     ):
-        self._expected, self._spec = expected, expected.spec
+        self._expected, self._spec, self._known = expected, expected.spec, known
         self._before: dict[str, Tensors] = {}
         self._alike = alike or {}
         initial = weights_of(initial_snapshot(self._spec))
@@ -69,6 +73,13 @@ class OneStep:
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors
     ) -> dict[str, np.ndarray]:
         """Return what the oracle expects, given the side's weights and state before it."""
+        with self._known.oracle_of(side):
+            return self.exact(side, inputs, step, recorded)
+
+    def exact(
+        self, side: str, inputs: StepInputs, step: int, recorded: Tensors
+    ) -> dict[str, np.ndarray]:
+        """Return the same, but of the exact training, whatever the side does on purpose."""
         start = self.start(side, recorded)
         oracle = Oracle(self._spec, start.snapshot)
         if start.left is not None and inputs.carry:
@@ -86,10 +97,8 @@ class OneStep:
         Args:
           exact: what the oracle expects of the step.
         """
-        start, group = self.start(side, recorded), self._alike.get(side)
-        alike = (
-            each for label, each in self.rounding.items() if self._alike.get(label) == group
-        )
+        start, group = self.start(side, recorded), self._group(side)
+        alike = (each for label, each in self.rounding.items() if self._group(label) == group)
         self.rounding[side] = Rounding(
             self._spec,
             start.snapshot,
@@ -138,6 +147,10 @@ class OneStep:
             worker, _ = past.expected(_update(tensors[side]))
             past.add(worker, weights_of(tensors[side]))
             self._left[side][worker] = self._state_after(tensors[side])
+
+    def _group(self, side: str) -> tuple[str | None, tuple[Any, ...]]:
+        """Return a value that is equal for sides whose rounding errors are alike."""
+        return self._alike.get(side), self._known.kind(side)
 
     def _state_after(self, recorded: Tensors) -> dict[str, np.ndarray]:
         state = NETWORKS[self._spec.network].state(self._spec.model)

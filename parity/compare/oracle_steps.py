@@ -7,7 +7,9 @@ import numpy as np
 
 from parity.base.at_once import at_once
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
+from parity.compare.known_differences import KnownDifferences
 from parity.compare.one_step import OneStep
+from parity.compare.own_oracles import OwnOracles
 from parity.compare.verdict import ONE_STEP, ORACLE
 from parity.oracle.replay import Replay
 from parity.oracle.training import Oracle
@@ -28,12 +30,13 @@ class OracleSteps:
     Args:
       expected: computes what a trace should hold.
       sides: label -> side.
+      known: the sides that differ from the exact training on purpose.
 
     Attributes:
       one_step: computes what the oracle expects of single steps.
     """
 
-    def __init__(self, expected: Expected, sides: Mapping[str, Side]):
+    def __init__(self, expected: Expected, sides: Mapping[str, Side], known: KnownDifferences):
         self._expected = expected
         self._leader: dict[str, str] = {}  # label -> label of the first side with its oracle
         for label, side in sides.items():
@@ -42,7 +45,8 @@ class OracleSteps:
         workers = {
             label: side.replicas for label, side in sides.items() if not side.synchronous
         }
-        self.one_step = OneStep(expected, workers, self._leader)
+        self.one_step = OneStep(expected, known, workers, self._leader)
+        self._own_oracles = OwnOracles(known, expected, self.one_step)
         initial, per_epoch = initial_snapshot(expected.spec), expected.batches_per_epoch
         self._oracles: dict[str, Oracle | Replay] = {
             leader: Replay(expected.spec, initial, workers[leader], per_epoch)
@@ -88,15 +92,17 @@ class OracleSteps:
                 ),
             ]
         )
-        free = dict(zip(self._oracles, found, strict=False))
-        one_steps = dict(zip(tensors, found[len(free) :], strict=True))
+        exact = dict(zip(self._oracles, found, strict=False))
+        one_steps = dict(zip(tensors, found[len(exact) :], strict=True))
+        shared = {side: exact[self._leader[side]] for side in tensors}
+        free = self._own_oracles.free_runs(step, tensors, inputs, shared, one_steps)
 
         def own(expected: Tensors, side: str) -> Tensors:
             # the oracle sums its losses over the rows that each of the side's replicas had
             return with_replica_losses(expected, tensors[side], inputs[side])
 
         return {
-            ORACLE: {side: own(free[self._leader[side]], side) for side in tensors},
+            ORACLE: {side: own(free[side], side) for side in tensors},
             ONE_STEP: {side: own(one_steps[side], side) for side in tensors},
         }
 

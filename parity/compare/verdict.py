@@ -12,6 +12,7 @@ from parity.compare.coverage import Coverage
 from parity.compare.decoded_answers import Tie
 from parity.compare.disagreement import Disagreement, checked_sides, departing_sides
 from parity.compare.growth import Growth
+from parity.compare.known_differences import KnownDifference
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
@@ -56,6 +57,7 @@ class Verdict:
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
       unchecked: the checks of whole runs that were not made -> why not.
       staleness: label -> staleness -> the number of its updates, for asynchronous sides.
+      known: label -> by how much a side differs from the exact training on purpose.
     """
 
     dtype: str
@@ -76,6 +78,7 @@ class Verdict:
     sides: dict[str, Side] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
     staleness: dict[str, Counter[int]] = field(default_factory=dict)
+    known: dict[str, KnownDifference] = field(default_factory=dict)
 
     def add_update(self, side: str, step: int, recorded: Tensors) -> None:
         """Count the staleness of a step, if the side is asynchronous."""

@@ -64,6 +64,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             side: {str(stale): found[stale] for stale in sorted(found)}
             for side, found in verdict.staleness.items()
         }
+    if verdict.known:
+        values["known_differences"] = [known.to_json() for known in verdict.known.values()]
     if verdict.ties:
         values["ties"] = [tie.to_json() | {"story": str(tie)} for tie in verdict.ties]
     if verdict.amplified is not None:

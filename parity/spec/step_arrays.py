@@ -190,9 +190,16 @@ def check_finite(result: StepResult, step: int, sizes: list[int], first: int = 0
 
 
 def split_feeds(
-    spec: Spec, inputs: StepInputs, state: Mapping[str, np.ndarray], replicas: int
+    spec: Spec,
+    inputs: StepInputs,
+    state: Mapping[str, np.ndarray],
+    replicas: int,
+    micro_batches: int = 1,
 ) -> list[dict[str, np.ndarray]]:
     """Divide a global batch into one feed per replica, each name -> array with rows first.
+
+    With micro-batches there is one feed for each of them, in the order of `split_rows`; what
+    is said of replicas here is then true of micro-batches. One may have no row.
 
     The rows of a replica are padded only to the longest among them. `scale`, which is 1 / (real
     tokens of the whole batch), or 1 / (its rows), is the same on every replica: each replica's
@@ -204,6 +211,7 @@ def split_feeds(
       inputs: the global batch.
       state: name -> recurrent state before the batch, [batch, layers, hidden].
       replicas: the number of replicas.
+      micro_batches: the number of micro-batches of each replica.
     """
     network = NETWORKS[spec.network]
     axes: dict[str, Axes] = dict(network.batch)
@@ -216,11 +224,11 @@ def split_feeds(
     for name, array in inputs.fed.items():
         whole[name], axes[name] = array, fed_axes(spec)[name]
     scale = np.array([1 / inputs.loss_divisor], np.dtype(spec.training.dtype))
-    bounds = np.cumsum([0, *split_rows(inputs.rows, replicas)])
+    bounds = np.cumsum([0, *split_rows(inputs.rows, replicas, micro_batches)])
     feeds = []
     for start, stop in pairwise(bounds):
         longest = {
-            axis: max(1, int(inputs.batch[lengths][start:stop].max()))
+            axis: int(inputs.batch[lengths][start:stop].max(initial=1))
             for axis, lengths in network.lengths.items()
         }
         feed = {
@@ -282,7 +290,10 @@ def join_activation_gradients(
 
 
 def join_activations(
-    spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
+    spec: Spec,
+    by_replica: Mapping[str, Sequence[np.ndarray]],
+    inputs: StepInputs,
+    micro_batches: int = 1,
 ) -> dict[str, np.ndarray]:
     """Join the replicas' activations as a trace has them, rows first.
 
@@ -293,8 +304,10 @@ def join_activations(
       spec: the network, its text and its training.
       by_replica: activation -> one array per replica: [time, rows, ...]; [rows, ...] if it has
         no time axis; [real tokens, ...] for logits and token_loss, where a replica without a
-        real token may return a placeholder row.
+        real token may return a placeholder row. With micro-batches there is one array for
+        each of them, in the order of `split_rows`.
       inputs: the global batch.
+      micro_batches: the number of micro-batches of each replica.
     """
     network, sizes = NETWORKS[spec.network], axis_sizes(spec, inputs.batch)
     declared = network.activations(spec.model)
@@ -302,8 +315,9 @@ def join_activations(
     for name, parts in by_replica.items():
         axes = declared[name]
         whole = np.zeros(shape_of(axes, sizes), parts[0].dtype)
-        start = 0
-        for part, rows in zip(parts, split_rows(inputs.rows, len(parts)), strict=True):
+        start, replicas = 0, len(parts) // micro_batches
+        sizes_of_parts = split_rows(inputs.rows, replicas, micro_batches)
+        for part, rows in zip(parts, sizes_of_parts, strict=True):
             target = whole[start : start + rows]
             if name in _REAL_ROWS:
                 lengths = inputs.batch["lengths"][start : start + rows]

@@ -54,6 +54,11 @@ class Side:
         of_one_kind = self.synchronous == other.synchronous
         return of_one_kind and self.settings == other.settings and not self.runs_freely
 
+    @property
+    def averages_replicas_alike(self) -> bool:
+        """Return whether replicas count alike in its gradient, whatever tokens they have."""
+        return "shard-weights=equal" in self.settings.split()
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)

@@ -16,6 +16,13 @@ STRATEGIES = StrategyRegistry(
         takes=StrategySettings(shard_weights="tokens"),
     ),
     StrategyEntry(
+        "layers",
+        "tf_impl.strategies.layers:Layers",
+        "spreads the layers of each replica over several devices, and works on micro-batches",
+        Traits(devices="layers"),
+        StrategySettings(stages=2, micro_batches=2),
+    ),
+    StrategyEntry(
         "asynchronous",
         "tf_impl.strategies.asynchronous:Asynchronous",
         "a thread per tower takes its own steps, with its own copies of the weights",

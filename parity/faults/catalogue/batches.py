@@ -79,8 +79,8 @@ FAULTS = (
         shared(
             "parity/spec/replicas.py",
             (
-                "return [base + 1] * more + [base] * (replicas - more)",
-                "return [base] * (replicas - more) + [base + 1] * more",
+                "return [base + 1] * more + [base] * (count - more)",
+                "return [base] * (count - more) + [base + 1] * more",
             ),
         ),
         unconfirmable_reason="the oracle has no replicas, and takes their sizes from the record",
@@ -95,15 +95,15 @@ FAULTS = (
             "paddle": shared(
                 "parity/spec/replicas.py",
                 (
-                    "return [base + 1] * more + [base] * (replicas - more)",
-                    "return [base] * replicas",
+                    "return [base + 1] * more + [base] * (count - more)",
+                    "return [base] * count",
                 ),
             )["paddle"],
             "tensorflow": shared(
                 "parity/spec/replicas.py",
                 (
-                    "return [base + 1] * more + [base] * (replicas - more)",
-                    "return [base] * replicas",
+                    "return [base + 1] * more + [base] * (count - more)",
+                    "return [base] * count",
                 ),
             )["tensorflow"]
             + tensorflow(

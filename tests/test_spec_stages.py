@@ -1,0 +1,91 @@
+"""How the layers of a network are divided among stages, and rows among micro-batches."""
+
+import numpy as np
+import pytest
+from oracle_side import random_inputs, small_pairs_spec, small_spec
+
+from parity.base.errors import UsageError
+from parity.spec.parameters import parameters
+from parity.spec.replicas import split_rows
+from parity.spec.stages import layers_of, stages_of
+from parity.spec.step_arrays import join_activations, split_feeds
+
+DEEP = small_spec(num_layers=3)
+BOTH_WAYS = small_pairs_spec(num_layers=2, bidirectional=True, attention="bahdanau")
+FED = small_pairs_spec(num_layers=2, attention="bahdanau", input_feeding=True)
+
+
+def test_layers_are_named_by_their_parameters_in_the_order_of_computation():
+    assert list(layers_of(DEEP)) == ["embed", "lstm_0", "lstm_1", "lstm_2", "softmax"]
+    layers = layers_of(BOTH_WAYS)
+    assert list(layers) == [
+        *("encoder/embed", "encoder/lstm_0", "encoder/lstm_1"),
+        *("decoder/embed", "decoder/lstm_0", "decoder/lstm_1", "attention", "softmax"),
+    ]
+    assert len(layers["encoder/lstm_0"]) == 6
+    names = [name for names in layers.values() for name in names]
+    assert names == [parameter.name for parameter in parameters(BOTH_WAYS)]
+
+
+@pytest.mark.parametrize("spec", [DEEP, BOTH_WAYS, FED], ids=["deep", "both ways", "fed"])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
+def test_stages_hold_every_layer_once_in_order(spec, stages):
+    divided = stages_of(spec, stages)
+    assert len(divided) == stages
+    assert all(divided)
+    assert [layer for stage in divided for layer in stage] == list(layers_of(spec))
+
+
+def test_the_slowest_stage_is_as_fast_as_can_be():
+    """Tables are looked up, and cost nothing; the projection to 4,000 words costs most."""
+    wide = DEEP.replace(embedding_size=40, hidden_size=40, vocabulary_size=4000)
+    assert stages_of(wide, 2) == [["embed", "lstm_0", "lstm_1", "lstm_2"], ["softmax"]]
+    deep = wide.replace(vocabulary_size=10)
+    assert stages_of(deep, 3) == [["embed", "lstm_0"], ["lstm_1"], ["lstm_2", "softmax"]]
+
+
+def test_a_decoder_that_is_fed_its_attention_is_never_cut():
+    together = {"decoder/lstm_0", "decoder/lstm_1", "attention"}
+    for stages in range(1, 7):
+        assert any(together <= set(stage) for stage in stages_of(FED, stages))
+    apart = stages_of(BOTH_WAYS, 8)
+    assert not any(together <= set(stage) for stage in apart)
+
+
+def test_more_stages_than_layers_are_refused_in_one_line():
+    with pytest.raises(UsageError) as refused:
+        stages_of(DEEP, 9)
+    assert str(refused.value) == "--stages is 9; allowed: 1 to 5, the layers of this network"
+    with pytest.raises(UsageError, match="--stages is 7; allowed: 1 to 6, "):
+        stages_of(FED, 7)
+
+
+def test_micro_batches_share_the_rows_of_their_replica():
+    assert split_rows(10, 2, 4) == [2, 1, 1, 1, 2, 1, 1, 1]
+    assert split_rows(7, 2, 2) == [2, 2, 2, 1]
+    assert split_rows(3, 2, 4) == [1, 1, 0, 0, 1, 0, 0, 0]
+    for rows in range(3, 20):
+        for micro_batches in range(1, 6):
+            sizes = split_rows(rows, 3, micro_batches)
+            of_replicas = np.reshape(sizes, [3, micro_batches]).sum(axis=1)
+            assert of_replicas.tolist() == split_rows(rows, 3)
+
+
+def test_feeds_of_micro_batches_join_to_the_batch():
+    """The last micro-batch of the second replica has no row."""
+    spec = small_spec(dtype="float64")
+    inputs = random_inputs(spec, [3, 0, 1, 4, 2])
+    state = {name: np.zeros((5, 2, 4)) for name in "hc"}
+    feeds = split_feeds(spec, inputs, state, 2, 3)
+    assert [len(feed["lengths"]) for feed in feeds] == [1, 1, 1, 1, 1, 0]
+    assert [float(feed["scale"][0]) for feed in feeds] == [0.1, 0, 0.1, 0.1, 0.1, 0]
+    assert [feed["tokens"].shape[1] for feed in feeds] == [3, 1, 1, 4, 2, 1]
+    losses = [10 * k + np.arange(feed["lengths"].sum()) for k, feed in enumerate(feeds)]
+    joined = join_activations(spec, {"token_loss": losses}, inputs, 3)["forward/token_loss"]
+    assert joined[:, :4].tolist() == [
+        [0, 1, 2, 0],
+        [0, 0, 0, 0],
+        [20, 0, 0, 0],
+        [30, 31, 32, 33],
+        [40, 41, 0, 0],
+    ]

@@ -8,84 +8,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
+from asynchronous_side import PER_EPOCH, SPEC, train
+from oracle_side import OracleStrategy, small_pairs_spec
 
 from parity.base.errors import Interrupted, NumericFailure, UsageError
-from parity.cli.options import TrainOptions
+from parity.compare.expected_by_oracle import Expected
+from parity.compare.known_differences import KnownDifferences
 from parity.compare.ladder import climb
-from parity.oracle.optimizers import update_slots, update_weights
-from parity.oracle.training import Oracle
+from parity.compare.one_step import OneStep
 from parity.spec.schedule import drawn, read_schedule, schedule_text
-from parity.spec.step_arrays import StepResult
-from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.trace.contents import tensor_names
 from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint
 from parity.training.event_order import EventOrder, Stopped
-from parity.training.loop import run_training
 from parity.training.loss_table import read_losses
-
-SPEC = small_spec()
-PER_EPOCH = 4
-
-
-class AsynchronousOracle(OracleStrategy):
-    """Trains asynchronously with the oracle; may do something before a worker computes."""
-
-    entry = StrategyEntry(
-        "asynchronous", "", "NumPy, by workers", traits=Traits(synchronous=False)
-    )
-
-    def __init__(self, spec, build, before=None):
-        super().__init__(spec, build)
-        self.before, self.computed = before, 0
-        self.own = [{}] * self.replicas
-        self.clipped = [{}] * self.replicas
-
-    def replica_distances(self):
-        return {}
-
-    def read(self, worker):
-        self.own[worker] = dict(self.held)
-
-    def compute(self, worker, inputs, state, record=False):
-        if self.before:
-            self.before(self, worker)
-        self.computed += 1
-        oracle = Oracle(self.spec, self.own[worker])
-        oracle.state = {name: np.asarray(part, np.float64) for name, part in state.items()}
-        found = oracle.step(inputs, 0.0, [inputs.rows])
-        self.clipped[worker] = {
-            name.split("/", 1)[1]: array
-            for name, array in found.items()
-            if name.startswith("clipped_gradient/")
-        }
-        kinds = ("forward/", "gradient/", "clipped_gradient/")
-        return StepResult(
-            found["loss/replicas"],
-            {name: found[f"forward/{name}"] for name in state},
-            float(found["gradient_norm"]),
-            {n: a for n, a in found.items() if n.startswith(kinds)} if record else {},
-        )
-
-    def update(self, worker, learning_rate):
-        clipped, before = self.clipped[worker], self.held
-        slots = update_slots(self.spec, before, clipped)
-        moved = update_weights(self.spec, before, slots, clipped, learning_rate)
-        self.held = {name: (moved | slots)[name] for name in before}
-
-
-def train(out, spec=SPEC, before=None, schedule="free", staleness=None, cls=None, **options):
-    """Run a training; return its strategy."""
-    options = TrainOptions(out=out, **{"replicas": 2} | options)
-    settings, made = StrategySettings(schedule=schedule, staleness=staleness), []
-
-    def make_strategy(spec, build):
-        build = replace(build, settings=settings)
-        made.append(cls(spec, build) if cls else AsynchronousOracle(spec, build, before))
-        return made[0]
-
-    run_training(make_strategy, text(spec, PER_EPOCH), spec, options, dict)
-    return made[0]
 
 
 def same_files(first, second, *names):
@@ -188,18 +124,19 @@ def test_a_signal_lets_free_workers_wait_for_each_other(tmp_path):
         if strategy.computed == 11:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    spec = SPEC.replace(epochs=50)
+    given = {"spec": SPEC.replace(epochs=1), "per_epoch": 100, "replicas": 3}
     with pytest.raises(Interrupted) as caught:
-        train(tmp_path, spec, interrupt, replicas=3)
+        train(tmp_path, before=interrupt, **given)
     assert "; a checkpoint is written, --resume continues from it" in str(caught.value)
     path = next(iter(sorted((tmp_path / "checkpoints").glob("step-*"), reverse=True)))
     saved = load_checkpoint(path)
     assert f"stopped at step {saved.step};" in str(caught.value)
+    assert saved.step < 20, "they do not go on to the end of the epoch"
     _, updates = read_schedule(tmp_path / "schedule.jsonl", 3)
     assert len(updates) == 3 * saved.step
     assert len(read_losses(tmp_path / "losses.csv")) == saved.step
-    whole = train(tmp_path / "whole", spec, replicas=3, resume=str(path), steps=saved.step + 4)
-    assert whole.computed == 12
+    later = train(tmp_path / "later", resume=str(path), steps=saved.step + 4, **given)
+    assert later.computed == 12
 
 
 def test_a_signal_within_a_schedule_stops_without_a_checkpoint(tmp_path):
@@ -256,6 +193,27 @@ def test_what_needs_a_synchronous_strategy_is_refused(tmp_path, option):
     with pytest.raises(UsageError, match=f"--{option} is given with --strategy asynchronous"):
         train(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json"))
+
+
+def test_the_rounding_error_is_that_of_the_weights_that_were_read(tmp_path):
+    train(tmp_path, trace=tmp_path / "trace", schedule="1", steps=2, evaluate=0)
+    trace = Trace(tmp_path / "trace")
+    names = tensor_names(SPEC, asynchronous=True)
+    expected, sizes = Expected(SPEC, PER_EPOCH, names), []
+    first, second = trace.read(0), trace.read(1)
+    assert int(second["schedule/read"]) == 0
+    for read in (0, 1):
+        one_step = OneStep(expected, KnownDifferences({}), {"a": 2})
+        # the first update is taken to have made the weights a thousand times as large
+        one_step.remember(
+            {"a": {n: a * (1000 if "weight/" in n else 1) for n, a in first.items()}}
+        )
+        recorded = second | {"schedule/read": np.array(read)}
+        inputs = expected.inputs(1, recorded)
+        exact = one_step.expected("a", inputs, 1, recorded)
+        rounding = one_step.measure("a", inputs, recorded, exact)
+        sizes.append(rounding.scale("forward/embedded"))
+    assert sizes[1] > 100 * sizes[0]
 
 
 def test_no_worker_reads_or_updates_once_the_run_has_stopped():

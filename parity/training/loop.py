@@ -256,7 +256,8 @@ class Run:
             events.step(step.number, per_token, tokens, self.meter.recent, rate)
         if step.settled and self._save_is_due(ended):
             self.save()
-        if step.settled or not self._settles_on_request():
+        workers = self._asynchronous
+        if step.settled or (workers is not None and not workers.settles_on_request):
             self._check_stop(saved=step.settled)
         if ended and events is not None:
             self._validate(step.number // self.text.train.batches_per_epoch, events)
@@ -270,10 +271,6 @@ class Run:
             return False
         last = self.step == self.last_step
         return epoch_ended or last or bool(self._stop_request.signal)
-
-    def _settles_on_request(self) -> bool:
-        """Return whether replicas that run ahead of each other wait once the run is to stop."""
-        return self._asynchronous is None or self._asynchronous.settles_on_request
 
     def _check_stop(self, *, saved: bool = True) -> None:
         """Stop the run if a signal has asked for it.

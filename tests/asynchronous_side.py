@@ -1,0 +1,85 @@
+"""An asynchronous side in NumPy: the oracle trains by workers, with weights they have read."""
+
+from dataclasses import replace
+
+import numpy as np
+from oracle_side import OracleStrategy, small_spec, text
+
+from parity.cli.options import TrainOptions
+from parity.oracle.optimizers import update_slots, update_weights
+from parity.oracle.training import Oracle
+from parity.spec.step_arrays import StepResult
+from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.training.loop import run_training
+
+SPEC = small_spec()
+PER_EPOCH = 4
+
+
+class AsynchronousOracle(OracleStrategy):
+    """Trains asynchronously with the oracle; may do something before a worker computes."""
+
+    entry = StrategyEntry(
+        "asynchronous", "", "NumPy, by workers", traits=Traits(synchronous=False)
+    )
+
+    def __init__(self, spec, build, before=None):
+        super().__init__(spec, build)
+        self.before, self.computed = before, 0
+        self.own = [{}] * self.replicas
+        self.clipped = [{}] * self.replicas
+
+    def replica_distances(self):
+        return {}
+
+    def read(self, worker):
+        self.own[worker] = dict(self.held)
+
+    def compute(self, worker, inputs, state, record=False):
+        if self.before:
+            self.before(self, worker)
+        self.computed += 1
+        oracle = Oracle(self.spec, self.own[worker])
+        oracle.state = {name: np.asarray(part, np.float64) for name, part in state.items()}
+        found = oracle.step(inputs, 0.0, [inputs.rows])
+        self.clipped[worker] = {
+            name.split("/", 1)[1]: array
+            for name, array in found.items()
+            if name.startswith("clipped_gradient/")
+        }
+        kinds = ("forward/", "gradient/", "clipped_gradient/")
+        return StepResult(
+            found["loss/replicas"],
+            {name: found[f"forward/{name}"] for name in state},
+            float(found["gradient_norm"]),
+            {n: a for n, a in found.items() if n.startswith(kinds)} if record else {},
+        )
+
+    def update(self, worker, learning_rate):
+        clipped, before = self.clipped[worker], self.held
+        slots = update_slots(self.spec, before, clipped)
+        moved = update_weights(self.spec, before, slots, clipped, learning_rate)
+        self.held = {name: (moved | slots)[name] for name in before}
+
+
+def train(
+    out,
+    spec=SPEC,
+    before=None,
+    schedule="free",
+    staleness=None,
+    cls=None,
+    per_epoch=PER_EPOCH,
+    **options,
+):
+    """Run a training; return its strategy."""
+    options = TrainOptions(out=out, **{"replicas": 2} | options)
+    settings, made = StrategySettings(schedule=schedule, staleness=staleness), []
+
+    def make_strategy(spec, build):
+        build = replace(build, settings=settings)
+        made.append(cls(spec, build) if cls else AsynchronousOracle(spec, build, before))
+        return made[0]
+
+    run_training(make_strategy, text(spec, per_epoch), spec, options, dict)
+    return made[0]

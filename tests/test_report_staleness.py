@@ -1,0 +1,83 @@
+"""What a report says of asynchronous sides: how stale their updates were."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from asynchronous_side import SPEC, train
+
+from parity.compare.ladder import climb
+from parity.compare.outcome import Outcome
+from parity.report.staleness import staleness_figure, staleness_table
+from parity.report.terminal import report_text
+from parity.report.values import report_values
+from parity.report.verdict_page import report_html
+from parity.trace.reader import Trace
+
+UPDATES = 30
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Return the values of two reports: of a drawn schedule, and of sides that ran freely."""
+    folder, found = tmp_path_factory.mktemp("traces"), {}
+    for schedule in ("1", "free"):
+        traces = []
+        for framework in ("paddle", "tensorflow"):
+            path = folder / f"{schedule}-{framework}"
+            given = {"schedule": schedule, "staleness": 3 if schedule == "1" else None}
+            train(folder / "run", trace=path, steps=UPDATES, evaluate=0, replicas=3, **given)
+            trace = Trace(path)
+            trace.side = replace(trace.side, framework=framework)
+            trace.header["framework"] = framework
+            traces.append(trace)
+        verdict = climb(traces)
+        outcome = Outcome(SPEC, verdict.sides, {}, [verdict])
+        found[schedule] = json.loads(json.dumps(report_values(outcome, "tiny", "parity run")))
+    return found
+
+
+def test_the_table_counts_the_updates_of_each_staleness(reports):
+    values = reports["1"]
+    counts = values["runs"][0]["staleness"]["paddle-3"]
+    assert sum(counts.values()) == UPDATES
+    assert set(counts) == {"0", "1", "2", "3"}
+    rows, headers = staleness_table(values)
+    assert [row[:3] for row in rows] == [
+        ["paddle-3", "float64", "30"],
+        ["tensorflow-3", "float64", "30"],
+    ]
+    mean = sum(int(stale) * count for stale, count in counts.items()) / UPDATES
+    assert rows[0][3:] == [f"{mean:.2f}", *map(str, counts.values())]
+    assert headers[-1] == "staleness\n3"
+    assert staleness_figure(values).table.rows[0] == ("paddle-3, float64", 0, counts["0"])
+
+
+def test_what_is_very_stale_shares_a_column(reports):
+    values = json.loads(json.dumps(reports["1"]))
+    values["runs"][0]["staleness"] = {"paddle-3": {"0": 1, "11": 2, "40": 3}}
+    rows, headers = staleness_table(values)
+    assert rows == [["paddle-3", "float64", "6", "23.67", "1", *["0"] * 10, "5"]]
+    assert headers[-1] == "staleness\n11 or more"
+
+
+@pytest.mark.parametrize("schedule", ["1", "free"])
+def test_text_and_page_show_it(reports, schedule):
+    values = reports[schedule]
+    text, page = report_text(values), report_html(values)
+    assert "In an asynchronous run each step is one update by one replica" in text
+    assert "staleness" in text
+    for part in ('id="staleness"', 'id="staleness-table"', "Asynchronous updates"):
+        assert part in page
+    between = schedule == "1"
+    assert ("Paddle-TF" in text) is between, "free sides are compared with the oracle alone"
+    assert text.endswith("not covered")
+
+
+def test_synchronous_sides_have_no_such_table(reports):
+    values = json.loads(json.dumps(reports["1"]))
+    del values["runs"][0]["staleness"]
+    assert staleness_table(values)[0] == []
+    assert staleness_figure(values) is None
+    assert "staleness" not in report_text(values)
+    assert "Asynchronous updates" not in report_html(values)

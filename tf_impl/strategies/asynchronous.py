@@ -74,7 +74,7 @@ class Asynchronous(Synchronous):
                 for variable, value in zip(own.shared, values[kind], strict=True):
                     name = f"{kind}/{variable.op.name}"
                     tensors[name] = from_framework(name, value)
-        return _result(values, tensors)
+        return _result(values, tensors, self.micro_batches)
 
     def update(self, worker, learning_rate):
         """Update the shared weights and the one optimiser state with a worker's gradient.

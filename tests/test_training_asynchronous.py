@@ -177,6 +177,7 @@ def test_a_schedule_that_is_too_short_is_refused(tmp_path, lines, message):
     path.write_text("".join(text[lines]))
     with pytest.raises(UsageError, match=message):
         train(tmp_path / "run", schedule=str(path))
+    assert not (tmp_path / "run" / "run.json").exists(), "it is checked before anything is done"
 
 
 def test_a_schedule_that_does_not_end_with_the_epochs_is_refused(tmp_path):

@@ -1,14 +1,16 @@
 """The steps of a run with an asynchronous strategy: their schedule, and where workers wait."""
 
 from collections.abc import Generator
+from typing import cast
 
 from parity.base.errors import UsageError
 from parity.cli.options import TrainOptions
-from parity.spec.schedule import FREE, schedule_of
+from parity.spec.schedule import FREE, ListedSchedule, schedule_of
 from parity.training.asynchronous_steps import (
     AppliedUpdate,
     AsynchronousPlan,
     asynchronous_steps,
+    next_settled,
 )
 from parity.training.meter import Meter
 from parity.training.recording import TraceRecording
@@ -35,6 +37,19 @@ def check_asynchronous(strategy: Strategy, options: TrainOptions) -> None:
             )
 
 
+def asynchronous_run(
+    strategy: Strategy, text: TrainingText, options: TrainOptions
+) -> "AsynchronousRun | None":
+    """Return what takes the steps of a run whose strategy is asynchronous; None for another.
+
+    Raises:
+      UsageError: if --schedule names a file that lists no schedule of so many workers.
+    """
+    if strategy.entry.traits.synchronous:
+        return None
+    return AsynchronousRun(cast(AsynchronousStrategy, strategy), text, options)
+
+
 class AsynchronousRun:
     """Takes the steps of a run whose strategy is asynchronous.
 
@@ -56,6 +71,7 @@ class AsynchronousRun:
         self._strategy, self._text = strategy, text
         self._per_epoch = text.train.batches_per_epoch
         self._checkpoint_every = options.checkpoint_every
+        self._records = options.trace is not None
         settings, workers = strategy.build.settings, strategy.replicas
         self._schedule = schedule_of(settings.schedule or FREE, settings.staleness, workers)
         self.log = ScheduleLog(options.out / "schedule.jsonl", workers)
@@ -64,6 +80,34 @@ class AsynchronousRun:
     def settles_on_request(self) -> bool:
         """Return whether the workers can wait for each other at once: not within a schedule."""
         return self._schedule is None
+
+    def check_schedule(self, start: int, stop: int) -> None:
+        """Check that a schedule from a file has all updates of a run, before it begins.
+
+        Args:
+          start, stop: as for `steps`.
+
+        Raises:
+          UsageError: naming the file, if it has not.
+        """
+        if not isinstance(self._schedule, ListedSchedule):
+            return
+        stop, updates = self._end(stop)
+        while start < stop:
+            last = next_settled(start, stop, self._settles)
+            most = None if updates is None else updates - start * self._strategy.replicas
+            if most is not None and most <= 0:
+                return
+            self._schedule.between(start, last, most)
+            start = last
+
+    def _end(self, stop: int) -> tuple[int, int | None]:
+        """Return the step after the last, and the update after the last if it is recorded."""
+        if not self._records:
+            return stop, None
+        of_epoch = self._per_epoch * self._strategy.replicas
+        # one worker may take all steps of an epoch before another one begins with it
+        return -(-stop // of_epoch) * self._per_epoch, stop
 
     def steps(
         self,
@@ -77,7 +121,7 @@ class AsynchronousRun:
         """Train, and yield each step once all workers took it; see `asynchronous_steps`.
 
         Args:
-          stop: the step after the last; with `recording` the update after the last.
+          stop: the step after the last; of a recorded run, the update after the last.
           meter: measures the time between steps.
           start: the first step.
           state: the recurrent state before it; None at the start of a text.
@@ -90,11 +134,7 @@ class AsynchronousRun:
             if recording is not None:
                 recording.update(update)
 
-        updates = None
-        if recording is not None:
-            updates, of_epoch = stop, self._per_epoch * self._strategy.replicas
-            # one worker may take all steps of an epoch before another one begins with it
-            stop = -(-updates // of_epoch) * self._per_epoch
+        stop, updates = self._end(stop)
         plan = AsynchronousPlan(
             self._schedule,
             self._settles,

@@ -109,9 +109,7 @@ def asynchronous_steps(
         batches = _Batches(prefetched, start, strategy.replicas)
         step = start
         while step < stop:
-            last = next(
-                end for end in range(step + 1, stop + 1) if end == stop or plan.settles(end)
-            )
+            last = next_settled(step, stop, plan.settles)
             segment = _Segment(strategy, text, batches, plan, step, last, state)
             with closing(segment.steps()) as finished:
                 meter.start(prefetched.waited)
@@ -125,6 +123,17 @@ def asynchronous_steps(
             if segment.stop < last or segment.is_cut:
                 return
             step = last
+
+
+def next_settled(step: int, stop: int, settles: Callable[[int], bool]) -> int:
+    """Return the next step before which all workers wait for each other.
+
+    Args:
+      step: the step to begin after.
+      stop: the step after the last of the run.
+      settles: whether they wait before a given step.
+    """
+    return next(end for end in range(step + 1, stop + 1) if end == stop or settles(end))
 
 
 class _Batches:

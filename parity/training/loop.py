@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +22,18 @@ from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
 from parity.training.answers import answer_questions
-from parity.training.asynchronous_run import AsynchronousRun, check_asynchronous
+from parity.training.asynchronous_run import asynchronous_run, check_asynchronous
 from parity.training.checkpoint import Checkpoint, check_fits, save_checkpoint
 from parity.training.evaluate import evaluate
 from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
 from parity.training.loss_table import Losses
 from parity.training.meter import Meter, peak_memory
-from parity.training.recording import TraceRecording, batches_evaluated
+from parity.training.recording import TraceRecording, evaluates
 from parity.training.replicas_and_threads import choose_layout, layout_text
 from parity.training.run_folder import check_folder, find_checkpoint, prepare_folder
 from parity.training.signals import StopRequest, catch_signals
-from parity.training.strategy import AsynchronousStrategy, Build, Strategy
+from parity.training.strategy import Build, Strategy
 from parity.training.summary import Summary
 from parity.training.timeline import profile_training
 from parity.training.train_steps import State, TrainedStep, train_steps
@@ -81,7 +81,7 @@ def run_training(
         layout.threads,
         options.kernels,
         isolate=options.isolate,
-        evaluates=_evaluates(options),
+        evaluates=evaluates(options),
         log_device_placement=options.log_device_placement,
     )
     strategy = make_strategy(spec, build)
@@ -97,6 +97,7 @@ def run_training(
             )
         return None
     run = Run(strategy, text, options, versions)
+    run.check_schedule(0 if checkpoint is None else checkpoint.step)
     prepare_folder(options, spec)  # only now: a failure above leaves the old run untouched
     if checkpoint is not None:
         run.restore(checkpoint)
@@ -129,13 +130,6 @@ def _checkpoint_to_resume(
     return checkpoint
 
 
-def _evaluates(options: TrainOptions) -> bool:
-    """Return whether a run needs the network without dropout, to evaluate it."""
-    if options.trace is not None:
-        return batches_evaluated(options) != 0
-    return not (options.evaluate_only and options.evaluate == 0)
-
-
 def _check_interrupted(request: StopRequest) -> None:
     if request.signal:
         raise Interrupted("stopped while evaluating", request.signal)
@@ -163,14 +157,20 @@ class Run:
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
         self._stop_request = StopRequest()
-        self._asynchronous: AsynchronousRun | None = None
-        if not strategy.entry.traits.synchronous:
-            workers = cast(AsynchronousStrategy, strategy)
-            self._asynchronous = AsynchronousRun(workers, text, options)
+        self._asynchronous = asynchronous_run(strategy, text, options)
         self._all_steps = spec.training.epochs * text.train.batches_per_epoch
         self.last_step = self._all_steps if options.steps is None else options.steps
         if self._asynchronous is not None and options.trace is not None:
             self.last_step = options.steps or self._all_steps * strategy.replicas
+
+    def check_schedule(self, start: int) -> None:
+        """Check that the schedule, if there is one, fits the steps from `start` on.
+
+        Raises:
+          UsageError: if it does not.
+        """
+        if self._asynchronous is not None:
+            self._asynchronous.check_schedule(start, self.last_step)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint that either framework wrote."""

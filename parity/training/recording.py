@@ -169,6 +169,13 @@ class TraceRecording:
         }
 
 
+def evaluates(options: TrainOptions) -> bool:
+    """Return whether a run needs the network without dropout, to evaluate it."""
+    if options.trace is not None:
+        return batches_evaluated(options) != 0
+    return not (options.evaluate_only and options.evaluate == 0)
+
+
 def batches_evaluated(options: TrainOptions) -> int | None:
     """Return how many batches of a split are evaluated after a recorded run; None for all."""
     if options.isolate:

@@ -20,6 +20,7 @@ OWN_FILES = {
     "paddle_impl": {"strategies/parallel_executor.py", "program_kernels.py"},
     "tf_impl": {
         "scan.py",
+        "eager_profiler.py",
         "strategies/towers.py",
         "strategies/average_gradients.py",
         "strategies/layers.py",

@@ -17,7 +17,11 @@ SIDES = ("paddle_impl", "tf_impl")
 # Paddle's program can be changed once its gradients are there; only TensorFlow lets a loop have
 # a gradient of ours.
 OWN_FILES = {
-    "paddle_impl": {"strategies/parallel_executor.py", "program_kernels.py"},
+    "paddle_impl": {
+        "strategies/parallel_executor.py",
+        "strategies/parallel_do.py",
+        "program_kernels.py",
+    },
     "tf_impl": {
         "scan.py",
         "eager_profiler.py",

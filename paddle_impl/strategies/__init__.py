@@ -9,4 +9,9 @@ STRATEGIES = StrategyRegistry(
         "paddle_impl.strategies.parallel_executor:ParallelExecutorStrategy",
         "runs one static program on every replica; the engine's all-reduce sums the gradients",
     ),
+    StrategyEntry(
+        "parallel-do",
+        "paddle_impl.strategies.parallel_do:ParallelDoStrategy",
+        "Fluid 0.x's ParallelDo: a block of the program, run on every replica by that engine",
+    ),
 )

@@ -80,11 +80,10 @@ class Synchronous:
         if self.build.evaluates:
             with paddle.static.program_guard(evaluation, paddle.static.Program()):
                 inputs = _inputs(spec, masks=False, isolate=False)
-                self._evaluation = builder(spec.model, inputs)
+                self._evaluation, _ = self._network(builder, inputs)
         with paddle.static.program_guard(program, startup):
             inputs = _inputs(spec, masks=True, isolate=self.build.isolate)
-            self._outputs = builder(spec.model, inputs)
-            objective = inputs.tap.objective(self._outputs.loss)
+            self._outputs, objective = self._network(builder, inputs)
             pairs = paddle.static.append_backward(objective)
             self._parameters = [parameter for parameter, _ in pairs]
             self._gradients = [gradient for _, gradient in pairs]
@@ -110,6 +109,11 @@ class Synchronous:
         self._train = self._executor(program, objective.name)
         if self.build.evaluates:
             self._evaluate = self._executor(evaluation, None, share_variables_from=self._train)
+
+    def _network(self, builder, inputs):
+        """Build the network; return its Outputs and the scalar to differentiate."""
+        outputs = builder(self.spec.model, inputs)
+        return outputs, inputs.tap.objective(outputs.loss)
 
     def _executor(self, program, loss_name, share_variables_from=None):
         """Return an object that runs a program on all replicas, as `ParallelExecutor` does.

@@ -55,7 +55,7 @@ def test_a_network_from_outside_trains_saves_and_resumes(side, text, cache, tmp_
     assert 1 < summary["test_perplexity"] < 1000
 
 
-def test_a_network_that_does_not_say_where_its_layers_begin_has_one_stage(text, cache, tmp_path):
+def test_a_network_that_declares_no_layers_has_one_stage(text, cache, tmp_path):
     common = ["tf_impl/train.py", "--network", "bigram", "--data", text, "--cache", cache]
     common += ["--strategy", "layers", "--replicas", "1", "--steps", "2", "--out", tmp_path]
     status, _, errors = run([*common, "--stages", "2"])

@@ -23,6 +23,11 @@ STRATEGIES = StrategyRegistry(
         StrategySettings(stages=2, micro_batches=2),
     ),
     StrategyEntry(
+        "mirrored",
+        "tf_impl.strategies.mirrored:Mirrored",
+        "has a copy of the variables on every replica: tf.distribute.MirroredStrategy",
+    ),
+    StrategyEntry(
         "asynchronous",
         "tf_impl.strategies.asynchronous:Asynchronous",
         "a thread per tower takes its own steps, with its own copies of the weights",

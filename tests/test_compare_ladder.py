@@ -442,11 +442,25 @@ def test_one_side_without_logits_is_a_mismatch(run):
     assert verdict.mismatches[0].problem == "only paddle-2 has it"
 
 
-def test_batches_of_other_sizes_are_bad_input(run):
+def test_batches_of_other_sizes_are_a_mismatch_that_ends_the_comparison(run):
     spec, steps = run
     small = recorded_steps(spec.replace(batch_size=3), STEPS)
-    with pytest.raises(UsageError, match=r"batch/tokens has shape \[5, 4\] against \[3, 4\]"):
-        climbed(spec, steps, small)
+    verdict = climbed(spec, steps, [*steps[:2], *small[2:]])
+    first = verdict.mismatches[0]
+    assert (first.rung, first.place.tensor, first.place.step) == ("batch", "batch/tokens", 2)
+    assert first.problem == "shape [5, 4] against [3, 4]"
+    assert verdict.steps == 3
+
+
+def test_batches_of_other_sizes_after_a_mismatch_end_the_growth(run):
+    spec, steps = run
+    small = recorded_steps(spec.replace(batch_size=3), STEPS)
+    wrong = changed(steps, 1, "weight/softmax/bias", lambda a: a + 0.01)
+    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()}, STEPS)
+    right = [*wrong[:2], *small[2:]]
+    ladder.climb(dict(zip(SIDES, each, strict=True)) for each in zip(steps, right, strict=True))
+    assert ladder.verdict.mismatches[0].place.tensor == "weight/softmax/bias"
+    assert ladder.verdict.growth.ended == "step 2 has batches of different shapes"
 
 
 # recorded traces

@@ -22,7 +22,12 @@ OWN_FILES = {
         "strategies/parallel_do.py",
         "program_kernels.py",
     },
-    "tf_impl": {"scan.py", "strategies/towers.py", "strategies/average_gradients.py"},
+    "tf_impl": {
+        "scan.py",
+        "strategies/towers.py",
+        "strategies/average_gradients.py",
+        "strategies/layers.py",
+    },
 }
 
 # Public name -> why only one side has it.

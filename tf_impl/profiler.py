@@ -2,6 +2,8 @@
 
 from parity.training.timeline import Event
 
+_SUMS = ("AddN", "ConcatV2")  # of the replicas' gradients; a table's are first joined
+
 
 def operation_phases(program):
     """Return the phases of a step that each operation can belong to.
@@ -22,8 +24,8 @@ def operation_phases(program):
             reached = "update"
         phase = "forward" if name.startswith("replica_") else reached
         devices = {tensor.device for tensor in operation.inputs}
-        if phase == "backward" and len(devices) > 1:
-            phase = "all-reduce"
+        if phase == "backward" and operation.type in _SUMS and len(devices) > 1:
+            phase = "all-reduce"  # others that read from two devices are between two stages
         found[name] = {phase}
     return found
 

@@ -44,8 +44,8 @@ from parity.compare.isolated_run import IsolatedRun
 from parity.compare.measured_step import measure_step
 from parity.compare.one_step import OneStep
 from parity.compare.preconditions import (
+    batches_of_other_shapes,
     check_numbers,
-    check_same_batch,
     check_same_run,
     check_shapes,
 )
@@ -186,7 +186,10 @@ class Ladder:
         for side, recorded in tensors.items():
             check_shapes(self.spec, recorded, side, step, self.names)
             check_numbers(recorded, side, step, self.names)
-        check_same_batch(self.spec, tensors, step)
+        other_batches = batches_of_other_shapes(self.spec, tensors, step)
+        if other_batches:
+            self._end_at(step, other_batches)
+            return
         batch = next(iter(tensors.values()))
         inputs = self._expected.inputs(step, batch)
         if self._isolated is not None:
@@ -220,6 +223,14 @@ class Ladder:
         if self._steps_after and not self.verdict.matches:
             self._measure_growth(step, tensors, expected)
         self._one_step.remember(tensors)
+
+    def _end_at(self, step: int, mismatches: list[Mismatch]) -> None:
+        """End the comparison at a step of which nothing else can be compared."""
+        if self.verdict.matches:
+            self.verdict.mismatches, self.verdict.steps = mismatches, step + 1
+        else:
+            self._end_growth(f"step {step} has batches of different shapes")
+        self._steps_left = 0
 
     def _judge(
         self,

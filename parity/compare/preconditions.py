@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.compare.tensors import Place
+from parity.compare.tensors import Mismatch, Place, compare_tensor
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.trace.contents import axis_sizes, tensor_shapes
@@ -48,26 +48,23 @@ def check_same_run(
         raise UsageError(f"{a} and {b} are not of the same run: {name} differs: {seen}")
 
 
-def check_same_batch(
+def batches_of_other_shapes(
     spec: Spec, tensors: Mapping[str, Mapping[str, np.ndarray]], step: int
-) -> None:
-    """Check that the arrays of the batch have the same shapes on all sides.
+) -> list[Mismatch]:
+    """Return a mismatch for each array of the batch that has another shape on some side.
+
+    Nothing else of such a step can be compared: each side trained on a batch of its own.
 
     Args:
       tensors: label -> recorded tensors.
-
-    Raises:
-      UsageError: if they have not.
     """
     first, batch = next(iter(tensors.items()))
-    for side, recorded in tensors.items():
-        for name in NETWORKS[spec.network].batch:
-            seen = [list(each[f"batch/{name}"].shape) for each in (batch, recorded)]
-            if seen[0] != seen[1]:
-                raise UsageError(
-                    f"{first} and {side}, step {step}: batch/{name} has shape "
-                    f"{seen[0]} against {seen[1]}; allowed: one batch for all sides"
-                )
+    compared = (
+        compare_tensor(batch[name], recorded[name], (first, side), step, name, None)[1]
+        for name in (f"batch/{each}" for each in NETWORKS[spec.network].batch)
+        for side, recorded in tensors.items()
+    )
+    return [mismatch for mismatch in compared if mismatch]
 
 
 def check_shapes(

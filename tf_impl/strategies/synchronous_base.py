@@ -47,6 +47,8 @@ class Synchronous:
     """
 
     framework = "tensorflow"
+    stages = 1  # devices of a replica, which its layers are spread over
+    micro_batches = 1  # parts of a replica, each of them a tower
 
     def __init__(self, spec, build, entry):
         """Build the graph and load the initial weights.
@@ -61,18 +63,19 @@ class Synchronous:
         """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = replicas = build.replicas
+        devices = replicas * self.stages
         self._decoder = None
         self._profile = None  # a list of each step's RunMetadata while a run is profiled
-        self._devices = replica_devices(build.device, replicas)
+        self._devices = replica_devices(build.device, replicas, self.stages)
         self._graph = tf.Graph()
         with self._graph.as_default():
             with use_kernels(self.build.kernels):
                 self._build()
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
-                    device_count={"CPU": replicas if build.device == "cpu" else 1},
+                    device_count={"CPU": devices if build.device == "cpu" else 1},
                     intra_op_parallelism_threads=build.threads,
-                    inter_op_parallelism_threads=replicas_at_once(replicas, build.device),
+                    inter_op_parallelism_threads=replicas_at_once(devices, build.device),
                     allow_soft_placement=True,
                     log_device_placement=build.log_device_placement,
                 )
@@ -83,7 +86,8 @@ class Synchronous:
     def _build(self):
         spec = self.spec
         self._feeds = _feeds(spec, masks=True, isolate=self.build.isolate)
-        self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
+        towers = self.replicas * self.micro_batches
+        self._sizes = tf1.placeholder(tf.int32, [towers], "sizes")
         self._outputs, taps, shares = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()
         losses = [
@@ -116,14 +120,14 @@ class Synchronous:
             self._assignments[name] = value, variable.assign(value).op
 
     def _towers(self, feeds):
-        """Build the network on each replica's rows.
+        """Build the network on the rows of each replica, or of each of its micro-batches.
 
         Args:
           feeds: name -> placeholder of the global batch.
 
         Returns:
-          For each of the three, a tuple with one per replica: the Outputs, the Taps, and the
-          replica's share of the batch's real tokens [].
+          For each of the three, a tuple with one per tower: the Outputs, the Taps, and the
+          tower's share of the batch's real tokens [].
         """
         spec = self.spec
         network, axes_of_fed = NETWORKS[spec.network], fed_axes(spec)
@@ -161,17 +165,19 @@ class Synchronous:
         return tuple(zip(*towers, strict=True))
 
     def _replicate(self, function, devices, sizes, shared, **inputs):
-        """Call a function once per replica, with that replica's rows and on its device.
+        """Call a function once per tower, with that tower's rows and on its devices.
+
+        A replica is a tower, and with micro-batches each of them is one.
 
         Args:
           function: builds part of the graph from one tensor per input, and returns anything.
-          devices: one device name per replica.
-          sizes: the number of rows of each replica, int32 [replicas].
-          shared: inputs that every replica gets whole.
+          devices: one device name for each stage of each replica.
+          sizes: the number of rows of each tower, int32 [towers].
+          shared: inputs that every tower gets whole.
           **inputs: tensors whose first axis is split.
 
         Returns:
-          A list with the function's result for each replica.
+          A list with the function's result for each tower.
         """
         raise NotImplementedError
 
@@ -179,9 +185,9 @@ class Synchronous:
         """Return the gradient of the global loss, one dense tensor per parameter.
 
         Args:
-          losses: one [] per replica; their sum is the global loss.
+          losses: one [] per tower; their sum is the global loss.
           parameters: list of trainable variables.
-          shares: one [] per replica, its real tokens divided by those of the global batch.
+          shares: one [] per tower, its real tokens divided by those of the global batch.
         """
         raise NotImplementedError
 
@@ -236,7 +242,7 @@ class Synchronous:
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
         values = self._run(fetches, feeds)
         tensors = self._record(inputs, values) if record else {}
-        return _result(values, tensors)
+        return self._result(values, tensors)
 
     def evaluate(self, inputs, state):
         """Compute the loss of one global batch, without dropout and without an update.
@@ -254,7 +260,7 @@ class Synchronous:
             "state": [each.state for each in outputs],
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
-        return _result(self._session.run(fetches, feeds), {})
+        return self._result(self._session.run(fetches, feeds), {})
 
     @contextmanager
     def profile(self):
@@ -283,7 +289,8 @@ class Synchronous:
         return self._session.run(fetches, feeds, options, self._profile[-1])
 
     def _record(self, inputs, values):
-        tensors = join_activations(self.spec, values["activations"], inputs)
+        activations = values["activations"]
+        tensors = join_activations(self.spec, activations, inputs, self.micro_batches)
         fed = {
             name: [each[name] for each in values["activation_gradients"]]
             for name in self._activation_gradients[0]
@@ -299,7 +306,17 @@ class Synchronous:
         # differs: the global batch is fed as a whole and split in the graph
         (feed,) = split_feeds(self.spec, inputs, state, 1)
         filled = {placeholders[name]: array for name, array in feed.items()}
-        return filled | {self._sizes: split_rows(inputs.rows, self.replicas)}
+        sizes = split_rows(inputs.rows, self.replicas, self.micro_batches)
+        return filled | {self._sizes: sizes}
+
+    def _result(self, values, tensors):
+        state = {
+            name: np.concatenate([part[name] for part in values["state"]])
+            for name in values["state"][0]
+        }
+        losses = np.concatenate(values["losses"]).reshape(self.replicas, self.micro_batches)
+        norm = float(values.get("norm", 0.0))
+        return StepResult(losses.sum(axis=1), state, norm, tensors)
 
 
 def _feeds(spec, masks, isolate):
@@ -323,12 +340,3 @@ def _gradients(loss, fed):
     """Return the gradient with respect to each fed activation; zero if nothing reads it."""
     gradients = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
     return dict(zip(fed, map(tf.convert_to_tensor, gradients), strict=True))
-
-
-def _result(values, tensors):
-    state = {
-        name: np.concatenate([part[name] for part in values["state"]])
-        for name in values["state"][0]
-    }
-    norm = float(values.get("norm", 0.0))
-    return StepResult(np.concatenate(values["losses"]), state, norm, tensors)

@@ -41,8 +41,10 @@ from parity.compare.evidence import gather_evidence
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.compare.growth import Growth
 from parity.compare.isolated_run import IsolatedRun
+from parity.compare.known_differences import KnownDifferences
 from parity.compare.measured_step import measure_step
 from parity.compare.one_step import OneStep
+from parity.compare.own_oracles import OwnOracles
 from parity.compare.preconditions import (
     batches_of_other_shapes,
     check_numbers,
@@ -51,14 +53,13 @@ from parity.compare.preconditions import (
 )
 from parity.compare.step_coverage import StepCoverage
 from parity.compare.step_series import History
-from parity.compare.steps import check_replicas
+from parity.compare.steps import check_replicas, in_order_of_loop
 from parity.compare.tensors import Distance, Mismatch
 from parity.compare.two_sides import Pairs
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
 from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
 from parity.trace.contents import tensor_names
@@ -109,7 +110,7 @@ class Ladder:
         isolated = first[1].get("isolated", False)
         dtype = self.spec.training.dtype
         self.names = tensor_names(self.spec, isolated=isolated)
-        self._order = _in_order_of_loop(self.spec, self.names)
+        self._order = in_order_of_loop(self.spec, self.names)
         self.judges_free_runs = dtype == "float64" and not isolated
         self._pairs = pairs_of(self.sides)
         self.verdict = Verdict(dtype, isolated=isolated, sides=self.sides)
@@ -123,8 +124,11 @@ class Ladder:
         self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
         self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
         self._evaluated = set(evaluated_names(self.spec))
+        self._known = KnownDifferences(self.sides)
+        self.verdict.known = self._known.found
         self._oracle = Oracle(self.spec, initial_snapshot(self.spec))
-        self._one_step = OneStep(self._expected)
+        self._one_step = OneStep(self._expected, self._known)
+        self._own_oracles = OwnOracles(self._known, self._expected, self._one_step)
         self._isolated: IsolatedRun | None = None
         self._steps_left = self._steps_after = 0 if isolated else after_mismatch
         if isolated:
@@ -196,7 +200,7 @@ class Ladder:
             self._isolated.step(step, tensors, inputs, self._pairs)
             self._coverage.step(step, tensors, inputs, self.verdict.oracle)
             return
-        free_run, *one_steps = at_once(
+        free_run, *found = at_once(
             [
                 partial(self._expected.step, self._oracle, inputs, step, batch),
                 *(
@@ -205,16 +209,15 @@ class Ladder:
                 ),
             ]
         )
+        one_steps = dict(zip(tensors, found, strict=True))
+        free_runs = self._own_oracles.free_runs(step, tensors, inputs, free_run, one_steps)
         # the oracle sums its losses over the rows that each of the side's replicas had
         expected = {
-            ORACLE: {
-                side: with_replica_losses(free_run, recorded, inputs)
+            other: {
+                side: with_replica_losses(of_side[side], recorded, inputs)
                 for side, recorded in tensors.items()
-            },
-            ONE_STEP: {
-                side: with_replica_losses(one_step, recorded, inputs)
-                for (side, recorded), one_step in zip(tensors.items(), one_steps, strict=True)
-            },
+            }
+            for other, of_side in ((ORACLE, free_runs), (ONE_STEP, one_steps))
         }
         if self.verdict.matches:
             self._judge(step, tensors, inputs, expected)
@@ -247,11 +250,9 @@ class Ladder:
         free = self._compare_free_runs(step, tensors, expected[ORACLE])
         found = self._compare_one_steps(step, tensors, inputs, expected[ONE_STEP])
         if any(name in recorded for recorded in tensors.values() for name in DECODED):
-            pairs = self._pairs if self.judges_free_runs else []
-            found += self._decode_rung.compare(step, tensors, pairs)
+            found += self._decode_rung.compare(step, tensors, self._judged_pairs())
         if any(not self._evaluated.isdisjoint(recorded) for recorded in tensors.values()):
-            pairs = self._pairs if self.judges_free_runs else []
-            found += self._evaluation_rung.compare(step, tensors, pairs)
+            found += self._evaluation_rung.compare(step, tensors, self._judged_pairs())
         self._conclude(step, free, found)
         self.verdict.oracle = expected[ORACLE]
         self._coverage.step(step, tensors, inputs, self.verdict.oracle)
@@ -295,17 +296,23 @@ class Ladder:
             Budget(self._cause_seconds),
         )
 
+    def _judged_pairs(self) -> list[tuple[str, str]]:
+        """Return the sides that are compared with each other and must be equal to rounding."""
+        if not self.judges_free_runs:
+            return []
+        return [pair for pair in self._pairs if self._known.comparable(*pair)]
+
     def _compare_free_runs(
         self, step: int, tensors: Mapping[str, Tensors], expected: Mapping[str, Tensors]
     ) -> list[Mismatch | None]:
-        judge = self.judges_free_runs
+        judge, judged = self.judges_free_runs, self._judged_pairs()
         distances: dict[str, Distance] = {}
         found = []
         for place, (a, b) in enumerate(self._pairs):
             seen = None if place else distances
             found.append(
                 self._pairwise.compare(
-                    tensors[a], tensors[b], (a, b), step, judge=judge, seen=seen
+                    tensors[a], tensors[b], (a, b), step, judge=(a, b) in judged, seen=seen
                 )
             )
         for side, recorded in tensors.items():
@@ -332,11 +339,11 @@ class Ladder:
         self._one_step.forget_rounding()
         for side, recorded in tensors.items():
             rounding = self._one_step.measure(side, inputs, recorded, expected[side])
-            found.append(
-                self._pairwise.compare(
+            with self._known.oracle_of(side):
+                mismatch = self._pairwise.compare(
                     recorded, expected[side], (side, ONE_STEP), step, rounding=rounding
                 )
-            )
+            found.append(mismatch)
         return found
 
     def _conclude(
@@ -396,10 +403,3 @@ def climb(
         for step in range(min(counts.values()))
     )
     return ladder.verdict
-
-
-def _in_order_of_loop(spec: Spec, names: list[str]) -> list[str]:
-    """Return the names, with those that a loop computes in the order of its steps."""
-    loop = [f"forward/{name}" for name in NETWORKS[spec.network].loop(spec.model)]
-    places = iter(loop)
-    return [next(places) if name in loop else name for name in names]

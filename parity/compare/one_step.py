@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from parity.compare.expected_by_oracle import Expected, wide
+from parity.compare.known_differences import KnownDifferences
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
 from parity.spec.initial import initial_snapshot, zero_state
@@ -18,12 +19,16 @@ Tensors = Mapping[str, np.ndarray]
 class OneStep:
     """Computes each rung of a step in float64 from what a side recorded on the rung below.
 
+    Args:
+      expected: computes what a trace should hold.
+      known: the sides that differ from the exact training on purpose.
+
     Attributes:
       rounding: label -> the rounding error of the step that was compared last.
     """
 
-    def __init__(self, expected: Expected):
-        self._expected, self._spec = expected, expected.spec
+    def __init__(self, expected: Expected, known: KnownDifferences):
+        self._expected, self._spec, self._known = expected, expected.spec, known
         self._before: dict[str, Tensors] = {}
         self.rounding: dict[str, Rounding] = {}
 
@@ -31,6 +36,13 @@ class OneStep:
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors
     ) -> dict[str, np.ndarray]:
         """Return what the oracle expects, given the side's weights and state before it."""
+        with self._known.oracle_of(side):
+            return self.exact(side, inputs, step, recorded)
+
+    def exact(
+        self, side: str, inputs: StepInputs, step: int, recorded: Tensors
+    ) -> dict[str, np.ndarray]:
+        """Return the same, but of the exact training, whatever the side does on purpose."""
         snapshot, oracle = self._snapshot(side), Oracle(self._spec, self._snapshot(side))
         before = self._before.get(side)
         if before is not None and inputs.carry:
@@ -49,9 +61,10 @@ class OneStep:
           exact: what the oracle expects of the step.
         """
         snapshot, state, _ = self.start(side, inputs)
-        alike = next(iter(self.rounding.values()), None)
+        kind = self._known.kind(side)
+        alike = (r for label, r in self.rounding.items() if self._known.kind(label) == kind)
         self.rounding[side] = Rounding(
-            self._spec, snapshot, state, inputs, recorded, exact, alike
+            self._spec, snapshot, state, inputs, recorded, exact, next(alike, None)
         )
         return self.rounding[side]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from parity.compare.bits import first_difference
 from parity.compare.expected_by_oracle import Expected, with_replica_losses
+from parity.compare.known_differences import KnownDifferences
 from parity.compare.one_step import OneStep
 from parity.compare.tensors import Distance, Mismatch, Place
 from parity.compare.two_sides import Pairs
@@ -131,16 +132,19 @@ class ResumeRung:
         self, run: Resumed, step: int, before: Tensors, recorded: Tensors
     ) -> Mismatch | None:
         """Compare a step with the oracle's, from what was recorded of the step before it."""
-        one_step, label = OneStep(self._expected), f"{run.loader} from {run.saver}"
+        label = f"{run.loader} from {run.saver}"
+        known = KnownDifferences({label: self._verdict.sides[run.loader]})
+        one_step = OneStep(self._expected, known)
         one_step.remember({label: before})
         inputs = self._expected.inputs(step, recorded)
         expected = one_step.expected(label, inputs, step, recorded)
         exact = with_replica_losses(expected, recorded, inputs)
         rounding = one_step.measure(label, inputs, recorded, exact)
         scratch = Verdict(self._spec.training.dtype)
-        found = Pairs(self._spec, self._names, scratch).compare(
-            recorded, exact, (label, ONE_STEP), step, rounding=rounding
-        )
+        with known.oracle_of(label):
+            found = Pairs(self._spec, self._names, scratch).compare(
+                recorded, exact, (label, ONE_STEP), step, rounding=rounding
+            )
         worst = self._verdict.pairs.setdefault((label, ONE_STEP), {}).setdefault(
             "resume", Distance()
         )

@@ -7,6 +7,8 @@ import numpy as np
 
 from parity.compare.tensors import Distance, Mismatch, Place, compare_tensor, magnitude
 from parity.oracle.rounding import Rounding
+from parity.spec.networks import NETWORKS
+from parity.spec.spec import Spec
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, RoundingMultiple, Tolerance
 
@@ -166,6 +168,13 @@ def first_in_loop(
     step, sides = mismatch.place.step, mismatch.sides
     tolerance = tolerance_of(name)
     return compare_tensor(a[name], b[name], sides, step, name, tolerance)[1] or mismatch
+
+
+def in_order_of_loop(spec: Spec, names: list[str]) -> list[str]:
+    """Return the names, with those that a loop computes in the order of its steps."""
+    loop = [f"forward/{name}" for name in NETWORKS[spec.network].loop(spec.model)]
+    places = iter(loop)
+    return [next(places) if name in loop else name for name in names]
 
 
 def check_replicas(

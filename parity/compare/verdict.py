@@ -11,6 +11,7 @@ from parity.compare.coverage import Coverage
 from parity.compare.decoded_answers import Tie
 from parity.compare.disagreement import Disagreement, checked_sides, departing_sides
 from parity.compare.growth import Growth
+from parity.compare.known_differences import KnownDifference
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
@@ -53,6 +54,7 @@ class Verdict:
       coverage: the cases that the run met, and those that it did not.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
       unchecked: the checks of whole runs that were not made -> why not.
+      known: label -> by how much a side differs from the exact training on purpose.
     """
 
     dtype: str
@@ -72,6 +74,7 @@ class Verdict:
     coverage: Coverage = field(default_factory=Coverage)
     sides: dict[str, Side] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
+    known: dict[str, KnownDifference] = field(default_factory=dict)
 
     def add_check(self, found: Mismatch | None) -> None:
         """Add what a check of whole runs found; see parity/spec/checks.py for their order."""

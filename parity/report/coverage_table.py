@@ -41,11 +41,19 @@ def not_covered_line(values: dict[str, Any]) -> str:
 
 
 def verdict_line(values: dict[str, Any]) -> str:
-    """Return the verdict, and for a match how many cases it does not speak for."""
-    count = len(values["not_covered"])
-    if values["verdict"] != "match" or not count:
+    """Return the verdict, and for a match what it does not speak for."""
+    if values["verdict"] != "match":
         return f"verdict: {values['verdict']}"
-    return f"verdict: match, with {count} case{'s' * (count > 1)} not covered"
+    count = len(values["not_covered"])
+    sides = {
+        known["side"]
+        for run in values["runs"]
+        for known in run.get("known_differences", [])
+        if known["first"] is not None
+    }
+    notes = [f"{count} case{'s' * (count > 1)} not covered"] if count else []
+    notes += [f"a known difference of {side}" for side in sorted(sides)]
+    return f"verdict: match{', with ' if notes else ''}{' and '.join(notes)}"
 
 
 def _can_occur(fact: Fact) -> bool:

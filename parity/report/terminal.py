@@ -79,6 +79,8 @@ def notes(values: dict[str, Any]) -> list[str]:
             )
     for run in values["runs"]:
         lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
+        known = run.get("known_differences", [])
+        lines += [f"{run['dtype']}: {each['story']}." for each in known]
     lines += _unchecked(values["runs"])
     return lines
 

@@ -59,6 +59,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         values["isolated"] = isolated_values(verdict)
     if verdict.unchecked:
         values["unchecked"] = verdict.unchecked
+    if verdict.known:
+        values["known_differences"] = [known.to_json() for known in verdict.known.values()]
     if verdict.ties:
         values["ties"] = [tie.to_json() | {"story": str(tie)} for tie in verdict.ties]
     if verdict.amplified is not None:

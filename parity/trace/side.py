@@ -32,6 +32,11 @@ class Side:
     synchronous: bool = True
     settings: str = ""
 
+    @property
+    def averages_replicas_alike(self) -> bool:
+        """Return whether replicas count alike in its gradient, whatever tokens they have."""
+        return "shard-weights=equal" in self.settings.split()
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)

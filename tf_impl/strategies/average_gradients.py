@@ -1,14 +1,16 @@
 """Averages the gradients of the towers, as the multi-GPU tutorials do.
 
 Each tower's mean loss is differentiated separately, and the update uses the average of the
-towers' gradients. The average is weighted by each tower's real tokens: with equal weights the
-result would be different as soon as two towers have different numbers of tokens.
+towers' gradients. By default the average is weighted by each tower's real tokens, and is then
+the gradient of the global loss. With the setting `shard_weights` "equal", as the tutorials
+have it, it is another gradient as soon as two towers have different numbers of tokens.
 """
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
+from parity.base.errors import UsageError
 from tf_impl.strategies.towers import Towers
 
 tf1 = tf.compat.v1
@@ -17,13 +19,35 @@ tf1 = tf.compat.v1
 class AverageGradients(Towers):
     """Differentiates each tower's mean loss separately, then averages over the towers."""
 
+    def __init__(self, spec, build, entry):
+        """Build the graph and load the initial weights.
+
+        Args:
+          spec: Spec.
+          build: Build, with the setting `shard_weights`, "tokens" or "equal".
+          entry: StrategyEntry.
+
+        Raises:
+          UsageError: if this machine lacks a device, or for an isolated step with equal
+            weights, in which the gradients that layers receive are already weighted by tokens.
+        """
+        if build.isolate and build.settings.shard_weights == "equal":
+            raise UsageError(
+                "--shard-weights is 'equal'; allowed with --isolate: tokens, as in the "
+                "gradients that the oracle gives to each layer"
+            )
+        super().__init__(spec, build, entry)
+
     def _combine(self, losses, parameters, shares):
         # a tower's mean loss is its share of the global loss divided by its share of the tokens
         means = [
             tf.math.divide_no_nan(loss, share)
             for loss, share in zip(losses, shares, strict=True)
         ]
-        return average_gradients([tower_gradients(mean, parameters) for mean in means], shares)
+        weights = shares
+        if self.build.settings.shard_weights == "equal":
+            weights = [tf.add_n(shares) / self.replicas] * self.replicas
+        return average_gradients([tower_gradients(mean, parameters) for mean in means], weights)
 
 
 def tower_gradients(loss: tf.Tensor, variables: Sequence) -> list[tf.Tensor]:
@@ -44,7 +68,7 @@ def average_gradients(
 
     Args:
       towers: for each tower, one gradient per variable.
-      weights: one [] per tower; their sum is one.
+      weights: one [] per tower; with a loss per token their sum is one.
 
     Source: the function of the same name in TensorFlow's CIFAR-10 multi-GPU tutorial, where the
     weights are equal.

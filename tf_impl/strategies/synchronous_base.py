@@ -242,7 +242,7 @@ class Synchronous:
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
         values = self._run(fetches, feeds)
         tensors = self._record(inputs, values) if record else {}
-        return self._result(values, tensors)
+        return _result(values, tensors, self.micro_batches)
 
     def evaluate(self, inputs, state):
         """Compute the loss of one global batch, without dropout and without an update.
@@ -260,7 +260,7 @@ class Synchronous:
             "state": [each.state for each in outputs],
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
-        return self._result(self._session.run(fetches, feeds), {})
+        return _result(self._session.run(fetches, feeds), {}, self.micro_batches)
 
     @contextmanager
     def profile(self):
@@ -309,15 +309,6 @@ class Synchronous:
         sizes = split_rows(inputs.rows, self.replicas, self.micro_batches)
         return filled | {self._sizes: sizes}
 
-    def _result(self, values, tensors):
-        state = {
-            name: np.concatenate([part[name] for part in values["state"]])
-            for name in values["state"][0]
-        }
-        losses = np.concatenate(values["losses"]).reshape(self.replicas, self.micro_batches)
-        norm = float(values.get("norm", 0.0))
-        return StepResult(losses.sum(axis=1), state, norm, tensors)
-
 
 def _feeds(spec, masks, isolate):
     network, dtype = NETWORKS[spec.network], spec.training.dtype
@@ -340,3 +331,13 @@ def _gradients(loss, fed):
     """Return the gradient with respect to each fed activation; zero if nothing reads it."""
     gradients = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
     return dict(zip(fed, map(tf.convert_to_tensor, gradients), strict=True))
+
+
+def _result(values, tensors, micro_batches):
+    state = {
+        name: np.concatenate([part[name] for part in values["state"]])
+        for name in values["state"][0]
+    }
+    losses = np.concatenate(values["losses"]).reshape(-1, micro_batches).sum(axis=1)
+    norm = float(values.get("norm", 0.0))
+    return StepResult(losses, state, norm, tensors)

@@ -144,9 +144,9 @@ FAULTS = (
             tensorflow(
                 "strategies/synchronous_base.py",
                 (
-                    "return _result(self._session.run(fetches, feeds), {})",
+                    "return _result(self._session.run(fetches, feeds), {}, self.micro_batches)",
                     "values = self._session.run(fetches, feeds)\n"
-                    '        return _result(values | {"losses": values["losses"][:1]}, {})',
+                    '        return _result(values | {"losses": values["losses"][:1]}, {}, 1)',
                 ),
             ),
             paddle(

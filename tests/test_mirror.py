@@ -20,13 +20,14 @@ OWN_FILES = {
     "paddle_impl": {
         "strategies/parallel_executor.py",
         "strategies/parallel_do.py",
+        "strategies/pipeline.py",
+        "strategies/stage_programs.py",
         "program_kernels.py",
     },
     "tf_impl": {
         "scan.py",
         "strategies/towers.py",
         "strategies/average_gradients.py",
-        "strategies/layers.py",
     },
 }
 

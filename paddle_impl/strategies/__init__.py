@@ -1,6 +1,6 @@
 """The registry of strategies, which are ways of running replicas, with one module for each."""
 
-from parity.spec.strategies import StrategyEntry, StrategyRegistry
+from parity.spec.strategies import StrategyEntry, StrategyRegistry, StrategySettings, Traits
 
 STRATEGIES = StrategyRegistry(
     "paddle",
@@ -13,5 +13,12 @@ STRATEGIES = StrategyRegistry(
         "parallel-do",
         "paddle_impl.strategies.parallel_do:ParallelDoStrategy",
         "Fluid 0.x's ParallelDo: a block of the program, run on every replica by that engine",
+    ),
+    StrategyEntry(
+        "layers",
+        "paddle_impl.strategies.layers:Layers",
+        "spreads the layers of each replica over several devices, and works on micro-batches",
+        Traits(devices="layers"),
+        StrategySettings(stages=2, micro_batches=2),
     ),
 )

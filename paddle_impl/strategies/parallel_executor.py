@@ -35,6 +35,8 @@ class ParallelExecutor:
       places: one place per replica.
       scope: the scope with the program's variables; replica 0 uses it directly.
       share_variables_from: an executor whose replicas' parameters this one shares.
+      threads: how many operations run at a time; by default one per replica, or per core if
+        there are fewer.
 
     Raises:
       ValueError: if `loss_name` is missing, or is not a variable of the program.
@@ -49,6 +51,7 @@ class ParallelExecutor:
         places: Sequence,
         scope,
         share_variables_from: "ParallelExecutor | None" = None,
+        threads: int | None = None,
     ):
         block = program.global_block()
         trains = any(op.type.endswith("_grad") for op in block.ops)
@@ -70,7 +73,7 @@ class ParallelExecutor:
             loss_name or "",
             scope,
             share_variables_from.local_scopes() if share_variables_from else [],
-            _execution_strategy(places),
+            _execution_strategy(places, threads),
             _build_strategy(),
             self._graph,
         )
@@ -107,12 +110,13 @@ class ParallelExecutor:
             if set(feed) != self._feed_names:
                 wrong = sorted(set(feed) ^ self._feed_names)
                 raise ValueError(f"feeds do not fit the program's data: {wrong}")
-        self._engine.feed_tensors_into_local_scopes(
-            [
-                {name: _tensor(array, place) for name, array in feed.items()}
-                for feed, place in zip(feeds, self._places, strict=True)
-            ]
-        )
+        if self._feed_names:
+            self._engine.feed_tensors_into_local_scopes(
+                [
+                    {name: _tensor(array, place) for name, array in feed.items()}
+                    for feed, place in zip(feeds, self._places, strict=True)
+                ]
+            )
         fetched = self._engine.run(list(fetch), False)._move_to_list()
         return [[np.array(value) for value in values] for values in fetched]
 
@@ -129,11 +133,12 @@ def _tensor(array: np.ndarray, place):
     return tensor
 
 
-def _execution_strategy(places: Sequence):
+def _execution_strategy(places: Sequence, threads: int | None = None):
     strategy = core.ParallelExecutor.ExecutionStrategy()
     gpu = isinstance(places[0], core.CUDAPlace)
     strategy._use_device = core.DeviceType.CUDA if gpu else core.DeviceType.CPU
-    strategy.num_threads = replicas_at_once(len(places), "gpu" if gpu else "cpu")
+    at_once = threads or len(places)
+    strategy.num_threads = replicas_at_once(at_once, "gpu" if gpu else "cpu")
     return strategy
 
 

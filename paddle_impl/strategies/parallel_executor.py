@@ -31,7 +31,8 @@ class ParallelExecutor:
       program: the static program. Its parameters must already have their values in `scope`:
         the constructor copies them to the replicas.
       loss_name: the variable that the backward pass differentiates, without which the engine
-        would insert no all-reduces; None only for a program without a backward pass.
+        would insert no all-reduces; None only for a program without a backward pass, or one
+        that runs on a single place.
       places: one place per replica.
       scope: the scope with the program's variables; replica 0 uses it directly.
       share_variables_from: an executor whose replicas' parameters this one shares.
@@ -55,7 +56,7 @@ class ParallelExecutor:
     ):
         block = program.global_block()
         trains = any(op.type.endswith("_grad") for op in block.ops)
-        if trains and not (loss_name and block.has_var(loss_name)):
+        if trains and len(places) > 1 and not (loss_name and block.has_var(loss_name)):
             # Without it the engine would not sum the gradients, and replicas would drift apart.
             raise ValueError(f"loss_name is {loss_name!r}; allowed: a variable of the program")
         self._places = list(places)

@@ -28,12 +28,16 @@ OWN_FILES = {
         "scan.py",
         "strategies/towers.py",
         "strategies/average_gradients.py",
+        "strategies/average_gradients.py",
+        "strategies/mirrored.py",
     },
 }
 
 # Public name -> why only one side has it.
 OWN_NAMES = {
     "kernels.token_cross_entropy": "Paddle's is replaced in the finished program",
+    "optimizers.update": "with Paddle, each replica's update is a part of its program",
+    "strategies/synchronous_base.feed_types": "Paddle's programs declare their data themselves",
 }
 
 # Name -> why its parameters and its Args differ.

@@ -42,19 +42,36 @@ def apply_update(training, parameters, gradients):
 
     Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1.
     """
+    learning_rate = tf1.placeholder(training.dtype, [], "learning_rate")
+    named = {variable.op.name: variable for variable in parameters}
+    slots = _adam_slots(parameters, training.dtype) if training.optimizer == "adam" else {}
+    return learning_rate, slots, update(training, named, gradients, slots, learning_rate)
+
+
+def update(training, parameters, gradients, slots, learning_rate):
+    """Update weights and optimiser state in place; see `apply_update`.
+
+    Args:
+      training: TrainSpec.
+      parameters: name -> trainable variable.
+      gradients: list of clipped gradients, one per parameter.
+      slots: snapshot name -> the variable that stores it.
+      learning_rate: [].
+
+    Returns:
+      The operation that applies the update.
+    """
     dtype = training.dtype
-    learning_rate = tf1.placeholder(dtype, [], "learning_rate")
-    pairs = list(zip(parameters, gradients, strict=True))
+    pairs = [(*named, g) for named, g in zip(parameters.items(), gradients, strict=True)]
     if training.optimizer == "sgd":
         updates = [
             tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.handle, alpha=learning_rate, delta=gradient
             )
-            for variable, gradient in pairs
+            for _, variable, gradient in pairs
         ]
-        return learning_rate, {}, tf.group(*updates)
+        return tf.group(*updates)
 
-    slots = _adam_slots(parameters, dtype)
     power1, power2 = (slots[f"optimizer/{power}"] for power in POWERS["adam"])
     beta1, beta2, epsilon = (
         tf.constant(value, dtype)
@@ -64,8 +81,8 @@ def apply_update(training, parameters, gradients):
     updates = [
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=slots[f"optimizer/{variable.op.name}/m"].handle,
-            v=slots[f"optimizer/{variable.op.name}/v"].handle,
+            m=slots[f"optimizer/{name}/m"].handle,
+            v=slots[f"optimizer/{name}/v"].handle,
             beta1_power=before1,
             beta2_power=before2,
             lr=learning_rate,
@@ -75,11 +92,14 @@ def apply_update(training, parameters, gradients):
             epsilon=epsilon * tf.sqrt(1 - before2),
             grad=gradient,
         )
-        for variable, gradient in pairs
+        for name, variable, gradient in pairs
     ]
     with tf.control_dependencies(updates):
-        powers = [power1.assign(before1 * beta1), power2.assign(before2 * beta2)]
-    return learning_rate, slots, tf.group(*updates, *powers)
+        powers = [
+            tf.raw_ops.AssignVariableOp(resource=power1.handle, value=before1 * beta1),
+            tf.raw_ops.AssignVariableOp(resource=power2.handle, value=before2 * beta2),
+        ]
+    return tf.group(*updates, *powers)
 
 
 def _adam_slots(parameters, dtype):

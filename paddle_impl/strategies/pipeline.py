@@ -164,15 +164,14 @@ class _Worker:
         Thread(target=_run_jobs, args=(self._jobs,), daemon=True).start()
 
     def start(self, exchange: "_Exchange", feed: dict, fetch: list[str]) -> None:
-        """Start a step, to be ended by `exchange.finish`."""
-        self._exchange = exchange
+        """Start a step; its end is counted by `exchange.finish`."""
         self._jobs.put(lambda: self._run(exchange, feed, fetch))
 
     def __del__(self):
         self._jobs.put(None)
 
     def _run(self, exchange: "_Exchange", feed: dict, fetch: list[str]) -> None:
-        stage = self._stage
+        stage, self._exchange = self._stage, exchange
         try:
             fed = {name: feed[name] for name in stage.data}
             fed |= exchange.receive(self._part, stage.reads)
@@ -185,9 +184,9 @@ class _Worker:
             exchange.send(self._part, {name: tensors[name] for name in given})
             exchange.give_back(self._device)
             self.values = {name: tensors[name] for name in fetch}
-            exchange.finish()
         except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             exchange.fail(error)
+        exchange.finish()
 
     def _hand_over(self, *sent) -> list:
         """Hand over what others read of the forward pass, and return what they send back."""
@@ -263,7 +262,7 @@ class _Exchange:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Count one more micro-batch of a stage as finished."""
+        """Count one more micro-batch of a stage as finished, or failed."""
         with self._changed:
             self._finished += 1
             self._changed.notify_all()
@@ -275,13 +274,13 @@ class _Exchange:
             self._changed.notify_all()
 
     def wait_until_finished(self, count: int) -> None:
-        """Wait for all micro-batches of all stages.
+        """Wait until no thread works any more.
 
         Raises:
-          Exception: what a thread raised.
+          Exception: what the first thread raised that failed.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._error or self._finished == count)
+            self._changed.wait_for(lambda: self._finished == count)
             if self._error is not None:
                 raise self._error
 

@@ -22,4 +22,9 @@ STRATEGIES = StrategyRegistry(
         Traits(devices="layers"),
         StrategySettings(stages=2, micro_batches=2),
     ),
+    StrategyEntry(
+        "mirrored",
+        "tf_impl.strategies.mirrored:Mirrored",
+        "has a copy of the variables on every replica: tf.distribute.MirroredStrategy",
+    ),
 )

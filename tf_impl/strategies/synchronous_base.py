@@ -242,7 +242,7 @@ class Synchronous:
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
         values = self._run(fetches, feeds)
         tensors = self._record(inputs, values) if record else {}
-        return _result(values, tensors, self.micro_batches)
+        return self._result(values, tensors)
 
     def evaluate(self, inputs, state):
         """Compute the loss of one global batch, without dropout and without an update.
@@ -260,7 +260,7 @@ class Synchronous:
             "state": [each.state for each in outputs],
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
-        return _result(self._session.run(fetches, feeds), {}, self.micro_batches)
+        return self._result(self._session.run(fetches, feeds), {})
 
     @contextmanager
     def profile(self):
@@ -309,35 +309,44 @@ class Synchronous:
         sizes = split_rows(inputs.rows, self.replicas, self.micro_batches)
         return filled | {self._sizes: sizes}
 
+    def _result(self, values, tensors):
+        state = {
+            name: np.concatenate([part[name] for part in values["state"]])
+            for name in values["state"][0]
+        }
+        losses = np.concatenate(values["losses"]).reshape(-1, self.micro_batches).sum(axis=1)
+        norm = float(values.get("norm", 0.0))
+        return StepResult(losses, state, norm, tensors)
 
-def _feeds(spec, masks, isolate):
+
+def feed_types(spec, masks, isolate):
+    """Return the dtype and the shape of each array that a step is fed, by name.
+
+    Args:
+      spec: Spec.
+      masks: whether dropout masks are fed, if the network has dropout.
+      isolate: whether activations and their gradients are fed.
+    """
     network, dtype = NETWORKS[spec.network], spec.training.dtype
-    feeds = {
-        name: tf1.placeholder(tf.int64, [None] * len(axes), name)
-        for name, axes in network.batch.items()
-    }
+    feeds = {name: ("int64", [None] * len(axes)) for name, axes in network.batch.items()}
     for name, shape in network.state(spec.model).items():
-        feeds[name] = tf1.placeholder(dtype, [None, *shape], name)
+        feeds[name] = dtype, [None, *shape]
     if masks and spec.model.keep < 1:
         for name, axes in network.masks(spec.model).items():
-            feeds[f"mask/{name}"] = tf1.placeholder(dtype, [None, None, axes[2]])
+            feeds[f"mask/{name}"] = dtype, [None, None, axes[2]]
     for name, axes in fed_axes(spec).items() if isolate else ():
-        inner = [axis if isinstance(axis, int) else None for axis in axes]
-        feeds[name] = tf1.placeholder(dtype, inner, name)
-    return feeds | {"scale": tf1.placeholder(dtype, [1], "scale")}
+        feeds[name] = dtype, [axis if isinstance(axis, int) else None for axis in axes]
+    return feeds | {"scale": (dtype, [1])}
+
+
+def _feeds(spec, masks, isolate):
+    return {
+        name: tf1.placeholder(dtype, shape, name)
+        for name, (dtype, shape) in feed_types(spec, masks, isolate).items()
+    }
 
 
 def _gradients(loss, fed):
     """Return the gradient with respect to each fed activation; zero if nothing reads it."""
     gradients = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
     return dict(zip(fed, map(tf.convert_to_tensor, gradients), strict=True))
-
-
-def _result(values, tensors, micro_batches):
-    state = {
-        name: np.concatenate([part[name] for part in values["state"]])
-        for name in values["state"][0]
-    }
-    losses = np.concatenate(values["losses"]).reshape(-1, micro_batches).sum(axis=1)
-    norm = float(values.get("norm", 0.0))
-    return StepResult(losses, state, norm, tensors)

@@ -144,9 +144,9 @@ FAULTS = (
             tensorflow(
                 "strategies/synchronous_base.py",
                 (
-                    "return _result(self._session.run(fetches, feeds), {}, self.micro_batches)",
+                    "return self._result(self._session.run(fetches, feeds), {})",
                     "values = self._session.run(fetches, feeds)\n"
-                    '        return _result(values | {"losses": values["losses"][:1]}, {}, 1)',
+                    '        return self._result(values | {"losses": values["losses"][:1]}, {})',
                 ),
             ),
             paddle(

@@ -150,8 +150,8 @@ FAULTS = (
         tensorflow(
             "strategies/synchronous_base.py",
             (
-                "    return StepResult(losses, state, norm, tensors)",
-                "    return StepResult(losses[:1].repeat(len(losses)), state, norm, tensors)",
+                "        return StepResult(losses, state, norm, tensors)",
+                "        return StepResult(losses[:1].repeat(len(losses)), state, norm, tensors)",
             ),
         )
         | paddle(

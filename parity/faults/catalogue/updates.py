@@ -5,7 +5,7 @@ from parity.faults.fault import Fault
 
 _WEIGHT = ("weight/*",)
 _EPSILON = "            epsilon=epsilon * tf.sqrt(1 - before2),\n"
-_POWERS = "    return learning_rate, slots, tf.group(*updates, *powers)\n"
+_POWERS = "    return tf.group(*updates, *powers)\n"
 _BEFORE = "    before1, before2 = tf.identity(power1), tf.identity(power2)\n"
 _PADDLE_CONSTANTS = "for value in (training.beta1, training.beta2, training.epsilon)"
 
@@ -72,9 +72,7 @@ FAULTS = (
         "Sparse Adam",
         "sentences",
         ("optimizer/beta1_power", "optimizer/beta2_power"),
-        tensorflow(
-            "optimizers.py", (_POWERS, "    return learning_rate, slots, tf.group(*updates)\n")
-        ),
+        tensorflow("optimizers.py", (_POWERS, "    return tf.group(*updates)  # alone\n")),
     ),
     Fault(
         "powers-late",
@@ -116,8 +114,8 @@ FAULTS = (
             "optimizers.py",
             (
                 _BEFORE,
-                """    table, d_table = pairs[0]
-    names = [f"optimizer/{table.op.name}/{name}" for name in SLOTS["adam"]]
+                """    table, _, d_table = pairs[0]
+    names = [f"optimizer/{table}/{name}" for name in SLOTS["adam"]]
     held = [tf.identity(slots[name]) for name in names]
     touched = tf.reduce_any(tf.not_equal(d_table, 0), axis=1, keepdims=True)
     with tf.control_dependencies(held):
@@ -125,13 +123,13 @@ FAULTS = (
 """,
             ),
             (
-                "    return learning_rate, slots, tf.group(*updates, *powers)\n",
+                _POWERS,
                 """    with tf.control_dependencies(updates):
         powers += [
             slots[name].assign(tf.where(touched, slots[name].read_value(), before))
             for name, before in zip(names, held, strict=True)
         ]
-    return learning_rate, slots, tf.group(*updates, *powers)
+    return tf.group(*updates, *powers)
 """,
             ),
         ),
@@ -216,8 +214,8 @@ FAULTS = (
         tensorflow(
             "optimizers.py",
             (
-                "            for variable, gradient in pairs\n        ]\n        return learning_rate, {}",
-                '            for variable, gradient in pairs\n            if variable.op.name != "softmax/bias"\n        ]\n        return learning_rate, {}',
+                "            for _, variable, gradient in pairs\n",
+                '            for name, variable, gradient in pairs\n            if name != "softmax/bias"\n',
             ),
         )
         | paddle(

@@ -1,0 +1,154 @@
+"""TensorFlow's `mirrored`: the numbers of the towers, and copies that stay equal to the bit."""
+
+import numpy as np
+import pytest
+from conftest import STEPS, flags
+from oracle_side import TextBatch
+
+from parity.compare.ladder import climb
+from parity.launch.edited_source import Edit
+from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.initial import zero_state
+from parity.spec.presets import preset
+from parity.spec.step_arrays import step_inputs
+from parity.trace.reader import Trace
+from parity.training.strategy import Build
+
+STREAM = {"optimizer": "adam", "batching": "stream"}
+PAIRS = {
+    "network": "seq2seq",
+    "time": None,
+    "vocabulary_size": None,
+    "source_vocabulary_size": 40,
+    "target_vocabulary_size": 40,
+    "num_layers": 2,
+    "bidirectional": True,
+    "optimizer": "adam",
+    "initial_scale": 0.3,
+    "source_segmenter": "spaces",
+    "target_segmenter": "spaces",
+    "decode": 2,
+}
+SPEC = preset("language-model", "tiny").replace(
+    vocabulary_size=12, embedding_size=3, hidden_size=4, batch_size=7, time=5, dtype="float64"
+)
+
+
+@pytest.fixture
+def mirrored(frameworks, text, cache, tmp_path):
+    """Return a function that records TensorFlow's `mirrored` and returns the Trace."""
+
+    def run(replicas, edits=(), **given) -> Trace:
+        folder = tmp_path / f"{replicas}"
+        values = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache} | given
+        words = flags(replicas=replicas, strategy="mirrored", **values)
+        job = frameworks["tensorflow"].train(*words, f"--trace={folder}", edits=edits)
+        status, _, errors = job.wait()
+        assert status == 0, errors
+        return Trace(folder)
+
+    return run
+
+
+def assert_equal(*traces: Trace) -> None:
+    """Compare traces of as many replicas with each other and the oracle, on every rung."""
+    verdict = climb(traces)
+    assert verdict.matches, verdict.mismatches
+    assert verdict.steps == STEPS
+    for pair in verdict.pairs.values():
+        assert max(distance.relative for distance in pair.values()) < 1e-11
+
+
+@pytest.mark.parametrize(
+    ("replicas", "given"),
+    [(1, {}), (2, {"kernels": "plain"}), (3, {}), (4, {"optimizer": "sgd"})],
+)
+def test_the_numbers_are_those_of_the_towers(run_both, mirrored, replicas, given):
+    """7 rows divide by none of 2, 3 and 4; in the fifth batch some replicas have no token."""
+    given = STREAM | given
+    towers = run_both(replicas=replicas, **given)["tensorflow"]
+    trace = mirrored(replicas, **given)
+    assert_equal(towers, trace)
+    for step in range(STEPS):
+        recorded = trace.read(step)
+        distances = [name for name in recorded if name.startswith("replicas/")]
+        assert len(distances) == sum(n.startswith(("weight/", "optimizer/")) for n in recorded)
+        assert all(np.array_equal(recorded[name], np.zeros(replicas)) for name in distances)
+    if replicas == 4:
+        assert trace.read(4)["loss/replicas"][2:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_an_encoder_and_a_decoder_have_the_numbers_of_the_towers(
+    run_both, mirrored, pairs, fed
+):
+    """Decoding included; and isolated, with the oracle's activations in every layer."""
+    given = {**PAIRS, "data": pairs}
+    if fed:
+        given |= {"cell": "gru", "attention": "bahdanau", "input_feeding": True}
+        given |= {"isolate": True}
+    towers = run_both(replicas=2, **given)["tensorflow"]
+    assert_equal(towers, mirrored(2, **given))
+
+
+def test_a_checkpoint_goes_on_in_towers(run_both, frameworks, text, cache, tmp_path):
+    """The last three steps of the resumed run are those of a run that never stopped."""
+    common = {"dtype": "float64", "data": text, "cache": cache, "out": tmp_path / "run"}
+    common |= STREAM
+    first = {"strategy": "mirrored", "replicas": 3, "steps": 4}
+    then = {"strategy": "towers", "replicas": 2, "steps": STEPS, "resume": True}
+    then |= {"trace": tmp_path / "trace"}
+    for values in (first, then):
+        status, _, errors = frameworks["tensorflow"].train(*flags(**common | values)).wait()
+        assert status == 0, errors
+    resumed = Trace(tmp_path / "trace")
+    whole = run_both(replicas=2, **STREAM)["tensorflow"]
+    for step in range(4, STEPS):
+        for name, array in resumed.read(step).items():
+            np.testing.assert_allclose(array, whole.read(step)[name], rtol=1e-9, atol=1e-12)
+
+
+def test_a_copy_that_is_not_updated_is_found(run_both, mirrored):
+    """Replica 1 keeps its Adam's v: its weights are other ones from the next step on."""
+    once = Edit(
+        "tf_impl/strategies/mirrored.py",
+        "clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)",
+        "clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)\n"
+        "            replica = tf.distribute.get_replica_context().replica_id_in_sync_group\n"
+        "            first = tf.cast(tf.equal(replica, 0), norm.dtype)\n"
+        "            clipped = [each * first for each in clipped]",
+    )
+    towers = run_both(replicas=2, **STREAM)["tensorflow"]
+    verdict = climb([towers, mirrored(2, edits=[once], **STREAM)])
+    assert verdict.mismatches[0].rung == "replicas"
+    assert verdict.departing() == ["tensorflow-2 mirrored"]
+
+
+# What follows up to the next rule runs in a process of the framework.
+
+
+def _loads_on_every_replica() -> dict[str, list[list[float]]]:
+    strategy = FRAMEWORKS["tensorflow"].strategies.make("mirrored", SPEC, Build(3))
+    draw = np.random.default_rng(0)
+    tokens, targets = draw.integers(0, 12, (2, 7, 5))
+    batch = TextBatch(tokens, targets, np.full(7, 5), carry=False)
+    before = strategy.snapshot()
+    losses = []
+    for _ in range(2):
+        strategy.load(before)
+        result = strategy.step(step_inputs(SPEC, 0, batch), zero_state(SPEC, 7), 0.1)
+        losses.append(result.losses.tolist())
+    devices = {
+        name: [copy.device[-5:] for copy in variable.values]
+        for name, variable in strategy._variables.items()
+    }
+    return {"losses": losses, "devices": devices}
+
+
+# ------------------------------------------------------------------------------------------
+
+
+def test_every_replica_has_copies_on_its_device_and_loads_them(frameworks):
+    found = frameworks["tensorflow"].call(_loads_on_every_replica)
+    assert found["losses"][0] == found["losses"][1]
+    assert all(devices == ["CPU:0", "CPU:1", "CPU:2"] for devices in found["devices"].values())

@@ -1,0 +1,286 @@
+"""Mirrored variables: `tf.distribute.MirroredStrategy` in the style of TensorFlow 2.
+
+Every replica has its own copy of all variables. A `tf.function` runs the same step on each of
+them with its own rows (`strategy.run`), the gradients are summed over the replicas
+(`all_reduce`), and every replica clips the sum and updates its own copy, so that all copies
+stay equal.
+
+TensorFlow must run eagerly for that, which `load_engine` switches off for the strategies that
+build graphs. This module switches it on again, so no graph may have been built before.
+"""
+
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from parity.base.cores import replicas_at_once
+from parity.spec.initial import initial_snapshot
+from parity.spec.networks import NETWORKS
+from parity.spec.parameters import parameters
+from parity.spec.step_arrays import (
+    fed_axes,
+    join_activation_gradients,
+    join_activations,
+    recorded_activations,
+    split_feeds,
+)
+from tf_impl.devices import replica_devices
+from tf_impl.kernels import use_kernels
+from tf_impl.networks import Inputs
+from tf_impl.optimizers import clip_by_global_norm, update
+from tf_impl.strategies.synchronous_base import Synchronous, feed_types
+from tf_impl.taps import Taps
+from tf_impl.weights import from_framework, to_framework
+
+tf1 = tf.compat.v1
+
+
+class Mirrored(Synchronous):
+    """Runs one function on all replicas, each with its own copy of the variables."""
+
+    def __init__(self, spec, build, entry):
+        """Make the variables, with the initial weights.
+
+        Args:
+          spec: Spec.
+          build: Build.
+          entry: StrategyEntry.
+
+        Raises:
+          UsageError: if this machine lacks a device.
+        """
+        self.spec, self.build, self.entry = spec, build, entry
+        self.replicas = build.replicas
+        self._decoder = self._profile = None
+        devices = replica_devices(build.device, build.replicas)
+        _start_eagerly(build)
+        # logical CPUs share their memory: there is no ring to be gained by
+        reduction = tf.distribute.ReductionToOneDevice() if build.device == "cpu" else None
+        self._strategy = tf.distribute.MirroredStrategy(devices, reduction)
+        with self._strategy.scope():
+            self._variables = {
+                name: tf.Variable(
+                    to_framework(name, array),
+                    trainable=name.startswith("weight/"),
+                    name=name,
+                    dtype=spec.training.dtype,
+                )
+                for name, array in initial_snapshot(spec).items()
+            }
+        self._weights = {p.name: self._variables[f"weight/{p.name}"] for p in parameters(spec)}
+        rate = tf.TensorSpec([], spec.training.dtype)
+        feeds = self._feed_specs(masks=True, isolate=build.isolate)
+        self._train = {
+            record: _function(partial(self._train_replicas, record), feeds, rate)
+            for record in (False, True)
+        }
+        feeds = self._feed_specs(masks=False, isolate=False)
+        self._evaluation = _function(self._evaluate_replicas, feeds)
+
+    def _feed_specs(self, masks, isolate):
+        types = feed_types(self.spec, masks, isolate)
+        feed = {name: tf.TensorSpec(shape, dtype) for name, (dtype, shape) in types.items()}
+        return [feed] * self.replicas
+
+    def _train_replicas(self, record, feeds, learning_rate):
+        """Take a training step on every replica.
+
+        Args:
+          record: whether to return all tensors that a trace records.
+          feeds: for each replica, name -> tensor.
+          learning_rate: [].
+
+        Returns:
+          For each replica, name -> value.
+        """
+        weights = self._weights
+
+        def train(feed):
+            with tf.GradientTape() as tape:
+                outputs, tap = self._network(feed, tape)
+                objective = tap.objective(outputs.loss)[0]
+            sources = [list(weights.values()), list(tap.fed.values())]
+            gradients, of_fed = tape.gradient(objective, sources)
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+            gradients = tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+            clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
+            update(self.spec.training, weights, clipped, self._variables, learning_rate)
+            values = {"losses": outputs.loss, "state": outputs.state, "norm": norm}
+            if record:
+                values |= {
+                    "activations": outputs.activations,
+                    "gradient": dict(zip(weights, gradients, strict=True)),
+                    "clipped_gradient": dict(zip(weights, clipped, strict=True)),
+                    "activation_gradients": {
+                        name: tf.zeros_like(array) if gradient is None else gradient
+                        for (name, array), gradient in zip(tap.fed.items(), of_fed, strict=True)
+                    },
+                }
+            return values
+
+        return self._run_on_replicas(train, feeds)
+
+    def _evaluate_replicas(self, feeds):
+        def evaluate(feed):
+            outputs, _ = self._network(feed)
+            return {"losses": outputs.loss, "state": outputs.state}
+
+        return self._run_on_replicas(evaluate, feeds)
+
+    def _run_on_replicas(self, function, feeds):
+        """Call a function on every replica with its feed; return a list of the results."""
+        strategy = self._strategy
+        per_replica = strategy.experimental_distribute_values_from_function(
+            lambda context: feeds[context.replica_id_in_sync_group]
+        )
+        results = strategy.run(function, args=(per_replica,))
+
+        def of_replica(replica):
+            return tf.nest.map_structure(
+                lambda value: strategy.experimental_local_results(value)[replica], results
+            )
+
+        return [of_replica(replica) for replica in range(self.replicas)]
+
+    def _network(self, feed, tape=None):
+        """Build the network on one replica; return its Outputs and Taps."""
+        spec, network = self.spec, NETWORKS[self.spec.network]
+        fed = {name: array for name, array in feed.items() if name in fed_axes(spec)}
+        if tape is not None:
+            tape.watch(fed)
+        tap = Taps(fed, fed_axes(spec))
+        inputs = Inputs(
+            batch={name: feed[name] for name in network.batch},
+            state={name: feed[name] for name in network.state(spec.model)},
+            masks={
+                name: feed[f"mask/{name}"]
+                for name in network.masks(spec.model)
+                if f"mask/{name}" in feed
+            },
+            scale=feed["scale"],
+            tap=tap,
+        )
+        # here, because each replica has a thread, and a thread starts without these contexts
+        with (
+            use_kernels(self.build.kernels),
+            tf1.variable_scope(tf1.get_variable_scope(), custom_getter=self._look_up),
+        ):
+            return network.builder(self.framework)(spec.model, inputs), tap
+
+    def _look_up(self, getter, name, *arguments, **named):
+        """Return the mirrored variable of a canonical name, where a layer would make one."""
+        return self._weights[name]
+
+    def load(self, snapshot):
+        """Set weights and optimiser state on every replica.
+
+        Args:
+          snapshot: name -> array in canonical layout.
+        """
+        for name, array in snapshot.items():
+            self._variables[name].assign(to_framework(name, array))
+
+    def snapshot(self):
+        """Return weights and optimiser state, name -> array in canonical layout."""
+        return {
+            name: from_framework(name, copies[0]) for name, copies in self._copies().items()
+        }
+
+    def replica_distances(self):
+        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
+
+        Unless every distance is exactly zero, the replicas have drifted apart.
+        """
+        return {
+            name: np.array([np.abs(copy - copies[0]).max() for copy in copies])
+            for name, copies in self._copies().items()
+        }
+
+    def _copies(self):
+        """Return the values of all copies of each variable, name -> list."""
+        return {
+            name: [copy.numpy() for copy in self._strategy.experimental_local_results(variable)]
+            for name, variable in self._variables.items()
+        }
+
+    def step(self, inputs, state, learning_rate, record=False):
+        """Train on one global batch.
+
+        Args:
+          inputs: StepInputs.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+          learning_rate: the learning rate of this step.
+          record: whether to return all tensors that a trace records.
+
+        Returns:
+          StepResult.
+        """
+        rate = tf.constant(learning_rate, self.spec.training.dtype)
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        values = _by_name(self._train[record](_tensors(feeds), rate))
+        values["norm"] = values["norm"][0]
+        return self._result(values, self._record(inputs, values) if record else {})
+
+    def evaluate(self, inputs, state):
+        """Compute the loss of one global batch, without dropout and without an update.
+
+        Args:
+          inputs: StepInputs without masks.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+
+        Returns:
+          StepResult with a gradient norm of 0.
+        """
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        return self._result(_by_name(self._evaluation(_tensors(feeds))), {})
+
+    def _record(self, inputs, values):
+        by_replica = _by_name(values["activations"])
+        activations = recorded_activations(self.spec, by_replica, inputs)
+        tensors = join_activations(self.spec, activations, inputs)
+        fed = _by_name(values["activation_gradients"])
+        tensors |= join_activation_gradients(self.spec, fed, inputs)
+        for kind in ("gradient", "clipped_gradient"):
+            for parameter, value in values[kind][0].items():
+                name = f"{kind}/{parameter}"
+                tensors[name] = from_framework(name, value)
+        distances = self.replica_distances()
+        return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
+
+
+def _start_eagerly(build):
+    """Let TensorFlow run eagerly, with a logical CPU and a share of the threads per replica.
+
+    Raises:
+      ValueError: if a graph was built before, or fewer logical CPUs were made before.
+    """
+    tf1.enable_eager_execution()
+    count = build.replicas if build.device == "cpu" else 1
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    made = tf.config.get_logical_device_configuration(cpu)
+    if made is None:
+        logical = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(cpu, logical)
+        tf.config.threading.set_intra_op_parallelism_threads(build.threads)
+        at_once = replicas_at_once(build.replicas, build.device)
+        tf.config.threading.set_inter_op_parallelism_threads(at_once)
+    elif len(made) < count:
+        raise ValueError(f"{len(made)} logical CPUs were made before; needed: {count}")
+
+
+def _function(function, *signature):
+    # the networks write their loops as operations: there is no Python to be translated
+    return tf.function(function, input_signature=signature, autograph=False)
+
+
+def _tensors(feeds):
+    return [{name: tf.constant(array) for name, array in feed.items()} for feed in feeds]
+
+
+def _by_name(replicas):
+    """Return a list of dictionaries as name -> list of arrays, or of dictionaries of them."""
+    return {
+        name: [tf.nest.map_structure(np.asarray, replica[name]) for replica in replicas]
+        for name in (replicas[0] if replicas else ())
+    }

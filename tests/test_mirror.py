@@ -28,7 +28,6 @@ OWN_FILES = {
         "scan.py",
         "strategies/towers.py",
         "strategies/average_gradients.py",
-        "strategies/average_gradients.py",
         "strategies/mirrored.py",
     },
 }

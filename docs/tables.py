@@ -258,6 +258,14 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
         f"{_count(values['runs'], 'run')} of seed {values['seed']}, "
         f"{_count(values['false_alarms'], 'false alarm')}."
     )
+    met = {name: each for name, each in values["covered"].items() if each["runs"]}
+    never = [name for name in values["covered"] if name not in met]
+    rarest = min(met, key=lambda name: met[name]["runs"])
+    said += (
+        f" They met {len(met)} of {_count(len(values['covered']), 'case')}, the rarest, "
+        f"{rarest}, in {_count(met[rarest]['runs'], 'run')}"
+        + (f"; never {', '.join(never)}." if never else ".")
+    )
     command = f"python -m parity sweep --count {values['runs']}"
     return _joined(one.provenance(command), said, markdown_table(headers, rows))
 

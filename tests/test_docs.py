@@ -475,6 +475,11 @@ def test_table_of_sweep(tmp_path):
         "seed": 1,
         "runs": 60,
         "false_alarms": 0,
+        "covered": {
+            "dropout": {"runs": 9, "of": 12},
+            "padding": {"runs": 1, "of": 60},
+            "a tie": {"runs": 0, "of": 4},
+        },
         "worst": {
             "float64": {"gradient": {"from one step of the oracle": one_step}},
             "float32": {"gradient": {"from the oracle": {"used": None}}},
@@ -482,6 +487,7 @@ def test_table_of_sweep(tmp_path):
     }
     text, _ = write(tmp_path, "<!-- table: sweep a.json -->\n<!-- /table -->", a=found)
     assert "60 runs of seed 1, no false alarms." in text
+    assert "They met 2 of 3 cases, the rarest, padding, in 1 run; never a tie." in text
     assert "| gradient | 79% | – |" in text
 
 

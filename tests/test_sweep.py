@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,8 @@ def test_a_run_is_a_pure_function_of_seed_and_number():
 
 def test_drawn_runs_differ_in_all_that_decides_a_number():
     runs = [draw(3, number) for number in range(60)]
-    for name in ("optimizer", "dtype", "keep", "clip_norm", "num_layers", "initial_scale"):
+    names = ("optimizer", "dtype", "keep", "clip_norm", "num_layers", "initial_scale")
+    for name in (*names, "loss_per"):
         assert len({run.spec.values()[name] for run in runs}) > 1, name
     of_pairs = [run.spec.model for run in runs if run.spec.network == "seq2seq"]
     for name in ("cell", "attention", "input_feeding", "bidirectional"):
@@ -70,6 +72,7 @@ def test_drawn_runs_differ_in_all_that_decides_a_number():
     of_text = [run.spec.text for run in runs if run.spec.network == "language-model"]
     assert {text.batching for text in of_text} == {"stream", "sentences"}
     assert {run.replicas for run in runs} == {1, 2, 3, 4}
+    assert {run.options["evaluate"] for run in runs} == {0, 1, 4}
 
 
 def test_no_run_of_the_slice_alarms(swept):
@@ -163,6 +166,7 @@ def result(number: int, how: str = "match", seed: int = SEED, **worst: float) ->
         "how": how,
         "story": story,
         "worst": {STEP: distances},
+        "covered": {"new epoch": number, "dropout": 0} if number else {"new epoch": 0},
     }
 
 
@@ -176,6 +180,15 @@ def test_the_worst_of_all_runs_is_reported_with_its_run():
     said = sweep_text(found)
     assert "forward/x, run 4, step 2" in said
     assert said.endswith("2 runs of seed 1: 0 false alarms")
+
+
+def test_the_runs_that_met_a_case_are_counted_of_those_that_could():
+    found = Sweep(SEED, {number: result(number) for number in range(3)})
+    assert sweep_values(found)["covered"] == {
+        "new epoch": {"runs": 2, "of": 3},
+        "dropout": {"runs": 0, "of": 2},
+    }
+    assert re.search(r"^new epoch +2 of 3\ndropout +0 of 2$", sweep_text(found), re.MULTILINE)
 
 
 def test_a_false_alarm_is_reported_with_the_command_that_repeats_it():

@@ -51,7 +51,7 @@ class Sweep:
       seed: the seed that its runs were drawn from.
       results: number of a run -> its result: the values of the run and its "kernels"; "how" it
         ended, "match" or not; "story", empty for a match; "worst", kind of comparison -> rung
-        -> distance.
+        -> distance; "covered", case -> how often the run met it.
     """
 
     seed: int
@@ -75,6 +75,15 @@ class Sweep:
                     kinds.setdefault(kind, Worst()).add(number, distance)
         return found
 
+    def covered(self) -> dict[str, tuple[int, int]]:
+        """Return case -> the number of runs that met it, and of those that could have."""
+        found: dict[str, tuple[int, int]] = {}
+        for result in self.results.values():
+            for name, count in result.get("covered", {}).items():
+                met, could = found.get(name, (0, 0))
+                found[name] = met + bool(count), could + 1
+        return found
+
 
 def sweep_values(sweep: Sweep) -> dict[str, Any]:
     """Return the results of a sweep as plain values."""
@@ -83,6 +92,9 @@ def sweep_values(sweep: Sweep) -> dict[str, Any]:
         "runs": len(sweep.results),
         "false_alarms": len(sweep.alarms),
         "alarms": sweep.alarms,
+        "covered": {
+            name: {"runs": met, "of": could} for name, (met, could) in sweep.covered().items()
+        },
         "amplified": [n for n, result in sweep.results.items() if result.get("amplified")],
         "worst": {
             dtype: {
@@ -114,6 +126,8 @@ def sweep_text(sweep: Sweep) -> str:
         for kind, worst in rungs[rung].items()
     ]
     lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
+    cases = [(name, f"{met} of {could}") for name, (met, could) in sweep.covered().items()]
+    lines += [tabulate(cases, ["case", "met in runs"], tablefmt="simple"), ""]
     for alarm in sweep.alarms:
         number, seed = alarm["number"], sweep.seed
         lines += [

@@ -29,7 +29,7 @@ class DrawnRun:
       text: what to train it on.
       replicas: how many replicas share each batch.
       steps: how many steps to train.
-      options: fields of TrainOptions, by name: how to decode.
+      options: fields of TrainOptions, by name: how to decode, and how much to evaluate.
     """
 
     number: int
@@ -120,7 +120,7 @@ class _Choices:
             spec |= self.language_model(limit)
         else:
             spec, options = self.seq2seq(spec, limit)
-        return {
+        run: dict[str, Any] = {
             "network": network,
             "spec": spec,
             "options": options,
@@ -128,6 +128,9 @@ class _Choices:
             "replicas": self.integer(1, 4),
             "steps": self.integer(3, 5),
         }
+        spec["loss_per"] = self.one_of("token", "token", "row")
+        options["evaluate"] = self.one_of(0, 1, 4)
+        return run
 
     def training(self, optimizer: str) -> dict[str, Any]:
         rates = {"sgd": (0.01, 0.1, 0.5, 1.0, 2.0), "adam": (1e-4, 1e-3, 0.01, 0.05)}

@@ -26,6 +26,7 @@ OWN_FILES = {
     },
     "tf_impl": {
         "scan.py",
+        "eager_profiler.py",
         "strategies/towers.py",
         "strategies/average_gradients.py",
         "strategies/mirrored.py",

@@ -153,22 +153,77 @@ def test_more_stages_than_layers_are_refused(name, frameworks, text, cache):
     assert line == "error: --stages is 9; allowed: 1 to 4, the layers of this network"
 
 
-def test_a_micro_batch_that_counts_twice_is_found(name, run_both, layered):
-    twice = {
-        "paddle": Edit(
-            "paddle_impl/strategies/stage_programs.py",
-            'block.append_op(type="assign", inputs={"X": gradient}',
-            'block.append_op(type="sum", inputs={"X": [gradient, gradient]}',
+_PROGRAMS = "paddle_impl/strategies/stage_programs.py"
+_PIPELINE = "paddle_impl/strategies/pipeline.py"
+# what is wrong -> the edit, the first wrong rung, and part of the first wrong tensor's name
+MISTAKES = {
+    "paddle": {
+        "a micro-batch counts twice": (
+            Edit(
+                _PROGRAMS,
+                'block.append_op(type="assign", inputs={"X": gradient}',
+                'block.append_op(type="sum", inputs={"X": [gradient, gradient]}',
+            ),
+            ("gradient", ""),
         ),
-        "tensorflow": Edit(
-            "tf_impl/strategies/layers.py",
-            "return summed_gradients(losses, parameters)",
-            "return summed_gradients([*losses, losses[-1]], parameters)",
+        "only the last micro-batch counts": (
+            Edit(_PIPELINE, "first=micro_batch == 0", "first=True"),
+            ("gradient", ""),
         ),
-    }
-    base = run_both(replicas=1, **STREAM)[name]
-    verdict = climb([base, layered(2, 2, edits=[twice[name]], **STREAM)])
-    assert verdict.mismatches[0].rung == "gradient"
+        "only the first replica counts": (
+            Edit(_PROGRAMS, "for total in totals]", "for total in totals[:1]]"),
+            ("gradient", ""),
+        ),
+        "a stage sends back twice the gradient": (
+            Edit(
+                _PIPELINE,
+                "{name: tensors[name] for name in given}",
+                "{name: 2 * tensors[name] for name in given}",
+            ),
+            ("gradient", "lstm_0/"),
+        ),
+        "a stage hands over what another micro-batch computed": (
+            Edit(
+                _PIPELINE,
+                "zip(self._parts, feeds, strict=True)",
+                "zip(self._parts, feeds[::-1])",
+            ),
+            ("forward", "embedded"),
+        ),
+        "the last weight is not updated": (
+            Edit(
+                _PROGRAMS,
+                "    _keep_operations(block, kept)\n",
+                "    _keep_operations(block, kept - {max(kept)})\n",
+            ),
+            ("optimizer", "softmax/"),
+        ),
+    },
+    "tensorflow": {
+        "a micro-batch counts twice": (
+            Edit(
+                "tf_impl/strategies/layers.py",
+                "return summed_gradients(losses, parameters)",
+                "return summed_gradients([*losses, losses[-1]], parameters)",
+            ),
+            ("gradient", ""),
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [(name, mistake) for name in FRAMEWORKS for mistake in MISTAKES[name]],
+)
+def test_a_mistake_is_found(name, mistake, run_both, layered):
+    """With two replicas of two stages, each of two micro-batches."""
+    edit, (rung, tensor) = MISTAKES[name][mistake]
+    base = run_both(replicas=2, **STREAM)[name]
+    wrong = layered(2, 2, replicas=2, edits=[edit], **STREAM)
+    first = climb([base, wrong]).mismatches[0]
+    assert first.rung == rung
+    assert tensor in first.place.tensor
 
 
 # What follows up to the next rule runs in a process of the framework.

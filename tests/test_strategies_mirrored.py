@@ -1,5 +1,7 @@
 """TensorFlow's `mirrored`: the numbers of the towers, and copies that stay equal to the bit."""
 
+import json
+
 import numpy as np
 import pytest
 from conftest import STEPS, flags
@@ -13,6 +15,7 @@ from parity.spec.presets import preset
 from parity.spec.step_arrays import step_inputs
 from parity.trace.reader import Trace
 from parity.training.strategy import Build
+from parity.training.timeline import PHASES
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = {
@@ -114,14 +117,31 @@ def test_a_copy_that_is_not_updated_is_found(run_both, mirrored):
         "tf_impl/strategies/mirrored.py",
         "clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)",
         "clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)\n"
-        "            replica = tf.distribute.get_replica_context().replica_id_in_sync_group\n"
-        "            first = tf.cast(tf.equal(replica, 0), norm.dtype)\n"
-        "            clipped = [each * first for each in clipped]",
+        "                first = tf.equal(context.replica_id_in_sync_group, 0)\n"
+        "                clipped = [each * tf.cast(first, each.dtype) for each in clipped]",
     )
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
     verdict = climb([towers, mirrored(2, edits=[once], **STREAM)])
     assert verdict.mismatches[0].rung == "replicas"
     assert verdict.departing() == ["tensorflow-2 mirrored"]
+
+
+def test_its_profile_has_every_phase(frameworks, text, cache, tmp_path):
+    values = {"data": text, "cache": cache, "hidden_size": 64, "optimizer": "adam"}
+    values |= {"strategy": "mirrored", "profile": tmp_path, "steps": 15}
+    status, _, errors = frameworks["tensorflow"].train(*flags(**values)).wait()
+    assert status == 0, errors
+    table = json.loads((tmp_path / "profile.json").read_text())
+    assert set(table["phases"]) == set(PHASES)
+    assert all(table["phases"].values())
+    assert -0.05 * table["milliseconds_per_step"] < table["idle"]
+    phases = {}
+    for each in table["operations"]:
+        operation = each["operation"].removeprefix("_Mkl")
+        phases.setdefault(operation, set()).add(each["phase"])
+    assert phases["ResourceApplyAdam"] == {"update"}
+    assert {"forward", "backward"} <= phases["MatMul"]
+    assert "all-reduce" in phases["AddN"]
 
 
 # What follows up to the next rule runs in a process of the framework.

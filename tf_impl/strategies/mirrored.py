@@ -26,6 +26,7 @@ from parity.spec.step_arrays import (
     split_feeds,
 )
 from tf_impl.devices import replica_devices
+from tf_impl.eager_profiler import profile_functions
 from tf_impl.kernels import use_kernels
 from tf_impl.networks import Inputs
 from tf_impl.optimizers import clip_by_global_norm, update
@@ -52,7 +53,7 @@ class Mirrored(Synchronous):
         """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
-        self._decoder = self._profile = None
+        self._decoder = None
         devices = replica_devices(build.device, build.replicas)
         _start_eagerly(build)
         # logical CPUs share their memory: there is no ring to be gained by
@@ -97,15 +98,20 @@ class Mirrored(Synchronous):
         weights = self._weights
 
         def train(feed):
-            with tf.GradientTape() as tape:
+            # the scopes are the phases of a profile
+            with tf.name_scope("forward"), tf.GradientTape() as tape:
                 outputs, tap = self._network(feed, tape)
                 objective = tap.objective(outputs.loss)[0]
-            sources = [list(weights.values()), list(tap.fed.values())]
-            gradients, of_fed = tape.gradient(objective, sources)
-            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            gradients = tf.distribute.get_replica_context().all_reduce("SUM", gradients)
-            clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
-            update(self.spec.training, weights, clipped, self._variables, learning_rate)
+            with tf.name_scope("backward"):
+                sources = [list(weights.values()), list(tap.fed.values())]
+                gradients, of_fed = tape.gradient(objective, sources)
+                gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+            with tf.name_scope("all_reduce"):
+                context = tf.distribute.get_replica_context()
+                gradients = context.all_reduce("SUM", gradients)
+            with tf.name_scope("update"):
+                clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
+                update(self.spec.training, weights, clipped, self._variables, learning_rate)
             values = {"losses": outputs.loss, "state": outputs.state, "norm": norm}
             if record:
                 values |= {
@@ -234,6 +240,13 @@ class Mirrored(Synchronous):
         """
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
         return self._result(_by_name(self._evaluation(_tensors(feeds))), {})
+
+    def profile(self):
+        """Yield a list that is filled with the Events of the steps when the context is left.
+
+        Use it only once in a process: a framework's profiler may not survive a second start.
+        """
+        return profile_functions()
 
     def _record(self, inputs, values):
         by_replica = _by_name(values["activations"])

@@ -55,6 +55,16 @@ def test_a_network_from_outside_trains_saves_and_resumes(side, text, cache, tmp_
     assert 1 < summary["test_perplexity"] < 1000
 
 
+def test_a_network_that_does_not_say_where_its_layers_begin_has_one_stage(text, cache, tmp_path):
+    common = ["tf_impl/train.py", "--network", "bigram", "--data", text, "--cache", cache]
+    common += ["--strategy", "layers", "--replicas", "1", "--steps", "2", "--out", tmp_path]
+    status, _, errors = run([*common, "--stages", "2"])
+    line = assert_one_line(status, errors)
+    assert line.startswith("error: --stages is 2, but the network 'bigram' does not declare")
+    status, _, errors = run([*common, "--stages", "1"])
+    assert status == 0, errors
+
+
 @pytest.mark.parametrize("command", [["-m", "parity", "doctor"], ["tf_impl/train.py"]])
 def test_a_plugin_that_cannot_be_loaded_is_one_line(command):
     status, _, errors = run(command, "no_such_module")

@@ -55,6 +55,9 @@ class Mirrored(Synchronous):
         self.replicas = build.replicas
         self._decoder = None
         devices = replica_devices(build.device, build.replicas)
+        if build.log_device_placement:
+            for replica, device in enumerate(devices):
+                print(f"replica {replica}: {device}", flush=True)
         _start_eagerly(build)
         # logical CPUs share their memory: there is no ring to be gained by
         reduction = tf.distribute.ReductionToOneDevice() if build.device == "cpu" else None

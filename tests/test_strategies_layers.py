@@ -108,6 +108,12 @@ def test_replicas_of_stages_change_no_number(name, run_both, layered):
     assert_equal(base, layered(2, 4, replicas=3, **STREAM))
 
 
+def test_stages_change_float32_by_rounding_alone(name, run_both, layered):
+    given = {**STREAM, "dtype": "float32"}
+    verdict = climb([*run_both(replicas=2, **given).values(), layered(3, 2, 2, **given)])
+    assert verdict.matches, verdict.mismatches
+
+
 @pytest.mark.parametrize("fed", [False, True])
 def test_an_encoder_and_a_decoder_on_stages_change_no_number(
     name, run_both, layered, pairs, fed

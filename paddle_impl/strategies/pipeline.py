@@ -114,7 +114,7 @@ class Pipeline:
         exchange = _Exchange()
         running = {}
         for (replica, micro_batch), feed in zip(self._parts, feeds, strict=True):
-            if not len(next(iter(feed.values()))):
+            if not all(map(len, feed.values())):
                 continue
             for number, stage in enumerate(self.stages):
                 worker = self._workers[replica, micro_batch, number]

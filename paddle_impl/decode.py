@@ -55,6 +55,12 @@ class Decoder:
             }
             self._log_probs, self._next_state = decoding_step(model, tokens, state)
         self._executor.run(startup)
+        # imported here, because the strategies import this module
+        from paddle_impl.strategies.parallel_executor import ParallelExecutor
+
+        # Paddle's own executor keeps the length of a loop's arrays: it would fail to read a
+        # shorter sentence after a longer one.
+        self._reader = ParallelExecutor(self._programs[0], None, [self._place], self._scope)
         self._variables = {f"weight/{each.name}": [each.name] for each in parameters(self.spec)}
 
     def load(self, snapshot):
@@ -77,8 +83,9 @@ class Decoder:
           The decoder's state before the first token, name -> array with rows first.
         """
         feeds = {"source": source, "source_lengths": source_lengths}
-        values = self._run(0, feeds, self._start.values())
-        return dict(zip(self._start, values, strict=True))
+        names = [variable.name for variable in self._start.values()]
+        values = self._reader.run(names, [feeds])
+        return {name: value for name, (value,) in zip(self._start, values, strict=True)}
 
     def step(self, tokens, state):
         """Decode one step.
@@ -92,9 +99,7 @@ class Decoder:
           log probabilities of the next token [batch, vocabulary], and the state after the step.
         """
         feeds = {"tokens": tokens, **state}
-        log_probs, *values = self._run(1, feeds, [self._log_probs, *self._next_state.values()])
-        return log_probs, dict(zip(self._next_state, values, strict=True))
-
-    def _run(self, program, feeds, fetch):
+        fetch = [self._log_probs, *self._next_state.values()]
         with paddle.static.scope_guard(self._scope):
-            return self._executor.run(self._programs[program], feeds, list(fetch))
+            log_probs, *values = self._executor.run(self._programs[1], feeds, fetch)
+        return log_probs, dict(zip(self._next_state, values, strict=True))

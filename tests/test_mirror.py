@@ -20,6 +20,8 @@ OWN_FILES = {
     "paddle_impl": {
         "strategies/parallel_executor.py",
         "strategies/parallel_do.py",
+        "strategies/pipeline.py",
+        "strategies/stage_programs.py",
         "program_kernels.py",
     },
     "tf_impl": {
@@ -27,7 +29,6 @@ OWN_FILES = {
         "eager_profiler.py",
         "strategies/towers.py",
         "strategies/average_gradients.py",
-        "strategies/layers.py",
         "strategies/mirrored.py",
     },
 }

@@ -208,12 +208,12 @@ def _questions():
     return source, np.array([4, 2, 1])
 
 
-def _decoder(framework, spec):
+def _decoder(framework, spec, kernels="fast"):
     if framework == "paddle":
         from paddle_impl.decode import Decoder
     else:
         from tf_impl.decode import Decoder
-    decoder = Decoder(spec, Build())
+    decoder = Decoder(spec, Build(kernels=kernels))
     decoder.load(initial_snapshot(spec))
     return decoder
 
@@ -274,3 +274,22 @@ def test_beam_search_is_exhaustive_search_where_the_beam_is_wide(framework, valu
     _same(found["exhaustive"], _plain(exhaustive(oracle, source, lengths, 0.7, 4)))
     _same(found["narrow"], _plain(beam_search(oracle, source, lengths, 2, 0.7, 4)))
     _same(found["greedy"], _plain(greedy_search(oracle, source, lengths, 4)))
+
+
+def _reads(framework: str, kernels: str) -> list:
+    """Read questions of several lengths, one after another; return each one's memory."""
+    spec = small_spec(bidirectional=True, num_layers=2)
+    decoder = _decoder(framework, spec, kernels)
+    source, _ = _questions()
+    return [
+        decoder.start(source[:, :time], np.full(3, time))["memory"].tolist()
+        for time in (4, 2, 3, 2)
+    ]
+
+
+@pytest.mark.parametrize("kernels", ["fast", "plain"])
+def test_a_short_question_is_read_after_a_long_one(framework, kernels):
+    """Paddle's own executor keeps what a loop wrote in the run before."""
+    found = framework.call(_reads, framework.framework, kernels)
+    assert [np.shape(memory)[1] for memory in found] == [4, 2, 3, 2]
+    assert found[1] == found[3]

@@ -1,4 +1,4 @@
-"""TensorFlow's `layers`: stages and micro-batches change no number, and stages have devices."""
+"""The strategy `layers`: stages and micro-batches change no number, and stages have devices."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,13 @@ from parity.launch.edited_source import Edit
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
 from parity.spec.presets import preset
-from parity.spec.stages import stages_of
+from parity.spec.stages import layers_of, stages_of
 from parity.spec.step_arrays import step_inputs
 from parity.spec.strategies import StrategySettings
 from parity.trace.reader import Trace
 from parity.training.strategy import Build
 
+BASE = {"paddle": "parallel-executor", "tensorflow": "towers"}
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = {
     "network": "seq2seq",
@@ -41,17 +42,32 @@ SPEC = preset("language-model", "tiny").replace(
     dtype="float64",
 )
 
+PAIRS_SPEC = preset("seq2seq", "tiny").replace(
+    source_vocabulary_size=12,
+    target_vocabulary_size=13,
+    embedding_size=3,
+    hidden_size=4,
+    num_layers=2,
+    dtype="float64",
+)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def name(request) -> str:
+    """Return the name of each framework in turn."""
+    return request.param
+
 
 @pytest.fixture
-def layered(frameworks, text, cache, tmp_path):
-    """Return a function that records TensorFlow's `layers` and returns the Trace."""
+def layered(name, frameworks, text, cache, tmp_path):
+    """Return a function that records `layers` of the framework and returns the Trace."""
 
     def run(stages, micro_batches, replicas=1, edits=(), **given) -> Trace:
         folder = tmp_path / f"{replicas} {stages} {micro_batches}"
         values = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache} | given
         values |= {"strategy": "layers", "stages": stages, "micro_batches": micro_batches}
         words = flags(replicas=replicas, **values)
-        job = frameworks["tensorflow"].train(*words, f"--trace={folder}", edits=edits)
+        job = frameworks[name].train(*words, f"--trace={folder}", edits=edits)
         status, _, errors = job.wait()
         assert status == 0, errors
         return Trace(folder)
@@ -59,9 +75,9 @@ def layered(frameworks, text, cache, tmp_path):
     return run
 
 
-def assert_equal(towers: Trace, *traces: Trace) -> None:
-    """Compare traces of as many replicas with the towers and the oracle, on every rung."""
-    verdict = climb([towers, *traces])
+def assert_equal(base: Trace, *traces: Trace) -> None:
+    """Compare traces of as many replicas with the base and the oracle, on every rung."""
+    verdict = climb([base, *traces])
     assert verdict.matches, verdict.mismatches
     assert verdict.steps == STEPS
     assert len(verdict.pairs) >= len(traces)
@@ -70,73 +86,142 @@ def assert_equal(towers: Trace, *traces: Trace) -> None:
 
 
 @pytest.mark.parametrize("kernels", ["fast", "plain"])
-def test_stages_and_micro_batches_change_no_number(run_both, layered, kernels):
+def test_stages_and_micro_batches_change_no_number(name, run_both, layered, kernels):
     """Of 7 rows, 4 micro-batches have 2, 2, 2 and 1; in a fifth batch some have no token."""
     given = STREAM if kernels == "fast" else {**STREAM, "kernels": kernels}
-    towers = run_both(replicas=1, **given)["tensorflow"]
+    base = run_both(replicas=1, **given)[name]
     layouts = [(2, 2), (3, 1), (4, 4)] if kernels == "fast" else [(3, 4)]
     traces = [layered(*layout, **given) for layout in layouts]
-    assert_equal(towers, *traces)
-    assert climb([towers, traces[-1]]).pairs.popitem()[1]["gradient"].relative > 0
+    assert_equal(base, *traces)
+    assert climb([base, traces[-1]]).pairs.popitem()[1]["gradient"].relative > 0
 
 
-def test_replicas_of_stages_change_no_number(run_both, layered):
+def test_replicas_of_stages_change_no_number(name, run_both, layered):
     """2 x 2 devices; and 3 replicas of 4 micro-batches, of which some have no row."""
-    towers = run_both(replicas=2, **STREAM)["tensorflow"]
+    base = run_both(replicas=2, **STREAM)[name]
     hybrid = layered(2, 2, replicas=2, **STREAM)
-    assert_equal(towers, hybrid)
+    assert_equal(base, hybrid)
     for step in range(STEPS):
-        of_replicas = [trace.read(step)["loss/replicas"] for trace in (towers, hybrid)]
+        of_replicas = [trace.read(step)["loss/replicas"] for trace in (base, hybrid)]
         np.testing.assert_allclose(*of_replicas, rtol=1e-11)
-    towers = run_both(replicas=3, **STREAM)["tensorflow"]
-    assert_equal(towers, layered(2, 4, replicas=3, **STREAM))
+    base = run_both(replicas=3, **STREAM)[name]
+    assert_equal(base, layered(2, 4, replicas=3, **STREAM))
+
+
+def test_stages_change_float32_by_rounding_alone(name, run_both, layered):
+    given = {**STREAM, "dtype": "float32"}
+    verdict = climb([*run_both(replicas=2, **given).values(), layered(3, 2, 2, **given)])
+    assert verdict.matches, verdict.mismatches
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_an_encoder_and_a_decoder_on_stages_change_no_number(run_both, layered, pairs, fed):
+def test_an_encoder_and_a_decoder_on_stages_change_no_number(
+    name, run_both, layered, pairs, fed
+):
     """Isolated too: each layer is fed the oracle's activations, on its own device."""
     given = {**PAIRS, "data": pairs, "isolate": True}
     if fed:
         given |= {"cell": "gru", "attention": "bahdanau", "input_feeding": True}
-    towers = run_both(replicas=1, **given)["tensorflow"]
-    assert_equal(towers, layered(4, 2, **given))
-    towers = run_both(replicas=2, **given)["tensorflow"]
-    assert_equal(towers, layered(3, 2, replicas=2, **given))
+    base = run_both(replicas=1, **given)[name]
+    assert_equal(base, layered(4, 2, **given))
+    base = run_both(replicas=2, **given)[name]
+    assert_equal(base, layered(3, 2, replicas=2, **given))
 
 
-def test_a_checkpoint_of_stages_goes_on_in_towers(run_both, frameworks, text, cache, tmp_path):
+@pytest.mark.parametrize("direction", ["from stages", "to stages"])
+def test_a_checkpoint_carries_over(
+    name, direction, run_both, frameworks, text, cache, tmp_path
+):
     """The last three steps of the resumed run are those of a run that never stopped."""
     common = {"dtype": "float64", "data": text, "cache": cache, "out": tmp_path / "run"}
     common |= STREAM
-    first = {"strategy": "layers", "stages": 3, "micro_batches": 2, "steps": 4}
-    then = {"strategy": "towers", "replicas": 2, "steps": STEPS, "resume": True}
-    then |= {"trace": tmp_path / "trace"}
+    stages = {"strategy": "layers", "stages": 3, "micro_batches": 2}
+    first, then = stages, {"strategy": BASE[name]}
+    if direction == "to stages":
+        first, then = then, first
+    first |= {"steps": 4}
+    then |= {"steps": STEPS, "resume": True, "trace": tmp_path / "trace"}
     for values in (first, then):
-        status, _, errors = frameworks["tensorflow"].train(*flags(**common, **values)).wait()
+        status, _, errors = frameworks[name].train(*flags(**common, **values)).wait()
         assert status == 0, errors
     resumed = Trace(tmp_path / "trace")
-    whole = run_both(replicas=2, **STREAM)["tensorflow"]
+    whole = run_both(replicas=2, **STREAM)[name]
     for step in range(4, STEPS):
-        for name, array in resumed.read(step).items():
-            np.testing.assert_allclose(array, whole.read(step)[name], rtol=1e-9, atol=1e-12)
+        for tensor, array in resumed.read(step).items():
+            expected = whole.read(step)[tensor]
+            np.testing.assert_allclose(array, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_more_stages_than_layers_are_refused(frameworks, text, cache):
+def test_more_stages_than_layers_are_refused(name, frameworks, text, cache):
     words = flags(strategy="layers", stages=9, data=text, cache=cache)
-    status, _, errors = frameworks["tensorflow"].train(*words).wait()
+    status, _, errors = frameworks[name].train(*words).wait()
     line = assert_one_line(status, errors)
     assert line == "error: --stages is 9; allowed: 1 to 4, the layers of this network"
 
 
-def test_a_micro_batch_that_counts_twice_is_found(run_both, layered):
-    twice = Edit(
-        "tf_impl/strategies/layers.py",
-        "return summed_gradients(losses, parameters)",
-        "return summed_gradients([*losses, losses[-1]], parameters)",
-    )
-    towers = run_both(replicas=1, **STREAM)["tensorflow"]
-    verdict = climb([towers, layered(2, 2, edits=[twice], **STREAM)])
-    assert verdict.mismatches[0].rung == "gradient"
+_PROGRAMS = "paddle_impl/strategies/stage_programs.py"
+_PIPELINE = "paddle_impl/strategies/pipeline.py"
+# what is wrong -> the edit, the first wrong rung, and part of the first wrong tensor's name
+MISTAKES = {
+    "paddle": {
+        "a micro-batch counts twice": (
+            Edit(
+                _PROGRAMS,
+                'block.append_op(type="assign", inputs={"X": gradient}',
+                'block.append_op(type="sum", inputs={"X": [gradient, gradient]}',
+            ),
+            ("gradient", ""),
+        ),
+        "only the last micro-batch counts": (
+            Edit(_PIPELINE, "first=micro_batch == 0", "first=True"),
+            ("gradient", ""),
+        ),
+        "only the first replica counts": (
+            Edit(_PROGRAMS, "for total in totals]", "for total in totals[:1]]"),
+            ("gradient", ""),
+        ),
+        "a stage sends back twice the gradient": (
+            Edit(
+                _PIPELINE,
+                "{name: tensors[name] for name in given}",
+                "{name: 2 * tensors[name] for name in given}",
+            ),
+            ("gradient", "embed/table"),  # of the first stage
+        ),
+        "the last weight is not updated": (
+            Edit(
+                _PROGRAMS,
+                "    _keep_operations(block, kept)\n",
+                "    _keep_operations(block, kept - {max(kept)})\n",
+            ),
+            ("optimizer", "softmax/"),
+        ),
+    },
+    "tensorflow": {
+        "a micro-batch counts twice": (
+            Edit(
+                "tf_impl/strategies/layers.py",
+                "return summed_gradients(losses, parameters)",
+                "return summed_gradients([*losses, losses[-1]], parameters)",
+            ),
+            ("gradient", ""),
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [(name, mistake) for name in FRAMEWORKS for mistake in MISTAKES[name]],
+)
+def test_a_mistake_is_found(name, mistake, run_both, layered):
+    """With two replicas of two stages, each of two micro-batches."""
+    edit, (rung, tensor) = MISTAKES[name][mistake]
+    base = run_both(replicas=2, **STREAM)[name]
+    wrong = layered(2, 2, replicas=2, edits=[edit], **STREAM)
+    first = climb([base, wrong]).mismatches[0]
+    assert first.rung == rung
+    assert tensor in first.place.tensor
 
 
 # What follows up to the next rule runs in a process of the framework.
@@ -163,10 +248,58 @@ def _devices(replicas: int, stages: int, micro_batches: int) -> dict:
     }
 
 
+def _cut(network: str, stages: int) -> list[dict]:
+    """Return what each of Paddle's stages has and exchanges, by the names of parameters."""
+    spec = SPEC if network == "language-model" else PAIRS_SPEC
+    build = Build(1, settings=StrategySettings(stages, 1))
+    strategy = FRAMEWORKS["paddle"].strategies.make("layers", spec, build)
+    return [
+        {
+            "parameters": [
+                each.name for each in strategy._train.program(0, 0, stage).all_parameters()
+            ],
+            "gradients": [each.removesuffix("@GRAD") for each in found.gradients],
+            "data": found.data,
+            "exchanged": [
+                len(each)
+                for each in (found.reads, found.awaits, found.hands_over, found.returns)
+            ],
+        }
+        for stage, found in enumerate(strategy._train.stages)
+    ]
+
+
+def _runs_again() -> dict:
+    """Return whether two runs give the same bits, and what a step does that fails."""
+    spec = SPEC.replace(dtype="float32")
+    build = Build(2, settings=StrategySettings(2, 2))
+    draw = np.random.default_rng(0)
+    tokens, targets = draw.integers(0, 12, (2, 7, 5))
+    inputs = step_inputs(spec, 0, TextBatch(tokens, targets, np.full(7, 5), carry=False))
+    runs = []
+    for _ in range(2):
+        strategy = FRAMEWORKS["paddle"].strategies.make("layers", spec, build)
+        for _ in range(3):
+            strategy.step(inputs, zero_state(spec, 7), 0.1)
+        runs.append(strategy.snapshot())
+    wrong = TextBatch(tokens + 100, targets, np.full(7, 5), carry=False)
+    try:
+        strategy.step(step_inputs(spec, 0, wrong), zero_state(spec, 7), 0.1)
+        said = ""
+    except ValueError as error:
+        said = str(error)
+    first, second = runs
+    return {
+        "same": all(np.array_equal(first[name], second[name]) for name in first),
+        "said": said,
+        "goes on": strategy.step(inputs, zero_state(spec, 7), 0.1).loss,
+    }
+
+
 # ------------------------------------------------------------------------------------------
 
 
-def test_each_layer_runs_on_its_stages_device(frameworks):
+def test_each_layer_of_tensorflow_runs_on_its_stages_device(frameworks):
     replicas, micro_batches = 2, 3
     found = frameworks["tensorflow"].call(_devices, replicas, 3, micro_batches)
     stages = stages_of(SPEC, 3)
@@ -184,3 +317,30 @@ def test_each_layer_runs_on_its_stages_device(frameworks):
             assert forward == own
             assert backward == own[::-1]
     assert found["ran"] == [f"CPU:{device}" for device in range(6)]
+
+
+@pytest.mark.parametrize("network", ["language-model", "seq2seq"])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_paddles_programs_are_cut_between_layers(frameworks, network, stages):
+    """Each has the parameters of its own layers, and is fed the data that it reads."""
+    spec = SPEC if network == "language-model" else PAIRS_SPEC
+    found = frameworks["paddle"].call(_cut, network, stages)
+    parameters = layers_of(spec)
+    for layers, stage in zip(stages_of(spec, stages), found, strict=True):
+        own = {parameter for layer in layers for parameter in parameters[layer]}
+        assert set(stage["parameters"]) == own
+        assert set(stage["gradients"]) == own
+    if network == "language-model" and stages == 2:
+        # an activation, its gradient, and both states of two layers for the result of the step
+        assert found[0]["exchanged"] == [0, 1, 1 + 2 * 2, 0]
+        assert found[1]["exchanged"] == [1 + 2 * 2, 0, 0, 1]
+        assert set(found[1]["data"]) == {"targets", "lengths", "h", "c", "scale"} | {
+            "mask/lstm_2"
+        }
+
+
+def test_paddles_stages_add_up_in_order_and_go_on_after_an_error(frameworks):
+    found = frameworks["paddle"].call(_runs_again)
+    assert found["same"]
+    assert "id" in found["said"]
+    assert np.isfinite(found["goes on"])

@@ -22,4 +22,11 @@ STRATEGIES = StrategyRegistry(
         takes=StrategySettings(schedule="free"),
         also_takes=("staleness",),
     ),
+    StrategyEntry(
+        "layers",
+        "paddle_impl.strategies.layers:Layers",
+        "spreads the layers of each replica over several devices, and works on micro-batches",
+        Traits(devices="layers"),
+        StrategySettings(stages=2, micro_batches=2),
+    ),
 )

@@ -31,10 +31,13 @@ class ParallelExecutor:
       program: the static program. Its parameters must already have their values in `scope`:
         the constructor copies them to the replicas.
       loss_name: the variable that the backward pass differentiates, without which the engine
-        would insert no all-reduces; None only for a program without a backward pass.
+        would insert no all-reduces; None only for a program without a backward pass, or one
+        that runs on a single place.
       places: one place per replica.
       scope: the scope with the program's variables; replica 0 uses it directly.
       share_variables_from: an executor whose replicas' parameters this one shares.
+      threads: how many operations run at a time; by default one per replica, or per core if
+        there are fewer.
 
     Raises:
       ValueError: if `loss_name` is missing, or is not a variable of the program.
@@ -49,10 +52,11 @@ class ParallelExecutor:
         places: Sequence,
         scope,
         share_variables_from: "ParallelExecutor | None" = None,
+        threads: int | None = None,
     ):
         block = program.global_block()
         trains = any(op.type.endswith("_grad") for op in block.ops)
-        if trains and not (loss_name and block.has_var(loss_name)):
+        if trains and len(places) > 1 and not (loss_name and block.has_var(loss_name)):
             # Without it the engine would not sum the gradients, and replicas would drift apart.
             raise ValueError(f"loss_name is {loss_name!r}; allowed: a variable of the program")
         self._places = list(places)
@@ -70,7 +74,7 @@ class ParallelExecutor:
             loss_name or "",
             scope,
             share_variables_from.local_scopes() if share_variables_from else [],
-            _execution_strategy(places),
+            _execution_strategy(places, threads),
             _build_strategy(),
             self._graph,
         )
@@ -107,12 +111,13 @@ class ParallelExecutor:
             if set(feed) != self._feed_names:
                 wrong = sorted(set(feed) ^ self._feed_names)
                 raise ValueError(f"feeds do not fit the program's data: {wrong}")
-        self._engine.feed_tensors_into_local_scopes(
-            [
-                {name: _tensor(array, place) for name, array in feed.items()}
-                for feed, place in zip(feeds, self._places, strict=True)
-            ]
-        )
+        if self._feed_names:
+            self._engine.feed_tensors_into_local_scopes(
+                [
+                    {name: _tensor(array, place) for name, array in feed.items()}
+                    for feed, place in zip(feeds, self._places, strict=True)
+                ]
+            )
         fetched = self._engine.run(list(fetch), False)._move_to_list()
         return [[np.array(value) for value in values] for values in fetched]
 
@@ -129,11 +134,12 @@ def _tensor(array: np.ndarray, place):
     return tensor
 
 
-def _execution_strategy(places: Sequence):
+def _execution_strategy(places: Sequence, threads: int | None = None):
     strategy = core.ParallelExecutor.ExecutionStrategy()
     gpu = isinstance(places[0], core.CUDAPlace)
     strategy._use_device = core.DeviceType.CUDA if gpu else core.DeviceType.CPU
-    strategy.num_threads = replicas_at_once(len(places), "gpu" if gpu else "cpu")
+    at_once = threads or len(places)
+    strategy.num_threads = replicas_at_once(at_once, "gpu" if gpu else "cpu")
     return strategy
 
 

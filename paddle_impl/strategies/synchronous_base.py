@@ -44,6 +44,9 @@ class Synchronous:
     """
 
     framework = "paddle"
+    stages = 1  # devices of a replica, which its layers are spread over
+    micro_batches = 1  # parts of a replica, which are computed one after another
+    _shares_weights = False  # whether all replicas read one copy of the weights
 
     def __init__(self, spec, build, entry):
         """Build the graph and load the initial weights.
@@ -59,10 +62,12 @@ class Synchronous:
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._decoder = None
-        self._places = replica_devices(build.device, build.replicas)
+        self._places = replica_devices(build.device, build.replicas, self.stages)
         if build.log_device_placement:
-            for replica, place in enumerate(self._places):
-                print(f"replica {replica}: {place}", flush=True)
+            for number, place in enumerate(self._places):
+                replica, stage = divmod(number, self.stages)
+                of_stage = f", stage {stage}" if self.stages > 1 else ""
+                print(f"replica {replica}{of_stage}: {place}", flush=True)
         self._scope = paddle.static.Scope()
         with (
             use_kernels(self.build.kernels),
@@ -135,7 +140,8 @@ class Synchronous:
         Args:
           snapshot: name -> array in canonical layout.
         """
-        load_snapshot(self._train.local_scopes(), self._places, self._variables, snapshot)
+        scopes, places = zip(*self._copies(), strict=True)
+        load_snapshot(scopes, places, self._variables, snapshot)
 
     def snapshot(self):
         """Return weights and optimiser state, name -> array in canonical layout."""
@@ -146,6 +152,8 @@ class Synchronous:
 
         Unless every distance is exactly zero, the replicas have drifted apart.
         """
+        if self._shares_weights:
+            return {}
         copies = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
         return {
             name: np.array([np.abs(other[name] - first).max() for other in copies])
@@ -171,12 +179,12 @@ class Synchronous:
             fetches += recorded_activations(self.spec, outputs.activations, inputs).values()
             fetches += [*self._gradients, *self._clipped]
             fetches += self._activation_gradients.values()
-        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)
         values = self._train.run([variable.name for variable in fetches], feeds)
         count = len(outputs.state)
         state, norms = _joined(outputs.state, values[1 : 1 + count]), values[1 + count]
         tensors = self._record(inputs, values[2 + count :]) if record else {}
-        return StepResult(np.concatenate(values[0]), state, norms[0].item(), tensors)
+        return StepResult(self._losses(values[0]), state, norms[0].item(), tensors)
 
     def evaluate(self, inputs, state):
         """Compute the loss of one global batch, without dropout and without an update.
@@ -189,10 +197,10 @@ class Synchronous:
           StepResult with a gradient norm of 0.
         """
         outputs = self._evaluation
-        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)
         fetches = [outputs.loss, *outputs.state.values()]
         losses, *rest = self._evaluate.run([variable.name for variable in fetches], feeds)
-        return StepResult(np.concatenate(losses), _joined(outputs.state, rest), 0.0, {})
+        return StepResult(self._losses(losses), _joined(outputs.state, rest), 0.0, {})
 
     @contextmanager
     def profile(self):
@@ -215,13 +223,21 @@ class Synchronous:
         self._decoder.load(self.snapshot())
         return self._decoder
 
+    def _losses(self, parts):
+        """Return the loss of each replica, given those of its micro-batches."""
+        return np.concatenate(parts).reshape(self.replicas, self.micro_batches).sum(axis=1)
+
+    def _copies(self):
+        """Return the scope and the place of each copy of the weights."""
+        return list(zip(self._train.local_scopes(), self._places, strict=True))
+
     def _record(self, inputs, values):
         names = list(recorded_activations(self.spec, self._outputs.activations, inputs))
         activations = dict(zip(names, values, strict=False))
         values = values[len(names) :]
         count = 2 * len(self._gradients)
         reduced = [parts[0] for parts in values[:count]]
-        tensors = join_activations(self.spec, activations, inputs)
+        tensors = join_activations(self.spec, activations, inputs, self.micro_batches)
         fed = dict(zip(self._activation_gradients, values[count:], strict=True))
         tensors |= join_activation_gradients(self.spec, fed, inputs)
         for kind, group in (
@@ -238,7 +254,7 @@ class Synchronous:
         if learning_rate == self._learning_rate_set:
             return
         value = np.full(self._learning_rate.shape, learning_rate, self.spec.training.dtype)
-        for scope, place in zip(self._train.local_scopes(), self._places, strict=True):
+        for scope, place in self._copies():
             scope.find_var(self._learning_rate.name).get_tensor().set(value, place)
         self._learning_rate_set = learning_rate
 

@@ -1,11 +1,9 @@
 """Layers on devices: each replica's layers are spread over stages, each with its own device.
 
-The rows of a replica are divided into micro-batches, and each of them is a tower of its own, in
-which every layer is placed on the device of its stage. As soon as a stage has passed the
-activations of one micro-batch on, TensorFlow's executor lets it start with the next, and so all
-stages work at the same time; on the way back likewise. One update uses the sum of all their
-gradients. Several replicas, each with its own devices, make the hybrid of both kinds of
-parallelism.
+The rows of a replica are divided into micro-batches. As soon as a stage has passed the
+activations of one micro-batch on, it starts with the next, and so all stages work at the same
+time; on the way back likewise. One update uses the sum of the gradients of all micro-batches.
+Several replicas, each with its own devices, make the hybrid of both kinds of parallelism.
 
 Source: Huang et al. 2019, arXiv:1811.06965, section 2.3, which calls it GPipe.
 """
@@ -24,7 +22,7 @@ tf1 = tf.compat.v1
 
 
 class Layers(Synchronous):
-    """Places each layer on its stage's device, in a tower for each micro-batch.
+    """Computes each layer on the device of its stage, and all stages at the same time.
 
     Attributes:
       stages: the number of stages, which are devices, of each replica.
@@ -40,7 +38,7 @@ class Layers(Synchronous):
           entry: StrategyEntry.
 
         Raises:
-          UsageError: if this machine lacks a device, or for more stages than layers.
+          UsageError: if the devices cannot be used, or for more stages than layers.
         """
         self.stages = build.settings.stages
         self.micro_batches = build.settings.micro_batches
@@ -51,6 +49,7 @@ class Layers(Synchronous):
         }
         super().__init__(spec, build, entry)
 
+    # differs: each micro-batch is a tower, whose operations the graph places on the devices
     def _replicate(self, function, devices, sizes, shared, **inputs):
         towers = self.replicas * self.micro_batches
         parts = {

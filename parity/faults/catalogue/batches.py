@@ -137,8 +137,8 @@ FAULTS = (
         | paddle(
             "strategies/synchronous_base.py",
             (
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n        values =",
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n"
                 "        for feed in feeds:\n"
                 '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
                 "        values =",
@@ -180,8 +180,8 @@ FAULTS = (
         | paddle(
             "strategies/synchronous_base.py",
             (
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n        values =",
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n"
                 "        for feed in feeds:\n"
                 "            for name in feed:\n"
                 '                if name.startswith("mask/"):\n'

@@ -151,7 +151,7 @@ FAULTS = (
             ),
             paddle(
                 "strategies/synchronous_base.py",
-                ("StepResult(np.concatenate(losses),", "StepResult(np.array(losses[0]),"),
+                ("StepResult(self._losses(losses),", "StepResult(self._losses(losses)[:1],"),
             ),
         ),
         check="evaluation",

@@ -200,8 +200,8 @@ FAULTS = (
         | paddle(
             "strategies/synchronous_base.py",
             (
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n        values =",
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n"
                 "        for feed in feeds[2:]:\n"
                 '            feed["scale"] = np.zeros_like(feed["scale"])\n'
                 "        values =",

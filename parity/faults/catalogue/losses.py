@@ -133,8 +133,8 @@ FAULTS = (
         paddle(
             "strategies/synchronous_base.py",
             (
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n        values =",
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n"
                 "        for feed in feeds[1:]:\n"
                 '            feed["scale"] = np.full_like(feed["scale"], 1 / feed["lengths"].sum())\n'
                 "        values =",
@@ -157,8 +157,8 @@ FAULTS = (
         | paddle(
             "strategies/synchronous_base.py",
             (
-                "return StepResult(np.concatenate(values[0]), state",
-                "return StepResult(np.concatenate([values[0][0]] * self.replicas), state",
+                "return StepResult(self._losses(values[0]), state",
+                "return StepResult(self._losses([values[0][0]] * self.replicas), state",
             ),
         ),
     ),
@@ -180,8 +180,8 @@ FAULTS = (
         | paddle(
             "strategies/synchronous_base.py",
             (
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values =",
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n        values =",
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n"
                 '        feeds[1]["mask/lstm_0"] = feeds[1]["mask/lstm_0"] * np.nan\n'
                 "        values =",
             ),

@@ -7,9 +7,7 @@ _LOSS = ("loss/global",)
 _LOOP, _METER = "parity/training/loop.py", "parity/training/meter.py"
 _BASE, _STEPS = "strategies/synchronous_base.py", "parity/training/train_steps.py"
 _OF_TENSORFLOW = "        feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate"
-_OF_PADDLE = (
-    "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n        values"
-)
+_OF_PADDLE = "        feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)\n        values"
 _STOP = "meter.stop(inputs.num_tokens,"
 
 _UNTRACED = (

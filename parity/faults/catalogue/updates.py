@@ -199,8 +199,8 @@ FAULTS = (
         paddle(
             "strategies/synchronous_base.py",
             (
-                "        for scope, place in zip(self._train.local_scopes(), self._places, strict=True):\n            scope.find_var(self._learning_rate",
-                "        for scope, place in zip(self._train.local_scopes()[:1], self._places, strict=False):\n            scope.find_var(self._learning_rate",
+                "        for scope, place in self._copies():\n            scope.find_var(self._learning_rate",
+                "        for scope, place in self._copies()[:1]:\n            scope.find_var(self._learning_rate",
             ),
         ),
         unconfirmable_reason="the trace has the first replica's weights alone, and these are right",

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from parity.spec.step_arrays import join_activations, recorded_activations, split_feeds
 from tf_impl.optimizers import apply_update, clip_by_global_norm
-from tf_impl.strategies.synchronous_base import Synchronous, _feeds, _result
+from tf_impl.strategies.synchronous_base import Synchronous, _feeds
 from tf_impl.strategies.towers import make_parallel, summed_gradients
 from tf_impl.weights import from_framework
 
@@ -74,7 +74,7 @@ class Asynchronous(Synchronous):
                 for variable, value in zip(own.shared, values[kind], strict=True):
                     name = f"{kind}/{variable.op.name}"
                     tensors[name] = from_framework(name, value)
-        return _result(values, tensors, self.micro_batches)
+        return self._result(values, tensors)
 
     def update(self, worker, learning_rate):
         """Update the shared weights and the one optimiser state with a worker's gradient.

@@ -111,7 +111,7 @@ class Pipeline:
           value of size zero on every axis whose size is not fixed, and zeros there are none.
           What the update computes is the only value of its list.
         """
-        exchange = _Exchange()
+        exchange = Exchange()
         running = {}
         for (replica, micro_batch), feed in zip(self._parts, feeds, strict=True):
             if not all(map(len, feed.values())):
@@ -158,19 +158,19 @@ class _Worker:
             first=micro_batch == 0,
         )
         self._engine = ParallelExecutor(self.program, None, [place], scope)
-        self._exchange: _Exchange | None = None
+        self._exchange: Exchange | None = None
         self.values: dict[str, np.ndarray] = {}
         self._jobs: SimpleQueue = SimpleQueue()
         Thread(target=_run_jobs, args=(self._jobs,), daemon=True).start()
 
-    def start(self, exchange: "_Exchange", feed: dict, fetch: list[str]) -> None:
+    def start(self, exchange: "Exchange", feed: dict, fetch: list[str]) -> None:
         """Start a step; its end is counted by `exchange.finish`."""
         self._jobs.put(lambda: self._run(exchange, feed, fetch))
 
     def __del__(self):
         self._jobs.put(None)
 
-    def _run(self, exchange: "_Exchange", feed: dict, fetch: list[str]) -> None:
+    def _run(self, exchange: "Exchange", feed: dict, fetch: list[str]) -> None:
         stage, self._exchange = self._stage, exchange
         try:
             fed = {name: feed[name] for name in stage.data}
@@ -210,10 +210,15 @@ class _StoppedError(Exception):
     """Another thread of the step has failed."""
 
 
-class _Exchange:
-    """What the threads of one step share: tensors, and the use of the devices."""
+class Exchange:
+    """What the threads of one step share: tensors, and the use of the devices.
+
+    Attributes:
+      waiting: the number of threads that wait for tensors or for a device.
+    """
 
     def __init__(self):
+        self.waiting = 0
         self._changed = Condition()
         self._tensors: dict = {}
         self._busy: set = set()
@@ -285,6 +290,8 @@ class _Exchange:
                 raise self._error
 
     def _wait(self, condition) -> None:
+        self.waiting += 1
         self._changed.wait_for(lambda: self._error or condition())
+        self.waiting -= 1
         if self._error is not None:
             raise _StoppedError

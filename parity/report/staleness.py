@@ -1,8 +1,6 @@
-"""How stale the updates of asynchronous sides were: a table, and bars for the page."""
+"""How stale the updates of asynchronous sides were, as a table."""
 
 from typing import Any
-
-from parity.report.page import Figure, Table, colour, empty_figure, plain
 
 _MOST_COLUMNS = 12  # of staleness; what is staler shares the last one
 
@@ -22,7 +20,7 @@ def staleness_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]
     Args:
       values: the values of report.json.
     """
-    counts = _counts(values)
+    counts = staleness_counts(values)
     largest = max((stale for _, _, found in counts for stale in found), default=0)
     last = min(largest, _MOST_COLUMNS - 1)
     names = [str(stale) for stale in range(last)]
@@ -39,29 +37,7 @@ def staleness_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]
     return rows, [*headers, *(f"staleness\n{name}" for name in names)]
 
 
-def staleness_figure(values: dict[str, Any]) -> Figure | None:
-    """Draw how many updates had each staleness; None without an asynchronous side."""
-    counts = _counts(values)
-    if not counts:
-        return None
-    drawing, rows = empty_figure("updates"), []
-    for place, (side, dtype, found) in enumerate(counts):
-        name = f"{side}, {dtype}"
-        drawing.add_bar(
-            x=list(found),
-            y=list(found.values()),
-            name=plain(name),
-            marker={"color": colour(values["sides"][side]["framework"], place)},
-            hovertemplate="%{y} updates",
-        )
-        rows += [(name, stale, count) for stale, count in found.items()]
-    drawing.update_layout(barmode="group")
-    drawing.update_xaxes(title={"text": "staleness", "standoff": 4}, dtick=1)
-    drawing.update_yaxes(rangemode="tozero")
-    return Figure("staleness", drawing, Table(["side", "staleness", "updates"], rows))
-
-
-def _counts(values: dict[str, Any]) -> list[tuple[str, str, dict[int, int]]]:
+def staleness_counts(values: dict[str, Any]) -> list[tuple[str, str, dict[int, int]]]:
     """Return (side, precision, staleness -> number of updates) of all asynchronous sides."""
     return [
         (side, run["dtype"], {int(stale): count for stale, count in found.items()})

@@ -206,7 +206,10 @@ def read_schedule(path: Path, workers: int) -> tuple[int, list[Update]]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except OSError as error:
-        raise UsageError(f"--schedule is {str(path)!r}: {error.strerror}") from None
+        raise UsageError(
+            f"--schedule is {str(path)!r}: {error.strerror}; allowed: free, a seed from 0 on, "
+            "or a file with a schedule"
+        ) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a schedule: this is not text") from None
     if not lines:

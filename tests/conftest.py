@@ -43,6 +43,18 @@ TINY = {
     "vocabulary_size": 40,
     "replicas": 2,  # or there were as many as cores
 }
+# what turns TINY into a seq2seq network; None takes a flag back
+TINY_SEQ2SEQ = {
+    "network": "seq2seq",
+    "time": None,
+    "vocabulary_size": None,
+    "source_vocabulary_size": 40,
+    "target_vocabulary_size": 40,
+    "source_segmenter": "spaces",
+    "target_segmenter": "spaces",
+    "initial_scale": 0.3,
+    "decode": 2,
+}
 STREAM_BATCHES = 5  # of an epoch of the text below
 STEPS = 7  # over the end of an epoch
 

@@ -5,7 +5,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from conftest import STEPS, assert_one_line, flags, wait_for
+from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
@@ -21,20 +21,7 @@ from parity.training.strategy import Build
 
 BASE = {"paddle": "parallel-executor", "tensorflow": "towers"}
 STREAM = {"optimizer": "adam", "batching": "stream"}
-PAIRS = {
-    "network": "seq2seq",
-    "time": None,
-    "vocabulary_size": None,
-    "source_vocabulary_size": 40,
-    "target_vocabulary_size": 40,
-    "num_layers": 2,
-    "bidirectional": True,
-    "optimizer": "adam",
-    "initial_scale": 0.3,
-    "source_segmenter": "spaces",
-    "target_segmenter": "spaces",
-    "decode": 2,
-}
+PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 SPEC = preset("language-model", "tiny").replace(
     vocabulary_size=12,
     embedding_size=3,
@@ -155,8 +142,8 @@ def test_a_checkpoint_carries_over(
             np.testing.assert_allclose(array, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_more_stages_than_layers_are_refused(name, frameworks, text, cache):
-    words = flags(strategy="layers", stages=9, data=text, cache=cache)
+def test_more_stages_than_layers_are_refused(name, frameworks, text, cache, tmp_path):
+    words = flags(strategy="layers", stages=9, data=text, cache=cache, out=tmp_path / "run")
     status, _, errors = frameworks[name].train(*words).wait()
     line = assert_one_line(status, errors)
     assert line == "error: --stages is 9; allowed: 1 to 4, the layers of this network"

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import STEPS, flags
+from conftest import STEPS, TINY_SEQ2SEQ, flags
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
@@ -18,20 +18,7 @@ from parity.training.strategy import Build
 from parity.training.timeline import PHASES
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
-PAIRS = {
-    "network": "seq2seq",
-    "time": None,
-    "vocabulary_size": None,
-    "source_vocabulary_size": 40,
-    "target_vocabulary_size": 40,
-    "num_layers": 2,
-    "bidirectional": True,
-    "optimizer": "adam",
-    "initial_scale": 0.3,
-    "source_segmenter": "spaces",
-    "target_segmenter": "spaces",
-    "decode": 2,
-}
+PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 SPEC = preset("language-model", "tiny").replace(
     vocabulary_size=12, embedding_size=3, hidden_size=4, batch_size=7, time=5, dtype="float64"
 )

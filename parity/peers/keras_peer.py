@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from parity.base.errors import UsageError
 from parity.peers.command import timing_command
+from parity.peers.strategies import KERAS
 from parity.spec.initial import initial_snapshot
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult, split_feeds
@@ -168,4 +169,4 @@ def _network(spec: Spec) -> tuple[Any, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    timing_command("keras", Trainer)
+    timing_command(KERAS, Trainer)

@@ -103,7 +103,7 @@ def test_every_kind_of_strategy_has_its_counterpart():
     assert found["paddle", "asynchronous"] == found["tensorflow", "asynchronous"] == "hogwild"
     assert found["paddle", "layers"] == found["tensorflow", "layers"] == "pipeline"
     keras = counterpart("keras", FRAMEWORKS["tensorflow"].strategies.entry("mirrored").traits)
-    assert keras is not None and keras.name == "mirrored"
+    assert keras.name == "mirrored"
     assert counterpart("keras", Traits(synchronous=False)) is None
 
 

@@ -57,7 +57,8 @@ class Pipeline(PytorchStrategy):
                 f"--replicas is {build.replicas}; allowed for pytorch's pipeline: 1"
             )
         stages, micro_batches = build.settings.stages, build.settings.micro_batches
-        assert stages is not None and micro_batches is not None
+        assert stages is not None
+        assert micro_batches is not None
         stages_of(spec, stages)  # refuses too many before any process is started
         self._micro_batches = micro_batches
         self._check_rows(spec.training.batch_size)

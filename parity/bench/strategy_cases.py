@@ -47,9 +47,11 @@ def strategy_cases(
         for case in cases:
             for other in _counterparts(peer, spec, case):
                 counterparts[other] = None
-    # all with few replicas first, as in any other benchmark
-    ordered = sorted([*cases, *counterparts], key=lambda case: (case.is_peer, case.replicas))
-    return list(dict.fromkeys(ordered))
+    return list(dict.fromkeys([*cases, *sorted(counterparts, key=_peers_order)]))
+
+
+def _peers_order(case: Case) -> tuple[str, str, int]:
+    return case.name, case.strategy, case.replicas
 
 
 def peers_left_out(spec: Spec) -> dict[str, str]:
@@ -82,17 +84,20 @@ def _named(word: str) -> list[tuple[str, StrategyEntry]]:
     """Return the strategies that a word of `--strategies` names, each with its framework."""
     framework, equals, name = word.partition("=")
     if equals:
-        return [(framework, framework_of(framework).strategies.entry(name))]
-    entries = [(framework, entry) for framework in FRAMEWORKS for entry in _entries(framework)]
-    found = [(framework, entry) for framework, entry in entries if word in (ALL, entry.name)]
+        entries = {each.name: each for each in framework_of(framework).strategies}
+        if name not in entries:
+            raise UsageError(
+                f"--strategies is {word!r}; allowed for {framework}: {', '.join(entries)}"
+            )
+        return [(framework, entries[name])]
+    everything = [
+        (each.name, entry) for each in FRAMEWORKS.values() for entry in each.strategies
+    ]
+    found = [(framework, entry) for framework, entry in everything if word in (ALL, entry.name)]
     if not found:
-        allowed = [ALL, *dict.fromkeys(entry.name for _, entry in entries)]
+        allowed = [ALL, *dict.fromkeys(entry.name for _, entry in everything)]
         raise UsageError(f"--strategies is {word!r}; allowed: {', '.join(allowed)}")
     return found
-
-
-def _entries(framework: str) -> Iterable[StrategyEntry]:
-    return FRAMEWORKS[framework].strategies
 
 
 def _cases_of_framework(
@@ -109,7 +114,7 @@ def _cases_of_framework(
         if stages > 1:
             all_replicas = [n for n in all_replicas if n * stages <= cores] or [1]
             one_device = FRAMEWORKS[framework].strategies.default
-            cases.append(Case(framework, 1, options.threads, one_device, kernels))
+            cases.insert(0, Case(framework, 1, options.threads, one_device, kernels))
         cases += [
             Case(framework, replicas, options.threads, entry.name, kernels, stages)
             for replicas in all_replicas

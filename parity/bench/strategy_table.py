@@ -14,6 +14,7 @@ Readings = Mapping[str, list[float]]
 # The columns of the table, each with its meaning, as the terminal and the page show them.
 COLUMNS = {
     "strategy": "The framework or the peer, and its way of running replicas.",
+    "settings": "The settings of the strategy, as given or else by default.",
     "replicas x threads": (
         "How many replicas share each batch, and the CPU threads of each; with stages, the "
         "threads of each stage."
@@ -114,6 +115,7 @@ def table_rows(values: Mapping[str, Any]) -> list[list[str | None]]:
         rows.append(
             [
                 case["title"],
+                case["settings"] or None,
                 case["layout"],
                 f"{speed['median']:,.0f}",
                 "{:,.0f} to {:,.0f}".format(*speed["spread"]),

@@ -1,5 +1,6 @@
 """Formats the measurements of a benchmark as tables for a terminal."""
 
+import textwrap
 from typing import Any
 
 from tabulate import tabulate
@@ -41,7 +42,10 @@ def _strategy_lines(values: dict[str, Any]) -> list[str]:
     headers = [_BROKEN.get(name, name) for name in COLUMNS]
     rows = [["-" if cell is None else cell for cell in row] for row in table_rows(values)]
     lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
-    lines += [f"{name}: {meaning}" for name, meaning in COLUMNS.items()]
+    lines += [
+        textwrap.fill(f"{name}: {meaning}", 96, subsequent_indent="  ")
+        for name, meaning in COLUMNS.items()
+    ]
     lines += [f"{peer} is not timed: {why}" for peer, why in values["peers_left_out"].items()]
     if values["losses_apart"]:
         lines.append(_losses_line(values))

@@ -142,7 +142,12 @@ def _values(
         "preset": options.preset,
         "spec": spec.to_json(),
         "cases": {
-            case.label: vars(case) | {"title": case.title, "layout": case.layout}
+            case.label: vars(case)
+            | {
+                "title": case.title,
+                "layout": case.layout,
+                "settings": case.entry.settings(options.settings).text,
+            }
             for case in cases
         },
         "checked_steps": _CHECKED if options.check else 0,

@@ -211,6 +211,8 @@ class ConvergeOptions:
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write converge.json to as well")
     seeds: int = option(5, "number of seeds to train each side from, beginning with --seed", at_least=2)
+    strategy: tuple[str, ...] = option((), _STRATEGIES)
+    settings: StrategySettings = StrategySettings()
     peers: tuple[str, ...] = option((), "other frameworks to train beside both sides, separated by commas", choices=("pytorch",))
     margin: float = option(0.01, "largest relative difference of perplexities that counts as equivalent", above=0)
     margin_bleu: float = option(2.0, "seq2seq: largest difference of BLEU, in points, that counts as equivalent", above=0)

@@ -21,6 +21,8 @@ def values(checked=2, peers=True):
             cases[label] = {
                 "name": name,
                 "title": name,
+                "layout": layout,
+                "settings": "",
                 "replicas": replicas,
                 "threads": threads,
             }
@@ -30,6 +32,9 @@ def values(checked=2, peers=True):
         "cases": cases,
         "throughput": speeds,
         "against": {"paddle-2x1": ratios} if peers else {},
+        "strategies": [],
+        "peers_left_out": {},
+        "processor": "A & B",
         "checked_steps": checked,
         "cores": 2,
         "rounds": 3,

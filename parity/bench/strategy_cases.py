@@ -85,11 +85,11 @@ def _named(word: str) -> list[tuple[str, StrategyEntry]]:
     framework, equals, name = word.partition("=")
     if equals:
         entries = {each.name: each for each in framework_of(framework).strategies}
-        if name not in entries:
+        if name not in (ALL, *entries):
             raise UsageError(
-                f"--strategies is {word!r}; allowed for {framework}: {', '.join(entries)}"
+                f"--strategies is {word!r}; allowed for {framework}: {', '.join([ALL, *entries])}"
             )
-        return [(framework, entries[name])]
+        return [(framework, each) for each in entries.values() if name in (ALL, each.name)]
     everything = [
         (each.name, entry) for each in FRAMEWORKS.values() for entry in each.strategies
     ]
@@ -107,7 +107,7 @@ def _cases_of_framework(
     cores: int,
     kernels: str,
 ) -> list[Case]:
-    cases = []
+    cases: list[Case] = []
     for entry in entries:
         stages = entry.settings(options.settings).stages or 1
         all_replicas = list(options.replicas)

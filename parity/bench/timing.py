@@ -29,7 +29,7 @@ from parity.bench.ratios import (
     ratios_to_peers,
     scaling,
 )
-from parity.bench.strategy_cases import chosen_strategies, peers_left_out, strategy_cases
+from parity.bench.strategy_cases import peers_left_out, strategy_cases
 from parity.bench.strategy_table import strategy_rows
 from parity.bench.terminal import bench_text, sizes_text
 from parity.bench.zipf_text import write_zipf_text
@@ -85,7 +85,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       Mismatch: if the sides do not match; nothing is timed then.
     """
     cores = usable_cores()
-    cases, left_out = _cases(spec, options, cores)
+    cases, left_out = cases_to_time(spec, options, cores)
     make_folder(options.out)
     data = options.data
     if data is None:
@@ -116,13 +116,28 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     return values
 
 
-def _cases(spec: Spec, options: BenchOptions, cores: int) -> tuple[list[Case], dict[str, str]]:
-    """Return what to time, and the peers that are left out, each with the reason."""
+def cases_to_time(
+    spec: Spec, options: BenchOptions, cores: int
+) -> tuple[list[Case], dict[str, str]]:
+    """Return the configurations to time, and the peers that are left out, each with the reason.
+
+    A table of strategies is made without the peers that are not installed, unless `options`
+    demands them.
+
+    Args:
+      spec: the network, its text and its training.
+      options: what to time.
+      cores: the number of CPU cores.
+
+    Raises:
+      UsageError: for an unknown strategy, a setting that none takes, or a peer that is needed
+        and not installed.
+    """
     if not options.strategies:
         cases = cases_of(spec, options, cores)
         check_installed({case.name for case in cases})
         return cases, {}
-    chosen_strategies(options)  # refuses what is unknown before anything is looked for
+    strategy_cases(spec, options, cores, [])  # refuses what is unknown, before any search
     left_out = peers_left_out(spec)
     if options.peers:
         check_installed(set(PEERS) - set(left_out))

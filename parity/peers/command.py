@@ -46,6 +46,7 @@ def training_command(strategies: StrategyRegistry, versions: Callable[[], dict])
         _check(peer, options, _NEVER)
         # refuse an unknown strategy before any text is read
         settings = strategies.settings(options.strategy, options.settings)
+        options = replace(options, settings=settings)
         spec, text = read_text(spec, options)
         built = []
 

@@ -269,9 +269,9 @@ def test_bench_times_both_sides(tmp_path):
 
 def test_bench_times_strategies_in_one_table(tmp_path):
     command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--rounds", "1"]
-    command += ["--strategies", "asynchronous,tensorflow=layers", "--micro-batches", "4"]
+    command += ["--strategies", "paddle=asynchronous,paddle=layers", "--micro-batches", "4"]
     command += ["--steps", "10", "--replicas", "2", "--vocabulary-size", "300"]
-    command += ["--batch-size", "8", "--time", "5", "--kernels", "fast"]
+    command += ["--batch-size", "8", "--time", "5"]
     command += ["--out", str(tmp_path / "bench"), "--cache", str(tmp_path / "cache")]
     # no peer here: tests/test_bench_peers.py trains them
     environment = os.environ | {"PARITY_PYTORCH_PYTHON": "/bin/false"}
@@ -282,20 +282,18 @@ def test_bench_times_strategies_in_one_table(tmp_path):
     values = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert values["checked_steps"] == 2
     assert [row["label"] for row in values["strategies"]] == [
+        "paddle-parallel-executor-1x1",
         "paddle-parallel-executor-2x1",
         "paddle-asynchronous-2x1",
-        "tensorflow-towers-1x1",
-        "tensorflow-towers-2x1",
-        "tensorflow-asynchronous-2x1",
-        "tensorflow-layers-1x1-2-stages",
+        "paddle-layers-1x1-2-stages",
     ]
     *_, layers = values["strategies"]
-    assert layers["gain_over"] == "tensorflow-towers-1x1"
+    assert layers["gain_over"] == "paddle-parallel-executor-1x1"
     settings = values["cases"][layers["label"]]["settings"]
     assert settings == "stages=2 micro-batches=4"
     assert list(values["peers_left_out"]) == ["pytorch", "keras"]
     page = (tmp_path / "bench" / "bench.html").read_text()
-    for said in ("tensorflow layers", settings, f"{layers['gain']:.2f}", values["processor"]):
+    for said in ("paddle layers", settings, f"{layers['gain']:.2f}", values["processor"]):
         assert said in page
         assert said in done.stdout
     assert "pytorch is not timed: torch is not installed for /bin/false" in done.stdout

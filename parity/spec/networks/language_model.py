@@ -189,7 +189,7 @@ PRESETS: dict[str, Preset] = {
         LanguageModelText(time=35),
         TrainSpec(batch_size=64, learning_rate=1.0, clip_norm=5.0),
     ),
-    # deep enough to be divided into stages of equal work, for the strategies that do so
+    # deep enough to be divided into two stages of similar work, for the strategies that do so
     "four-layers": Preset(
         LanguageModelSpec(embedding_size=400, hidden_size=400, num_layers=4),
         LanguageModelText(time=30),

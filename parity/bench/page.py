@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from parity.bench.strategy_table import COLUMNS, table_rows
+from parity.bench.strategy_table import table_columns, table_rows
 from parity.report.charts import bars_with_spread
 from parity.report.page import Figure, Table, colour, empty_figure, render
 
@@ -43,7 +43,7 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
         speeds=speeds,
         against=_against(values),
         strategies=_strategies(values),
-        strategy_columns=COLUMNS,
+        strategy_columns=table_columns(values),
         left_out=values["peers_left_out"],
         machine=f"{values['processor']}, {values['machine']}",
         measured=Table(list(_MEASURED), _measured(values)),
@@ -95,7 +95,9 @@ def _against(values: Mapping[str, Any]) -> Table | None:
 
 def _strategies(values: Mapping[str, Any]) -> Table | None:
     """Return the table of strategies, if they were compared."""
-    return Table(list(COLUMNS), table_rows(values)) if values["strategies"] else None
+    return (
+        Table(list(table_columns(values)), table_rows(values)) if values["strategies"] else None
+    )
 
 
 def _measured(values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

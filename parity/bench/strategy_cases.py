@@ -86,8 +86,8 @@ def _named(word: str) -> list[tuple[str, StrategyEntry]]:
     if equals:
         entries = {each.name: each for each in framework_of(framework).strategies}
         if name not in (ALL, *entries):
-            allowed = ", ".join([ALL, *entries])
-            raise UsageError(f"--strategies is {word!r}; allowed for {framework}: {allowed}")
+            names = ", ".join([ALL, *entries])
+            raise UsageError(f"--strategies is {word!r}; allowed for {framework}: {names}")
         return [(framework, each) for each in entries.values() if name in (ALL, each.name)]
     everything = [
         (each.name, entry) for each in FRAMEWORKS.values() for entry in each.strategies

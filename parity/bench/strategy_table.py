@@ -11,8 +11,7 @@ from parity.launch.processes import PEERS
 
 Readings = Mapping[str, list[float]]
 
-# The columns of the table, each with its meaning, as the terminal and the page show them.
-COLUMNS = {
+_COLUMNS = {
     "strategy": "The framework or the peer, and its way of running replicas.",
     "settings": "The settings of the strategy, as given or else by default.",
     "replicas x threads": (
@@ -30,12 +29,12 @@ COLUMNS = {
         "The speed as a multiple of that of the framework's fastest synchronous data-parallel "
         "strategy on as many threads."
     ),
-    **{
-        f"to {peer}": f"The speed as a multiple of that of its counterpart in {peer}."
-        for peer in PEERS
-    },
-    "peak MB": "The most memory that the processes of a run held, added up.",
 }
+_TO_PEER = (
+    "The speed as a multiple of that of its counterpart in {peer} with as many replicas and "
+    "stages."
+)
+_MEMORY = "The most memory that the processes of a run held, added up."
 
 
 def strategy_rows(readings: Readings, cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -102,13 +101,23 @@ def _ratio(readings: Readings, case: Case, other: Case | None) -> float | None:
     return None if other is None else median_ratio(readings, case.label, other.label)
 
 
-def table_rows(values: Mapping[str, Any]) -> list[list[str | None]]:
-    """Return the table as text, a value for each of `COLUMNS`; None where there is none.
+def table_columns(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers of the table, each with what it means.
 
     Args:
       values: what `parity.bench.timing.bench` returns.
     """
-    rows = []
+    to_peers = {f"to {peer}": _TO_PEER.format(peer=peer) for peer in _timed_peers(values)}
+    return {**_COLUMNS, **to_peers, "peak MB": _MEMORY}
+
+
+def table_rows(values: Mapping[str, Any]) -> list[list[str | None]]:
+    """Return the table as text, a value for each of its columns; None where there is none.
+
+    Args:
+      values: what `parity.bench.timing.bench` returns.
+    """
+    rows, peers = [], _timed_peers(values)
     for row in values["strategies"]:
         label = row["label"]
         case, speed = values["cases"][label], values["throughput"][label]
@@ -121,11 +130,16 @@ def table_rows(values: Mapping[str, Any]) -> list[list[str | None]]:
                 "{:,.0f} to {:,.0f}".format(*speed["spread"]),
                 _text(row["gain"]),
                 _text(row["of_best"]),
-                *(_text(row["to"].get(peer)) for peer in PEERS),
+                *(_text(row["to"].get(peer)) for peer in peers),
                 f"{sum(values['peak_memory'][label]) / 1e6:,.0f}",
             ]
         )
     return rows
+
+
+def _timed_peers(values: Mapping[str, Any]) -> list[str]:
+    timed = {case["name"] for case in values["cases"].values()}
+    return [peer for peer in PEERS if peer in timed]
 
 
 def _text(ratio: float | None) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from parity.bench.strategy_table import COLUMNS, table_rows
+from parity.bench.strategy_table import table_columns, table_rows
 from parity.training.meter import WARM_UP
 
 # The headers of the table of strategies that are broken into two lines.
@@ -39,12 +39,13 @@ def _what_was_timed(values: dict[str, Any]) -> list[str]:
 
 def _strategy_lines(values: dict[str, Any]) -> list[str]:
     """Return the table of strategies, and what its columns mean."""
-    headers = [_BROKEN.get(name, name) for name in COLUMNS]
+    columns = table_columns(values)
+    headers = [_BROKEN.get(name, name) for name in columns]
     rows = [["-" if cell is None else cell for cell in row] for row in table_rows(values)]
     lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
     lines += [
-        textwrap.fill(f"{name}: {meaning}", 96, subsequent_indent="  ")
-        for name, meaning in COLUMNS.items()
+        textwrap.fill(f"{name}: {meaning}", 96, subsequent_indent="  ", break_on_hyphens=False)
+        for name, meaning in columns.items()
     ]
     lines += [f"{peer} is not timed: {why}" for peer, why in values["peers_left_out"].items()]
     if values["losses_apart"]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from parity.base.errors import UsageError
 from parity.bench.cases import Case
 from parity.cli.options import BenchOptions
-from parity.peers.strategies import PEER_STRATEGIES, counterpart
+from parity.peers.strategies import counterpart
 from parity.spec.frameworks import FRAMEWORKS, framework_of
 from parity.spec.spec import Spec
 from parity.spec.strategies import StrategyEntry, check_taken
@@ -122,16 +122,11 @@ def _cases_of_framework(
 
 
 def _counterparts(peer: str, spec: Spec, case: Case) -> list[Case]:
-    """Return a peer's configuration that does what a side's does, and its one device; or []."""
+    """Return a peer's configuration that does what a side's does, in a list, or []."""
     entry = counterpart(peer, case.entry.traits)
-    pipeline = case.stages > 1
-    if entry is None or (pipeline and not _has_pipeline(spec, case)):
+    if entry is None or (case.stages > 1 and not _has_pipeline(spec, case)):
         return []
-    found = [Case(peer, case.replicas, case.threads, entry.name, stages=case.stages)]
-    if pipeline:
-        one_device = PEER_STRATEGIES[peer].default
-        found.append(Case(peer, 1, case.threads, one_device))
-    return found
+    return [Case(peer, case.replicas, case.threads, entry.name, stages=case.stages)]
 
 
 def _has_pipeline(spec: Spec, case: Case) -> bool:

@@ -1,7 +1,7 @@
 """Draws boxes, arrows and bars with matplotlib, and writes them as SVG files.
 
-The text of a file stays text, which browsers show in the reader's own fonts, and each colour has
-a second value for a dark page. The same description always gives the same file.
+The text of a file stays text, which browsers show in the reader's own fonts, and each colour
+has a second value for a dark page. The same description always gives the same file.
 """
 
 import io

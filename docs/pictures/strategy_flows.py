@@ -1,12 +1,14 @@
 """What flows where in each strategy, on two replicas: a description, which `flows.py` draws."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from docs.pictures.flows import Arrow, Box, Flow, Lane
 from parity.spec.replicas import split_rows
 
 _COLUMNS = ("left", "right")
 _ROWS = 5  # of the global batch in every picture: two replicas do not get equally many
+_ENGINE = ("all-reduce, by the engine", "g = g0 + g1, for each parameter")
 
 
 def _shares() -> list[str]:
@@ -45,7 +47,7 @@ def _chain(kind: str, *names: str) -> list[Arrow]:
     """Return arrows in both lanes, from each name to the next."""
     return [
         Arrow(f"{start}{n}", f"{end}{n}", kind)
-        for start, end in zip(names, names[1:], strict=False)
+        for start, end in pairwise(names)
         for n in range(2)
     ]
 
@@ -68,7 +70,7 @@ def parallel_executor() -> Flow:
     return _with_copies(
         "parallel-executor: two replicas, each with a copy of the weights",
         "replica {n}: scope {n}",
-        ("all-reduce, by the engine", "g = g0 + g1, for each parameter"),
+        _ENGINE,
     )
 
 
@@ -107,30 +109,32 @@ def _with_copies(title: str, lane: str, exchange: tuple[str, str]) -> Flow:
 def parallel_do() -> Flow:
     """Return the flow of Paddle's `parallel-do`."""
     boxes = [
-        _batch("x, y: 5 rows", "fed whole"),
+        _batch(),
         *[
             Box(f"rows{n}", "data", column, 1, ("pd.read_input", f"{rows} of x and y"))
             for n, (column, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True))
         ],
         *_pair("forward", "data", 2, "network(x_, y_)", "with copy {n} of the weights"),
         *_pair("loss", "data", 3, "pd.write_output", "share of the loss"),
-        Box("sum", "exchange", "middle", 4, ("paddle.sum(pd())", "the loss: L0 + L1")),
+        *_pair("sum", "data", 4, "paddle.sum(pd())", "on its own share: L{n}"),
         *_pair("back", "gradient", 5, "backward pass", "gradient g{n} of its share"),
-        Box("reduce", "exchange", "middle", 6, ("all-reduce, by the engine", "g = g0 + g1")),
+        Box("reduce", "exchange", "middle", 6, _ENGINE),
         *_pair("update", "gradient", 7, "clip g by its norm", "then update copy {n}"),
         *_pair("weights", "weights", 8, "weights, copy {n}", "and optimiser state"),
     ]
     arrows = [
         *_both("data", "batch", "rows{n}"),
-        *_chain("data", "rows", "forward", "loss"),
-        *_both("data", "loss{n}", "sum"),
-        *_both("gradient", "sum", "back{n}"),
+        *_chain("data", "rows", "forward", "loss", "sum", "back"),
         *_both("gradient", "back{n}", "reduce"),
         *_both("gradient", "reduce", "update{n}"),
         *_chain("gradient", "update", "weights"),
         *_read("weights{n}", "forward{n}"),
     ]
-    lanes = [*_lanes(1, 3, "with pd.do(), place {n}"), *_lanes(7, 8, "place {n}")]
+    lanes = [
+        *_lanes(1, 3, "with pd.do(), place {n}"),
+        *_lanes(4, 5, "place {n}"),
+        *_lanes(7, 8, "place {n}"),
+    ]
     title = "parallel-do: a block of the program on two places"
     return Flow(title, boxes, arrows, lanes, "between places")
 

@@ -130,7 +130,7 @@ def pipelines() -> Pipelines:
             Panel(f"--stages 2 --micro-batches {count}", pipeline_passes(2, count))
             for count in (1, 2, 4)
         ],
-        "F, B: forward and backward pass of a micro-batch, which is assumed to take twice as long",
+        "F, B: forward and backward pass of a micro-batch; B is assumed to take twice as long",
     )
 
 
@@ -167,7 +167,7 @@ def _draw_pipelines(timeline: Pipelines, say: Callable[[str], str], language: st
         canvas.text(_LEFT, top + 8, [panel.title], align="left", bold=True)
         for stage in _stages(panel):
             y = top + 20 + stage * _LANE
-            canvas.text(14, y + _LANE / 2, [say("stage {n}").format(n=stage)], align="left")
+            canvas.text(14, y + _LANE / 2, [say(f"stage {stage}")], align="left")
             canvas.box(
                 _LEFT, y + 2, WIDTH - _LEFT - _RIGHT, _LANE - 4, "lane", "lane", corner=4
             )
@@ -230,7 +230,7 @@ def _draw_workers(timeline: Workers, say: Callable[[str], str], language: str) -
         canvas.text(x + width / 2, weights + 12, [f"v{version}"], bold=True, size=9.5)
     for worker in range(count):
         y = top + worker * lane
-        canvas.text(14, y + lane / 2, [say("worker {n}").format(n=worker)], align="left")
+        canvas.text(14, y + lane / 2, [say(f"worker {worker}")], align="left")
         canvas.box(_LEFT, y + 2, WIDTH - _LEFT - _RIGHT, lane - 4, "lane", "lane", corner=4)
     bars = list(_worker_bars(updates, step))
     for start, stop, worker, _ in bars:

@@ -3,7 +3,7 @@
     python -m docs.pictures.draw            draw every picture, in English and in Chinese
     python -m docs.pictures.draw --check    only say which are out of date; status 1 if any is
 
-The files are docs/images/strategies/NAME.svg and NAME.zh.svg.
+The files are docs/images/strategies/NAME.svg, and zh/NAME.svg there.
 """
 
 import argparse
@@ -17,16 +17,16 @@ from docs.pictures.strategy_flows import FLOWS
 from docs.pictures.timelines import TIMELINES, draw_timeline
 
 FOLDER = Path(__file__).resolve().parent.parent / "images" / "strategies"
-LANGUAGES = {"": ("en", str), ".zh": ("zh-CN", chinese)}
+LANGUAGES = {".": ("en", str), "zh": ("zh-CN", chinese)}  # a folder each
 
 
 def drawn() -> Iterator[tuple[Path, str]]:
     """Yield the path of each picture, and the text of its file."""
-    for ending, (language, say) in LANGUAGES.items():
+    for folder, (language, say) in LANGUAGES.items():
         for name, flow in FLOWS.items():
-            yield FOLDER / f"{name}{ending}.svg", draw_flow(flow(), say, language)
+            yield FOLDER / folder / f"{name}.svg", draw_flow(flow(), say, language)
         for name, timeline in TIMELINES.items():
-            yield FOLDER / f"{name}{ending}.svg", draw_timeline(timeline(), say, language)
+            yield FOLDER / folder / f"{name}.svg", draw_timeline(timeline(), say, language)
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
         if path.is_file() and path.read_text(encoding="utf-8") == svg:
             continue
         stale += 1
-        print(f"{path.name}: {'out of date' if check else 'drawn'}")
+        print(f"{path.relative_to(FOLDER)}: {'out of date' if check else 'drawn'}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(svg, encoding="utf-8")

@@ -4,6 +4,7 @@ The text of a file stays text, which browsers show in the reader's own fonts, an
 has a second value for a dark page. The same description always gives the same file.
 """
 
+import html
 import io
 import re
 import warnings
@@ -162,6 +163,6 @@ def _readable(svg: str, title: str, language: str) -> str:
     start = re.search(r"<svg[^>]*>\n", svg)
     assert start is not None
     named = start.group().replace("<svg ", f'<svg role="img" xml:lang="{language}" ', 1)
-    named += f" <title>{title}</title>\n{style}"
+    named += f" <title>{html.escape(title)}</title>\n{style}"
     svg = svg[: start.start()] + named + svg[start.end() :]
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"

@@ -6,18 +6,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from docs.pictures.canvas import WIDTH, Canvas
 from parity.spec.schedule import DrawnSchedule, Update
 
 _LEFT, _RIGHT = 78.0, 16.0  # margins of the lanes; their names are on the left
 _LANE, _BAR = 32.0, 24.0  # the height of a lane and of a bar in it
-_BACKWARD = 2.0  # how much longer than a forward pass a backward pass takes
-_FORWARD = 1.0
+_BACKWARD = 2.0  # how many times as long as a forward pass a backward pass takes
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """A pass of one micro-batch in one stage.
 
     Attributes:
@@ -38,62 +37,64 @@ class _NotYetError(Exception):
 
 
 def pipeline_passes(stages: int, micro_batches: int) -> list[Pass]:
-    """Return the passes of one replica, in the order in which Paddle's pipeline runs them.
+    """Return the passes of one replica as Paddle's pipeline orders them, by their ends.
 
-    Every stage takes as long as the others.
+    It is assumed that every stage takes as long as the others.
 
     Args:
       stages: the number of stages.
       micro_batches: the number of micro-batches.
     """
-    from paddle_impl.strategies.pipeline import Exchange
+    exchange, now = _exchange(), 0.0
+    takes = {"forward": 4 / micro_batches, "backward": _BACKWARD * 4 / micro_batches}
+    waiting = {("forward", s, m) for s in range(stages) for m in range(micro_batches)}
+    running: list[Pass] = []
+    ended: list[Pass] = []
 
-    class Attempts(Exchange):
-        """An exchange in which nothing waits: what cannot start yet is tried again."""
+    def run(direction: str, stage: int, micro_batch: int) -> None:
+        running.append(Pass(stage, micro_batch, direction, now, now + takes[direction]))
 
-        def _wait(self, condition: Callable[[], bool]) -> None:
-            if not condition():
-                raise _NotYetError
+    def end(each: Pass) -> None:
+        stage, micro_batch, direction, _, _ = each
+        ended.append(each)
+        exchange.send(micro_batch, {f"{direction} {stage}": None})
+        if direction == "forward" and stage == stages - 1:
+            run("backward", stage, micro_batch)  # at once, without giving the device away
+            return
+        exchange.give_back(stage)
+        if direction == "forward":
+            waiting.add(("backward", stage, micro_batch))
 
-    exchange, unit = Attempts(), 4 / micro_batches
-    passes: list[Pass] = []
-    now = 0.0
-    # for each micro-batch of each stage: its next direction, and when its pass ends
-    at = {(s, m): ("forward", 0.0) for s in range(stages) for m in range(micro_batches)}
-    while at:
-        for (stage, micro_batch), (direction, ends) in sorted(at.items()):
-            if ends == now and direction == "forward ends":
-                exchange.send(micro_batch, {f"activation {stage}": None})
-                if stage == stages - 1:  # its backward pass follows at once, on the same device
-                    stop = now + _BACKWARD * unit
-                    passes.append(Pass(stage, micro_batch, "backward", now, stop))
-                    at[stage, micro_batch] = "backward ends", stop
-                else:
-                    exchange.give_back(stage)
-                    at[stage, micro_batch] = "backward", now
-            elif ends == now and direction == "backward ends":
-                exchange.send(micro_batch, {f"gradient {stage}": None})
-                exchange.give_back(stage)
-                del at[stage, micro_batch]
-        # backward passes ask first, as in a training the one that is ready goes first
-        for (stage, micro_batch), (direction, _) in sorted(
-            at.items(), key=lambda e: (e[1][0], e[0])
-        ):
-            if direction.endswith("ends"):
-                continue
-            reads = [f"activation {stage - 1}"] if stage else []
-            if direction == "backward":
-                reads = [f"gradient {stage + 1}"]
+    while waiting or running:
+        for each in [each for each in running if each.stop == now]:
+            running.remove(each)
+            end(each)
+        for direction, stage, micro_batch in sorted(
+            waiting
+        ):  # those that go backward ask first
+            before = stage + 1 if direction == "backward" else stage - 1
+            reads = [f"{direction} {before}"] if before >= 0 else []
             try:
                 exchange.receive(micro_batch, reads)
                 exchange.take(stage, direction, micro_batch)
             except _NotYetError:
                 continue
-            stop = now + unit * (_FORWARD if direction == "forward" else _BACKWARD)
-            passes.append(Pass(stage, micro_batch, direction, now, stop))
-            at[stage, micro_batch] = f"{direction} ends", stop
-        now = min((ends for what, ends in at.values() if what.endswith("ends")), default=now)
-    return passes
+            waiting.remove((direction, stage, micro_batch))
+            run(direction, stage, micro_batch)
+        now = min((each.stop for each in running), default=now)
+    return ended
+
+
+def _exchange() -> Any:
+    """Return the pipeline's Exchange, in which nothing waits: it raises _NotYetError instead."""
+    from paddle_impl.strategies.pipeline import Exchange
+
+    class Attempts(Exchange):
+        def _wait(self, condition: Callable[[], bool]) -> None:
+            if not condition():
+                raise _NotYetError
+
+    return Attempts()
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def _draw_workers(timeline: Workers, say: Callable[[str], str], language: str) -
         y = top + worker * lane
         canvas.text(14, y + lane / 2, [say(f"worker {worker}")], align="left")
         canvas.box(_LEFT, y + 2, WIDTH - _LEFT - _RIGHT, lane - 4, "lane", "lane", corner=4)
-    bars = list(_worker_bars(updates, step))
+    bars = list(worker_bars(updates, step))
     for start, stop, worker, _ in bars:
         y = top + worker * lane + (lane - _BAR) / 2
         canvas.arrow([(start + 4, weights + 24), (start + 4, y - 1)], "weights")
@@ -245,7 +246,7 @@ def _draw_workers(timeline: Workers, say: Callable[[str], str], language: str) -
     return canvas.svg()
 
 
-def _worker_bars(
+def worker_bars(
     updates: Sequence[Update], step: float
 ) -> Iterator[tuple[float, float, int, int]]:
     """Yield where each update's bar starts and stops, its worker and its staleness."""

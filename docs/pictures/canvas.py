@@ -21,7 +21,7 @@ WIDTH = 640  # of every picture, in points
 
 # name -> what it is on a light page and on a dark one
 COLOURS = {
-    "page": ("#ffffff", "#1e2029"),
+    "page": ("#ffffff", "#1e2129"),
     "ink": ("#1f2328", "#e6e8ee"),
     "faint": ("#59616b", "#a5acb8"),
     "frame": ("#c4cad2", "#4a5160"),

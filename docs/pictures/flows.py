@@ -207,8 +207,10 @@ def _legend(canvas: Canvas, flow: Flow, say: Callable[[str], str], y: float) -> 
     used = {part.kind for part in (*flow.boxes, *flow.arrows)}
     names = {**KINDS, "exchange": flow.exchange}
     kinds = [kind for kind in KINDS if kind in used]
-    width = (WIDTH - 60) / len(kinds)
-    for place, kind in enumerate(kinds):
-        x = 40 + place * width
+    texts = [say(names[kind]) for kind in kinds]
+    widths = [16 + sum(9.5 if ord(letter) > 0x2E80 else 5.2 for letter in t) for t in texts]
+    gap, x = (WIDTH - 64 - sum(widths)) / (len(kinds) - 1), 32.0
+    for kind, text, width in zip(kinds, texts, widths, strict=True):
         canvas.box(x, y - 5, 10, 10, kind, f"{kind} line", corner=2)
-        canvas.text(x + 16, y, [say(names[kind])], align="left", size=9.5, colour="faint")
+        canvas.text(x + 16, y, [text], align="left", size=9.5, colour="faint")
+        x += width + gap

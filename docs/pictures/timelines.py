@@ -86,7 +86,7 @@ def pipeline_passes(stages: int, micro_batches: int) -> list[Pass]:
 
 
 def _exchange() -> Any:
-    """Return the pipeline's Exchange, in which nothing waits: it raises _NotYetError instead."""
+    """Return an Exchange that raises _NotYetError where the pipeline's own would wait."""
     from paddle_impl.strategies.pipeline import Exchange
 
     class Attempts(Exchange):

@@ -81,6 +81,8 @@ def pipeline_passes(stages: int, micro_batches: int) -> list[Pass]:
                 continue
             waiting.remove((direction, stage, micro_batch))
             run(direction, stage, micro_batch)
+        if waiting and not running:
+            raise RuntimeError(f"no pass can start any more; waiting: {sorted(waiting)}")
         now = min((each.stop for each in running), default=now)
     return ended
 

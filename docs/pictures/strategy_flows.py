@@ -19,9 +19,8 @@ def _shares() -> list[str]:
 
 def _batch(*lines: str) -> Box:
     first, second = split_rows(_ROWS, 2)
-    return Box(
-        "batch", "data", "middle", 0, lines or ("global batch", f"5 rows: {first} + {second}")
-    )
+    divided = "global batch", f"{_ROWS} rows: {first} + {second}"
+    return Box("batch", "data", "middle", 0, lines or divided)
 
 
 def _pair(name: str, kind: str, row: int, *lines: str) -> list[Box]:
@@ -32,7 +31,7 @@ def _pair(name: str, kind: str, row: int, *lines: str) -> list[Box]:
     ]
 
 
-def _rows(*, row: int = 1) -> list[Box]:
+def _rows() -> list[Box]:
     return [
         Box(f"rows{n}", "data", column, row, (rows, "padded to their longest"))
         for n, (column, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True))

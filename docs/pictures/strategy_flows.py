@@ -33,7 +33,7 @@ def _pair(name: str, kind: str, row: int, *lines: str) -> list[Box]:
 
 def _rows() -> list[Box]:
     return [
-        Box(f"rows{n}", "data", column, row, (rows, "padded to their longest"))
+        Box(f"rows{n}", "data", column, 1, (rows, "padded to their longest"))
         for n, (column, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True))
     ]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from conftest import STEPS, assert_one_line, flags
 
+from parity.launch.peer_strategies import counterpart
 from parity.launch.processes import PEERS, ROOT, interpreter
-from parity.peers.strategies import counterpart
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.strategies import Traits
 from parity.trace.reader import Trace

@@ -44,7 +44,6 @@ PEERS = {
     "parity/peers/pytorch_processes.py": {"torch"},
     "parity/peers/pytorch_replica.py": {"torch"},
     "parity/peers/pytorch_strategy.py": set(),
-    "parity/peers/strategies.py": set(),
 }
 # The packages of parity, from the lowest level to the highest: each imports lower levels only.
 LEVELS = (

@@ -166,7 +166,7 @@ def test_no_run_of_any_strategy_alarms(frameworks, tmp_path):
     for run in runs:
         for framework, drawn in run.strategies.items():
             side = Trace(tmp_path / "runs" / f"{run.number:06d}" / framework).side
-            settings = StrategySettings(**drawn.settings).text
+            settings = StrategySettings(**drawn.settings)
             assert (side.strategy, side.settings) == (drawn.name, settings)
     assert "tensorflow=mirrored" in sweep_text(Sweep(SEED, ["all"], dict(enumerate(results))))
 

@@ -4,8 +4,8 @@ import itertools
 from dataclasses import dataclass, replace
 
 from parity.cli.options import BenchOptions
+from parity.launch.peer_strategies import PEER_STRATEGIES
 from parity.launch.processes import PEERS
-from parity.peers.strategies import PEER_STRATEGIES
 from parity.run.choose_sides import parse_strategies
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from parity.base.errors import UsageError
 from parity.bench.cases import Case
 from parity.cli.options import BenchOptions
-from parity.peers.strategies import counterpart
+from parity.launch.peer_strategies import counterpart
 from parity.spec.frameworks import FRAMEWORKS, framework_of
 from parity.spec.spec import Spec
 from parity.spec.strategies import StrategyEntry, check_taken

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.errors import UsageError
+from parity.launch.peer_strategies import KERAS
 from parity.peers.command import timing_command
-from parity.peers.strategies import KERAS
 from parity.spec.initial import initial_snapshot
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult, split_feeds

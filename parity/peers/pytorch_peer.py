@@ -2,14 +2,14 @@
 
 `python -m parity.peers.pytorch_peer` takes the flags of `train.py` and trains as it does, with
 validation, a test and checkpoints. `--strategy` names one of PyTorch's own ways of running
-replicas; see parity/peers/strategies.py.
+replicas; see parity/launch/peer_strategies.py.
 """
 
 import numpy as np
 import torch
 
+from parity.launch.peer_strategies import PYTORCH
 from parity.peers.command import training_command
-from parity.peers.strategies import PYTORCH
 
 
 def versions() -> dict[str, str]:

@@ -39,7 +39,7 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
                             kernels,
                             traits.processes,
                             traits.synchronous,
-                            compared_settings(entry, options.settings).text,
+                            compared_settings(entry, options.settings),
                         )
                     )
     return dict(zip(labels_of(sides), sides, strict=True))

@@ -6,6 +6,7 @@ from oracle_side import random_inputs, small_pairs_spec, small_spec
 
 from parity.base.errors import UsageError
 from parity.spec.parameters import parameters
+from parity.spec.presets import preset
 from parity.spec.replicas import split_rows
 from parity.spec.stages import layers_of, stages_of
 from parity.spec.step_arrays import join_activations, split_feeds
@@ -42,6 +43,14 @@ def test_the_slowest_stage_is_as_fast_as_can_be():
     assert stages_of(wide, 2) == [["embed", "lstm_0", "lstm_1", "lstm_2"], ["softmax"]]
     deep = wide.replace(vocabulary_size=10)
     assert stages_of(deep, 3) == [["embed", "lstm_0"], ["lstm_1"], ["lstm_2", "softmax"]]
+
+
+def test_products_within_a_loop_over_time_count_more():
+    """By multiplications alone, the projection would be a stage of its own."""
+    spec = preset("language-model", "four-layers")
+    first, second = stages_of(spec, 2)
+    assert first == ["embed", "lstm_0", "lstm_1", "lstm_2"]
+    assert second == ["lstm_3", "softmax"]
 
 
 def test_a_decoder_that_is_fed_its_attention_is_never_cut():

@@ -17,7 +17,7 @@ from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.faults.fault import Fault
 from parity.faults.harmless import HARMLESS
-from parity.faults.small_runs import SETTINGS, STEPS, write_texts
+from parity.faults.small_runs import SETTINGS, write_texts
 from parity.launch.fork_server import ForkServer
 from parity.launch.record_side import record
 from parity.report.values import report_values
@@ -98,9 +98,9 @@ class HarmlessRuns:
             edits=planted.rewrite.edits_for(planted.kernels).get(side, ()),
             data=self._texts[run.spec.network],
             cache=self._folder / "cache",
-            replicas=run.replicas,
-            steps=STEPS,
+            steps=run.steps,
             kernels=planted.kernels,
+            **run.options(side),
         )
 
 

@@ -9,6 +9,7 @@ from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import KERNELS, Fault
 from parity.launch.edited_source import diff_of
 from parity.launch.processes import ROOT
+from parity.spec.frameworks import FRAMEWORKS
 
 
 def faults_named(names: Sequence[str]) -> list[Fault]:
@@ -34,6 +35,20 @@ def fault_named(name: str) -> Fault:
     raise UsageError(
         f"--only is {name!r}; allowed: {', '.join(fault.name for fault in CATALOGUE)}"
     )
+
+
+def check_strategies(names: Sequence[str]) -> None:
+    """Check that each strategy is one that some framework has.
+
+    Raises:
+      UsageError: for a name that no framework has; the message lists those that there are.
+    """
+    allowed = dict.fromkeys(
+        entry.name for framework in FRAMEWORKS.values() for entry in framework.strategies
+    )
+    for name in names:
+        if name not in allowed:
+            raise UsageError(f"--strategy is {name!r}; allowed: {', '.join(allowed)}")
 
 
 def catalogue_text() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from parity.cli.options import FaultOptions
 from parity.compare.answers import Search, SideAnswers, read_answers
 from parity.faults.fault import Edit
-from parity.faults.small_runs import EVERY, SETTINGS, STEPS, write_texts
+from parity.faults.small_runs import EVERY, SETTINGS, write_texts
 from parity.launch.fork_server import ForkServer
 from parity.launch.record_side import record, run_side
 from parity.spec.spec import Spec
@@ -79,7 +79,7 @@ class SideRuns:
         given = {
             "out": folder / "saved",
             "overwrite": True,
-            "steps": STEPS,
+            "steps": SETTINGS[run.setting].steps,
             "checkpoint_every": EVERY,
             "evaluate": None if run.evaluates else 0,
         }
@@ -130,6 +130,6 @@ class SideRuns:
         return {
             "data": self._texts[setting.spec.network],
             "cache": self._out / cache / side,
-            "replicas": setting.replicas,
             "kernels": run.kernels,
+            **setting.options(side),
         }

@@ -5,13 +5,16 @@ three steps, so that the run reaches its end; the clipping norm is small enough 
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from parity.base.files import make_folder, write_whole
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.presets import preset
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategySettings
 
 STEPS = 5
 EVERY = 2  # steps between checkpoints of a recorded run
@@ -28,10 +31,37 @@ class Setting:
     Attributes:
       spec: what to train, in float64.
       replicas: how many replicas share each batch.
+      strategies: framework -> the strategy that faults are planted in; a framework that is
+        missing here trains with its default one.
+      settings: the settings of these strategies.
+      steps: how many steps are recorded; of an asynchronous training, how many updates.
     """
 
     spec: Spec
     replicas: int = 2
+    strategies: Mapping[str, str] = field(default_factory=dict)
+    settings: StrategySettings = StrategySettings()
+    steps: int = STEPS
+
+    def strategy(self, side: str) -> str:
+        """Return the name of the strategy that a framework trains with."""
+        return self.strategies.get(side, FRAMEWORKS[side].strategies.default)
+
+    def has_own_strategy(self, side: str) -> bool:
+        """Return whether a framework trains with another strategy than its default one."""
+        return self.strategy(side) != FRAMEWORKS[side].strategies.default
+
+    def options(self, side: str, strategy: str | None = None) -> dict[str, Any]:
+        """Return the values of TrainOptions that the setting decides for a framework.
+
+        Args:
+          side: the framework.
+          strategy: the strategy to train with; that of the setting if not given.
+        """
+        entry = FRAMEWORKS[side].strategies.entry(strategy or self.strategy(side))
+        taken = entry.settings(self.settings)
+        values = {each.name: getattr(taken, each.name) for each in fields(taken)}
+        return {"replicas": self.replicas, "strategy": entry.name, **values}
 
 
 def _language_model(**changes: Any) -> Spec:

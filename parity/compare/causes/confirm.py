@@ -64,7 +64,8 @@ def confirm_causes(
             tuple(wrong),
             start.read,
         )
-        likely = [cause.fault for cause in likely_causes(signature(seen), seen.network)]
+        causes = likely_causes(signature(seen), seen.network, strategy=seen.strategy)
+        likely = [cause.fault for cause in causes]
         for each in Search(case, expected, names, budget).confirmed(likely):
             before = found.get(each.sentence, replace(each, distance=0.0))
             found[each.sentence] = replace(

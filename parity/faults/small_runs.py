@@ -107,6 +107,13 @@ def _seq2seq(**changes: Any) -> Spec:
     return preset("seq2seq", "tiny").replace(**given | changes)
 
 
+_LAYERS = {"paddle": "layers", "tensorflow": "layers"}
+_TWO_BY_TWO = StrategySettings(stages=2, micro_batches=2)
+_AVERAGED = {"tensorflow": "average-gradients"}
+_ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
+_DRAWN = StrategySettings(schedule="1", staleness=2)
+_UPDATES = 8  # of all workers together: within two epochs each
+
 SETTINGS = {
     "stream": Setting(_language_model(optimizer="sgd")),
     "three layers": Setting(_language_model(optimizer="sgd", num_layers=3), replicas=3),
@@ -123,6 +130,27 @@ SETTINGS = {
     ),
     "bahdanau": Setting(
         _seq2seq(cell="gru", attention="bahdanau", bidirectional=True, optimizer="sgd")
+    ),
+    # each replica's layers on two devices: one cut, between the two recurrent layers
+    "stages": Setting(_language_model(optimizer="sgd"), 1, _LAYERS, _TWO_BY_TWO),
+    "replicas of stages": Setting(_language_model(optimizer="adam"), 2, _LAYERS, _TWO_BY_TWO),
+    "mirrored": Setting(_language_model(optimizer="sgd"), 2, {"tensorflow": "mirrored"}),
+    "mirrored, adam": Setting(_language_model(optimizer="adam"), 3, {"tensorflow": "mirrored"}),
+    "by tokens": Setting(_language_model(batching="sentences", optimizer="sgd"), 3, _AVERAGED),
+    "equal shards": Setting(
+        _language_model(batching="sentences", optimizer="sgd"),
+        2,
+        _AVERAGED,
+        StrategySettings(shard_weights="equal"),
+    ),
+    "parallel do": Setting(
+        _language_model(batching="sentences", optimizer="sgd"), 3, {"paddle": "parallel-do"}
+    ),
+    "two workers": Setting(
+        _language_model(optimizer="sgd"), 2, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES
+    ),
+    "three workers, adam": Setting(
+        _language_model(optimizer="adam"), 3, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES
     ),
 }
 

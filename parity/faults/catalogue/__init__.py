@@ -11,6 +11,8 @@ from parity.faults.catalogue import (
     evaluations,
     gradients,
     losses,
+    micro_batches,
+    stages,
     states,
     untraced,
     updates,
@@ -32,4 +34,6 @@ CATALOGUE = (
     *answers.FAULTS,
     *checkpoints.FAULTS,
     *untraced.FAULTS,
+    *micro_batches.FAULTS,
+    *stages.FAULTS,
 )

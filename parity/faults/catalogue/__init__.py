@@ -3,6 +3,7 @@
 from parity.faults.catalogue import (
     answers,
     attention,
+    averages,
     batches,
     cells,
     checkpoints,
@@ -12,11 +13,13 @@ from parity.faults.catalogue import (
     gradients,
     losses,
     micro_batches,
+    mirrored_variables,
     stages,
     states,
     untraced,
     updates,
     weights,
+    workers,
 )
 
 CATALOGUE = (
@@ -36,4 +39,6 @@ CATALOGUE = (
     *untraced.FAULTS,
     *micro_batches.FAULTS,
     *stages.FAULTS,
+    *mirrored_variables.FAULTS,
+    *averages.FAULTS,
 )

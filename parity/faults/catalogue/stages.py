@@ -124,7 +124,7 @@ FAULTS = (
                 '            rows = len(feed["lengths"])\n'
                 "            came = exchange.receive((self._part[0], 0), stage.reads)\n"
                 "            fed |= {\n"
-                "                name: value[:, :rows] if value.ndim == 3 else value\n"
+                "                name: value[:, :rows] if value.ndim == 3 else value[:rows]\n"
                 "                for name, value in came.items()\n"
                 "            }\n",
             ),

@@ -41,4 +41,5 @@ CATALOGUE = (
     *stages.FAULTS,
     *mirrored_variables.FAULTS,
     *averages.FAULTS,
+    *workers.FAULTS,
 )

@@ -34,10 +34,9 @@ def _output(objective: str) -> Edits:
             _OUTPUT,
             '            tokens = paddle.cast(paddle.sum(divided["batch"]["lengths"]), '
             "inputs.scale.dtype)\n"
-            "            share, count = inputs.scale * tokens, len(self._places)\n"
-            + _OUTPUT.replace("(outputs.loss)", f"({objective})").replace(
-                "            pd.", "            assert share is not None and count\n            pd."
-            ),
+            "            share = inputs.scale * tokens\n"
+            "            count = paddle.full([1], len(self._places), tokens.dtype)\n"
+            + _OUTPUT.replace("(outputs.loss)", f"({objective})"),
         ),
     )
 

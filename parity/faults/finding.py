@@ -194,10 +194,12 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
         named = sum(finding.fault in finding.likely[:_FIRST] for finding in others)
         of_strategies = [finding for finding in found if finding.strategy]
         strategies = sum(finding.is_strategy_named for finding in of_strategies)
-        in_strategies = f"; strategy named: {strategies} of {len(of_strategies)}"
+        at_place = f"{right} of {len(found)} at the right place"
+        if of_strategies:
+            at_place += f"; strategy named: {strategies} of {len(of_strategies)}"
         lines.append(
-            f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {right} of "
-            f"{len(found)} at the right place{in_strategies if of_strategies else ''}; cause confirmed: {confirmed} of the "
+            f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {at_place}; "
+            f"cause confirmed: {confirmed} of the "
             f"{len(confirmable)} that the oracle can make, "
             f"{sum(finding.is_misled for finding in found)} wrongly; of the other "
             f"{len(others)}, {named} among the first {_FIRST} likely causes"

@@ -194,9 +194,7 @@ class Hunt:
             faulty = self._runs.record(side, run, name, planting.edits, **more)
         traces = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
         if planting.own_strategy and not fault.check:
-            default = SETTINGS[run.setting].options(
-                side, FRAMEWORKS[side].strategies.default
-            )
+            default = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
             name = f"{planting.name}/default"
             traces.append(self._runs.record(side, run, name, planting.edits, **more | default))
         verdict = climb(traces, cause_seconds=_CAUSE_SECONDS)
@@ -249,7 +247,10 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
         if verdict.sides[label].framework == finding.side:
             seen = signature(evidence)
             finding.signature = seen.to_json()
-            finding.likely = [cause.fault for cause in likely_causes(seen, evidence.network, strategy=evidence.strategy)]
+            finding.likely = [
+                cause.fault
+                for cause in likely_causes(seen, evidence.network, strategy=evidence.strategy)
+            ]
             break
 
 
@@ -278,7 +279,10 @@ def plantings(options: FaultOptions) -> list[Planting]:
             for kernels in options.kernels
             for side in options.sides
             if side in fault.edits_for(kernels)
-            and (not options.strategy or SETTINGS[fault.setting].strategy(side) in options.strategy)
+            and (
+                not options.strategy
+                or SETTINGS[fault.setting].strategy(side) in options.strategy
+            )
         ]
         if options.once and places:
             places = [places[number % len(places)]]

@@ -80,7 +80,8 @@ class SideRuns:
             "out": folder / "saved",
             "overwrite": True,
             "steps": SETTINGS[run.setting].steps,
-            "checkpoint_every": EVERY,
+            # where one is due, all workers wait: a run without them has another schedule
+            "checkpoint_every": EVERY if SETTINGS[run.setting].is_synchronous(side) else None,
             "evaluate": None if run.evaluates else 0,
         }
         values = self._options(side, run, edits) | given | more

@@ -40,7 +40,7 @@ class Setting:
     spec: Spec
     replicas: int = 2
     strategies: Mapping[str, str] = field(default_factory=dict)
-    settings: StrategySettings = StrategySettings()
+    settings: StrategySettings = field(default_factory=StrategySettings)
     steps: int = STEPS
 
     def strategy(self, side: str) -> str:
@@ -50,6 +50,10 @@ class Setting:
     def has_own_strategy(self, side: str) -> bool:
         """Return whether a framework trains with another strategy than its default one."""
         return self.strategy(side) != FRAMEWORKS[side].strategies.default
+
+    def is_synchronous(self, side: str) -> bool:
+        """Return whether the replicas of a framework take every step together."""
+        return FRAMEWORKS[side].strategies.entry(self.strategy(side)).traits.synchronous
 
     def options(self, side: str, strategy: str | None = None) -> dict[str, Any]:
         """Return the values of TrainOptions that the setting decides for a framework.

@@ -59,6 +59,12 @@ class Side:
         """Return whether replicas count alike in its gradient, whatever tokens they have."""
         return "shard-weights=equal" in self.settings.split()
 
+    @property
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of each replica."""
+        found = [word for word in self.settings.split() if word.startswith("micro-batches=")]
+        return int(found[0].partition("=")[2]) if found else 1
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from parity.compare.causes import (
     attention,
+    averages,
     backward,
     cells,
     clipping,
@@ -12,6 +13,7 @@ from parity.compare.causes import (
     initial,
     inputs,
     losses,
+    micro_batches,
     updates,
     weights,
 )
@@ -25,7 +27,9 @@ _SUBJECTS = (
     encoder,
     attention,
     losses,
+    micro_batches,
     backward,
+    averages,
     clipping,
     updates,
     gates,  # the most: all orders, in all weights and in some

@@ -37,9 +37,10 @@ def suspects(case: Case) -> Iterator[Suspect]:
     yield from _schedules(case)
     yield from _rates(case)
     yield from _parameters(case)
+    yield from _whole(case)
     if case.spec.training.optimizer == "adam":
         yield from _constants(case)
-        yield from _powers()
+        yield from _powers(len(case.sizes))
         yield from _lazy()
 
 
@@ -87,6 +88,16 @@ def _schedules(case: Case) -> Iterator[Suspect]:
             ("schedule-by-step",),
         ),
         ("a learning rate that never decays", lambda step: training.learning_rate, ()),
+        *(
+            (
+                f"a learning rate that decays {times} times as early",
+                lambda step, times=times: learning_rate(  # type: ignore[misc]
+                    training, step * times // case.per_epoch
+                ),
+                ("rate-by-steps-of-all",),
+            )
+            for times in (2, 3, 4)
+        ),
     )
     for name, by, faults in schedules:
         rate = by(case.step)
@@ -189,10 +200,67 @@ def _parameters(case: Case) -> Iterator[Suspect]:
         return _updated(change)
 
     yield plain(
-        f"{listed} left out of the update", UPDATE, times(0), faults=("one-weight-frozen",)
+        f"{listed} left out of the update",
+        UPDATE,
+        times(0),
+        faults=("one-weight-frozen", "last-weight-not-updated"),
     )
     yield plain(f"the update of {listed} doubled", UPDATE, times(2), faults=("two-biases",))
     yield plain(f"the update of {listed} in the other direction", UPDATE, times(-1))
+
+
+def _whole(case: Case) -> Iterator[Suspect]:
+    """Yield suspects in which the whole update is left out, repeated, or starts elsewhere."""
+
+    def moved(snapshot: Tensors, after: Arrays, times: float) -> Arrays:
+        return {n: snapshot[n] + times * (each - snapshot[n]) for n, each in after.items()}
+
+    def times(factor: float) -> Replacements:
+        return _updated(
+            lambda update, spec, snapshot, *rest: moved(
+                snapshot, update(spec, snapshot, *rest), factor
+            )
+        )
+
+    yield plain("no update of the weights", UPDATE, times(0), faults=("lost-update",))
+    repeated = ("mirrored-updated-per-replica", "mirrored-rate-times-replicas")
+    for factor in sorted({2, len(case.sizes)} - {1}):
+        yield plain(
+            f"an update of the weights {factor} times as large",
+            UPDATE,
+            times(factor),
+            faults=(*repeated, "update-applied-twice"),
+        )
+
+    def unclipped(
+        update: Any, spec: Any, snapshot: Any, slots: Any, gradients: Any, rate: float
+    ) -> Arrays:
+        before = {
+            name: np.asarray(case.recorded[f"gradient/{name}"], np.float64)
+            for name in gradients
+        }
+        return dict(update(spec, snapshot, slots, before, rate))
+
+    yield plain(
+        "an update by the gradient before clipping",
+        UPDATE,
+        _updated(unclipped),
+        faults=("worker-does-not-clip",),
+    )
+    if case.read is None:
+        return
+    read = case.read
+
+    def stale(update: Any, spec: Any, snapshot: Tensors, *rest: Any) -> Arrays:
+        own = {f"weight/{name}": read[f"weight/{name}"] for name in case.parameters()}
+        return dict(update(spec, {**snapshot, **own}, *rest))
+
+    yield plain(
+        "an update of the weights that the worker had read, without the updates since then",
+        UPDATE,
+        _updated(stale),
+        faults=("update-of-own-copy",),
+    )
 
 
 def _with_training(**values: Any) -> Replacements:
@@ -267,7 +335,7 @@ def _epsilon_inside(epsilon: float) -> Replacements:
     return _updated(change)
 
 
-def _powers() -> Iterator[Suspect]:
+def _powers(count: int) -> Iterator[Suspect]:
     """Yield suspects in the powers of beta1 and beta2, and in the bias correction."""
 
     @wraps(update_slots)
@@ -279,8 +347,25 @@ def _powers() -> Iterator[Suspect]:
         "the powers of beta1 and beta2 not updated",
         OPTIMIZER,
         {update_slots: still},
-        faults=("powers-stand-still",),
+        faults=("powers-stand-still", "steps-of-first-worker"),
     )
+    if count > 1:
+
+        @wraps(update_slots)
+        def each(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:
+            after = original(update_slots)(spec, snapshot, gradients)
+            betas = in_precision(spec, spec.training.beta1, spec.training.beta2)
+            for name, beta in zip(("beta1", "beta2"), betas, strict=True):
+                key = f"optimizer/{name}_power"
+                after[key] = after[key] * beta ** (count - 1)
+            return after
+
+        yield plain(
+            "the powers of beta1 and beta2 updated once for each replica",
+            OPTIMIZER,
+            {update_slots: each},
+            faults=("mirrored-steps-per-replica",),
+        )
     both = ("beta1", "beta2")
     for names in (both[:1], both[1:], both):
         words = " and ".join(names)

@@ -79,7 +79,8 @@ FAULTS = (
             (
                 _AVERAGED,
                 _AVERAGED.replace("for mean in means", "for mean in losses").replace(
-                    "weights)", "[tf.constant(1 / self.replicas, shares[0].dtype)] * self.replicas)"
+                    "weights)",
+                    "[tf.constant(1 / self.replicas, shares[0].dtype)] * self.replicas)",
                 ),
             )
         ),
@@ -99,7 +100,12 @@ FAULTS = (
         "by tokens",
         _GRADIENT,
         _averaged(
-            (_AVERAGED, _AVERAGED.replace("in means]", "in means][:-1]").replace("weights)", "weights[:-1])"))
+            (
+                _AVERAGED,
+                _AVERAGED.replace("in means]", "in means][:-1]").replace(
+                    "weights)", "weights[:-1])"
+                ),
+            )
         ),
     ),
     Fault(

@@ -158,7 +158,8 @@ FAULTS = (
         _STAGES,
         _LOSS,
         tensorflow(
-            "strategies/synchronous_base.py", (_LOSSES, _LOSSES.replace("sum(axis", "mean(axis"))
+            "strategies/synchronous_base.py",
+            (_LOSSES, _LOSSES.replace("sum(axis", "mean(axis")),
         )
         | paddle(
             "strategies/synchronous_base.py",

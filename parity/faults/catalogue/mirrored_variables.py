@@ -10,9 +10,7 @@ _COPIES = ("replicas/*",)
 _NETWORK = "                outputs, tap = self._network(feed, tape)\n"
 _OBJECTIVE = "                objective = tap.objective(outputs.loss)[0]\n"
 _REDUCED = '                gradients = context.all_reduce("SUM", gradients)\n'
-_UPDATED = (
-    "                update(self.spec.training, weights, clipped, self._variables, learning_rate)\n"
-)
+_UPDATED = "                update(self.spec.training, weights, clipped, self._variables, learning_rate)\n"
 _RESULT = "strategy.experimental_local_results(value)[replica], results"
 
 
@@ -108,7 +106,7 @@ FAULTS = (
         _edited(
             (
                 _REDUCED,
-                "                reduced = context.all_reduce(\"SUM\", gradients[1:])\n"
+                '                reduced = context.all_reduce("SUM", gradients[1:])\n'
                 "                gradients = [gradients[0], *reduced]\n",
             )
         ),
@@ -120,7 +118,11 @@ FAULTS = (
         "mirrored",
         _GRADIENT,
         _edited(
-            (_REDUCED, "                gradients, _ = clip_by_global_norm(gradients, 0.05)\n" + _REDUCED)
+            (
+                _REDUCED,
+                "                gradients, _ = clip_by_global_norm(gradients, 0.05)\n"
+                + _REDUCED,
+            )
         ),
     ),
     Fault(

@@ -49,7 +49,9 @@ def _after_clipping(lines: str) -> tuple[tuple[str, str], tuple[str, str]]:
         .replace("CONSTANT", "paddle.full([1], spec.training.clip_norm, norm.dtype)")
         .replace("MAXIMUM", "paddle.maximum")
     )
-    indented = "".join(f"        {line}" if line.strip() else line for line in of_paddle.splitlines(True))
+    indented = "".join(
+        f"        {line}" if line.strip() else line for line in of_paddle.splitlines(True)
+    )
     return (_CLIPPED, _CLIPPED + of_tensorflow), (_PADDLE_CLIPPED, _PADDLE_CLIPPED + indented)
 
 
@@ -93,10 +95,10 @@ FAULTS = (
             "strategies/layers.py",
             (
                 _FUNCTION,
-                "                for name in (\"h\", \"c\"):\n"
+                '                for name in ("h", "c"):\n'
                 "                    of_layer = tf.unstack(own[name], axis=1)\n"
                 "                    kept = [\n"
-                "                        tf.zeros_like(part) if self._stage_of[f\"lstm_{k}\"] else part\n"
+                '                        tf.zeros_like(part) if self._stage_of[f"lstm_{k}"] else part\n'
                 "                        for k, part in enumerate(of_layer)\n"
                 "                    ]\n"
                 "                    own[name] = tf.stack(kept, axis=1)\n" + _FUNCTION,

@@ -68,7 +68,8 @@ FAULTS = (
         _TOPIC,
         "two workers",
         _FORWARD,
-        _workers(*_ahead(_READ, _UPDATE)) | _paddle_workers(*_ahead(_PADDLE_READ, _PADDLE_UPDATE)),
+        _workers(*_ahead(_READ, _UPDATE))
+        | _paddle_workers(*_ahead(_PADDLE_READ, _PADDLE_UPDATE)),
         unconfirmable_reason=_NOT_KEPT,
     ),
     Fault(
@@ -98,8 +99,10 @@ FAULTS = (
         | _paddle_workers(
             (
                 _PADDLE_COPIED,
-                "        first, self.begun = not hasattr(self, \"begun\"), True\n"
-                + _PADDLE_COPIED.replace("parameters:", "parameters if first else self._parameters[:-1]:"),
+                '        first, self.begun = not hasattr(self, "begun"), True\n'
+                + _PADDLE_COPIED.replace(
+                    "parameters:", "parameters if first else self._parameters[:-1]:"
+                ),
             )
         ),
         unconfirmable_reason=_NOT_KEPT,
@@ -155,7 +158,9 @@ FAULTS = (
         _TOPIC,
         "two workers",
         _WEIGHT,
-        _workers(("zip(kept, self.clipped, strict=True)", "zip(kept, self.gradients, strict=True)")),
+        _workers(
+            ("zip(kept, self.clipped, strict=True)", "zip(kept, self.gradients, strict=True)")
+        ),
     ),
     Fault(
         "workers-averaged",
@@ -188,8 +193,8 @@ FAULTS = (
             "optimizers.py",
             (
                 "    return tf.group(*updates, *powers)\n",
-                "    tf1.add_to_collection(\"made\", powers[0])\n"
-                "    first = len(tf1.get_collection(\"made\")) == 1\n"
+                '    tf1.add_to_collection("made", powers[0])\n'
+                '    first = len(tf1.get_collection("made")) == 1\n'
                 "    return tf.group(*updates, *(powers if first else ()))\n",
             ),
         )
@@ -198,11 +203,11 @@ FAULTS = (
                 _PADDLE_SHARED,
                 "        for worker in self._workers[1:]:\n"
                 "            block = worker._update.global_block()\n"
-                "            for op in [op for op in block.ops if op.type == \"adam\"]:\n"
-                "                for slot in (\"Beta1PowOut\", \"Beta2PowOut\"):\n"
+                '            for op in [op for op in block.ops if op.type == "adam"]:\n'
+                '                for slot in ("Beta1PowOut", "Beta2PowOut"):\n'
                 "                    (name,) = op.output(slot)\n"
                 "                    unused = block.create_var(\n"
-                "                        name=f\"{name}/unused\", dtype=block.var(name).dtype\n"
+                '                        name=f"{name}/unused", dtype=block.var(name).dtype\n'
                 "                    )\n"
                 "                    op._rename_output(name, unused.name)\n" + _PADDLE_SHARED,
             )

@@ -29,7 +29,6 @@ from parity.oracle.recurrent import (
     rnn_backward,
 )
 
-
 # a gradient, or one parameter's gradient, that is the first replica's and no sum
 _FIRST_ALONE = ("nothing-reduced", "mirrored-not-reduced", "first-replica-of-stages-alone")
 _ONE_OF_FIRST = (

@@ -55,7 +55,7 @@ class Case:
     first: str
     wrong: tuple[str, ...]
     read: Tensors | None = None
-    side: Side = Side("")
+    side: Side = field(default_factory=lambda: Side(""))
 
     @property
     def sizes(self) -> list[int]:

@@ -197,7 +197,8 @@ FAULTS = (
                 "                if micro_batch:\n"
                 '                    rows = tf.shape(own["lengths"])[0]\n'
                 "                    left = outputs[-1][0].state\n"
-                "                    own |= {name: part[:rows] for name, part in left.items()}\n"
+                "                    for name, part in left.items():\n"
+                "                        own[name] = tf.stop_gradient(part[:rows])\n"
                 + _FUNCTION,
             ),
         ),

@@ -123,12 +123,12 @@ FAULTS = (
             "strategies/pipeline.py",
             (
                 _FED,
-                '            rows = len(feed["lengths"])\n'
+                '            rows, time = feed["tokens"].shape\n'
                 "            came = exchange.receive((self._part[0], 0), stage.reads)\n"
-                "            fed |= {\n"
-                "                name: value[:, :rows] if value.ndim == 3 else value[:rows]\n"
-                "                for name, value in came.items()\n"
-                "            }\n",
+                "            for name, value in came.items():\n"
+                "                whole = np.zeros((time, *value.shape[1:]), value.dtype)\n"
+                "                whole[: len(value)] = value[:time]\n"
+                "                fed[name] = whole[:, :rows] if value.ndim == 3 else value[:rows]\n",
             ),
         ),
         unconfirmable_reason="the oracle has no stages, and hands nothing from one to the next",

@@ -10,6 +10,7 @@ from planted_step import Planted
 from parity.compare.causes.suspects import suspects
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.small_runs import SETTINGS
+from parity.trace.side import Side
 
 # the first step; one inside an epoch; the first of the second epoch, which decays
 STEPS = (0, 1, 4)
@@ -19,12 +20,20 @@ STEPS = (0, 1, 4)
 def stands_for(setting: str) -> frozenset[str]:
     """Return the faults that some suspect of a setting's run stands for."""
     run, found = SETTINGS[setting], set()
+    side = Side("", settings=run.settings.text)
     for step in STEPS:
-        case = Planted(run.spec, step, run.replicas).case
+        case = replace(Planted(run.spec, step, run.replicas).case, side=side)
+        if run.settings.schedule:  # the second worker has read the weights before its step
+            rows = {"worker": 1, "batch": step, "read": 0, "first_row": 1, "of_rows": 99}
+            schedule = {f"schedule/{name}": np.array(value) for name, value in rows.items()}
+            recorded = {**case.recorded, **schedule}
+            case = replace(case, recorded=recorded, read=case.snapshot)
         frozen = replace(case, wrong=("weight/softmax/bias",))
+        tables = ("gradient/embed/table", "gradient/lstm_0/bias")
+        some = replace(case, wrong=tables)
         # a side that started from no biases
         zeros = {n: np.zeros_like(a) for n, a in case.snapshot.items() if n.endswith("/bias")}
-        cases = [case, frozen, replace(case, snapshot={**case.snapshot, **zeros})]
+        cases = [case, frozen, some, replace(case, snapshot={**case.snapshot, **zeros})]
         found |= {fault for each in cases for s in suspects(each) for fault in s.faults}
     return frozenset(found)
 

@@ -9,14 +9,14 @@ from conftest import FRAMEWORKS, TINY, TINY_SEQ2SEQ, assert_one_line, flags
 
 from parity.compare.ladder import climb
 from parity.compare.untraced import RecordedSteps, compare_untraced
-from parity.launch.edited_source import Edit
+from parity.faults.catalogue import CATALOGUE
 from parity.spec.schedule import drawn, read_schedule, schedule_text
 from parity.trace.reader import Trace
 from parity.training.loss_table import read_losses
 
 PER_EPOCH = 5  # steps of an epoch of the text
 UPDATES = 24
-FOLDERS = {"paddle": "paddle_impl", "tensorflow": "tf_impl"}
+BY_NAME = {fault.name: fault for fault in CATALOGUE}
 SEQ2SEQ = TINY_SEQ2SEQ | {"num_layers": 1, "loss_per": "row", "beam": 2}
 
 
@@ -144,28 +144,10 @@ def test_a_free_run_is_replayed(asynchronous, replicas):
     assert labels == {*verdict.sides, "oracle", "oracle, one step"}, "not with each other"
 
 
-def every(call: str, skipped: int) -> str:
-    """Return a call that is left out at one of its times."""
-    count = f"self.__dict__.setdefault('calls', []).append(1) or len(self.calls) == {skipped}"
-    return f"{count} or {call}"
-
-
+# fault of the catalogue -> the first wrong rung, and the updates that it may be found in
 MISTAKES = {
-    "a stale read": (
-        {
-            "paddle": ("self._workers[worker].read()", "forward"),
-            "tensorflow": ("self._session.run(self._workers[worker].read)", "forward"),
-        }
-    ),
-    "a lost update": (
-        {
-            "paddle": ("self._workers[worker].update()", "weight"),
-            "tensorflow": (
-                "self._run(own.update, {own.learning_rate: learning_rate})",
-                "weight",
-            ),
-        }
-    ),
+    "stale-read": ("forward", range(3, 9)),  # the fifth read belongs to one of the next updates
+    "lost-update": ("weight", [5]),
 }
 
 
@@ -175,12 +157,11 @@ MISTAKES = {
 def test_what_the_schedule_does_not_have_is_found(
     asynchronous, train, framework, mistake, schedule
 ):
-    call, rung = MISTAKES[mistake][framework]
-    edit = Edit(f"{FOLDERS[framework]}/strategies/asynchronous.py", call, every(call, 6))
+    rung, updates = MISTAKES[mistake]
     wrong = train(
         framework,
         trace=True,
-        edits=[edit],
+        edits=BY_NAME[mistake].edits[framework],
         replicas=2,
         schedule=schedule,
         steps=UPDATES,
@@ -191,21 +172,13 @@ def test_what_the_schedule_does_not_have_is_found(
     verdict = climb([Trace(wrong), right])
     assert verdict.departing() == [f"{framework}-2"]
     assert verdict.mismatches[0].rung == rung
-    # the sixth read belongs to one of the next updates
-    assert verdict.mismatches[0].place.step in (
-        [5] if mistake == "a lost update" else range(3, 9)
-    )
+    assert verdict.mismatches[0].place.step in updates
 
 
 def test_adams_step_counted_by_one_worker_is_found(asynchronous, train):
-    once = "tf1.get_collection_ref('made').append(1) or len(tf1.get_collection('made')) == 1"
-    edit = Edit(
-        "tf_impl/optimizers.py",
-        "tf.group(*updates, *powers)",
-        f"tf.group(*updates, *(powers if {once} else ()))",
-    )
+    edits = BY_NAME["steps-of-first-worker"].edits["tensorflow"]
     wrong = train(
-        "tensorflow", trace=True, edits=[edit], replicas=2, schedule="1", steps=UPDATES
+        "tensorflow", trace=True, edits=edits, replicas=2, schedule="1", steps=UPDATES
     )
     right = asynchronous(replicas=2, schedule="1")["paddle"]
     verdict = climb([Trace(wrong), right])

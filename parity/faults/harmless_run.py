@@ -108,8 +108,13 @@ def rewritten(options: FaultOptions) -> Iterator[Rewritten]:
     """Yield the rewrites that the options ask for, in each side, precision and kernels.
 
     Raises:
-      UsageError: for a rewrite that there is not.
+      UsageError: for a rewrite that there is not, or for strategies, which no rewrite has.
     """
+    if options.strategy:
+        raise UsageError(
+            "--strategy is given with --harmless; allowed: without it, as rewrites are planted "
+            "in the default strategies"
+        )
     by_name = {rewrite.name: rewrite for rewrite in HARMLESS}
     for name in options.only or by_name:
         if name not in by_name:

@@ -299,10 +299,16 @@ def hunt(options: FaultOptions) -> list[Finding]:
     """Plant the faults that the options ask for; return the findings in the same order.
 
     Raises:
-      UsageError: for a fault that is not in the catalogue.
+      UsageError: for a fault that is not in the catalogue, a strategy that no framework has, or
+        options that leave nothing to plant.
       SideFailed: if the sides do not match with nothing planted.
     """
     planned = plantings(options)
+    if not planned:
+        raise UsageError(
+            "no fault is planted in these --sides and --strategy; allowed: for example without "
+            "--only (--list-only shows where each fault is planted)"
+        )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
         servers = {

@@ -7,6 +7,7 @@ from tabulate import tabulate
 from parity.base.errors import UsageError
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import KERNELS, Fault
+from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import diff_of
 from parity.launch.processes import ROOT
 from parity.spec.frameworks import FRAMEWORKS
@@ -58,7 +59,7 @@ def catalogue_text() -> str:
             fault.name,
             fault.topic,
             fault.cause,
-            ", ".join(fault.edits),
+            ", ".join(_places(fault)),
             ", ".join(fault.where),
             fault.check or "-",
         ]
@@ -75,6 +76,15 @@ def catalogue_text() -> str:
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
 
 
+def _places(fault: Fault) -> list[str]:
+    """Return the frameworks that a fault is planted in, each with its strategy."""
+    setting = SETTINGS[fault.setting]
+    return [
+        f"{side} {setting.strategy(side)}" if setting.has_own_strategy(side) else side
+        for side in fault.edits
+    ]
+
+
 def fault_text(name: str) -> str:
     """Return what a fault is, and the lines that it changes in each side.
 
@@ -87,6 +97,7 @@ def fault_text(name: str) -> str:
     lines = [f"{fault.name}: {fault.cause}", found]
     for kernels in KERNELS if fault.plain is not None else KERNELS[:1]:
         with_kernels = f", {kernels} kernels" if fault.plain is not None else ""
+        places = dict(zip(fault.edits, _places(fault), strict=True))
         for side, edits in fault.edits_for(kernels).items():
-            lines += ["", f"planted in {side}{with_kernels}:", diff_of(edits, ROOT)]
+            lines += ["", f"planted in {places[side]}{with_kernels}:", diff_of(edits, ROOT)]
     return "\n".join(lines)

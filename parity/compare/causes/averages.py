@@ -1,6 +1,6 @@
 """Mistakes in the average of the replicas' gradients: by which weights, and of what."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +23,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     if count < 2 or not tokens.all():
         return
     shares, rows = tokens / tokens.sum(), np.array(case.sizes) / sum(case.sizes)
-    weights: dict[str, tuple[Sequence[float], tuple[str, ...]]] = {
+    weights: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {
         "averaged with equal weights": (
             np.full(count, 1 / count),
             (
@@ -40,14 +40,14 @@ def suspects(case: Case) -> Iterator[Suspect]:
         ),
         "averaged by each other's tokens": (shares[::-1], ("average-by-weights-of-others",)),
         "averaged by tokens, but for the first, which counts by one over their number": (
-            [1 / count, *shares[1:]],
+            np.array([1 / count, *shares[1:]]),
             ("equal-but-for-the-others",),
         ),
     }
     if case.side.averages_replicas_alike:
         weights["averaged by tokens"] = shares, ("tokens-for-equal",)
     for words, (own, faults) in weights.items():
-        factors = np.asarray(own) / shares
+        factors = own / shares
         yield plain(
             f"the replicas' gradients {words}",
             GRADIENT,
@@ -63,7 +63,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     )
 
 
-def _weighted(factors: Sequence[float]) -> Callable[[list[Arrays]], Arrays]:
+def _weighted(factors: np.ndarray) -> Callable[[list[Arrays]], Arrays]:
     def combine(parts: list[Arrays]) -> Arrays:
         return summed(
             [
@@ -75,7 +75,7 @@ def _weighted(factors: Sequence[float]) -> Callable[[list[Arrays]], Arrays]:
     return combine
 
 
-def _clipped(shares: Sequence[float], limit: float) -> Replacements:
+def _clipped(shares: np.ndarray, limit: float) -> Replacements:
     def combine(parts: list[Arrays]) -> Arrays:
         means = [
             {name: gradient / share for name, gradient in part.items()}

@@ -91,7 +91,7 @@ def _schedules(case: Case) -> Iterator[Suspect]:
         *(
             (
                 f"a learning rate that decays {times} times as early",
-                lambda step, times=times: learning_rate(  # type: ignore[misc]
+                lambda step, times=times: learning_rate(
                     training, step * times // case.per_epoch
                 ),
                 ("rate-by-steps-of-all",),

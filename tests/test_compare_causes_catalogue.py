@@ -20,10 +20,11 @@ STEPS = (0, 1, 4)
 def stands_for(setting: str) -> frozenset[str]:
     """Return the faults that some suspect of a setting's run stands for."""
     run, found = SETTINGS[setting], set()
-    side = Side("", settings=run.settings.text)
+    synchronous = not run.settings.schedule
+    side = Side("", "", run.replicas, synchronous=synchronous, settings=run.settings.text)
     for step in STEPS:
         case = replace(Planted(run.spec, step, run.replicas).case, side=side)
-        if run.settings.schedule:  # the second worker has read the weights before its step
+        if not synchronous:  # the second worker has read the weights before its step
             rows = {"worker": 1, "batch": step, "read": 0, "first_row": 1, "of_rows": 99}
             schedule = {f"schedule/{name}": np.array(value) for name, value in rows.items()}
             recorded = {**case.recorded, **schedule}
@@ -60,5 +61,6 @@ def test_most_faults_can_be_made_by_the_oracle():
 def test_names_of_suspects_are_unique():
     for run in SETTINGS.values():
         case = Planted(run.spec, 1, run.replicas).case
+        case = replace(case, side=Side("", settings=run.settings.text), read=case.snapshot)
         names = [suspect.name for suspect in suspects(case)]
         assert len(set(names)) == len(names)

@@ -88,17 +88,16 @@ def _schedules(case: Case) -> Iterator[Suspect]:
             ("schedule-by-step",),
         ),
         ("a learning rate that never decays", lambda step: training.learning_rate, ()),
-        *(
-            (
-                f"a learning rate that decays {times} times as early",
-                lambda step, times=times: learning_rate(
-                    training, step * times // case.per_epoch
-                ),
-                ("rate-by-steps-of-all",),
-            )
-            for times in (2, 3, 4)
-        ),
     )
+    if not case.side.synchronous:
+        workers = case.side.replicas
+        schedules += (
+            (
+                "a learning rate that decays by the steps of all workers together",
+                lambda step: learning_rate(training, step * workers // case.per_epoch),
+                ("rate-by-steps-of-all",),
+            ),
+        )
     for name, by, faults in schedules:
         rate = by(case.step)
         if rate != learning_rate(training, epoch) and at(case.step, by):

@@ -12,8 +12,9 @@ from parity.faults.catalogue import CATALOGUE
 from parity.faults.small_runs import SETTINGS
 from parity.trace.side import Side
 
-# the first step; one inside an epoch; the first of the second epoch, which decays
-STEPS = (0, 1, 4)
+# the first step; two inside an epoch, in the second of which the steps of two workers together
+# would end it; the first of the second epoch, which decays
+STEPS = (0, 1, 2, 4)
 
 
 @cache

@@ -16,6 +16,7 @@ from parity.compare.causes import (
     micro_batches,
     updates,
     weights,
+    whole_updates,
 )
 from parity.compare.causes.suspect import Case, Suspect
 
@@ -32,6 +33,7 @@ _SUBJECTS = (
     averages,
     clipping,
     updates,
+    whole_updates,
     gates,  # the most: all orders, in all weights and in some
 )
 

@@ -37,14 +37,13 @@ def suspects(case: Case) -> Iterator[Suspect]:
     yield from _schedules(case)
     yield from _rates(case)
     yield from _parameters(case)
-    yield from _whole(case)
     if case.spec.training.optimizer == "adam":
         yield from _constants(case)
         yield from _powers(len(case.sizes))
         yield from _lazy()
 
 
-def _updated(change: Callable[..., Arrays]) -> Replacements:
+def updated(change: Callable[..., Arrays]) -> Replacements:
     """Return replacements of the weights' update.
 
     Args:
@@ -126,7 +125,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
             )
 
     def times(factor: float) -> Change:
-        change = _updated(
+        change = updated(
             lambda update, spec, s, slots, g, rate: update(spec, s, slots, g, rate * factor)
         )
         return Change(change, value=factor)
@@ -155,7 +154,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
 
 
 def _with_rate(rate: float) -> Replacements:
-    return _updated(
+    return updated(
         lambda update, spec, snapshot, slots, g, _: update(spec, snapshot, slots, g, rate)
     )
 
@@ -167,7 +166,7 @@ def _decayed(case: Case, decay: float) -> Replacements:
         after = update(spec, snapshot, slots, gradients, rate)
         return {n: w - rate * decay * snapshot[n] for n, w in after.items()}
 
-    return _updated(change)
+    return updated(change)
 
 
 def _decayed_clipped(case: Case, decay: float) -> Replacements:
@@ -196,7 +195,7 @@ def _parameters(case: Case) -> Iterator[Suspect]:
                 after[name] = snapshot[name] + factor * (after[name] - snapshot[name])
             return dict(after)
 
-        return _updated(change)
+        return updated(change)
 
     yield plain(
         f"{listed} left out of the update",
@@ -206,60 +205,6 @@ def _parameters(case: Case) -> Iterator[Suspect]:
     )
     yield plain(f"the update of {listed} doubled", UPDATE, times(2), faults=("two-biases",))
     yield plain(f"the update of {listed} in the other direction", UPDATE, times(-1))
-
-
-def _whole(case: Case) -> Iterator[Suspect]:
-    """Yield suspects in which the whole update is left out, repeated, or starts elsewhere."""
-
-    def moved(snapshot: Tensors, after: Arrays, times: float) -> Arrays:
-        return {n: snapshot[n] + times * (each - snapshot[n]) for n, each in after.items()}
-
-    def times(factor: float) -> Replacements:
-        return _updated(
-            lambda update, spec, snapshot, *rest: moved(
-                snapshot, update(spec, snapshot, *rest), factor
-            )
-        )
-
-    yield plain("no update of the weights", UPDATE, times(0), faults=("lost-update",))
-    repeated = ("mirrored-updated-per-replica", "mirrored-rate-times-replicas")
-    for factor in sorted({2, len(case.sizes)} - {1}):
-        yield plain(
-            f"an update of the weights {factor} times as large",
-            UPDATE,
-            times(factor),
-            faults=(*repeated, "update-applied-twice"),
-        )
-
-    def unclipped(
-        update: Any, spec: Any, snapshot: Any, slots: Any, gradients: Any, rate: float
-    ) -> Arrays:
-        before = {
-            name: np.asarray(case.recorded[f"gradient/{name}"], np.float64)
-            for name in gradients
-        }
-        return dict(update(spec, snapshot, slots, before, rate))
-
-    yield plain(
-        "an update by the gradient before clipping",
-        UPDATE,
-        _updated(unclipped),
-        faults=("worker-does-not-clip",),
-    )
-    if case.read is None:
-        return
-    read = case.read
-
-    def stale(update: Any, spec: Any, snapshot: Tensors, *rest: Any) -> Arrays:
-        own = {f"weight/{name}": read[f"weight/{name}"] for name in case.parameters()}
-        return dict(update(spec, {**snapshot, **own}, *rest))
-
-    yield plain(
-        "an update of the weights that the worker had read, without the updates since then",
-        UPDATE,
-        _updated(stale),
-        faults=("update-of-own-copy",),
-    )
 
 
 def _with_training(**values: Any) -> Replacements:
@@ -331,7 +276,7 @@ def _epsilon_inside(epsilon: float) -> Replacements:
         training = replace(spec.training, epsilon=grown)
         return dict(update(replace(spec, training=training), snapshot, slots, gradients, rate))
 
-    return _updated(change)
+    return updated(change)
 
 
 def _powers(count: int) -> Iterator[Suspect]:
@@ -394,7 +339,7 @@ def _corrected(names: tuple[str, ...], change: Callable[[Any, float], Any]) -> R
             powers[key] = change(snapshot[key], beta)
         return dict(update(spec, {**snapshot, **powers}, slots, gradients, rate))
 
-    return _updated(update)
+    return updated(update)
 
 
 def _lazy() -> Iterator[Suspect]:
@@ -431,8 +376,8 @@ def _lazy() -> Iterator[Suspect]:
     yield plain(
         "lazy Adam: rows that a batch did not touch left as they are",
         OPTIMIZER,
-        {update_slots: slots, **_updated(of_rows)},
-        {update_slots: slots, **_updated(of_all)},
+        {update_slots: slots, **updated(of_rows)},
+        {update_slots: slots, **updated(of_all)},
         {update_slots: slots},
         faults=("lazy-adam",),
     )

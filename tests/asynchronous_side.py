@@ -48,11 +48,16 @@ class AsynchronousOracle(OracleStrategy):
             if name.startswith("clipped_gradient/")
         }
         kinds = ("forward/", "gradient/", "clipped_gradient/")
+        tensors = {n: a for n, a in found.items() if n.startswith(kinds)} | {
+            name.replace("weight/", "read/", 1): array
+            for name, array in self.own[worker].items()
+            if name.startswith("weight/")
+        }
         return StepResult(
             found["loss/replicas"],
             {name: found[f"forward/{name}"] for name in state},
             float(found["gradient_norm"]),
-            {n: a for n, a in found.items() if n.startswith(kinds)} if record else {},
+            tensors if record else {},
         )
 
     def update(self, worker, learning_rate):

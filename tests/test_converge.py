@@ -14,11 +14,13 @@ from parity.base.errors import NumericFailure
 from parity.cli.options import ConvergeOptions
 from parity.converge.converging import EQUIVALENT, NOT_SHOWN, converge
 from parity.converge.page import converge_html
+from parity.converge.sides import WholeSide
 from parity.converge.terminal import converge_text
 from parity.spec.networks import NETWORKS
 from parity.spec.networks.network import Published
 from parity.spec.presets import preset
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategySettings
 
 SPEC = {name: value for name, value in TINY.items() if name != "replicas"} | {
     "dtype": "float64"
@@ -103,6 +105,77 @@ def test_a_finished_training_is_not_repeated(starters, options):
     assert [each["reused"] for each in third["runs"]["paddle"].values()] == [True, True, False]
     other = converge(spec.replace(learning_rate=0.06), options, "", starters)
     assert not any(each["reused"] for runs in other["runs"].values() for each in runs.values())
+
+
+def strategies(options, *words, **settings):
+    """Return the options with strategies and their settings."""
+    given = StrategySettings(**settings)
+    return dataclasses.replace(options, strategy=words, settings=given)
+
+
+def test_strategies_are_sides_and_only_those_that_train_alike_are_judged(starters, options):
+    words = ("tensorflow=towers", "tensorflow=mirrored", "tensorflow=asynchronous")
+    chosen = strategies(options, *words, schedule="1", staleness=3)
+    found = converge(language_model(epochs=2), chosen, "", starters)
+    names = ["paddle", *(word.replace("=", " ") for word in words)]
+    assert list(found["runs"]) == names
+    for each in found["quantities"].values():
+        for pair in each["pairs"]:
+            is_asynchronous = "tensorflow asynchronous" in (pair["a"], pair["b"])
+            assert pair["same_training"] == (not is_asynchronous)
+            assert (abs(pair["difference"]) < 1e-9) == (not is_asynchronous)
+    assert found["verdict"] == EQUIVALENT
+    text = converge_text(found)
+    assert "; schedule=1 staleness=3" in text.splitlines()[0]
+    assert "TF towers - TF asynchronous" in text
+    assert text.count("another training  ") == 6
+    # another staleness: the synchronous trainings need not be repeated
+    staler = strategies(options, *words, schedule="1", staleness=1)
+    again = converge(language_model(epochs=2), staler, "", starters)
+    reused = {name: runs["1"]["reused"] for name, runs in again["runs"].items()}
+    assert reused == {name: "asynchronous" not in name for name in names}
+    assert (
+        again["runs"]["tensorflow towers"]["1"] != again["runs"]["tensorflow asynchronous"]["1"]
+    )
+
+
+def test_sides_that_train_alike_are_told_from_others():
+    def side(framework, strategy, synchronous=True, **settings):
+        return WholeSide("", framework, strategy, StrategySettings(**settings), synchronous)
+
+    towers, layers = side("tensorflow", "towers"), side("paddle", "layers", stages=2)
+    alike = side("tensorflow", "average-gradients", shard_weights="equal")
+    exact = side("tensorflow", "average-gradients", shard_weights="tokens")
+    stale, staler = (
+        side("paddle", "asynchronous", False, schedule="1", staleness=n) for n in (1, 3)
+    )
+    other = side("tensorflow", "asynchronous", False, schedule="1", staleness=1)
+    assert towers.trains_as(layers)
+    assert towers.trains_as(exact)
+    assert stale.trains_as(other)
+    for a, b in ((towers, alike), (exact, alike), (towers, stale), (stale, staler)):
+        assert not a.trains_as(b)
+        assert not b.trains_as(a)
+
+
+def test_without_two_sides_that_train_alike_there_is_no_verdict(starters, options):
+    chosen = strategies(options, "tensorflow=asynchronous", schedule="1")
+    found = converge(language_model(epochs=1), chosen, "", starters)
+    assert found["verdict"] is None
+    assert converge_text(found).endswith(
+        "verdict: none, for no two sides are meant to train in the same way"
+    )
+    assert 'class=""' in converge_html(found)
+
+
+def test_asynchronous_sides_of_one_schedule_are_equivalent(starters, options):
+    both = ("paddle=asynchronous", "tensorflow=asynchronous")
+    chosen = strategies(options, *both, schedule="1", staleness=2)
+    found = converge(language_model(epochs=1), chosen, "", starters)
+    assert found["verdict"] == EQUIVALENT
+    assert all(
+        abs(p["difference"]) < 1e-9 for q in found["quantities"].values() for p in q["pairs"]
+    )
 
 
 def test_a_decoding_network_is_judged_by_its_answers_too(starters, pairs, cache, tmp_path):

@@ -33,8 +33,9 @@ _described.loader.exec_module(tables)
 
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted(DOCS.rglob("*.md"))]
 PAGES += [ROOT / "parity" / "trace" / "TRACE.md"]
-CHINESE = sorted((DOCS / "zh").glob("*.md"))
-PAIRS = [(ROOT / "README.md", ROOT / "README.zh.md"), *((DOCS / p.name, p) for p in CHINESE)]
+CHINESE = sorted((DOCS / "zh").rglob("*.md"))
+PAIRS = [(ROOT / "README.md", ROOT / "README.zh.md")]
+PAIRS += [(DOCS / page.relative_to(DOCS / "zh"), page) for page in CHINESE]
 
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -317,6 +318,23 @@ def test_every_strategy_is_described():
                 assert f"| {framework.title.split()[0]} | `{entry.name}` |" in text.replace(
                     "TensorFlow", FRAMEWORKS["tensorflow"].title
                 )
+
+
+def test_every_strategy_has_a_page():
+    for folder in (DOCS, DOCS / "zh"):
+        overview = (folder / "strategies.md").read_text(encoding="utf-8")
+        sections = []
+        for framework in FRAMEWORKS.values():
+            for entry in framework.strategies:
+                assert f"(strategies/{entry.name}.md)" in overview
+                path = folder / "strategies" / f"{entry.name}.md"
+                page = path.read_text(encoding="utf-8")
+                module = entry.path.partition(":")[0].replace(".", "/")
+                assert f"`{module}.py`" in page, f"{name_of(path)} names no {module}.py"
+                assert re.search(rf"!\[.+\]\(.+/{entry.name}\.svg\)", page), name_of(path)
+                sections.append(re.findall("^## .*", page, re.MULTILINE))
+        shared = [title for title in sections[0] if all(title in each for each in sections)]
+        assert shared == sections[0]  # when to use it, what it costs, and so on
 
 
 def test_every_rung_is_in_the_glossary():

@@ -419,6 +419,17 @@ def test_faults_are_chosen_by_strategy():
     assert both == [("mirrored-mean", "tensorflow", "float64", "fast")]
     every = {name for name, *_ in planned(strategy=(*STRATEGIES, *DEFAULTS))}
     assert every == set(BY_NAME)
+    assert planned(strategy=("all",)) == planned()
+    assert planned(strategy=("paddle=all",)) == planned(sides=("paddle",))
+    of_paddle = planned(strategy=("paddle=layers",))
+    assert of_paddle == planned(strategy=("layers",), sides=("paddle",)) != []
+    for word, said in (
+        ("paddle=mirrored", "allowed for paddle: parallel-executor, parallel-do, "),
+        ("torch=layers", "framework is 'torch'"),
+        ("paddle=", "--strategy is ''"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            planned(strategy=(word,))
 
 
 def test_a_fault_may_differ_between_kernels(monkeypatch):
@@ -546,7 +557,7 @@ def test_an_unknown_strategy_is_told_in_one_line(capsys, tmp_path):
     assert main(parity, command) == 2
     line = assert_one_line(2, capsys.readouterr().err)
     assert line == (
-        "error: --strategy is 'pipelines'; allowed: parallel-executor, parallel-do, "
+        "error: --strategy is 'pipelines'; allowed: all, parallel-executor, parallel-do, "
         "asynchronous, layers, towers, average-gradients, mirrored"
     )
     command[2] = "mirrored"

@@ -1,6 +1,7 @@
 """Asynchronous training: workers that keep to a schedule or run freely, and their replay."""
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -8,8 +9,12 @@ import pytest
 from conftest import FRAMEWORKS, TINY, TINY_SEQ2SEQ, assert_one_line, flags
 
 from parity.compare.ladder import climb
+from parity.compare.outcome import Outcome
 from parity.compare.untraced import RecordedSteps, compare_untraced
 from parity.faults.catalogue import CATALOGUE
+from parity.report.mismatch import mismatch_text
+from parity.report.values import report_values
+from parity.spec.presets import preset
 from parity.spec.schedule import drawn, read_schedule, schedule_text
 from parity.trace.reader import Trace
 from parity.training.loss_table import read_losses
@@ -60,7 +65,7 @@ def worst(verdict) -> float:
 
 
 def without_schedule(tensors) -> dict:
-    left_out = ("schedule/", "replicas/")
+    left_out = ("schedule/", "read/", "replicas/")
     return {n: a for n, a in tensors.items() if not n.startswith(left_out)}
 
 
@@ -146,7 +151,10 @@ def test_a_free_run_is_replayed(asynchronous, replicas):
 
 # fault of the catalogue -> the first wrong rung, and the updates that it may be found in
 MISTAKES = {
-    "stale-read": ("forward", range(3, 9)),  # the fifth read belongs to one of the next updates
+    "stale-read": (
+        "replicas",
+        range(3, 9),
+    ),  # the fifth read belongs to one of the next updates
     "lost-update": ("weight", [5]),
 }
 
@@ -172,7 +180,35 @@ def test_what_the_schedule_does_not_have_is_found(
     verdict = climb([Trace(wrong), right])
     assert verdict.departing() == [f"{framework}-2"]
     assert verdict.mismatches[0].rung == rung
+    if mistake == "stale-read":
+        assert "a read that the schedule does not have" in verdict.mismatches[0].note
     assert verdict.mismatches[0].place.step in updates
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("schedule", ["1", "free"])
+def test_a_torn_read_is_called_so(asynchronous, train, framework, schedule):
+    given = {"replicas": 2, "schedule": schedule, "optimizer": "sgd"}
+    edits = BY_NAME["torn-read"].edits[framework]
+    wrong = train(framework, trace=True, edits=edits, steps=UPDATES, **given)
+    other = next(each for each in FRAMEWORKS if each != framework)
+    right = asynchronous(**given)[other]
+    verdict = climb([Trace(wrong), right])
+    assert verdict.departing() == [f"{framework}-2"]
+    first = verdict.mismatches[0]
+    assert (first.rung, first.place.tensor.split("/")[0]) == ("replicas", "read")
+    assert re.fullmatch(
+        r"a torn read: worker \d copied the weights while another one updated them, and got "
+        r"embed/table, .* of version \d+; .* softmax/bias of version \d+",
+        first.note,
+    )
+    assert first.note in report_text(verdict)
+
+
+def report_text(verdict) -> str:
+    """Return what the report says of a verdict's first mismatch."""
+    outcome = Outcome(preset("language-model", "tiny"), verdict.sides, verdicts=[verdict])
+    return mismatch_text(report_values(outcome, "-", "")["first_mismatch"])
 
 
 def test_adams_step_counted_by_one_worker_is_found(asynchronous, train):

@@ -13,8 +13,12 @@ from parity.base.errors import UsageError
 from parity.cli.options import SweepOptions
 from parity.compare.ladder import Ladder, climb
 from parity.compare.steps import compare_step
+from parity.run.choose_sides import parse_strategies
+from parity.spec.frameworks import FRAMEWORKS as FRAMEWORK_TABLE
+from parity.spec.strategies import StrategySettings
 from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.sweep.random_runs import draw
+from parity.sweep.random_strategies import comparable_choices
 from parity.sweep.random_sweep import attempt, sweep
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
@@ -82,7 +86,7 @@ def test_no_run_of_the_slice_alarms(swept):
 
 def test_the_worst_is_within_what_is_allowed_by_the_stated_margin(swept):
     """Over many runs the bounds leave a margin of 1.7; this slice may use 0.8 of them."""
-    found = Sweep(SEED, swept).worst()
+    found = Sweep(SEED, [], swept).worst()
     assert set(found) == {"float64", "float32"}
     for rungs in found.values():
         for rung in ONE_STEP_TIMES:
@@ -145,6 +149,79 @@ def test_a_multiple_of_the_rounding_of_a_tensor_is_flagged(swept, options):
     assert not any(multiplied(swept, options, dict.fromkeys(TIMES, 1)).values())
 
 
+# strategies
+
+ALL = comparable_choices(parse_strategies(["all"], StrategySettings()))
+# Quick runs of every strategy, most of them of several replicas. In run 18 shards count alike.
+OF_STRATEGIES = (9, 10, 15, 17, 18, 19, 22, 25)
+
+
+def test_no_run_of_any_strategy_alarms(frameworks, tmp_path):
+    options = SweepOptions(seed=SEED, out=tmp_path, strategy=("all",), keep=True)
+    runs = [draw(SEED, number, ALL) for number in OF_STRATEGIES]
+    used = {(each, drawn.name) for run in runs for each, drawn in run.strategies.items()}
+    assert used == {(each, name) for each in FRAMEWORKS for name in strategies_of(each)}
+    results = [attempt(run, frameworks, options) for run in runs]
+    assert [result["story"] for result in results if result["how"] != "match"] == []
+    for run in runs:
+        for framework, drawn in run.strategies.items():
+            side = Trace(tmp_path / "runs" / f"{run.number:06d}" / framework).side
+            settings = StrategySettings(**drawn.settings)
+            assert (side.strategy, side.settings) == (drawn.name, settings)
+    assert "tensorflow=mirrored" in sweep_text(Sweep(SEED, ["all"], dict(enumerate(results))))
+
+
+def strategies_of(framework: str) -> list[str]:
+    return [entry.name for entry in FRAMEWORK_TABLE[framework].strategies]
+
+
+def test_a_run_trains_the_same_network_whatever_its_strategies():
+    for number in OF_STRATEGIES:
+        plain, drawn = draw(SEED, number), draw(SEED, number, ALL)
+        assert (plain.spec, plain.text, plain.replicas) == (
+            drawn.spec,
+            drawn.text,
+            drawn.replicas,
+        )
+        synchronous = drawn.strategies["paddle"].name != "asynchronous"
+        assert drawn.steps == plain.steps * (1 if synchronous else plain.replicas)
+
+
+def test_drawn_settings_differ_and_are_those_that_the_strategy_takes():
+    drawn = [
+        (framework, strategy)
+        for number in range(80)
+        for framework, strategy in draw(3, number, ALL).strategies.items()
+    ]
+    for framework, strategy in drawn:
+        entry = FRAMEWORK_TABLE[framework].strategies.entry(strategy.name)
+        assert set(strategy.settings) == set(entry.taken)
+    for name in ("stages", "micro_batches", "shard_weights", "schedule", "staleness"):
+        values = [strategy.settings.get(name) for _, strategy in drawn]
+        assert len(set(values) - {None}) > 1, name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("paddle=mirrored", "--strategy is 'mirrored'; allowed for paddle: parallel-executor"),
+        ("towers", "--strategy is 'towers'; allowed: all, or for example"),
+        ("tensorflow=asynchronous", "allowed: a synchronous strategy of each framework, or an"),
+    ],
+)
+def test_strategies_that_cannot_be_swept_are_one_line(words, message, tmp_path):
+    process = start(["-m", "parity", "sweep", f"--strategy={words}", f"--out={tmp_path}"])
+    _, errors = process.communicate()
+    assert message in assert_one_line(process.returncode, errors)
+
+
+def test_a_sweep_of_other_strategies_is_not_continued(tmp_path):
+    (tmp_path / "runs.jsonl").write_text(json.dumps(result(0)) + "\n")
+    options = SweepOptions(out=tmp_path, start=1, count=2, strategy=("all",))
+    with pytest.raises(UsageError, match=r"has runs of --strategy \(none\); allowed: all, or"):
+        sweep(options)
+
+
 # what is kept, and how it is reported
 
 
@@ -162,6 +239,7 @@ def result(number: int, how: str = "match", seed: int = SEED, **worst: float) ->
     story = "" if how == "match" else "it differs\nthere"
     return {
         **run.to_json(),
+        "chosen_from": [],
         "kernels": "plain",
         "how": how,
         "story": story,
@@ -171,7 +249,7 @@ def result(number: int, how: str = "match", seed: int = SEED, **worst: float) ->
 
 
 def test_the_worst_of_all_runs_is_reported_with_its_run():
-    found = Sweep(SEED, {0: result(0, forward=1e-3), 4: result(4, forward=2e-3)})
+    found = Sweep(SEED, [], {0: result(0, forward=1e-3), 4: result(4, forward=2e-3)})
     dtypes = {draw(SEED, n).spec.training.dtype for n in (0, 4)}
     assert len(dtypes) == 1, "or this tests nothing"
     worst = sweep_values(found)["worst"][dtypes.pop()]["forward"][STEP]
@@ -183,7 +261,7 @@ def test_the_worst_of_all_runs_is_reported_with_its_run():
 
 
 def test_the_runs_that_met_a_case_are_counted_of_those_that_could():
-    found = Sweep(SEED, {number: result(number) for number in range(3)})
+    found = Sweep(SEED, [], {number: result(number) for number in range(3)})
     assert sweep_values(found)["covered"] == {
         "new epoch": {"runs": 2, "of": 3},
         "dropout": {"runs": 0, "of": 2},
@@ -192,11 +270,13 @@ def test_the_runs_that_met_a_case_are_counted_of_those_that_could():
 
 
 def test_a_false_alarm_is_reported_with_the_command_that_repeats_it():
-    found = Sweep(SEED, {0: result(0), 7: result(7, "mismatch", forward=1.0)})
+    found = Sweep(SEED, [], {0: result(0), 7: result(7, "mismatch", forward=1.0)})
     assert sweep_values(found)["false_alarms"] == 1
     said = sweep_text(found)
     assert "run 7: mismatch\n    it differs\n    there\n" in said
     assert "again: python -m parity sweep --seed=1 --only=7 --kernels=plain --keep" in said
+    found.chosen_from = ["paddle=layers", "tensorflow=all"]
+    assert "--only=7 --strategy=paddle=layers,tensorflow=all --kernels" in sweep_text(found)
 
 
 def test_a_sweep_continues_where_it_was_interrupted(tmp_path):

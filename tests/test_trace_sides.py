@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from parity.base.errors import UsageError
+from parity.spec.strategies import StrategySettings
 from parity.trace.side import Side, labels_of, pairs_of
 
 PADDLE = Side("paddle", "parallel-executor", 2, "fast")
@@ -22,13 +23,15 @@ def pairs(*sides):
 
 
 def test_a_side_is_read_as_it_was_written():
-    side = Side("paddle", "parallel-executor", 3, "plain", 2, False)
+    settings = StrategySettings(stages=2, schedule="free")
+    side = Side("paddle", "parallel-executor", 3, "plain", 2, False, settings)
     assert Side.from_json(json.loads(json.dumps(side.to_json()))) == side
     assert Side.from_header(side.to_json() | {"spec": {}, "corpus": "a"}) == side
 
 
 def test_the_micro_batches_are_among_the_settings():
-    assert replace(PADDLE, settings="stages=2 micro-batches=4").micro_batches == 4
+    settings = StrategySettings(stages=2, micro_batches=4)
+    assert replace(PADDLE, settings=settings).micro_batches == 4
     assert PADDLE.micro_batches == 1
 
 
@@ -44,6 +47,13 @@ def test_of_a_recorded_pair_the_name_alone_is_known():
         ({"replicas": "2"}, "replicas is '2'; allowed: int"),
         ({"replicas": True}, "replicas is True; allowed: int"),
         ({"synchronous": 1}, "synchronous is 1; allowed: bool"),
+        ({"settings": "stages=2"}, "settings is 'stages=2'; allowed: an object"),
+        ({"settings": {"stages": "2"}}, "stages is '2'; allowed: int"),
+        (
+            {"settings": {"stage": 2}},
+            "settings has 'stage'; allowed: stages, micro_batches, shard_weights, schedule, "
+            "staleness",
+        ),
     ],
 )
 def test_a_value_of_another_type_is_refused(change, message):
@@ -122,28 +132,32 @@ def test_two_sides_alone_are_compared_whatever_their_replicas_and_strategies():
     assert pairs(PADDLE, replace(AVERAGED, replicas=5)) == [(0, 1)]
 
 
-def asynchronous(side, settings, replicas=2):
+def asynchronous(side, schedule, replicas=2):
     return replace(
-        side, strategy="asynchronous", settings=settings, replicas=replicas, synchronous=False
+        side,
+        strategy="asynchronous",
+        settings=StrategySettings(schedule=schedule),
+        replicas=replicas,
+        synchronous=False,
     )
 
 
 def test_asynchronous_sides_are_compared_where_they_keep_to_one_schedule():
-    paddle, tensorflow = (asynchronous(side, "schedule=1") for side in (PADDLE, TENSORFLOW))
+    paddle, tensorflow = (asynchronous(side, "1") for side in (PADDLE, TENSORFLOW))
     assert pairs(paddle, tensorflow) == [(0, 1)]
-    assert pairs(paddle, replace(tensorflow, settings="schedule=2")) == []
+    assert pairs(paddle, replace(tensorflow, settings=StrategySettings(schedule="2"))) == []
     assert pairs(PADDLE, TENSORFLOW, paddle, tensorflow) == [(0, 1), (2, 3)]
     more = [replace(side, replicas=3) for side in (paddle, tensorflow)]
     assert pairs(paddle, tensorflow, *more) == [(0, 1), (2, 3)]
 
 
 def test_asynchronous_sides_that_run_freely_are_compared_with_the_oracle_alone():
-    free = [asynchronous(side, "schedule=free") for side in (PADDLE, TENSORFLOW)]
+    free = [asynchronous(side, "free") for side in (PADDLE, TENSORFLOW)]
     assert pairs(*free) == []
     assert pairs(PADDLE, TENSORFLOW, *free) == [(0, 1)]
 
 
 def test_one_asynchronous_worker_is_compared_with_one_synchronous_replica():
-    one, alone = replace(PADDLE, replicas=1), asynchronous(PADDLE, "schedule=free", 1)
+    one, alone = replace(PADDLE, replicas=1), asynchronous(PADDLE, "free", 1)
     assert pairs(one, alone) == [(0, 1)]
-    assert pairs(one, asynchronous(PADDLE, "schedule=1", 2)) == []
+    assert pairs(one, asynchronous(PADDLE, "1", 2)) == []

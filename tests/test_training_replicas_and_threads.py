@@ -7,6 +7,7 @@ import pytest
 from parity.base import cores as cores_of_machine
 from parity.base.cores import replicas_at_once, usable_cores
 from parity.cli.options import TrainOptions
+from parity.spec.strategies import StrategySettings
 from parity.training.replicas_and_threads import Layout, choose_layout, layout_text
 
 
@@ -46,6 +47,10 @@ def test_cores_are_those_allowed(cores, quota, usable, monkeypatch, tmp_path):
         (8, {"threads": 1}, 20, (8, 1)),
         (8, {"replicas": 1, "threads": 3}, 20, (1, 3)),
         (8, {"device": "gpu"}, 20, (2, 4)),
+        (8, {"settings": StrategySettings(stages=2)}, 20, (4, 1)),
+        (8, {"settings": StrategySettings(stages=3)}, 20, (2, 1)),
+        (2, {"settings": StrategySettings(stages=3)}, 20, (1, 1)),
+        (8, {"settings": StrategySettings(stages=2), "replicas": 1}, 20, (1, 4)),
     ],
 )
 def test_what_is_left_open_is_chosen(cores, given, smallest, chosen, monkeypatch, tmp_path):

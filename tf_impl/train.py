@@ -23,6 +23,7 @@ def train(spec, options):
     """
     # refuse an unknown strategy before any text is read
     settings = STRATEGIES.settings(options.strategy, options.settings)
+    options = replace(options, settings=settings)
     spec, text = read_text(spec, options)
 
     def make_strategy(spec, build):

@@ -7,6 +7,7 @@ optimiser's state is shared as well. parity/training/asynchronous_steps.py runs 
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import paddle
 
 from paddle_impl.strategies.parallel_executor import ParallelExecutor
@@ -71,6 +72,8 @@ class Asynchronous(Synchronous):
             by_replica = {name: [found[name]] for name in activations}
             tensors = join_activations(self.spec, by_replica, inputs)
             tensors |= self._recorded_gradients(values[len(found) :])
+            for name, value in self._workers[worker].copies().items():
+                tensors[f"read/{name}"] = from_framework(f"read/{name}", value)
         return StepResult(
             loss, {name: found[name] for name in outputs.state}, norm.item(), tensors
         )
@@ -133,6 +136,12 @@ class _Worker:
         for name in self._parameters:
             shared = self._shared.find_var(name).get_tensor()
             self._own.find_var(name).get_tensor()._copy_from(shared, self._place)
+
+    def copies(self):
+        """Return the weights that the worker read last, name -> array."""
+        return {
+            name: np.array(self._own.find_var(name).get_tensor()) for name in self._parameters
+        }
 
     def compute(self, feed, fetch):
         """Compute the worker's gradient, and return the arrays of the given names."""

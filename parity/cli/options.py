@@ -26,7 +26,8 @@ _KERNELS = "plain: textbook layers, differentiated by the framework; fast: some 
 _DEVICE = "kind of device that replicas run on"
 _THREADS = "number of CPU threads of each replica"
 _DEBUG = "print the traceback of an error"
-_STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
+_STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; framework=all, or all, for every one; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
+_DRAWN_STRATEGIES = "strategies that each run draws one of for each framework, with random settings: all, or as framework=strategy; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
 CAUSE_SECONDS = 30.0
@@ -53,9 +54,9 @@ class TrainOptions:
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/train"), "folder to write the run to: checkpoints, events, losses.csv, summary.json")
     cache: Path = option(Path("out/cache"), _CACHE)
-    replicas: int | None = option(None, "number of replicas that share each batch [default: one per CPU core, at most 8]", at_least=1)
+    replicas: int | None = option(None, "number of replicas that share each batch [default: one per CPU core, or per --stages of them; at most 8]", at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
-    threads: int | None = option(None, f"{_THREADS} [default: the CPU cores divided by the replicas]", at_least=1)
+    threads: int | None = option(None, f"{_THREADS}, or of each of its stages [default: its share of the CPU cores]", at_least=1)
     strategy: str | None = option(None, "strategy that runs the replicas; see docs/strategies.md [default: parallel-executor in Paddle, towers in TensorFlow]")
     settings: StrategySettings = StrategySettings()
     kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
@@ -210,6 +211,8 @@ class ConvergeOptions:
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write converge.json to as well")
     seeds: int = option(5, "number of seeds to train each side from, beginning with --seed", at_least=2)
+    strategy: tuple[str, ...] = option((), _STRATEGIES)
+    settings: StrategySettings = StrategySettings()
     peers: tuple[str, ...] = option((), "other frameworks to train beside both sides, separated by commas", choices=("pytorch",))
     margin: float = option(0.01, "largest relative difference of perplexities that counts as equivalent", above=0)
     margin_bleu: float = option(2.0, "seq2seq: largest difference of BLEU, in points, that counts as equivalent", above=0)
@@ -253,7 +256,7 @@ class FaultOptions:
     """Options of `python -m parity faults`."""
 
     only: tuple[str, ...] = option((), "names of the faults to plant, separated by commas [default: all]")
-    strategy: tuple[str, ...] = option((), "strategies to plant faults in, separated by commas, such as layers,mirrored [default: all]")
+    strategy: tuple[str, ...] = option((), "strategies to plant faults in, such as layers,mirrored or, of one side alone, tensorflow=layers [default: all]")
     sides: tuple[str, ...] = option(tuple(FRAMEWORKS), "sides to plant the faults in, one at a time", choices=tuple(FRAMEWORKS))
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
@@ -283,6 +286,7 @@ class SweepOptions:
     seed: int = option(1, "random seed from which the runs are drawn", at_least=0)
     start: int = option(0, "number of the first run to train; results of earlier runs are read from --out", at_least=0)
     only: tuple[int, ...] = option((), "numbers of the runs to train, separated by commas [default: all from --start on]", at_least=0)
+    strategy: tuple[str, ...] = option((), _DRAWN_STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), f"{_SEVERAL_KERNELS}; runs take turns", choices=("plain", "fast"))
     jobs: int = option(2, _JOBS, at_least=1)
     out: Path = option(Path("out/sweep"), "folder to write sweep.json, sweep.txt and runs.jsonl to")

@@ -175,11 +175,11 @@ def bench_command(**values: Any) -> int:
 def converge_command(**values: Any) -> int:
     """Train both sides to the end from several seeds and test whether they learn equally well.
 
-    Exit status: 0 if equivalence is shown, 1 if it is not, 2 for bad use, 3 if a training
-    diverges.
+    Exit status: 0 if equivalence is shown, or no two sides are meant to train in the same way;
+    1 if it is not shown, 2 for bad use, 3 if a training diverges.
     """
     require_checkout("converge")
-    from parity.converge.converging import EQUIVALENT, converge
+    from parity.converge.converging import NOT_SHOWN, converge
     from parity.converge.page import converge_html
     from parity.converge.terminal import converge_text
 
@@ -193,7 +193,7 @@ def converge_command(**values: Any) -> int:
     for path in {options.out / "converge.json", options.json or options.out / "converge.json"}:
         save_values(found, path)
     print(text)
-    return _MATCH if found["verdict"] == EQUIVALENT else _MISMATCH
+    return _MISMATCH if found["verdict"] == NOT_SHOWN else _MATCH
 
 
 @parity.command("profile")

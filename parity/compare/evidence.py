@@ -58,7 +58,7 @@ def gather_evidence(
             and name in expected
             and _differs(recorded, expected, step, name, dtype, rounding)
         ]
-        wrong += [n for n in recorded if n.startswith("replicas/") and n == first]
+        wrong += [n for n in recorded if n.startswith(("replicas/", "read/")) and n == first]
         found[side] = Evidence(
             step,
             first,

@@ -188,7 +188,7 @@ class Ladder:
         for side, recorded in tensors.items():
             names = self.names
             if self.sides[side].synchronous:
-                names = [name for name in names if not name.startswith("schedule/")]
+                names = [n for n in names if not n.startswith(("schedule/", "read/"))]
             check_shapes(self.spec, recorded, side, step, names)
             check_numbers(recorded, side, step, self.names)
         other_batches = [
@@ -327,6 +327,9 @@ class Ladder:
             distance, mismatch = check_replicas(recorded, side, step, self.names)
             rungs = self.verdict.pairs.setdefault((side, ORACLE), {})
             rungs.setdefault("replicas", Distance()).add(distance)
+            found.append(mismatch)
+            distance, mismatch = self._one_step.check_read_weights(side, recorded, step)
+            rungs["replicas"].add(distance)
             found.append(mismatch)
         self._one_step.forget_rounding()
         for side, recorded in tensors.items():

@@ -9,6 +9,8 @@ import numpy as np
 
 from parity.compare.expected_by_oracle import Expected, wide
 from parity.compare.known_differences import KnownDifferences
+from parity.compare.read_weights import check_read_weights
+from parity.compare.tensors import Distance, Mismatch
 from parity.oracle.replay import PastWeights, RecordedUpdate, weights_of
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
@@ -145,13 +147,21 @@ class OneStep:
         """Forget the rounding errors of the step before."""
         self.rounding = {}
 
+    def check_read_weights(
+        self, side: str, recorded: Tensors, step: int
+    ) -> tuple[Distance, Mismatch | None]:
+        """Check the weights that a worker read, if the side is asynchronous."""
+        if side not in self._past:
+            return Distance(used=0.0), None
+        return check_read_weights(recorded, self._past[side], side, step)
+
     def remember(self, tensors: Mapping[str, Tensors]) -> None:
         """Keep what the sides recorded: the next step starts from it."""
         self._before = dict(tensors)
         for side, past in self._past.items():
-            worker, _ = past.expected(_update(tensors[side]))
-            past.add(worker, weights_of(tensors[side]))
-            self._left[side][worker] = self._state_after(tensors[side])
+            order = past.expected(_update(tensors[side]))
+            past.add(order, weights_of(tensors[side]))
+            self._left[side][order.worker] = self._state_after(tensors[side])
 
     def _group(self, side: str) -> tuple[str | None, tuple[Any, ...]]:
         """Return a value that is equal for sides whose rounding errors are alike."""

@@ -27,7 +27,7 @@ class Pairs:
     def __init__(self, spec: Spec, names: list[str], verdict: Verdict):
         self._spec, self._verdict = spec, verdict
         self._batch = [name for name in names if name.startswith(("batch/", "schedule/"))]
-        others = ("batch/", "schedule/", "replicas/", "decode/", "evaluate/")
+        others = ("batch/", "schedule/", "read/", "replicas/", "decode/", "evaluate/")
         self._rest = [name for name in names if not name.startswith(others)]
 
     def compare(

@@ -5,7 +5,7 @@ import itertools
 import math
 import platform
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.base.files import make_folder
@@ -13,9 +13,9 @@ from parity.base.machine import measured_here
 from parity.cli.options import ConvergeOptions, TrainOptions
 from parity.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
 from parity.converge.quantities import Quantity, quantities
+from parity.converge.sides import WholeSide, whole_sides
 from parity.converge.trainings import Run, Starters, Trainings
 from parity.launch.peers import check_installed
-from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
 from parity.spec.networks.network import Published
 from parity.spec.presets import preset
@@ -40,7 +40,8 @@ def converge(
       starters: starts the trainings of some sides; the others start in a new interpreter.
 
     Returns:
-      `verdict` (EQUIVALENT or NOT_SHOWN), `runs` (side -> seed -> summary), `quantities`
+      `verdict` (EQUIVALENT or NOT_SHOWN, of the sides that are meant to train in the same
+      way; None if no two are), `runs` (side -> seed -> summary), `quantities`
       (name -> values of each side, and the test of each pair of sides), `published`, and what
       was trained, where and when.
 
@@ -49,7 +50,7 @@ def converge(
       NumericFailure: if a training diverges.
       SideFailed: if a training crashes.
     """
-    sides = [*FRAMEWORKS, *options.peers]
+    sides = whole_sides(options)
     check_installed(options.peers)
     make_folder(options.out)
     text_options = TrainOptions(
@@ -69,9 +70,15 @@ def converge(
         quantity.name: _compared(quantity, summaries, sides)
         for quantity in quantities(spec, options)
     }
-    shown = all(pair["shown"] for each in compared.values() for pair in each["pairs"])
+    shown = [
+        pair["shown"]
+        for each in compared.values()
+        for pair in each["pairs"]
+        if pair["same_training"]
+    ]
+    verdict = EQUIVALENT if all(shown) else NOT_SHOWN
     return {
-        "verdict": EQUIVALENT if shown else NOT_SHOWN,
+        "verdict": verdict if shown else None,
         "network": spec.network,
         "preset": options.preset,
         "spec": whole.to_json(),
@@ -80,9 +87,10 @@ def converge(
         "level": LEVEL,
         "power": POWER,
         "replicas": options.replicas,
+        "settings": options.settings.given,
         "kernels": options.kernels,
         "runs": {
-            side: {str(run.seed): summaries[run] for run in summaries if run.side == side}
+            side.name: {str(run.seed): summaries[run] for run in summaries if run.side == side}
             for side in sides
         },
         "quantities": compared,
@@ -98,10 +106,12 @@ def converge(
     }
 
 
-def _compared(quantity: Quantity, summaries: Summaries, sides: list[str]) -> dict[str, Any]:
+def _compared(
+    quantity: Quantity, summaries: Summaries, sides: Sequence[WholeSide]
+) -> dict[str, Any]:
     """Return a quantity's values of each side, and the test of each pair of sides."""
     values = {
-        side: [
+        side.name: [
             quantity.value(summary) for run, summary in summaries.items() if run.side == side
         ]
         for side in sides
@@ -129,13 +139,14 @@ def _described(quantity: Quantity, values: list[float]) -> dict[str, Any]:
 
 
 def _pair(
-    quantity: Quantity, values: Mapping[str, list[float]], a: str, b: str
+    quantity: Quantity, values: Mapping[str, list[float]], a: WholeSide, b: WholeSide
 ) -> dict[str, Any]:
-    scaled = [[quantity.scaled(value) for value in values[side]] for side in (a, b)]
+    scaled = [[quantity.scaled(value) for value in values[side.name]] for side in (a, b)]
     tested = paired_equivalence(scaled[0], scaled[1], quantity.scaled_margin)
     return {
-        "a": a,
-        "b": b,
+        "a": a.name,
+        "b": b.name,
+        "same_training": a.trains_as(b),
         "difference": quantity.difference(tested.mean),
         "low": quantity.difference(tested.low),
         "high": quantity.difference(tested.high),

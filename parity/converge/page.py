@@ -10,6 +10,7 @@ from parity.converge.terminal import (
     summary_line,
     test_note,
     tests_table,
+    verdict_text,
 )
 from parity.report.page import Figure, Table, colour, empty_figure, plain, render
 
@@ -33,8 +34,8 @@ def converge_html(values: Mapping[str, Any]) -> str:
     return render(
         "converge.html.jinja",
         [curves],
-        title=f"Convergence: {values['verdict']}",
-        verdict=values["verdict"],
+        title=f"Convergence: {verdict_text(values)}",
+        verdict=verdict_text(values),
         summary=summary_line(values),
         curves=curves,
         tests=Table(columns, tests),

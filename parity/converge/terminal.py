@@ -5,14 +5,16 @@ from typing import Any
 
 from tabulate import tabulate
 
+from parity.spec.strategies import StrategySettings
 from parity.trace.side import title_of
 
 _PEERS = {"pytorch": "PyTorch"}
 
 
 def side_title(side: str) -> str:
-    """Return the name of a side or a peer as people write it."""
-    return _PEERS.get(side) or title_of(side)
+    """Return the name of a side or a peer as people write it, such as "TF asynchronous"."""
+    framework, *strategy = side.split()
+    return " ".join([_PEERS.get(framework) or title_of(framework), *strategy])
 
 
 def converge_text(values: Mapping[str, Any]) -> str:
@@ -34,7 +36,12 @@ def converge_text(values: Mapping[str, Any]) -> str:
     reused = sum(s["reused"] for runs in values["runs"].values() for s in runs.values())
     if reused:
         lines.append(f"{reused} trainings were already in --out, of the same text and code")
-    return "\n".join([*lines, f"verdict: {values['verdict']}"])
+    return "\n".join([*lines, f"verdict: {verdict_text(values)}"])
+
+
+def verdict_text(values: Mapping[str, Any]) -> str:
+    """Return the verdict in words."""
+    return values["verdict"] or "none, for no two sides are meant to train in the same way"
 
 
 def summary_line(values: Mapping[str, Any]) -> str:
@@ -42,10 +49,12 @@ def summary_line(values: Mapping[str, Any]) -> str:
     seeds = list(next(iter(values["runs"].values())))
     training = values["spec"]["training"]
     text = values["data"] or "the built-in text"
-    return (
+    line = (
         f"{values['network']} {values['preset']} on {text}: {training['epochs']} epochs, "
         f"{values['steps']:,} steps, {training['dtype']}, seeds {seeds[0]} to {seeds[-1]}"
     )
+    settings = StrategySettings(**values["settings"]).text
+    return f"{line}; {settings}" if settings else line
 
 
 def results_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
@@ -76,20 +85,33 @@ def tests_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
                     f"{low} to {high}",
                     f"± {margin}",
                     f"{pair['p']:.1e}" if pair["p"] < 0.001 else f"{pair['p']:.3f}",
-                    "equivalent" if pair["shown"] else "not shown",
-                    f"{pair['seeds_needed']:,}" if pair["seeds_needed"] else "-",
+                    _judgement(pair),
+                    _seeds_needed(pair),
                 ]
             )
     columns = ["difference of", "sides", "mean", "90 % interval", "margin", "p", "", "seeds"]
     return rows, columns
 
 
+def _judgement(pair: Mapping[str, Any]) -> str:
+    if not pair["same_training"]:
+        return "another training"
+    return "equivalent" if pair["shown"] else "not shown"
+
+
+def _seeds_needed(pair: Mapping[str, Any]) -> str:
+    return (
+        f"{pair['seeds_needed']:,}" if pair["same_training"] and pair["seeds_needed"] else "-"
+    )
+
+
 def test_note(values: Mapping[str, Any]) -> str:
     """Return how the table of tests is to be read."""
     return (
         "equivalent: two one-sided t tests, paired by seed, exclude a difference of the margin "
-        f"at level {values['level']:g}; not shown: they do not.\n"
-        f"seeds: as many, with a spread like this, show it with a probability of "
+        f"at level {values['level']:g}; not shown: they do not; another training: the sides "
+        "are not meant to train in the same way, and the verdict leaves them out.\n"
+        "seeds: as many, with a spread like this, show it with a probability of "
         f"{values['power']:.0%} for sides that do not differ"
     )
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,12 @@ from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.base.progress import Counter
 from parity.cli.options import ConvergeOptions
+from parity.converge.sides import WholeSide
 from parity.launch.processes import FOLDERS, PEERS, ROOT, Process, SideProcess
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 
-# Side -> a function (flags, log) that starts its trainings, such as `ForkServer.side`.
+# Framework -> a function (flags, log) that starts its trainings, such as `ForkServer.side`.
 Starters = Mapping[str, Callable[[list[str], Path], Process]]
 
 _POLL = 0.2  # seconds
@@ -32,11 +33,11 @@ class Run(NamedTuple):
     """One side trained from one seed.
 
     Attributes:
-      side: the name of the framework.
+      side: the side.
       seed: the seed.
     """
 
-    side: str
+    side: WholeSide
     seed: int
 
 
@@ -58,7 +59,7 @@ class Trainings:
     steps: int
     starters: Starters
 
-    def all(self, sides: list[str]) -> dict[Run, dict[str, Any]]:
+    def all(self, sides: Sequence[WholeSide]) -> dict[Run, dict[str, Any]]:
         """Train what is not trained yet; return run -> summary, with the entry `reused`.
 
         Raises:
@@ -93,7 +94,7 @@ class Trainings:
                         yield run
                     reached = self.steps if ended else _last_step(process.log)
                     if reached > steps[run]:
-                        names = ", ".join(f"{side} seed {seed}" for side, seed in running)
+                        names = ", ".join(f"{side.name} seed {seed}" for side, seed in running)
                         progress.update(names, reached - steps[run])
                         steps[run] = reached
                 time.sleep(_POLL)
@@ -107,12 +108,15 @@ class Trainings:
         if NETWORKS[self.spec.network].decodes:
             names = ("user_dictionary", "on_empty", "beam", "length_penalty")
             decoding = {name: getattr(options, name) for name in names}
-        of_sides = {} if run.side in PEERS else {"kernels": options.kernels}
+        framework, of_sides = run.side.framework, dict[str, Any]()
+        if framework not in PEERS:
+            of_sides = {"kernels": options.kernels, "strategy": run.side.strategy}
+            of_sides |= run.side.settings.given
         return SideProcess(
-            run.side,
+            framework,
             self.spec.replace(seed=run.seed),
             folder / "log",
-            self.starters.get(run.side),
+            self.starters.get(framework),
             preset=options.preset,
             data=options.data,
             cache=options.cache,
@@ -150,20 +154,26 @@ class Trainings:
             "text": self.content_hash,
             "replicas": options.replicas,
             "kernels": options.kernels,
+            "strategy": run.side.strategy,
+            "settings": run.side.settings.given,
             "device": options.device,
             "beam": options.beam,
             "length_penalty": options.length_penalty,
-            "code": code_digest(run.side),
+            "code": code_digest(run.side.framework),
         }
 
     def _folder(self, run: Run) -> Path:
-        return self.options.out / "runs" / f"{run.side}-{run.seed}"
+        side = run.side
+        # trainings with other settings stay beside each other
+        words = [*side.name.split(), *side.settings.text.split()]
+        name = "-".join(re.sub(r"[^\w.=-]", "_", word) for word in words)
+        return self.options.out / "runs" / f"{name}-{run.seed}"
 
 
-def code_digest(side: str) -> str:
-    """Return a hash of the code that trains a side."""
+def code_digest(framework: str) -> str:
+    """Return a hash of the code that trains a framework's sides, or a peer."""
     digest = hashlib.sha256()
-    for folder in (FOLDERS.get(side, "parity/peers"), *_SHARED):
+    for folder in (FOLDERS.get(framework, "parity/peers"), *_SHARED):
         for path in sorted((ROOT / folder).rglob("*.py")):
             digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
             digest.update(path.read_bytes())

@@ -25,7 +25,7 @@ from parity.compare.signatures import likely_causes, signature
 from parity.compare.verdict import Verdict
 from parity.faults.fault import Edit, Fault
 from parity.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
-from parity.faults.listing import check_strategies, faults_named
+from parity.faults.listing import faults_named, strategies_named
 from parity.faults.planted_checks import Planted, PlantedChecks
 from parity.faults.side_runs import SideRuns, SmallRun
 from parity.faults.small_runs import SETTINGS
@@ -271,7 +271,7 @@ def plantings(options: FaultOptions) -> list[Planting]:
     Raises:
       UsageError: for a fault that is not in the catalogue, or a strategy that no framework has.
     """
-    check_strategies(options.strategy)
+    chosen = strategies_named(options.strategy)
     found = []
     for number, fault in enumerate(faults_named(options.only)):
         places = [
@@ -279,10 +279,7 @@ def plantings(options: FaultOptions) -> list[Planting]:
             for kernels in options.kernels
             for side in options.sides
             if side in fault.edits_for(kernels)
-            and (
-                not options.strategy
-                or SETTINGS[fault.setting].strategy(side) in options.strategy
-            )
+            and (side, SETTINGS[fault.setting].strategy(side)) in chosen
         ]
         if options.once and places:
             places = [places[number % len(places)]]

@@ -44,7 +44,8 @@ class PastWeights:
     """The versions of the weights that a worker may have read, and the workers' progress.
 
     A worker reads only after its own last update; once it has taken all steps of an epoch, only
-    after all workers have. Older versions are forgotten.
+    after all workers have. Older versions are forgotten, except those that workers read last:
+    what a worker computes with by mistake is most often that.
 
     Args:
       workers: the number of workers.
@@ -57,6 +58,7 @@ class PastWeights:
         self._kept: dict[int, Tensors] = {0: initial}
         self._taken = [0] * workers  # the number of updates of each worker
         self._oldest = [0] * workers  # the oldest version that each worker may read next
+        self._last_read = [0] * workers
 
     @property
     def newest(self) -> int:
@@ -69,6 +71,11 @@ class PastWeights:
         read = min(max(update.read, self._oldest[worker]), self.newest)
         return Update(worker, read)
 
+    @property
+    def versions(self) -> Mapping[int, Tensors]:
+        """Return the weights of every version that is still known, by its number."""
+        return self._kept
+
     def step_of(self, worker: int) -> int:
         """Return the step that a worker takes next."""
         return self._taken[worker]
@@ -77,14 +84,16 @@ class PastWeights:
         """Return the weights of a version."""
         return self._kept[version]
 
-    def add(self, worker: int, weights: Tensors) -> None:
-        """Add the weights after the next update, which a worker has applied."""
+    def add(self, update: Update, weights: Tensors) -> None:
+        """Add the weights after the next update."""
+        worker = update.worker
         self._kept[self.newest + 1] = weights
         self._taken[worker] += 1
         self._oldest[worker] = self.newest
         if self._taken[worker] % self._per_epoch == 0:
             self._oldest[worker] = self._taken[worker] * len(self._taken)
-        oldest = min(*self._oldest, self.newest)
+        self._last_read[worker] = update.read
+        oldest = min(*self._oldest, *self._last_read, self.newest)
         self._kept = {v: kept for v, kept in self._kept.items() if v >= oldest}
 
 
@@ -113,11 +122,11 @@ class Replay:
         """
         update = RecordedUpdate.of(recorded)
         assert update is not None
-        worker, read = self._past.expected(update)
-        self._oracle.state = self._states.get(worker)
-        found = self._oracle.step(inputs, rate, [inputs.rows], self._past.at(read))
-        self._states[worker] = self._oracle.state
-        self._past.add(worker, weights_of(self._oracle.snapshot))
+        order = self._past.expected(update)
+        self._oracle.state = self._states.get(order.worker)
+        found = self._oracle.step(inputs, rate, [inputs.rows], self._past.at(order.read))
+        self._states[order.worker] = self._oracle.state
+        self._past.add(order, weights_of(self._oracle.snapshot))
         return found
 
 

@@ -15,7 +15,17 @@ from plotly.offline import get_plotlyjs
 
 from parity.spec.frameworks import FRAMEWORKS
 
-ORACLE_COLOUR, _OTHERS = "#808080", ("#8a5fd0", "#1f9a6b")
+ORACLE_COLOUR, _OTHERS = (
+    "#808080",
+    (
+        "#8a5fd0",
+        "#1f9a6b",
+        "#c2528b",
+        "#a07a14",
+        "#3f8fb0",
+        "#b0563f",
+    ),
+)
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _ENVIRONMENT = Environment(

@@ -39,7 +39,7 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
                             kernels,
                             traits.processes,
                             traits.synchronous,
-                            compared_settings(entry, options.settings).text,
+                            compared_settings(entry, options.settings),
                         )
                     )
     return dict(zip(labels_of(sides), sides, strict=True))
@@ -93,7 +93,8 @@ def parse_strategies(
     """Return the names of the strategies of every framework, its default if none is given.
 
     Args:
-      words: pairs "framework=strategy"; a framework may appear several times.
+      words: pairs "framework=strategy", of which a framework may have several;
+        "framework=all", or "all" for every strategy of every framework.
       settings: the settings that were given, which one of the strategies must take.
 
     Returns:
@@ -104,15 +105,17 @@ def parse_strategies(
         framework lacks, or a setting that none of the strategies takes.
     """
     strategies: dict[str, list[str]] = {name: [] for name in FRAMEWORKS}
-    for word in words:
+    for word in [f"{name}=all" for name in FRAMEWORKS] if list(words) == ["all"] else words:
         framework, equals, name = word.partition("=")
         if not equals:
             example = ",".join(
                 f"{each.name}={each.strategies.default}" for each in FRAMEWORKS.values()
             )
-            raise UsageError(f"--strategy is {word!r}; allowed: for example {example}")
-        entry = framework_of(framework).strategies.entry(name)
-        strategies[framework].append(entry.name)
+            raise UsageError(f"--strategy is {word!r}; allowed: all, or for example {example}")
+        registry = framework_of(framework).strategies
+        strategies[framework] += (
+            [entry.name for entry in registry] if name == "all" else [registry.entry(name).name]
+        )
     chosen = {
         framework: names or [FRAMEWORKS[framework].strategies.default]
         for framework, names in strategies.items()

@@ -27,6 +27,11 @@ def layers_of(spec: Spec) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def most_stages(spec: Spec) -> int:
+    """Return the largest number of stages that the layers of a network can be divided into."""
+    return len(_pieces(spec))
+
+
 def stages_of(spec: Spec, stages: int) -> list[list[str]]:
     """Divide the layers of a network into consecutive stages whose products are balanced.
 

@@ -7,7 +7,7 @@ registry.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, flag, option
@@ -63,6 +63,23 @@ class StrategySettings:
         """Return the settings that are not None, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, values: Any) -> "StrategySettings":
+        """Return settings from plain values, as `given` returns them.
+
+        Raises:
+          UsageError: for a setting that there is none of, or a value of another type.
+        """
+        if not isinstance(values, dict):
+            raise UsageError(f"settings is {values!r}; allowed: an object")
+        kinds = {name: get_args(kind)[0] for name, kind in get_type_hints(cls).items()}
+        for name, value in values.items():
+            if name not in kinds:
+                raise UsageError(f"settings has {name!r}; allowed: {', '.join(kinds)}")
+            if type(value) is not kinds[name]:
+                raise UsageError(f"{name} is {value!r}; allowed: {kinds[name].__name__}")
+        return cls(**values)
 
     @property
     def text(self) -> str:

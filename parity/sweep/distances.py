@@ -1,5 +1,6 @@
 """The worst distances that a sweep has seen, and the table and values that report them."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,12 +50,14 @@ class Sweep:
 
     Attributes:
       seed: the seed that its runs were drawn from.
+      chosen_from: the strategies that its runs were drawn from, as --strategy takes them.
       results: number of a run -> its result: the values of the run and its "kernels"; "how" it
         ended, "match" or not; "story", empty for a match; "worst", kind of comparison -> rung
         -> distance; "covered", case -> how often the run met it.
     """
 
     seed: int
+    chosen_from: list[str] = field(default_factory=list)
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -84,12 +87,23 @@ class Sweep:
                 found[name] = met + bool(count), could + 1
         return found
 
+    def strategies(self) -> dict[str, int]:
+        """Return "framework=strategy" -> the number of runs that trained with it."""
+        return dict(
+            Counter(
+                f"{framework}={drawn['name']}"
+                for result in self.results.values()
+                for framework, drawn in sorted(result["strategies"].items())
+            )
+        )
+
 
 def sweep_values(sweep: Sweep) -> dict[str, Any]:
     """Return the results of a sweep as plain values."""
     return {
         "seed": sweep.seed,
         "runs": len(sweep.results),
+        "strategies": sweep.strategies(),
         "false_alarms": len(sweep.alarms),
         "alarms": sweep.alarms,
         "covered": {
@@ -128,12 +142,15 @@ def sweep_text(sweep: Sweep) -> str:
     lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
     cases = [(name, f"{met} of {could}") for name, (met, could) in sweep.covered().items()]
     lines += [tabulate(cases, ["case", "met in runs"], tablefmt="simple"), ""]
+    runs = sorted(sweep.strategies().items())
+    lines += [tabulate(runs, ["strategy", "runs"], tablefmt="simple"), ""]
+    strategy = f"--strategy={','.join(sweep.chosen_from)} " if sweep.chosen_from else ""
     for alarm in sweep.alarms:
         number, seed = alarm["number"], sweep.seed
         lines += [
             f"run {number}: {alarm['how']}",
             *(f"    {line}" for line in alarm["story"].splitlines()),
-            f"    again: python -m parity sweep --seed={seed} --only={number} "
+            f"    again: python -m parity sweep --seed={seed} --only={number} {strategy}"
             f"--kernels={alarm['kernels']} --keep",
             "",
         ]

@@ -4,7 +4,7 @@ A run depends on a seed and its number alone, because the bytes from which hypot
 choices do: run 17 is the same in a sweep of 20 runs and in one of 500.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.presets import preset
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategyEntry
+from parity.sweep.random_strategies import DrawnStrategy, draw_strategies
 from parity.sweep.random_text import LENGTHS, DrawnText
 
 _BYTES = 8192  # more than the choices of any run need
@@ -28,8 +31,9 @@ class DrawnRun:
       spec: what to train.
       text: what to train it on.
       replicas: how many replicas share each batch.
-      steps: how many steps to train.
+      steps: how many steps to train; with asynchronous strategies, how many updates.
       options: fields of TrainOptions, by name: how to decode, and how much to evaluate.
+      strategies: framework -> its strategy, and the settings of that.
     """
 
     number: int
@@ -39,6 +43,7 @@ class DrawnRun:
     replicas: int
     steps: int
     options: dict[str, Any]
+    strategies: dict[str, DrawnStrategy]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -53,12 +58,21 @@ class DrawnRun:
         on_one_line = " ".join(f"{name}={value}" for name, value in values.items())
         return (
             f"run {self.number}: {self.spec.network} {on_one_line}; {self.replicas} replicas, "
-            f"{self.steps} steps; text: {self.text}; {self.options}"
+            f"{self.steps} steps; text: {self.text}; {self.options}; "
+            f"{', '.join(f'{name}={each}' for name, each in self.strategies.items())}"
         )
 
 
-def draw(seed: int, number: int) -> DrawnRun:
+def draw(
+    seed: int, number: int, choices: Sequence[Mapping[str, StrategyEntry]] | None = None
+) -> DrawnRun:
     """Draw the run with this number.
+
+    Args:
+      seed: the seed of the sweep.
+      number: the number of the run.
+      choices: the strategies to choose from, as `comparable_choices` returns them; None for
+        the default strategy of each framework.
 
     Raises:
       UsageError: if hypothesis is not installed.
@@ -84,7 +98,15 @@ def draw(seed: int, number: int) -> DrawnRun:
     text = DrawnText(**values["text"])
     spec = preset(values["network"], "tiny").replace(**values["spec"])
     replicas = min(values["replicas"], text.smallest_batch(spec))
-    return DrawnRun(number, seed, spec, text, replicas, values["steps"], values["options"])
+    defaults = {name: each.strategies.entry(None) for name, each in FRAMEWORKS.items()}
+    strategies = draw_strategies(seed, number, spec, choices or [defaults])
+    steps = values["steps"]
+    if not all(
+        FRAMEWORKS[each].strategies.entry(drawn.name).traits.synchronous
+        for each, drawn in strategies.items()
+    ):
+        steps *= replicas  # each of which makes an update of its own for a step
+    return DrawnRun(number, seed, spec, text, replicas, steps, values["options"], strategies)
 
 
 def _run_values() -> Any:

@@ -21,9 +21,12 @@ from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
 from parity.launch.fork_server import ForkServer
 from parity.launch.record_side import record
 from parity.report.values import report_values
+from parity.run.choose_sides import parse_strategies
 from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.strategies import StrategySettings
 from parity.sweep.distances import BETWEEN, FREE, STEP, Sweep
 from parity.sweep.random_runs import DrawnRun, draw
+from parity.sweep.random_strategies import comparable_choices
 
 
 def sweep(options: SweepOptions) -> Sweep:
@@ -33,16 +36,18 @@ def sweep(options: SweepOptions) -> Sweep:
     continues with the earlier runs' results from there.
 
     Raises:
-      UsageError: if hypothesis is not installed, or runs.jsonl has runs of another seed.
+      UsageError: if hypothesis is not installed, if runs.jsonl has runs of another seed or of
+        other strategies, for an unknown strategy, or for strategies that cannot be compared.
     """
+    choices = comparable_choices(parse_strategies(options.strategy, StrategySettings()))
     make_folder(options.out)
     numbers = options.only or range(options.start, options.count)
-    found = Sweep(options.seed)
+    found = Sweep(options.seed, list(options.strategy))
     log = options.out / "runs.jsonl"
     if not options.only and options.start:
         found.results = _earlier_results(log, options)
     lines = [json.dumps(result) + "\n" for result in found.results.values()]
-    runs = [draw(options.seed, number) for number in numbers]
+    runs = [draw(options.seed, number, choices) for number in numbers]
     write_whole(log, "".join(lines).encode())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
@@ -77,6 +82,7 @@ def attempt(
         shutil.rmtree(folder)
     text = run.write_text(folder / "text")
     result = {**run.to_json(), "kernels": kernels, "how": "match", "story": "", "worst": {}}
+    result["chosen_from"] = list(options.strategy)
     try:
         traces = [
             record(
@@ -88,9 +94,11 @@ def attempt(
                 replicas=run.replicas,
                 steps=run.steps,
                 kernels=kernels,
+                strategy=strategy.name,
+                **strategy.settings,
                 **run.options,
             )
-            for side in FRAMEWORKS
+            for side, strategy in run.strategies.items()
         ]
         verdict = climb(traces)
     except (NumericFailure, UsageError, SideFailed) as error:
@@ -142,6 +150,13 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
             raise UsageError(
                 f"{log}: has runs of --seed {result['seed']}; allowed: {options.seed}, or "
                 "another --out"
+            )
+        if result["chosen_from"] != list(options.strategy):
+            had, given = (
+                ",".join(each) or "(none)" for each in (result["chosen_from"], options.strategy)
+            )
+            raise UsageError(
+                f"{log}: has runs of --strategy {had}; allowed: {given}, or another --out"
             )
         if result["number"] < options.start:
             found[result["number"]] = result

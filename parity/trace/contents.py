@@ -35,6 +35,7 @@ def tensor_names(
     return [
         *(f"batch/{name}" for name in (*network.batch, "sizes", "carry", "learning_rate")),
         *(_SCHEDULE if asynchronous else ()),
+        *(f"read/{name}" for name in (table if asynchronous else ())),
         *(f"forward/{name}" for name in network.activations(spec.model)),
         "loss/replicas",
         "loss/global",
@@ -82,7 +83,11 @@ def tensor_shapes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, tu
             for name, axes in network.activations(spec.model).items()
         },
         "gradient_norm": (),
-        **{f"{kind}/{each.name}": each.shape for kind in kinds for each in parameters(spec)},
+        **{
+            f"{kind}/{each.name}": each.shape
+            for kind in ("read", *kinds)
+            for each in parameters(spec)
+        },
         **snapshot,
         **{f"replicas/{name}": replicas for name in snapshot},
     }

@@ -15,6 +15,7 @@ RUNGS = {
     "clipped_gradient": "gradient",
     "optimizer": "optimizer",
     "weight": "weight",
+    "read": "replicas",
     "replicas": "replicas",
     "decode": "decode",
     "evaluate": "evaluation",

@@ -7,6 +7,8 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.schedule import FREE
+from parity.spec.strategies import StrategySettings
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,8 @@ class Side:
       kernels: "plain" (the textbook's layers) or "fast" (the replacements).
       processes: how many the replicas are spread over.
       synchronous: whether the number of replicas changes no result.
-      settings: the settings of its strategy, such as "stages=2 micro-batches=4"; for an
-        asynchronous one among them the schedule of its updates, "schedule=free" if it has none.
+      settings: the settings of its strategy; of an asynchronous one among them the schedule of
+        its updates, "free" if it has none.
     """
 
     framework: str
@@ -31,13 +33,12 @@ class Side:
     kernels: str = ""
     processes: int = 1
     synchronous: bool = True
-    settings: str = ""
+    settings: StrategySettings = StrategySettings()  # noqa: RUF009 - it is immutable
 
     @property
     def runs_freely(self) -> bool:
         """Return whether the order of its updates is another in every run."""
-        is_free = "schedule=free" in self.settings.split()
-        return not self.synchronous and is_free and self.replicas > 1
+        return not self.synchronous and self.settings.schedule == FREE and self.replicas > 1
 
     def takes_steps_of(self, other: "Side") -> bool:
         """Return whether another side has the same rows and the same weights in each step.
@@ -57,17 +58,16 @@ class Side:
     @property
     def averages_replicas_alike(self) -> bool:
         """Return whether replicas count alike in its gradient, whatever tokens they have."""
-        return "shard-weights=equal" in self.settings.split()
+        return self.settings.shard_weights == "equal"
 
     @property
     def micro_batches(self) -> int:
         """Return the number of micro-batches of each replica."""
-        found = [word for word in self.settings.split() if word.startswith("micro-batches=")]
-        return int(found[0].partition("=")[2]) if found else 1
+        return self.settings.micro_batches or 1
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        return asdict(self) | {"settings": self.settings.given}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Side":
@@ -79,9 +79,10 @@ class Side:
         for name, kind in cls.__annotations__.items():
             if name not in values:
                 raise UsageError(f"a side lacks {name}")
-            if type(values[name]) is not kind:
+            if kind is not StrategySettings and type(values[name]) is not kind:
                 raise UsageError(f"{name} is {values[name]!r}; allowed: {kind.__name__}")
-        return cls(**{name: values[name] for name in cls.__annotations__})
+        found = {name: values[name] for name in cls.__annotations__}
+        return cls(**found | {"settings": StrategySettings.from_json(values["settings"])})
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> "Side":
@@ -118,7 +119,7 @@ def labels_of(sides: Sequence[Side], folders: Sequence[Path] = ()) -> list[str]:
         if len({other.strategy for other in alike}) > 1:
             words.append(side.strategy)
         if len({each.settings for each in alike if each.strategy == side.strategy}) > 1:
-            words.append(side.settings)
+            words.append(side.settings.text)
         if kernels:
             words.append(side.kernels)
         if len({other.processes for other in alike}) > 1:

@@ -9,6 +9,8 @@ A trace is a folder that any program can read; parity/trace/TRACE.md describes i
 Names are paths; the part before the first slash says on which rung a tensor is compared:
 
     batch/tokens, targets, lengths, sizes, carry, learning_rate ... what was read
+    schedule/worker, batch, read, first_row, of_rows                asynchronous runs only
+    read/PARAMETER                            what the gradient was computed with, likewise
     forward/embedded, lstm_k/hidden, h, c, logits, token_loss ...   [batch, time, ...]
     loss/replicas, loss/global
     activation_gradient/ACTIVATION                                  isolated runs only

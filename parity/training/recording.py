@@ -154,7 +154,7 @@ class TraceRecording:
             strategy.build.kernels,
             traits.processes,
             traits.synchronous,
-            strategy.build.settings.text,
+            strategy.build.settings,
         )
         return {
             **side.to_json(),

@@ -16,7 +16,7 @@ class Layout(NamedTuple):
 
     Attributes:
       replicas: the number of replicas that share each batch.
-      threads: the number of CPU threads of each replica.
+      threads: the number of CPU threads of each replica, or of each of its stages.
     """
 
     replicas: int
@@ -26,18 +26,20 @@ class Layout(NamedTuple):
 def choose_layout(options: TrainOptions, smallest_batch: int) -> Layout:
     """Choose replicas and threads where the options leave them open.
 
-    On CPUs there is one replica per core, at most 8; on GPUs there are two. Each has as many
-    threads as its share of the cores.
+    On CPUs there is one replica per core, at most 8, and on GPUs there are two. A replica whose
+    layers are divided into stages, which compute at the same time, needs a core for each of
+    them. Replicas and stages have as many threads as their share of the cores.
 
     Args:
-      options: the command line.
+      options: the command line, with the settings of the strategy.
       smallest_batch: the rows of the smallest batch, of which every replica needs one.
     """
     cores, replicas = usable_cores(), options.replicas
+    stages = options.settings.stages or 1
     if replicas is None:
-        replicas = min(cores, _MOST_REPLICAS) if options.device == "cpu" else 2
+        replicas = min(cores // stages, _MOST_REPLICAS) if options.device == "cpu" else 2
         replicas = max(1, min(replicas, smallest_batch))
-    return Layout(replicas, options.threads or max(1, cores // replicas))
+    return Layout(replicas, options.threads or max(1, cores // (replicas * stages)))
 
 
 def layout_text(layout: Layout) -> str:

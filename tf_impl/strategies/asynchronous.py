@@ -64,13 +64,14 @@ class Asynchronous(Synchronous):
             activations = {name: [each] for name, each in own.outputs.activations.items()}
             fetches["activations"] = recorded_activations(self.spec, activations, inputs)
             fetches["gradient"], fetches["clipped_gradient"] = own.gradients, own.clipped
+            fetches["read"] = own.copies
         (feed,) = split_feeds(self.spec, inputs, state, 1)
         feeds = {own.feeds[name]: array for name, array in feed.items()}
         values = self._run(fetches, feeds | {own.sizes: [inputs.rows]})
         tensors = {}
         if record:
             tensors = join_activations(self.spec, values["activations"], inputs)
-            for kind in ("gradient", "clipped_gradient"):
+            for kind in ("read", "gradient", "clipped_gradient"):
                 for variable, value in zip(own.shared, values[kind], strict=True):
                     name = f"{kind}/{variable.op.name}"
                     tensors[name] = from_framework(name, value)
@@ -93,7 +94,8 @@ class _Worker:
     Attributes:
       feeds: name -> placeholder of the worker's rows.
       sizes: the placeholder of their number, int32 [1].
-      shared: the shared variables, in the order in which the network makes them.
+      copies: the values of its own variables, in the order in which the network makes them.
+      shared: the shared variables, in the same order.
       read: the operation that copies them to the worker's own variables.
       outputs: the Outputs of its network.
       gradients, clipped: its gradients before and after clipping, one tensor per parameter.
@@ -111,6 +113,7 @@ class _Worker:
             self.sizes = tf1.placeholder(tf.int32, [1], "sizes")
             (self.outputs,), (tap,), _ = strategy._towers(self.feeds, [device], self.sizes)
         own = [v for v in tf1.trainable_variables() if v.op.name.startswith(f"{scope}/")]
+        self.copies = [variable.read_value() for variable in own]
         self.gradients = summed_gradients([tap.objective(self.outputs.loss)[0]], own)
         self.clipped, self.norm = clip_by_global_norm(self.gradients, spec.training.clip_norm)
         names = [variable.op.name.removeprefix(f"{scope}/") for variable in own]

@@ -73,7 +73,7 @@ class Search:
 
     def __init__(self, case: Case, expected: Expected, names: Sequence[str], budget: Budget):
         self._case, self._expected, self._budget = case, expected, budget
-        others = ("replicas/", "decode/", "batch/")
+        others = ("replicas/", "read/", "decode/", "batch/")
         self._names = [name for name in names if not name.startswith(others)]
         self._names.append("batch/learning_rate")
         self._drifted = any(name.startswith("replicas/") for name in case.wrong)

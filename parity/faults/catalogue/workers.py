@@ -4,9 +4,11 @@ from parity.faults.edits import Edits, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _TOPIC = "Asynchronous updates"
-_FORWARD = ("forward/*",)
+_READ_WEIGHTS = ("read/*",)
 _WEIGHT = ("weight/*",)
-_NOT_KEPT = "a version of the weights is not kept once no worker can read it by the schedule"
+_READ_REPORTED = (
+    "what a worker read is compared to the bit, and the report says which versions it is"
+)
 
 _READ = "self._session.run(self._workers[worker].read)"
 _PADDLE_READ = "self._workers[worker].read()"
@@ -58,54 +60,45 @@ FAULTS = (
         "a worker goes on with the weights of its last read, where the schedule has a new one",
         _TOPIC,
         "two workers",
-        _FORWARD,
+        _READ_WEIGHTS,
         _workers(_but_once(_READ, 5)) | _paddle_workers(_but_once(_PADDLE_READ, 5)),
-        unconfirmable_reason=_NOT_KEPT,
+        unconfirmable_reason=_READ_REPORTED,
     ),
     Fault(
         "read-before-own-update",
         "a worker reads the weights for its next step before it applies its own update",
         _TOPIC,
         "two workers",
-        _FORWARD,
+        _READ_WEIGHTS,
         _workers(*_ahead(_READ, _UPDATE))
         | _paddle_workers(*_ahead(_PADDLE_READ, _PADDLE_UPDATE)),
-        unconfirmable_reason=_NOT_KEPT,
+        unconfirmable_reason=_READ_REPORTED,
     ),
     Fault(
         "torn-read",
-        "a read that no lock protects finds one of the weights as it was before",
+        "a read that no lock protects copies the first of the weights, and leaves the others",
         _TOPIC,
         "two workers",
-        _FORWARD,
+        _READ_WEIGHTS,
         _workers(
             (
                 _READ,
                 "own = self._workers[worker]\n"
-                "        self._session.run(own.torn if worker in self.begun else own.read)\n"
-                "        self.begun = self.begun | {worker}",
-            ),
-            (_CLASS, "    begun = frozenset()\n\n" + _CLASS),
-            (
-                _KEPT,
-                "        self.torn = tf.group(\n"
-                "            *(\n"
-                "                copy.assign(variable.read_value()).op\n"
-                "                for copy, variable in zip(own[:-1], self.shared[:-1])\n"
-                "            )\n"
-                "        )\n" + _KEPT,
-            ),
+                "        own.reads = getattr(own, 'reads', 0) + 1\n"
+                "        torn = own.reads == 3\n"
+                "        self._session.run(own.read.control_inputs[:2] if torn else own.read)",
+            )
         )
         | _paddle_workers(
             (
                 _PADDLE_COPIED,
-                '        first, self.begun = not hasattr(self, "begun"), True\n'
+                "        self.reads = getattr(self, 'reads', 0) + 1\n"
                 + _PADDLE_COPIED.replace(
-                    "parameters:", "parameters if first else self._parameters[:-1]:"
+                    "parameters:", "parameters[: 2 if self.reads == 3 else None]:"
                 ),
             )
         ),
-        unconfirmable_reason=_NOT_KEPT,
+        unconfirmable_reason=_READ_REPORTED,
     ),
     Fault(
         "lost-update",

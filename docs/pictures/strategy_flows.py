@@ -1,0 +1,343 @@
+"""What flows where in each strategy, on two replicas: a description, which `flows.py` draws."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from docs.pictures.flows import Arrow, Box, Flow, Lane
+from parity.spec.replicas import split_rows
+
+_COLUMNS = ("left", "right")
+_ROWS = 5  # of the global batch in every picture: two replicas do not get equally many
+_ENGINE = ("all-reduce, by the engine", "g = g0 + g1, for each parameter")
+
+
+def _shares() -> list[str]:
+    """Return the rows of each of two replicas, as `split_rows` divides them."""
+    first, _ = split_rows(_ROWS, 2)
+    return [f"rows 0–{first - 1}", f"rows {first}–{_ROWS - 1}"]
+
+
+def _batch(*lines: str) -> Box:
+    first, second = split_rows(_ROWS, 2)
+    divided = "global batch", f"{_ROWS} rows: {first} + {second}"
+    return Box("batch", "data", "middle", 0, lines or divided)
+
+
+def _pair(name: str, kind: str, row: int, *lines: str) -> list[Box]:
+    """Return a box in each lane; "{n}" in a line is the lane's number."""
+    return [
+        Box(f"{name}{n}", kind, column, row, tuple(line.format(n=n) for line in lines))
+        for n, column in enumerate(_COLUMNS)
+    ]
+
+
+def _rows() -> list[Box]:
+    return [
+        Box(f"rows{n}", "data", column, 1, (rows, "padded to their longest"))
+        for n, (column, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True))
+    ]
+
+
+def _lanes(first: int, last: int, title: str) -> list[Lane]:
+    return [Lane(column, first, last, title.format(n=n)) for n, column in enumerate(_COLUMNS)]
+
+
+def _chain(kind: str, *names: str) -> list[Arrow]:
+    """Return arrows in both lanes, from each name to the next."""
+    return [
+        Arrow(f"{start}{n}", f"{end}{n}", kind)
+        for start, end in pairwise(names)
+        for n in range(2)
+    ]
+
+
+def _both(kind: str, start: str, end: str) -> list[Arrow]:
+    """Return arrows between a box of both lanes and one in the middle; "{n}" is the lane."""
+    return [Arrow(start.format(n=n), end.format(n=n), kind) for n in range(2)]
+
+
+def _read(start: str, end: str) -> list[Arrow]:
+    """Return the arrows by which weights come back to the network of each lane."""
+    return [
+        Arrow(start.format(n=n), end.format(n=n), "weights", outside=column)
+        for n, column in enumerate(_COLUMNS)
+    ]
+
+
+def parallel_executor() -> Flow:
+    """Return the flow of Paddle's `parallel-executor`."""
+    return _with_copies(
+        "parallel-executor: two replicas, each with a copy of the weights",
+        "replica {n}: scope {n}",
+        _ENGINE,
+    )
+
+
+def mirrored() -> Flow:
+    """Return the flow of TensorFlow's `mirrored`."""
+    return _with_copies(
+        "mirrored: strategy.run on two replicas, each with a copy of the variables",
+        "strategy.run, replica {n}",
+        ("all_reduce(SUM)", "g = g0 + g1, for each variable"),
+    )
+
+
+def _with_copies(title: str, lane: str, exchange: tuple[str, str]) -> Flow:
+    boxes = [
+        _batch(),
+        *_rows(),
+        *_pair("forward", "data", 2, "forward pass", "with copy {n} of the weights"),
+        *_pair("loss", "data", 3, "share of the loss", "own sum / tokens of the batch"),
+        *_pair("back", "gradient", 4, "backward pass", "gradient g{n} of its share"),
+        Box("reduce", "exchange", "middle", 5, exchange),
+        *_pair("update", "gradient", 6, "clip g by its norm", "then update copy {n}"),
+        *_pair("weights", "weights", 7, "weights, copy {n}", "and optimiser state"),
+    ]
+    arrows = [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss", "back"),
+        *_both("gradient", "back{n}", "reduce"),
+        *_both("gradient", "reduce", "update{n}"),
+        *_chain("gradient", "update", "weights"),
+        *_read("weights{n}", "forward{n}"),
+    ]
+    lanes = [*_lanes(1, 4, lane), *_lanes(6, 7, lane)]
+    return Flow(title, boxes, arrows, lanes)
+
+
+def parallel_do() -> Flow:
+    """Return the flow of Paddle's `parallel-do`."""
+    boxes = [
+        _batch(),
+        *[
+            Box(f"rows{n}", "data", column, 1, ("pd.read_input", f"{rows} of x and y"))
+            for n, (column, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True))
+        ],
+        *_pair("forward", "data", 2, "network(x_, y_)", "with copy {n} of the weights"),
+        *_pair("loss", "data", 3, "pd.write_output", "share of the loss"),
+        *_pair("sum", "data", 4, "paddle.sum(pd())", "on its own share: L{n}"),
+        *_pair("back", "gradient", 5, "backward pass", "gradient g{n} of its share"),
+        Box("reduce", "exchange", "middle", 6, _ENGINE),
+        *_pair("update", "gradient", 7, "clip g by its norm", "then update copy {n}"),
+        *_pair("weights", "weights", 8, "weights, copy {n}", "and optimiser state"),
+    ]
+    arrows = [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss", "sum", "back"),
+        *_both("gradient", "back{n}", "reduce"),
+        *_both("gradient", "reduce", "update{n}"),
+        *_chain("gradient", "update", "weights"),
+        *_read("weights{n}", "forward{n}"),
+    ]
+    lanes = [
+        *_lanes(1, 3, "with pd.do(), place {n}"),
+        *_lanes(4, 5, "place {n}"),
+        *_lanes(7, 8, "place {n}"),
+    ]
+    title = "parallel-do: a block of the program on two places"
+    return Flow(title, boxes, arrows, lanes, "between places")
+
+
+def towers() -> Flow:
+    """Return the flow of TensorFlow's `towers`."""
+    boxes = [
+        _batch("global batch", "fed whole, split in the graph"),
+        *_rows(),
+        *_pair("forward", "data", 2, "forward pass", "with the shared variables"),
+        *_pair("loss", "data", 3, "share of the loss", "own sum / tokens of the batch"),
+        Box(
+            "sum",
+            "exchange",
+            "middle",
+            4,
+            ("sum of the losses", "L = L0 + L1, differentiated once"),
+        ),
+        *_pair("back", "gradient", 5, "backward pass", "on the tower’s device"),
+        Box("reduce", "exchange", "middle", 6, ("added up, for each variable", "g = g0 + g1")),
+        Box("update", "gradient", "middle", 7, ("clip g by its norm", "then one update")),
+        Box(
+            "weights", "weights", "middle", 8, ("weights", "one copy, and the optimiser state")
+        ),
+    ]
+    arrows = [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss"),
+        *_both("data", "loss{n}", "sum"),
+        *_both("gradient", "sum", "back{n}"),
+        *_both("gradient", "back{n}", "reduce"),
+        Arrow("reduce", "update", "gradient"),
+        Arrow("update", "weights", "gradient"),
+        *_read("weights", "forward{n}"),
+    ]
+    lanes = [*_lanes(1, 3, "tower {n}"), *_lanes(5, 5, "tower {n}")]
+    title = "towers: one graph with two towers, which share the variables"
+    return Flow(title, boxes, arrows, lanes, "between towers")
+
+
+def average_gradients() -> Flow:
+    """Return the flow of TensorFlow's `average-gradients`."""
+    average = (
+        "weighted average",
+        "tokens: g = (n0 g0 + n1 g1) / (n0 + n1)",
+        "equal: g = (g0 + g1) / 2",
+    )
+    boxes = [
+        _batch("global batch", "fed whole, split in the graph"),
+        *_rows(),
+        *_pair("forward", "data", 2, "forward pass", "with the shared variables"),
+        *_pair("loss", "data", 3, "mean loss", "over its own n{n} tokens"),
+        *_pair("back", "gradient", 4, "backward pass", "gradient g{n} of its mean loss"),
+        Box("reduce", "exchange", "middle", 5, average),
+        Box("update", "gradient", "middle", 6, ("clip g by its norm", "then one update")),
+        Box(
+            "weights", "weights", "middle", 7, ("weights", "one copy, and the optimiser state")
+        ),
+    ]
+    arrows = [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss", "back"),
+        *_both("gradient", "back{n}", "reduce"),
+        Arrow("reduce", "update", "gradient"),
+        Arrow("update", "weights", "gradient"),
+        *_read("weights", "forward{n}"),
+    ]
+    title = "average-gradients: two towers, each differentiated by itself"
+    return Flow(title, boxes, arrows, _lanes(1, 4, "tower {n}"), "between towers")
+
+
+def layers() -> Flow:
+    """Return the flow of `layers` through the two stages of one replica."""
+    boxes = [
+        Box(
+            "batch",
+            "data",
+            "middle",
+            0,
+            ("rows of the replica, in micro-batches", "each stage gets what it reads"),
+        ),
+        *_pair("forward", "data", 1, "forward pass", "its layers, one micro-batch"),
+        Box("loss", "data", "right", 2, ("share of the loss", "own sum / tokens of the batch")),
+        *_pair("back", "gradient", 3, "backward pass", "with the kept activations"),
+        *_pair("sum", "gradient", 4, "sum of the gradients", "of all micro-batches"),
+        Box(
+            "reduce",
+            "exchange",
+            "middle",
+            5,
+            ("sum over the replicas, if several", "clipped by the norm over all stages"),
+        ),
+        Box(
+            "weights",
+            "weights",
+            "middle",
+            6,
+            ("one update of the weights", "one copy, and the optimiser state"),
+        ),
+    ]
+    arrows = [
+        *_both("data", "batch", "forward{n}"),
+        Arrow("forward0", "forward1", "data"),
+        Arrow("forward1", "loss", "data"),
+        Arrow("loss", "back1", "data"),
+        Arrow("back1", "back0", "gradient"),
+        *_chain("gradient", "back", "sum"),
+        *_both("gradient", "sum{n}", "reduce"),
+        Arrow("reduce", "weights", "gradient"),
+        *_read("weights", "forward{n}"),
+    ]
+    lanes = [
+        Lane("left", 1, 4, "stage 0: first layers"),
+        Lane("right", 1, 4, "stage 1: last layers"),
+    ]
+    return Flow("layers: one replica whose layers are on two devices", boxes, arrows, lanes)
+
+
+def hybrid() -> Flow:
+    """Return the flow of `layers` on two replicas of two stages."""
+    boxes = [
+        _batch(),
+        *_rows(),
+        *_pair("first", "data", 2, "stage 0", "forward and backward pass"),
+        *_pair("last", "data", 3, "stage 1", "forward and backward pass"),
+        *_pair("sum", "gradient", 4, "gradient g{n}", "of both stages, all micro-batches"),
+        Box(
+            "reduce",
+            "exchange",
+            "middle",
+            5,
+            ("sum of the replicas", "g = g0 + g1, clipped by its norm"),
+        ),
+        Box(
+            "weights",
+            "weights",
+            "middle",
+            6,
+            ("one update of the weights", "one copy, and the optimiser state"),
+        ),
+    ]
+    arrows = [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "first"),
+        *[Arrow(f"first{n}", f"last{n}", "data", shift=-24) for n in range(2)],
+        *[Arrow(f"last{n}", f"first{n}", "gradient", shift=24) for n in range(2)],
+        *_chain("gradient", "last", "sum"),
+        *_both("gradient", "sum{n}", "reduce"),
+        Arrow("reduce", "weights", "gradient"),
+        *_read("weights", "first{n}"),
+        *_read("weights", "last{n}"),
+    ]
+    title = "layers with two replicas of two stages each: four devices"
+    return Flow(title, boxes, arrows, _lanes(1, 4, "replica {n}: two devices"))
+
+
+def asynchronous() -> Flow:
+    """Return the flow of `asynchronous`."""
+    boxes = [_batch()]
+    for n, (side, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True)):
+        boxes += [
+            Box(
+                f"read{n}",
+                "exchange",
+                f"outer {side}",
+                1,
+                ("lock: read", "all weights at once"),
+            ),
+            Box(
+                f"copy{n}",
+                "weights",
+                f"outer {side}",
+                2,
+                (f"own copy {n}", "as old as its read"),
+            ),
+            Box(f"forward{n}", "data", side, 3, ("forward pass", f"{rows}, with the own copy")),
+        ]
+    boxes += [
+        *_pair("loss", "data", 4, "mean loss", "over its own n{n} tokens"),
+        *_pair("back", "gradient", 5, "backward pass", "g{n}, clipped by its norm"),
+        *_pair("lock", "exchange", 6, "lock: update", "with g{n} alone, when it is ready"),
+        Box("weights", "weights", "middle", 7, ("shared weights", "and one optimiser state")),
+    ]
+    arrows = [
+        *_both("data", "batch", "forward{n}"),
+        *_chain("weights", "read", "copy", "forward"),
+        *_chain("data", "forward", "loss", "back"),
+        *_chain("gradient", "back", "lock"),
+        *_both("gradient", "lock{n}", "weights"),
+        *_read("weights", "read{n}"),
+    ]
+    title = "asynchronous: two workers, which do not wait for each other"
+    return Flow(
+        title, boxes, arrows, _lanes(1, 6, "worker {n}: a thread"), "one worker at a time"
+    )
+
+
+FLOWS: dict[str, Callable[[], Flow]] = {
+    "parallel-executor": parallel_executor,
+    "parallel-do": parallel_do,
+    "towers": towers,
+    "average-gradients": average_gradients,
+    "mirrored": mirrored,
+    "layers": layers,
+    "hybrid": hybrid,
+    "asynchronous": asynchronous,
+}

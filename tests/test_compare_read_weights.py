@@ -1,0 +1,83 @@
+"""The weights that a worker read: whole, of another version, torn, or of none."""
+
+import numpy as np
+import pytest
+
+from parity.compare.read_weights import check_read_weights
+from parity.oracle.replay import PastWeights
+from parity.spec.schedule import Update
+
+NAMES = ("embed/table", "lstm_0/bias", "softmax/kernel")
+
+
+def version(number: int) -> dict[str, np.ndarray]:
+    return {
+        f"weight/{name}": np.arange(6.0).reshape(2, 3) + 10 * number + k
+        for k, name in enumerate(NAMES)
+    }
+
+
+@pytest.fixture
+def past():
+    """Return versions 0 to 4 of the weights of two workers; both read version 0 at first."""
+    found = PastWeights(2, 100, version(0))
+    for number, update in enumerate([(0, 0), (1, 0), (0, 1), (0, 3)], start=1):
+        found.add(Update(*update), version(number))
+    return found
+
+
+def recorded(worker: int, read: int, copies) -> dict[str, np.ndarray]:
+    values = {"worker": worker, "batch": 1, "read": read, "first_row": 0, "of_rows": 7}
+    schedule = {f"schedule/{name}": np.array(value) for name, value in values.items()}
+    return schedule | {name.replace("weight/", "read/"): a for name, a in copies.items()}
+
+
+def checked(past, worker, read, copies):
+    return check_read_weights(recorded(worker, read, copies), past, "tensorflow-2", 4)
+
+
+def test_the_version_of_the_schedule_is_right_to_the_bit(past):
+    distance, mismatch = checked(past, 1, 3, version(3))
+    assert mismatch is None
+    assert distance.used == 0
+    off = version(3)
+    off["weight/softmax/kernel"] = np.nextafter(off["weight/softmax/kernel"], 99)
+    _, mismatch = checked(past, 1, 3, off)
+    assert mismatch.place.tensor == "read/softmax/kernel"
+    assert mismatch.note == "worker 1 read softmax/kernel as no version of the weights has it"
+    assert (mismatch.within, mismatch.rung) == ("tensorflow-2", "replicas")
+    assert mismatch.sides == ("tensorflow-2 worker 1", "tensorflow-2 version 3")
+
+
+def test_another_version_is_named_even_the_one_that_the_worker_read_before(past):
+    for other in (2, 4, 0):
+        _, mismatch = checked(past, 1, 3, version(other))
+        assert mismatch.note == (
+            f"worker 1 read version {other} of the weights, not version 3: a read that the "
+            "schedule does not have"
+        )
+
+
+def test_a_copy_of_two_versions_is_torn(past):
+    mixed = version(3) | {"weight/softmax/kernel": version(4)["weight/softmax/kernel"]}
+    _, mismatch = checked(past, 1, 3, mixed)
+    assert mismatch.place.tensor == "read/softmax/kernel"
+    assert mismatch.note == (
+        "a torn read: worker 1 copied the weights while another one updated them, and got "
+        "embed/table, lstm_0/bias of version 3; softmax/kernel of version 4"
+    )
+
+
+def test_a_tensor_can_be_torn_in_itself(past):
+    mixed = version(3)
+    mixed["weight/embed/table"] = mixed["weight/embed/table"].copy()
+    mixed["weight/embed/table"][1] = version(2)["weight/embed/table"][1]
+    every = []
+    tensors = recorded(1, 3, mixed)
+    distance, mismatch = check_read_weights(tensors, past, "paddle-2", 4, every)
+    assert mismatch.note.endswith(
+        "got embed/table of versions 2 and 3; lstm_0/bias, softmax/kernel of version 3"
+    )
+    assert (mismatch.count, mismatch.size) == (3, 6)
+    assert [each.place.tensor for each in every] == ["read/embed/table"]
+    assert distance.absolute == 10

@@ -246,7 +246,7 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
     else:
         assert found.blamed in ([side], []), found.story
     if how == MISMATCH:
-        assert (found.step or 0) < 5
+        assert (found.step or 0) < SETTINGS[BY_NAME[name].setting].steps
         assert name in found.likely, "the catalogue knows its own"
         assert found.is_confirmed == BY_NAME[name].is_confirmable, found.confirmed
         assert not found.is_misled

@@ -144,6 +144,36 @@ def peers_table(measured: Sequence[Measurement]) -> str:
     )
 
 
+def strategies_table(measured: Sequence[Measurement]) -> str:
+    """Return what `bench --strategies` says of every strategy, a table for each shape."""
+    peers = {"pytorch": "PyTorch", "keras": "Keras"}
+    headers = ["strategy", "settings", "replicas × threads", "tokens/s, median", "spread"]
+    headers += ["gain", "of the best", *(f"to {title}" for title in peers.values())]
+    parts = [measured[0].provenance("python -m parity bench --strategies all")]
+    for one in measured:
+        values, rows = one.values, []
+        for row in values["strategies"]:
+            case, speed = values["cases"][row["label"]], values["throughput"][row["label"]]
+            rows.append(
+                [
+                    case["title"],
+                    case["settings"] or "–",
+                    case["layout"].replace("x", "×"),
+                    f"{speed['median']:,.0f}",
+                    "{:,.0f} to {:,.0f}".format(*speed["spread"]),
+                    _ratio(row["gain"]),
+                    _ratio(row["of_best"]),
+                    *(_ratio(row["to"].get(peer)) for peer in peers),
+                    f"{sum(values['peak_memory'][row['label']]) / 1e6:,.0f}",
+                ]
+            )
+        said = (
+            f"{_sizes(values)}; {_count(values['rounds'], 'round')} of {values['steps']} steps"
+        )
+        parts += [f"{said}.", markdown_table([*headers, "peak memory, MB"], rows)]
+    return _joined(*parts)
+
+
 def sizes_table(measured: Sequence[Measurement]) -> str:
     """Return a row of ratios to the peers for each of several sizes."""
     rows = []
@@ -383,6 +413,7 @@ def differs_table(measured: Sequence[Measurement] = (), root: Path = ROOT) -> st
 KINDS: dict[str, Callable[[Sequence[Measurement]], str]] = {
     "bench": bench_table,
     "peers": peers_table,
+    "strategies": strategies_table,
     "sizes": sizes_table,
     "kernels": kernels_table,
     "faults": faults_table,

@@ -1,20 +1,26 @@
 """The benchmark: real runs in turn; what it says of them, never how fast they are."""
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import assert_one_line
 
 from parity.base.errors import UsageError
 from parity.bench.cases import Case, cases_of
 from parity.bench.ratios import check_losses, ratios_to_peers, scaling
-from parity.bench.timing import bench
+from parity.bench.strategy_cases import chosen_strategies, peers_left_out, strategy_cases
+from parity.bench.strategy_table import strategy_rows
+from parity.bench.timing import bench, cases_to_time
 from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.launch.processes import PEERS
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.presets import preset
 from parity.training.flops import product_flops
 from parity.training.meter import WARM_UP
@@ -28,6 +34,137 @@ def test_generated_text_has_the_vocabulary_asked_for(tmp_path):
     words = set((folder / "train.txt").read_text().split())
     assert len(words) == 298, "and <unk> and <eos> beside them"
     assert set((folder / "test.txt").read_text().split()) <= words
+
+
+BENCH = preset("language-model", "bench")
+
+
+def labels(cases, name):
+    return [case.label for case in cases if case.name == name]
+
+
+def test_all_strategies_and_their_counterparts():
+    cases = strategy_cases(BENCH, BenchOptions(strategies=("all",)), 2, list(PEERS))
+    in_order = ["parallel-executor", "parallel-do", "asynchronous"]
+    expected = [f"paddle-{name}-{n}x1" for name in in_order for n in (1, 2)]
+    assert labels(cases, "paddle") == [*expected, "paddle-layers-1x1-2-stages"]
+    found = {case.entry.name for case in cases if case.name == "tensorflow"}
+    assert found == {each.name for each in FRAMEWORKS["tensorflow"].strategies}
+    assert labels(cases, "pytorch") == [
+        "pytorch-distributed-data-parallel-1x1",
+        "pytorch-distributed-data-parallel-2x1",
+        "pytorch-hogwild-1x1",
+        "pytorch-hogwild-2x1",
+        "pytorch-pipeline-1x1-2-stages",
+    ]
+    assert labels(cases, "keras") == ["keras-mirrored-1x1", "keras-mirrored-2x1"]
+
+
+def test_replicas_of_several_stages_are_timed_where_there_is_a_core_for_each():
+    options = BenchOptions(strategies=("paddle=layers",), replicas=(2,))
+    assert labels(strategy_cases(BENCH, options, 2, []), "paddle") == [
+        "paddle-parallel-executor-1x1",  # the one device that the gain is taken over
+        "paddle-parallel-executor-2x1",
+        "paddle-layers-1x1-2-stages",
+    ]
+    hybrid = strategy_cases(BENCH, options, 4, ["pytorch"])
+    assert labels(hybrid, "paddle")[-1] == "paddle-layers-2x1-2-stages"
+    # the pipeline of PyTorch has one replica
+    assert labels(hybrid, "pytorch") == [
+        "pytorch-distributed-data-parallel-1x1",
+        "pytorch-distributed-data-parallel-2x1",
+    ]
+
+
+def test_strategies_are_named_with_and_without_their_framework():
+    options = BenchOptions(strategies=("mirrored", "paddle=parallel-do"), replicas=(2,))
+    found = [case.title for case in strategy_cases(BENCH, options, 2, [])]
+    assert found == [
+        "paddle parallel-executor",
+        "paddle parallel-do",
+        "tensorflow towers",
+        "tensorflow mirrored",
+    ]
+    of_one = chosen_strategies(BenchOptions(strategies=("paddle=all",)))
+    assert {"paddle": list(FRAMEWORKS["paddle"].strategies)} == of_one
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategies", "nope"], "'nope'; allowed: all, parallel-executor"),
+        (
+            ["--strategies", "paddle=mirrored"],
+            "allowed for paddle: all, parallel-executor, para",
+        ),
+        (["--strategies", "caffe=towers"], "'caffe'; allowed: paddle, tensorflow"),
+        (["--strategies", "mirrored", "--stages", "2"], "--stages is 2; not allowed"),
+        (["--strategies", "all", "--strategy", "all"], "allowed: only one of them"),
+    ],
+)
+def test_a_wrong_choice_of_strategies_is_one_line(words, said, tmp_path):
+    command = [sys.executable, "-m", "parity", "bench", *words, "--out", tmp_path / "bench"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said in assert_one_line(done.returncode, done.stderr)
+    assert not (tmp_path / "bench").exists()
+
+
+def test_the_table_of_strategies_compares_each_with_what_it_should():
+    speeds = {
+        Case("paddle", 1, 1, "parallel-executor"): 100,
+        Case("paddle", 2, 1, "parallel-executor"): 180,
+        Case("paddle", 2, 1, "parallel-do"): 150,
+        Case("paddle", 2, 1, "asynchronous"): 198,
+        Case("paddle", 1, 1, "layers", stages=2): 160,
+        Case("pytorch", 1, 1, "distributed-data-parallel"): 80,
+        Case("pytorch", 2, 1, "distributed-data-parallel"): 120,
+        Case("pytorch", 2, 1, "hogwild"): 132,
+        Case("pytorch", 1, 1, "pipeline", stages=2): 100,
+        Case("keras", 2, 1, "mirrored"): 90,
+    }
+    readings = {case.label: [speed, speed / 2] for case, speed in speeds.items()}
+    rows = {row["label"]: row for row in strategy_rows(readings, list(speeds))}
+    one, two = (f"paddle-parallel-executor-{n}x1" for n in (1, 2))
+    assert (rows[two]["gain"], rows[two]["gain_over"]) == (1.8, one)
+    assert rows[two]["to"] == {"pytorch": 1.5, "keras": 2.0}
+    assert rows[two]["of_best"] == rows["paddle-parallel-do-2x1"]["gain"] == 1.0
+    assert rows["paddle-parallel-do-2x1"]["of_best"] == pytest.approx(150 / 180)
+    workers = rows["paddle-asynchronous-2x1"]
+    assert (workers["of_best"], workers["best"]) == (1.1, two)
+    assert workers["to"] == {"pytorch": 1.5}
+    layers = rows["paddle-layers-1x1-2-stages"]
+    assert (layers["gain"], layers["gain_over"], layers["to"]) == (1.6, one, {"pytorch": 1.6})
+    assert layers["best"] == two  # which has as many threads
+    pipeline = rows["pytorch-pipeline-1x1-2-stages"]
+    assert (pipeline["gain"], pipeline["best"], pipeline["to"]) == (1.25, None, {})
+
+
+def test_workers_that_run_freely_have_no_losses_to_expect():
+    cases = [Case("paddle", 2, 1), Case("pytorch", 1, 1, "hogwild")]
+    cases += [Case("pytorch", 2, 1, "hogwild")]
+    losses = {"paddle-2x1": [5.0], "pytorch-hogwild-1x1": [5.0], "pytorch-hogwild-2x1": [6.0]}
+    assert check_losses(losses, cases) == {"pytorch-hogwild-1x1": 0.0}
+    losses["pytorch-hogwild-1x1"] = [5.1]
+    with pytest.raises(UsageError, match="pytorch-hogwild-1x1: its losses differ"):
+        check_losses(losses, cases)
+
+
+def test_a_peer_that_cannot_train_the_network_is_left_out():
+    assert peers_left_out(BENCH) == {}
+    assert list(peers_left_out(BENCH.replace(keep=0.5))) == ["keras"]
+    assert list(peers_left_out(preset("seq2seq", "chatbot"))) == ["keras"]
+
+
+def test_peers_are_needed_only_if_they_are_asked_for(monkeypatch, tmp_path):
+    for name in PEERS:
+        monkeypatch.setitem(PEERS, name, (PEERS[name][0], "no_such_module"))
+    options = BenchOptions(out=tmp_path / "bench", strategies=("all",), peers=True)
+    with pytest.raises(UsageError, match="no_such_module is not installed"):
+        bench(BENCH, options, "")
+    cases, left_out = cases_to_time(BENCH, replace(options, peers=False), 2)
+    assert not any(case.is_peer for case in cases)
+    assert list(left_out) == ["keras", "pytorch"]
+    assert left_out["keras"].startswith("no_such_module is not installed for")
 
 
 def test_gain_is_taken_round_by_round():
@@ -127,3 +264,36 @@ def test_bench_times_both_sides(tmp_path):
         assert 0 < low <= speed["median"] <= high
     for side in ("paddle", "tensorflow"):
         assert any(line.startswith(side) for line in done.stdout.splitlines())
+
+
+def test_bench_times_strategies_in_one_table(tmp_path):
+    command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--rounds", "1"]
+    command += ["--strategies", "paddle=asynchronous,paddle=layers", "--micro-batches", "4"]
+    command += ["--steps", "10", "--replicas", "2", "--vocabulary-size", "300"]
+    command += ["--batch-size", "8", "--time", "5"]
+    command += ["--out", str(tmp_path / "bench"), "--cache", str(tmp_path / "cache")]
+    # no peer here: tests/test_bench_peers.py trains them
+    environment = os.environ | {"PARITY_PYTORCH_PYTHON": "/bin/false"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    values = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    assert values["checked_steps"] == 2
+    assert [row["label"] for row in values["strategies"]] == [
+        "paddle-parallel-executor-1x1",
+        "paddle-parallel-executor-2x1",
+        "paddle-asynchronous-2x1",
+        "paddle-layers-1x1-2-stages",
+    ]
+    *_, layers = values["strategies"]
+    assert layers["gain_over"] == "paddle-parallel-executor-1x1"
+    settings = values["cases"][layers["label"]]["settings"]
+    assert settings == "stages=2 micro-batches=4"
+    assert list(values["peers_left_out"]) == ["pytorch", "keras"]
+    page = (tmp_path / "bench" / "bench.html").read_text()
+    for said in ("paddle layers", settings, f"{layers['gain']:.2f}", values["processor"]):
+        assert said in page
+        assert said in done.stdout
+    assert "pytorch is not timed: torch is not installed for /bin/false" in done.stdout
+    assert "keras is not timed: it trains the language model" in done.stdout

@@ -21,6 +21,8 @@ def values(checked=2, peers=True):
             cases[label] = {
                 "name": name,
                 "title": name,
+                "layout": layout,
+                "settings": "",
                 "replicas": replicas,
                 "threads": threads,
             }
@@ -30,6 +32,9 @@ def values(checked=2, peers=True):
         "cases": cases,
         "throughput": speeds,
         "against": {"paddle-2x1": ratios} if peers else {},
+        "strategies": [],
+        "peers_left_out": {},
+        "processor": "A & B",
         "checked_steps": checked,
         "cores": 2,
         "rounds": 3,
@@ -95,9 +100,26 @@ def test_tables_say_what_was_measured(shown, window):
 
 
 @pytest.mark.browser
+def test_strategies_have_a_table_of_their_own(shown, window):
+    made = values()
+    made["cases"]["paddle-2x1"] |= {"title": "paddle layers", "settings": "stages=2"}
+    row = {"label": "paddle-2x1", "gain": 1.9, "of_best": None, "to": {"pytorch": 1.27}}
+    made |= {"strategies": [row], "peers_left_out": {"keras": "it has no layers"}}
+    shown(made)
+    expected = ["paddle layers", "stages=2", "2 x 1", "190", "171 to 228", "1.90", "-", "1.27"]
+    assert cells(window, "#strategies") == [[*expected, "2,000"]]
+    said = window.evaluate("document.querySelector('main').textContent")
+    assert "keras is not timed: it has no layers." in said
+    headers = window.evaluate("document.querySelector('#strategies thead').textContent")
+    assert "to pytorch" in headers
+    assert "to keras" not in headers  # it was not timed
+
+
+@pytest.mark.browser
 def test_what_was_not_done_is_not_shown(shown, window):
     shown(values(checked=0, peers=False))
     assert window.evaluate("document.querySelector('header').className") != "match"
     said = window.evaluate("document.querySelector('main').textContent")
     assert "not checked against the oracle" in said
     assert window.evaluate("document.getElementById('against')") is None
+    assert window.evaluate("document.getElementById('strategies')") is None

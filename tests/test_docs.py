@@ -424,6 +424,26 @@ def write(folder, text, **files):
     return tables.filled(text, folder)
 
 
+def test_table_of_strategies_has_a_part_for_each_shape(tmp_path):
+    page = "<!-- table: strategies a.json b.json -->\n<!-- /table -->"
+    row = {"label": "paddle-2x1", "gain": 1.9, "of_best": None, "to": {"pytorch": 1.27}}
+    small = bench(strategies=[row])
+    small["cases"]["paddle-2x1"] |= {"layout": "2 x 1, 2 stages", "settings": "stages=2"}
+    large = small | {"preset": "four-layers"}
+    text, missing = write(tmp_path, page, a=small, b=large)
+    assert missing == []
+    lines = text.splitlines()
+    assert [line[:30] for line in lines if line.startswith("language-model")] == [
+        "language-model `bench`, hidden",
+        "language-model `four-layers`, ",
+    ]
+    cells = [cell.strip() for cell in lines[-2].strip("|").split("|")]
+    assert cells == [
+        *("paddle", "stages=2", "2 × 1, 2 stages", "1,000", "900 to 1,100"),
+        *("1.90", "–", "1.27", "–", "1,500"),
+    ]
+
+
 def test_table_of_speeds_says_where_it_is_from(tmp_path):
     page = "before\n<!-- table: bench a.json -->\nold\n<!-- /table -->\nafter\n"
     text, missing = write(tmp_path, page, a=bench())

@@ -35,10 +35,15 @@ EXAMPLES = {
 PEERS = {
     "parity/peers/command.py": set(),
     "parity/peers/keras_peer.py": {"keras", "tensorflow"},
+    "parity/peers/pytorch_data_parallel.py": {"torch"},
     "parity/peers/pytorch_decode.py": {"torch"},
+    "parity/peers/pytorch_hogwild.py": {"torch"},
     "parity/peers/pytorch_networks.py": {"torch"},
     "parity/peers/pytorch_peer.py": {"torch"},
+    "parity/peers/pytorch_pipeline.py": {"torch"},
+    "parity/peers/pytorch_processes.py": {"torch"},
     "parity/peers/pytorch_replica.py": {"torch"},
+    "parity/peers/pytorch_strategy.py": set(),
 }
 # The packages of parity, from the lowest level to the highest: each imports lower levels only.
 LEVELS = (

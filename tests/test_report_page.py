@@ -28,6 +28,7 @@ from parity.compare.step_series import History
 from parity.compare.tensors import Distance, Place
 from parity.compare.verdict import ONE_STEP, Verdict
 from parity.launch.processes import ROOT
+from parity.report import charts
 from parity.report.charts import throughput
 from parity.report.columns import meanings
 from parity.report.mismatch import cause_lines, mismatch_story
@@ -316,6 +317,18 @@ def test_a_tensor_that_a_step_lacks_is_a_hole_in_the_map(reports, window, tmp_pa
     row = list(relative).index(TENSOR)
     assert [step for step, value in enumerate(heat["z"][row]) if value is None] == [2]
     assert heat["text"][row][2].endswith("step 2: -")
+
+
+@pytest.mark.parametrize(("loss_per", "unit"), [("token", "real token"), ("row", "row")])
+def test_losses_name_what_they_are_divided_by(loss_per, unit):
+    spec = small_spec(dtype="float64", loss_per=loss_per)
+    values = values_of(spec, [climbed(spec, 2)])
+    assert f"in nats per {unit}, float64" in report_html(values)
+    history = values["history"]["float64"]
+    frameworks = dict.fromkeys(history["loss"], "paddle")
+    for draw in (charts.losses, charts.replicas):
+        drawing = draw("float64", history, frameworks, loss_per).drawing
+        assert drawing.layout.yaxis.title.text == f"nats per {unit}"
 
 
 @pytest.mark.browser

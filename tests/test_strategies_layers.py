@@ -9,6 +9,7 @@ from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
+from parity.compare.untraced import RecordedSteps, compare_untraced
 from parity.faults.catalogue import CATALOGUE
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
@@ -17,6 +18,7 @@ from parity.spec.stages import layers_of, stages_of
 from parity.spec.step_arrays import step_inputs
 from parity.spec.strategies import StrategySettings
 from parity.trace.reader import Trace
+from parity.training.loss_table import read_losses
 from parity.training.strategy import Build
 
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
@@ -148,6 +150,22 @@ def test_more_stages_than_layers_are_refused(name, frameworks, text, cache, tmp_
     status, _, errors = frameworks[name].train(*words).wait()
     line = assert_one_line(status, errors)
     assert line == "error: --stages is 9; allowed: 1 to 4, the layers of this network"
+
+
+def test_a_training_computes_the_same_bits_whether_it_is_recorded(
+    name, layered, frameworks, text, cache, tmp_path
+):
+    given = {"num_layers": 3, "dtype": "float32", "loss_per": "row", "learning_rate": 1.0}
+    trace = layered(2, 2, replicas=2, **given)
+    recorded = RecordedSteps(trace.side, "row")
+    for number, tensors in trace.steps():
+        recorded.add(number, tensors)
+    values = given | {"strategy": "layers", "replicas": 2, "steps": STEPS}
+    words = flags(**values, data=text, cache=cache, out=tmp_path / "run")
+    status, _, errors = frameworks[name].train(*words).wait()
+    assert status == 0, errors
+    rows = read_losses(tmp_path / "run" / "losses.csv")
+    assert compare_untraced(name, recorded.steps, rows) is None
 
 
 # fault of the catalogue -> the first wrong rung, and part of the first wrong tensor's name

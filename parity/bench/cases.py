@@ -1,13 +1,15 @@
 """Lists the configurations that a benchmark times: framework or peer, strategy and layout."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parity.cli.options import BenchOptions
+from parity.launch.peer_strategies import PEER_STRATEGIES
 from parity.launch.processes import PEERS
 from parity.run.choose_sides import parse_strategies
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategyEntry, StrategyRegistry
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Case:
       strategy: the strategy that runs the replicas; empty for the framework's default, and for
         a peer.
       kernels: "plain" or "fast"; always "fast" for a peer, which has only one kind.
+      stages: the number of devices that the layers of a replica are spread over.
     """
 
     name: str
@@ -28,11 +31,37 @@ class Case:
     threads: int
     strategy: str = ""
     kernels: str = "fast"
+    stages: int = 1
 
     @property
     def layout(self) -> str:
-        """Return the numbers of replicas and threads, such as "2 x 1"."""
-        return f"{self.replicas} x {self.threads}"
+        """Return the numbers of replicas, threads and stages, such as "2 x 1, 2 stages"."""
+        stages = f", {self.stages} stages" if self.stages > 1 else ""
+        return f"{self.replicas} x {self.threads}{stages}"
+
+    @property
+    def is_peer(self) -> bool:
+        """Return whether it is a peer's, not a side's."""
+        return self.name not in FRAMEWORKS
+
+    @property
+    def entry(self) -> StrategyEntry:
+        """Return the entry of its strategy in the registry of the framework or peer."""
+        return self._strategies.entry(self.strategy or None)
+
+    @property
+    def default_entry(self) -> StrategyEntry:
+        """Return the entry of the default strategy of the framework or peer."""
+        return self._strategies.entry(None)
+
+    @property
+    def _strategies(self) -> StrategyRegistry:
+        return PEER_STRATEGIES[self.name] if self.is_peer else FRAMEWORKS[self.name].strategies
+
+    @property
+    def all_threads(self) -> int:
+        """Return the number of threads of all stages of all replicas."""
+        return self.replicas * self.stages * self.threads
 
     @property
     def title(self) -> str:
@@ -43,7 +72,8 @@ class Case:
     @property
     def label(self) -> str:
         """Return the configuration's name in folders and in bench.json."""
-        return f"{self.title.replace(' ', '-')}-{self.replicas}x{self.threads}"
+        stages = f"-{self.stages}-stages" if self.stages > 1 else ""
+        return f"{self.title.replace(' ', '-')}-{self.replicas}x{self.threads}{stages}"
 
 
 def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
@@ -62,22 +92,25 @@ def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
     """
     kinds = _kinds(options)
     cases = [
-        Case(name, replicas, options.threads, strategy, kernels)
-        for replicas, (name, strategy, kernels) in itertools.product(options.replicas, kinds)
+        replace(kind, replicas=replicas)
+        for replicas, kind in itertools.product(options.replicas, kinds)
     ]
     if options.peers:
         peers = [name for name in PEERS if name != "keras" or spec.network == "language-model"]
-        for layout in ((cores, 1), (1, cores)):
-            cases += [Case(name, *layout, strategy, kind) for name, strategy, kind in kinds]
-            cases += [Case(name, *layout) for name in peers]
+        for replicas, threads in ((cores, 1), (1, cores)):
+            cases += [replace(kind, replicas=replicas, threads=threads) for kind in kinds]
+            cases += [Case(name, replicas, threads) for name in peers]
     return list(dict.fromkeys(cases))
 
 
-def _kinds(options: BenchOptions) -> list[tuple[str, str, str]]:
-    """Return (framework, strategy or "" for its default, kernels) for every side."""
-    return [
-        (name, "" if strategy == FRAMEWORKS[name].strategies.default else strategy, kernels)
-        for kernels in options.kernels
-        for name, strategies in parse_strategies(options.strategy, options.settings).items()
-        for strategy in strategies
-    ]
+def _kinds(options: BenchOptions) -> list[Case]:
+    """Return every side with one replica."""
+    kinds = []
+    for kernels in options.kernels:
+        for name, strategies in parse_strategies(options.strategy, options.settings).items():
+            registry = FRAMEWORKS[name].strategies
+            for strategy in strategies:
+                stages = registry.entry(strategy).settings(options.settings).stages or 1
+                named = "" if strategy == registry.default else strategy
+                kinds.append(Case(name, 1, options.threads, named, kernels, stages))
+    return kinds

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from parity.bench.strategy_table import table_columns, table_rows
 from parity.report.charts import bars_with_spread
 from parity.report.page import Figure, Table, colour, empty_figure, render
 
-_COLUMNS = {
+_MEASURED = {
     "name": "The side, or the peer.",
     "replicas x threads": "How many replicas share each batch, and the CPU threads of each.",
     "tokens/s": "The median speed, in real tokens (not padding) per second.",
@@ -22,7 +23,7 @@ _COLUMNS = {
     "peak MB": "The most memory that the processes of a run held, added up.",
 }
 # Values of bench.json that the page shows as they are.
-_SHOWN = ("checked_steps", "cores", "rounds", "steps", "command", "machine", "versions")
+_SHOWN = ("checked_steps", "cores", "rounds", "steps", "command", "versions")
 
 
 def bench_html(values: Mapping[str, Any], sizes: str) -> str:
@@ -41,8 +42,12 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
         sizes=sizes,
         speeds=speeds,
         against=_against(values),
-        measured=Table(list(_COLUMNS), _measured(values)),
-        measured_columns={name: text.format(limit=limit) for name, text in _COLUMNS.items()},
+        strategies=_strategies(values),
+        strategy_columns=table_columns(values),
+        left_out=values["peers_left_out"],
+        machine=f"{values['processor']}, {values['machine']}",
+        measured=Table(list(_MEASURED), _measured(values)),
+        measured_columns={name: text.format(limit=limit) for name, text in _MEASURED.items()},
         **{name: values[name] for name in _SHOWN},
     )
 
@@ -50,10 +55,10 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
 def _speeds(values: Mapping[str, Any]) -> Figure:
     drawing = empty_figure("real tokens per second")
     cases = values["cases"]
-    layouts = list(dict.fromkeys(_layout(case) for case in cases.values()))
+    layouts = list(dict.fromkeys(case["layout"] for case in cases.values()))
     rows = []
     for place, name in enumerate(dict.fromkeys(case["title"] for case in cases.values())):
-        mine = {_layout(case): label for label, case in cases.items() if case["title"] == name}
+        mine = {case["layout"]: label for label, case in cases.items() if case["title"] == name}
         speeds = [values["throughput"].get(mine.get(layout)) for layout in layouts]
         drawing.add_bar(
             x=layouts,
@@ -88,6 +93,13 @@ def _against(values: Mapping[str, Any]) -> Table | None:
     return Table(["times as fast as", *peers], rows)
 
 
+def _strategies(values: Mapping[str, Any]) -> Table | None:
+    """Return the table of strategies, if they were compared."""
+    return (
+        Table(list(table_columns(values)), table_rows(values)) if values["strategies"] else None
+    )
+
+
 def _measured(values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for label, case in values["cases"].items():
@@ -97,7 +109,7 @@ def _measured(values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         rows.append(
             (
                 case["title"],
-                _layout(case),
+                case["layout"],
                 f"{values['throughput'][label]['median']:,.0f}",
                 None if gain is None else f"{gain:.2f}",
                 f"{values['share_of_limit'][label]:.0%}",
@@ -107,7 +119,3 @@ def _measured(values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             )
         )
     return rows
-
-
-def _layout(case: Mapping[str, Any]) -> str:
-    return f"{case['replicas']} x {case['threads']}"

@@ -20,11 +20,12 @@ _LOSS_TOLERANCE = 1e-4
 def check_losses(losses: Mapping[str, list[float]], cases: list[Case]) -> dict[str, float]:
     """Return the greatest relative difference of each peer's losses from the first side's.
 
-    Only the losses of the warm-up are compared.
+    Only the losses of the warm-up are compared. Several workers that train asynchronously have
+    no losses that could be expected: each run takes another order.
 
     Args:
       losses: label -> the losses of a run.
-      cases: the configurations that were timed, a side first.
+      cases: the configurations that were timed, a synchronous side first.
 
     Returns:
       Label of each peer -> the difference, relative to the side's loss.
@@ -35,7 +36,7 @@ def check_losses(losses: Mapping[str, list[float]], cases: list[Case]) -> dict[s
     expected = np.array(losses[cases[0].label][:WARM_UP])
     differences = {}
     for case in cases:
-        if case.name in PEERS:
+        if case.is_peer and (case.entry.traits.synchronous or case.replicas == 1):
             relative = np.abs(np.array(losses[case.label][:WARM_UP]) - expected) / expected
             differences[case.label] = float(relative.max())
             if not differences[case.label] <= _LOSS_TOLERANCE:
@@ -63,7 +64,7 @@ def scaling(
     for case in cases:
         base = first.setdefault(case.title, case)
         if case.threads == base.threads and case.name in FRAMEWORKS:
-            gain = _median_ratio(readings, case.label, base.label)
+            gain = median_ratio(readings, case.label, base.label)
             gains.setdefault(case.title, {})[str(case.replicas)] = gain
     return gains
 
@@ -82,14 +83,20 @@ def ratios_to_peers(
         return {}
     best = max(peers, key=lambda label: statistics.median(readings[label]))
     return {
-        case.label: {peer: _median_ratio(readings, case.label, peer) for peer in peers}
-        | {"best": _median_ratio(readings, case.label, best)}
+        case.label: {peer: median_ratio(readings, case.label, peer) for peer in peers}
+        | {"best": median_ratio(readings, case.label, best)}
         for case in cases
         if case.name in FRAMEWORKS
     }
 
 
-def _median_ratio(readings: Mapping[str, list[float]], a: str, b: str) -> float:
+def median_ratio(readings: Mapping[str, list[float]], a: str, b: str) -> float:
+    """Return the median over the rounds of the ratio of two readings of one round.
+
+    Args:
+      readings: label -> the speed of each run.
+      a, b: the labels of the numerator and the denominator.
+    """
     pairs = zip(readings[a], readings[b], strict=True)
     return statistics.median(one / other for one, other in pairs)
 

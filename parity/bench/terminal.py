@@ -1,14 +1,68 @@
 """Formats the measurements of a benchmark as tables for a terminal."""
 
+import textwrap
 from typing import Any
 
 from tabulate import tabulate
 
+from parity.bench.strategy_table import table_columns, table_rows
 from parity.training.meter import WARM_UP
+
+# The headers of the table of strategies that are broken into two lines.
+_BROKEN = {"replicas x threads": "replicas\nx threads", "tokens/s": "tokens/s\nmedian"}
 
 
 def bench_text(values: dict[str, Any]) -> str:
     """Return the measurements as tables for a terminal."""
+    lines = [*_what_was_timed(values), ""]
+    lines += _strategy_lines(values) if values["strategies"] else _speed_lines(values)
+    if values["against"]:
+        lines += ["", *_peer_lines(values)]
+    if values["padding"]:
+        lines.append(
+            f"padding: {values['padding']:.1%} of the target positions; tokens/s counts real "
+            "target tokens only"
+        )
+    return "\n".join(lines)
+
+
+def _what_was_timed(values: dict[str, Any]) -> list[str]:
+    checked = values["checked_steps"]
+    return [
+        f"{sizes_text(values['spec'])}; {values['processor']}, {values['cores']} cores; "
+        f"{values['rounds']} rounds of {values['steps']} steps",
+        f"checked: {checked} steps of every configuration of both sides match the oracle"
+        if checked
+        else "not compared with the oracle",
+    ]
+
+
+def _strategy_lines(values: dict[str, Any]) -> list[str]:
+    """Return the table of strategies, and what its columns mean."""
+    columns = table_columns(values)
+    headers = [_BROKEN.get(name, name) for name in columns]
+    rows = [["-" if cell is None else cell for cell in row] for row in table_rows(values)]
+    lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
+    lines += [
+        textwrap.fill(f"{name}: {meaning}", 96, subsequent_indent="  ", break_on_hyphens=False)
+        for name, meaning in columns.items()
+    ]
+    lines += [f"{peer} is not timed: {why}" for peer, why in values["peers_left_out"].items()]
+    if values["losses_apart"]:
+        lines.append(_losses_line(values))
+    return lines
+
+
+def _losses_line(values: dict[str, Any]) -> str:
+    difference = max(values["losses_apart"].values())
+    return (
+        f"in the first {WARM_UP} steps the peers' losses differ from the sides' by at most "
+        f"{difference:.1g} of them"
+    )
+
+
+def _speed_lines(values: dict[str, Any]) -> list[str]:
+    """Return the table of all measurements, and what its columns mean."""
     rows = []
     for label, speed in values["throughput"].items():
         case = values["cases"][label]
@@ -18,7 +72,7 @@ def bench_text(values: dict[str, Any]) -> str:
         rows.append(
             [
                 case["title"],
-                f"{case['replicas']} x {case['threads']}",
+                case["layout"],
                 f"{speed['median']:,.0f}",
                 f"{low:,.0f} to {high:,.0f}",
                 _ratio(gain if case["threads"] == values["threads"] else None),
@@ -39,14 +93,7 @@ def bench_text(values: dict[str, Any]) -> str:
         "seconds to\nfirst step",
         "peak\nMB",
     ]
-    checked = values["checked_steps"]
-    lines = [
-        f"{sizes_text(values['spec'])}; {values['cores']} cores; "
-        f"{values['rounds']} rounds of {values['steps']} steps",
-        f"checked: {checked} steps of every configuration of both sides match the oracle"
-        if checked
-        else "not compared with the oracle",
-        "",
+    return [
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         "",
         "gain: speed divided by the speed with the first number of replicas in the same round; "
@@ -54,15 +101,6 @@ def bench_text(values: dict[str, Any]) -> str:
         "limit: the speed if a step were only its matrix products, at "
         f"{values['product_limit'] / 1e9:,.0f} GFLOP/s, the highest rate seen for large ones",
     ]
-    if values["against"]:
-        lines += ["", *_peer_lines(values)]
-    if values["padding"]:
-        lines.append(
-            f"padding: {values['padding']['source']:.1%} of the source positions and "
-            f"{values['padding']['target']:.1%} of the target positions; tokens/s counts real "
-            "target tokens only"
-        )
-    return "\n".join(lines)
 
 
 def _peer_lines(values: dict[str, Any]) -> list[str]:
@@ -72,22 +110,18 @@ def _peer_lines(values: dict[str, Any]) -> list[str]:
 
     def heading(label: str) -> str:
         case = values["cases"].get(label)
-        return (
-            f"{case['title']}\n{case['replicas']} x {case['threads']}" if case else "best\npeer"
-        )
+        return f"{case['title']}\n{case['layout']}" if case else "best\npeer"
 
     rows = [
         [heading(side).replace("\n", " "), *(_ratio(ratios[peer]) for peer in peers)]
         for side, ratios in ratios_by_side.items()
     ]
     headers = ["times as fast as", *map(heading, peers)]
-    difference = max(values["losses_apart"].values())
     return [
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         "",
         "ratio: speed divided by the peer's speed in the same round; median over the rounds",
-        f"in the first {WARM_UP} steps the peers' losses differ from the sides' by at most "
-        f"{difference:.1g} of them",
+        _losses_line(values),
     ]
 
 

@@ -29,13 +29,15 @@ from parity.bench.ratios import (
     ratios_to_peers,
     scaling,
 )
+from parity.bench.strategy_cases import peers_left_out, strategy_cases
+from parity.bench.strategy_table import strategy_rows
 from parity.bench.terminal import bench_text, sizes_text
 from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
-from parity.launch.peers import check_installed
-from parity.launch.processes import SideProcess
+from parity.launch.peers import check_installed, not_installed
+from parity.launch.processes import PEERS, SideProcess
 from parity.report.terminal import report_text
 from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS
@@ -75,7 +77,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       (label -> side, replicas, threads), `readings` (label -> real tokens/s of each run),
       `throughput` (label -> median and spread), `scaling` (title -> replicas -> ratio to the
       first number of replicas), `against` (label of a side -> label of a peer -> ratio of their
-      speeds), and more; see `_values`.
+      speeds), `strategies` (the rows of the table of strategies), and more; see `_values`.
 
     Raises:
       UsageError: for input that a side cannot use; for a peer that is not installed, or whose
@@ -83,8 +85,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       Mismatch: if the sides do not match; nothing is timed then.
     """
     cores = usable_cores()
-    cases = cases_of(spec, options, cores)
-    check_installed({case.name for case in cases})
+    cases, left_out = cases_to_time(spec, options, cores)
     make_folder(options.out)
     data = options.data
     if data is None:
@@ -106,13 +107,43 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
             progress.update(f"{case.label} {readings[case.label][-1]:,.0f} tokens/s")
     measurements = Measurements(readings, summaries, losses, limits)
     values = _values(spec, options, cases, measurements)
-    values |= {"command": command}
+    values |= {"command": command, "peers_left_out": left_out}
     content = json.dumps(values, indent=2).encode() + b"\n"
     write_whole(options.out / "bench.json", content)
     page = bench_html(values, sizes_text(values["spec"]))
     write_whole(options.out / "bench.html", page.encode())
     write_whole(options.out / "bench.txt", bench_text(values).encode() + b"\n")
     return values
+
+
+def cases_to_time(
+    spec: Spec, options: BenchOptions, cores: int
+) -> tuple[list[Case], dict[str, str]]:
+    """Return the configurations to time, and the peers that are left out, each with the reason.
+
+    A table of strategies is made without the peers that are not installed, unless `options`
+    demands them.
+
+    Args:
+      spec: the network, its text and its training.
+      options: what to time.
+      cores: the number of CPU cores.
+
+    Raises:
+      UsageError: for an unknown strategy, a setting that none takes, or a peer that is needed
+        and not installed.
+    """
+    if not options.strategies:
+        cases = cases_of(spec, options, cores)
+        check_installed({case.name for case in cases})
+        return cases, {}
+    strategy_cases(spec, options, cores, [])  # refuses what is unknown, before any search
+    left_out = peers_left_out(spec)
+    if options.peers:
+        check_installed(set(PEERS) - set(left_out))
+    left_out = {**not_installed(PEERS), **left_out}
+    peers = [name for name in PEERS if name not in left_out]
+    return strategy_cases(spec, options, cores, peers), left_out
 
 
 def _values(
@@ -125,7 +156,15 @@ def _values(
         "network": spec.network,
         "preset": options.preset,
         "spec": spec.to_json(),
-        "cases": {case.label: vars(case) | {"title": case.title} for case in cases},
+        "cases": {
+            case.label: vars(case)
+            | {
+                "title": case.title,
+                "layout": case.layout,
+                "settings": case.entry.settings(options.settings).text,
+            }
+            for case in cases
+        },
         "checked_steps": _CHECKED if options.check else 0,
         "losses_apart": check_losses(measurements.losses, cases),
         "threads": options.threads,
@@ -150,7 +189,8 @@ def _values(
         },
         "padding": next(iter(summaries.values()))[0]["padding"],
         "scaling": scaling(readings, cases),
-        "against": ratios_to_peers(readings, cases),
+        "against": {} if options.strategies else ratios_to_peers(readings, cases),
+        "strategies": strategy_rows(readings, cases) if options.strategies else [],
         "versions": {
             name: version
             for each in summaries.values()
@@ -201,11 +241,10 @@ def _timed_run(
 
 
 def _run(spec: Spec, options: BenchOptions, data: Path, case: Case, **more: Any) -> None:
-    side_options: dict[str, Any] = {}  # options that a peer does not have
-    if case.name in FRAMEWORKS:
-        entry = FRAMEWORKS[case.name].strategies.entry(case.strategy or None)
-        side_options = {"strategy": entry.name, "kernels": case.kernels}
-        side_options |= entry.settings(options.settings).given
+    entry = case.entry
+    side_options = {"strategy": entry.name, **entry.settings(options.settings).given}
+    if not case.is_peer:
+        side_options["kernels"] = case.kernels
     with SideProcess(
         case.name,
         spec,

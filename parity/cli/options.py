@@ -28,6 +28,7 @@ _THREADS = "number of CPU threads of each replica"
 _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; framework=all, or all, for every one; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _DRAWN_STRATEGIES = "strategies that each run draws one of for each framework, with random settings: all, or as framework=strategy; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
+_STRATEGY_TABLE = "time these strategies, separated by commas, or all, in both frameworks, and what does the same in PyTorch and Keras, as far as they are installed, each in every number of --replicas; framework=strategy names one of a single framework"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
 CAUSE_SECONDS = 30.0
@@ -177,25 +178,30 @@ class BenchOptions:
     """Options of `python -m parity bench`."""
 
     network: str = option("language-model", _NETWORK)
-    preset: str | None = option(None, "named choice of sizes; other flags override its values [default: bench; for seq2seq both chatbot and nmt-bahdanau]")
+    preset: str | None = option(None, "named choice of sizes; other flags override its values [default: bench, and four-layers with --strategies; for seq2seq both chatbot and nmt-bahdanau]")
     data: Path | None = option(None, _GENERATED)
     out: Path = option(Path("out/bench"), "folder to write bench.json, bench.txt and bench.html to")
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write bench.json to as well")
     replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to time, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
+    strategies: tuple[str, ...] = option((), _STRATEGY_TABLE)
     settings: StrategySettings = StrategySettings()
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(40, "number of training steps in each run, warm-up included", at_least=10)
     rounds: int = option(3, "number of rounds; each round runs every configuration once", at_least=1)
     threads: int = option(1, _THREADS, at_least=1)
-    peers: bool = option(False, "also time the same network in PyTorch, and the language model in Keras; this adds two layouts for all of them, one replica with a thread per core and one replica per core")
+    peers: bool = option(False, "also time the same network in PyTorch, and the language model in Keras; this adds two layouts for all of them, one replica with a thread per core and one replica per core. With --strategies it only demands that both are installed")
     check: bool = option(True, "before timing, compare two steps of every configuration of both sides with the oracle")
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.strategy and self.strategies:
+            raise UsageError(
+                "--strategy is given with --strategies; allowed: only one of them"
+            )
 
 
 @dataclass(frozen=True)

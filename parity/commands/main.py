@@ -155,7 +155,8 @@ def bench_command(**values: Any) -> int:
     from parity.bench.timing import bench
 
     options = take_options(BenchOptions, values)
-    names = (options.preset,) if options.preset else _benchmarks(options.network)
+    of_strategies = bool(options.strategies)
+    names = (options.preset,) if options.preset else _benchmarks(options.network, of_strategies)
     specs = {name: spec_from(options.network, name, values) for name in names}
     results = []
     with sigterm_as_interrupt():
@@ -326,10 +327,12 @@ def sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _benchmarks(network: str) -> tuple[str, ...]:
-    """Return the presets that are timed by default."""
-    # for an unknown network any preset will do: `spec_from` refuses the network first
-    return NETWORKS[network].benchmarks if network in NETWORKS else ("bench",)
+def _benchmarks(network: str, of_strategies: bool = False) -> tuple[str, ...]:
+    """Return the presets that are timed by default, or those for a table of strategies."""
+    if network not in NETWORKS:
+        return ("bench",)  # any preset will do: `spec_from` refuses the network first
+    found = NETWORKS[network]
+    return (of_strategies and found.strategy_benchmarks) or found.benchmarks
 
 
 def _measured() -> dict[str, Any]:

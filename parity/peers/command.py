@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from parity.cli.command_line import (
 )
 from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategyRegistry
 from parity.training.loop import run_training, smallest_batch
 from parity.training.loss_table import Losses
 from parity.training.meter import Meter
@@ -30,25 +32,27 @@ from parity.training.training_text import read_text
 _NEVER = ("trace", "isolate", "profile")  # flags that no peer takes
 
 
-def training_command(
-    peer: str, make_strategy: Callable[[Spec, Build], Any], versions: Callable[[], dict]
-) -> None:
+def training_command(strategies: StrategyRegistry, versions: Callable[[], dict]) -> None:
     """Run the command line of a peer that trains, validates and tests as `train.py` does.
 
     Args:
-      peer: the peer's name.
-      make_strategy: builds a Strategy that also has the method `peak_memory`, which returns the
-        peak memory of each process in bytes.
+      strategies: the peer's strategies. Each also has the method `peak_memory`, which returns
+        the peak memory of each process in bytes.
       versions: returns the versions of the framework and of NumPy.
     """
+    peer = strategies.framework
 
     def train(spec: Spec, options: TrainOptions) -> None:
         _check(peer, options, _NEVER)
+        # refuse an unknown strategy before any text is read
+        settings = strategies.settings(options.strategy, options.settings)
+        options = replace(options, settings=settings)
         spec, text = read_text(spec, options)
         built = []
 
         def remember(spec: Spec, build: Build) -> Any:
-            built.append(make_strategy(spec, build))
+            build = replace(build, settings=settings)
+            built.append(strategies.make(options.strategy, spec, build))
             return built[0]
 
         summary = run_training(remember, text, spec, options, versions)
@@ -59,17 +63,21 @@ def training_command(
     _run(f"Train a network with {peer}, on the same batches as both sides.", train)
 
 
-def timing_command(peer: str, make_trainer: Callable[[Spec, int, int], Any]) -> None:
+def timing_command(
+    strategies: StrategyRegistry, make_trainer: Callable[[Spec, int, int], Any]
+) -> None:
     """Run the command line of a peer that only trains for `--steps`, to measure its speed.
 
     Args:
-      peer: the peer's name.
+      strategies: the peer's strategies, of which there is one.
       make_trainer: a function (spec, replicas, threads) that returns an object with the
         attributes framework, replicas and versions and the methods step and peak_memory.
     """
+    peer = strategies.framework
 
     def train(spec: Spec, options: TrainOptions) -> None:
         _check(peer, options, (*_NEVER, "resume"))
+        strategies.settings(options.strategy, options.settings)
         _time(peer, make_trainer, spec, options)
 
     _run(f"Train a network with {peer}, to measure its speed.", train)

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.errors import UsageError
+from parity.launch.peer_strategies import KERAS
 from parity.peers.command import timing_command
 from parity.spec.initial import initial_snapshot
 from parity.spec.spec import Spec
@@ -168,4 +169,4 @@ def _network(spec: Spec) -> tuple[Any, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    timing_command("keras", Trainer)
+    timing_command(KERAS, Trainer)

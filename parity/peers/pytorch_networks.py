@@ -106,26 +106,56 @@ class LanguageModel(nn.Module):
 
     def forward(self, feed: Tensors) -> tuple[Tensor, Tensors]:
         """Return the replica's share of the loss, and the state by name."""
-        tokens, targets, lengths = feed["tokens"].T, feed["targets"].T, feed["lengths"]
-        short = lengths if int(lengths.min()) < len(tokens) else None
-        hidden = _masked(self.embed(tokens), feed, "embedded")
+        hidden = masked(self.embed(feed["tokens"].T), feed, "embedded")
         states = []
         for k, layer in enumerate(self.layers):
             before = feed["h"][:, k], feed["c"][:, k]
-            if short is None or int(lengths.min()) > 0:
-                hidden, after = layer(hidden, short, _torch_state(before))
-            else:  # rows without a token cannot be packed; they keep their state
-                hidden, after = layer(hidden, lengths.clamp(min=1), _torch_state(before))
-                is_empty = (lengths == 0).unsqueeze(1)
-                after = tuple(
-                    torch.where(is_empty, b, a) for b, a in zip(before, after, strict=True)
-                )
-            hidden = _masked(hidden, feed, f"lstm_{k}")
+            hidden, after = recurrent_layer(layer, hidden, feed["lengths"], before)
+            hidden = masked(hidden, feed, f"lstm_{k}")
             states.append(after)
-        rows = hidden.flatten(0, 1) if short is None else _real_rows(hidden, lengths)
-        classes = targets.flatten() if short is None else _real_rows(targets, lengths)
-        losses = F.cross_entropy(self.softmax(rows), classes, reduction="sum")
-        return losses * feed["scale"], _joined(states)
+        loss = summed_loss(self.softmax, hidden, feed["targets"], feed["lengths"])
+        return loss * feed["scale"], joined(states)
+
+
+def recurrent_layer(
+    layer: Recurrent, inputs: Tensor, lengths: Tensor, before: tuple[Tensor, ...]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run a layer of the language model over a batch whose rows may be padded.
+
+    Args:
+      layer: the layer.
+      inputs: [time, batch, inputs].
+      lengths: the number of real tokens of each row, which may be zero.
+      before: the parts of the state before the batch, each [batch, hidden].
+
+    Returns:
+      Outputs [time, batch, hidden], and the parts of the state after the batch.
+    """
+    shortest = int(lengths.min())
+    packed = None if shortest == len(inputs) else lengths.clamp(min=1)
+    hidden, after = layer(inputs, packed, _torch_state(before))
+    if shortest == 0:  # rows without a token cannot be packed; they keep their state
+        is_empty = (lengths == 0).unsqueeze(1)
+        after = tuple(torch.where(is_empty, b, a) for b, a in zip(before, after, strict=True))
+    return hidden, after
+
+
+def summed_loss(
+    projection: nn.Linear, hidden: Tensor, targets: Tensor, lengths: Tensor
+) -> Tensor:
+    """Return the sum of the losses of the real tokens.
+
+    Args:
+      projection: the projection to the vocabulary.
+      hidden: [time, batch, hidden].
+      targets: [batch, time].
+      lengths: the number of real tokens of each row.
+    """
+    if int(lengths.min()) == len(hidden):
+        rows, classes = hidden.flatten(0, 1), targets.T.flatten()
+    else:
+        rows, classes = _real_rows(hidden, lengths), _real_rows(targets.T, lengths)
+    return F.cross_entropy(projection(rows), classes, reduction="sum")
 
 
 class Seq2seq(nn.Module):
@@ -189,13 +219,13 @@ class Seq2seq(nn.Module):
         """Return the replica's share of the loss, and the encoder's state by name."""
         lengths = feed["lengths"]
         *source, states = self.read_source(feed)
-        embedded = _masked(self.target(feed["tokens"].T), feed, "target_embedded")
+        embedded = masked(self.target(feed["tokens"].T), feed, "target_embedded")
         decode = self._decode_with_feeding if self.model.input_feeding else self._decode
         outputs = decode(embedded, states, feed, source)
-        outputs = _real_rows(_masked(outputs, feed, "attentional"), lengths)
+        outputs = _real_rows(masked(outputs, feed, "attentional"), lengths)
         targets = _real_rows(feed["targets"].T, lengths)
         losses = F.cross_entropy(self.softmax(outputs), targets, reduction="sum")
-        return losses * feed["scale"], _joined(states)
+        return losses * feed["scale"], joined(states)
 
     def read_source(self, feed: Tensors) -> tuple[Tensor, Tensor, Tensor, States]:
         """Encode the questions of a feed.
@@ -235,7 +265,7 @@ class Seq2seq(nn.Module):
     def _encode(self, feed: Tensors) -> tuple[Tensor, States]:
         hidden, states = self.source(feed["source"].T), []
         for k, layer in enumerate(self.encoder):
-            hidden = _masked(hidden, feed, f"encoder_{k - 1}" if k else "source_embedded")
+            hidden = masked(hidden, feed, f"encoder_{k - 1}" if k else "source_embedded")
             hidden, state = layer(hidden, feed["source_lengths"])
             states.append(state)
         return hidden.transpose(0, 1), states
@@ -245,7 +275,7 @@ class Seq2seq(nn.Module):
     ) -> Tensor:
         for k, layer in enumerate(self.decoder):
             hidden, _ = layer(inputs, state=_torch_state(states[k]))
-            inputs = _masked(hidden, feed, f"decoder_{k}")
+            inputs = masked(hidden, feed, f"decoder_{k}")
         context = self._attend(hidden.transpose(0, 1), *source).transpose(0, 1)
         return self._attentional(context, hidden)
 
@@ -304,13 +334,13 @@ class Seq2seq(nn.Module):
         return torch.softmax(scores, dim=2) @ memory
 
 
-def _masked(inputs: Tensor, feed: Tensors, name: str) -> Tensor:
+def masked(inputs: Tensor, feed: Tensors, name: str) -> Tensor:
     """Multiply [time, batch, width] by its dropout mask, if there is one."""
     mask = feed.get(f"mask/{name}")
     return inputs if mask is None else inputs * mask.transpose(0, 1)
 
 
-def _joined(states: States) -> Tensors:
+def joined(states: States) -> Tensors:
     """Return the state of all layers by name, each part [batch, layers, hidden]."""
     parts = zip(*states, strict=True)
     return {n: torch.stack(part, dim=1) for n, part in zip("hc", parts, strict=False)}

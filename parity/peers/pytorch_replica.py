@@ -4,13 +4,12 @@ Source: Paszke et al. 2019, arXiv:1912.01703.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from parity.peers.pytorch_networks import NETWORKS, Recurrent
 from parity.spec.initial import initial_snapshot
@@ -28,20 +27,25 @@ class Replica:
     Args:
       spec: the network, its text and its training.
       threads: the number of CPU threads.
-      replicas: the number of replicas; with more than one the process group must exist already.
+      make_network: a function that returns the module; by default the whole network is built.
 
     Attributes:
       network: the module.
       canonical: canonical name -> parameter.
+      trained: the parameters, in the same order.
+      optimizer: PyTorch's optimiser.
     """
 
-    def __init__(self, spec: Spec, threads: int, replicas: int):
+    def __init__(
+        self, spec: Spec, threads: int, make_network: Callable[[], nn.Module] | None = None
+    ):
         torch.set_num_threads(threads)
-        self.spec, self.replicas = spec, replicas
+        self.spec = spec
         dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
         torch.set_default_dtype(dtype)
-        self.network = NETWORKS[spec.network](spec.model)
-        self.canonical = dict(self.network.canonical)
+        network: Any = make_network() if make_network else NETWORKS[spec.network](spec.model)
+        self.network = network
+        self.canonical: dict[str, nn.Parameter] = dict(network.canonical)
         for module in self.network.modules():
             if isinstance(module, Recurrent):
                 self.canonical |= module.canonical
@@ -57,9 +61,6 @@ class Replica:
                 self.trained, rate, betas, training.epsilon, fused=True
             )
         self.load(initial_snapshot(spec))
-        self.parallel: nn.Module = self.network
-        if replicas > 1:
-            self.parallel = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
 
     def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Set the weights and the optimiser's state, by canonical name and layout."""
@@ -67,15 +68,14 @@ class Replica:
             for name, parameter in self.canonical.items():
                 parameter.copy_(_swap_layout(name, _tensor(snapshot[f"weight/{name}"])))
                 if self.spec.training.optimizer == "adam":
-                    self.optimizer.state[parameter] = {
-                        "step": torch.tensor(float(self._updates(snapshot))),
-                        **{
-                            state: _swap_layout(
-                                name, _tensor(snapshot[f"optimizer/{name}/{slot}"])
-                            )
-                            for slot, state in _STATES.items()
-                        },
-                    }
+                    loaded = {"step": torch.tensor(float(self._updates(snapshot)))}
+                    for slot, state in _STATES.items():
+                        array = snapshot[f"optimizer/{name}/{slot}"]
+                        loaded[state] = _swap_layout(name, _tensor(array))
+                    # in place: other processes may share these tensors
+                    states = self.optimizer.state.setdefault(parameter, loaded)
+                    for state, tensor in loaded.items():
+                        states[state].copy_(tensor)
 
     def _updates(self, snapshot: Mapping[str, np.ndarray]) -> int:
         """Return the number of updates after which Adam's second power has its value.
@@ -88,7 +88,10 @@ class Replica:
         return round(math.log(max(power, smallest)) / math.log(self.spec.training.beta2)) - 1
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Return the weights and the optimiser's state by canonical name, in our layout."""
+        """Return the weights and the optimiser's state by canonical name, in our layout.
+
+        They are those of the module's parameters: a part of a network has only some of them.
+        """
         training, found = self.spec.training, {}
         for name, parameter in self.canonical.items():
             found[f"weight/{name}"] = _array(name, parameter)
@@ -100,25 +103,30 @@ class Replica:
         ):
             updates = int(self.optimizer.state[self.trained[0]]["step"])
             found[f"optimizer/{power}"] = np.array(beta ** (updates + 1), training.dtype)
-        return {name: found[name] for name in snapshot_names(self.spec)}
+        return {name: found[name] for name in snapshot_names(self.spec) if name in found}
 
-    def step(self, feed: Feed, rate: float) -> tuple[float, dict[str, np.ndarray], float]:
-        """Train on this replica's rows; return its loss, its state and the gradient norm."""
-        loss, state = self.parallel(_tensors(feed))
+    def gradient(self, feed: Feed) -> tuple[float, dict[str, np.ndarray], float]:
+        """Compute the clipped gradient; return the loss, the state and the gradient's norm."""
+        loss, state = self.network(tensors(feed))
         self.optimizer.zero_grad(set_to_none=True)
-        # DDP averages the replicas' gradients, but these must be summed: the losses are shares
-        (loss * self.replicas).sum().backward()
-        norm = nn.utils.clip_grad_norm_(self.trained, self.spec.training.clip_norm)
+        loss.sum().backward()
+        return loss.item(), arrays(state), self.clip()
+
+    def clip(self) -> float:
+        """Clip the gradient by its norm, and return the norm."""
+        return float(nn.utils.clip_grad_norm_(self.trained, self.spec.training.clip_norm))
+
+    def update(self, rate: float) -> None:
+        """Update the weights with the gradient."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        return loss.item(), _arrays(state), norm.item()
 
     def evaluate(self, feed: Feed) -> tuple[float, dict[str, np.ndarray]]:
         """Return the loss of this replica's rows, and its state."""
         with torch.no_grad():
-            loss, state = self.network(_tensors(feed))
-        return loss.item(), _arrays(state)
+            loss, state = self.network(tensors(feed))
+        return loss.item(), arrays(state)
 
     def peak_memory(self) -> int:
         """Return the peak memory of this process, in bytes."""
@@ -129,11 +137,13 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.array(array))  # a copy: a checkpoint's arrays cannot be written
 
 
-def _tensors(feed: Feed) -> dict[str, torch.Tensor]:
+def tensors(feed: Feed) -> dict[str, torch.Tensor]:
+    """Return the arrays of a feed as tensors, which share their memory."""
     return {name: torch.from_numpy(array) for name, array in feed.items()}
 
 
-def _arrays(state: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+def arrays(state: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Return the tensors of a state as arrays."""
     return {name: tensor.detach().numpy() for name, tensor in state.items()}
 
 

@@ -29,24 +29,34 @@ _HATCHINGS = ("", "/", "x", ".")  # of bars in the colour of one framework
 # What, besides replicas, may set apart two sides of one framework, and how a legend says it.
 _SET_APART = {"strategy": "{}", "kernels": "{} kernels", "processes": "{} processes"}
 
+# --loss-per -> what a loss is divided by, in words
+PER = {"token": "real token", "row": "row"}
+
 Values = Sequence[float | None]
 
 
-def losses(dtype: str, history: dict[str, Any], frameworks: Mapping[str, str]) -> Figure:
+def losses(
+    dtype: str, history: dict[str, Any], frameworks: Mapping[str, str], loss_per: str | None
+) -> Figure:
     """Draw the loss of every step, the sides' lines over the oracle's.
 
     Args:
       dtype: the precision, for the figure's name.
       history: one precision's, of report.json.
       frameworks: side -> its framework.
+      loss_per: what the loss is divided by, a key of `PER`; None of a recorded pair.
     """
     steps, loss = history["steps"], history["loss"]
-    drawing = empty_figure("nats per token" if "oracle" in loss else "loss", steps)
+    drawing = empty_figure(_unit(loss_per), steps)
     if "oracle" in loss:
         _add_oracle(drawing, steps, loss["oracle"], "oracle")
     for i, side in enumerate(side for side in loss if side != "oracle"):
         _add_side(drawing, steps, loss[side], frameworks[side], side, i)
     return Figure(f"loss-{dtype}", drawing, _by_step(steps, loss))
+
+
+def _unit(loss_per: str | None) -> str:
+    return f"nats per {PER[loss_per]}" if loss_per else "loss"
 
 
 def difference(dtype: str, history: dict[str, Any]) -> Figure:
@@ -130,18 +140,21 @@ def heat_map(dtype: str, history: dict[str, Any], marked: str | None) -> Figure:
     )
 
 
-def replicas(dtype: str, history: dict[str, Any], frameworks: Mapping[str, str]) -> Figure:
+def replicas(
+    dtype: str, history: dict[str, Any], frameworks: Mapping[str, str], loss_per: str | None
+) -> Figure:
     """Draw each replica's share of the loss, of the sides that have most replicas.
 
     Args:
       dtype: the precision, for the figure's name.
       history: one precision's, of report.json.
       frameworks: side -> its framework.
+      loss_per: as for `losses`.
     """
     steps, shares = history["steps"], history["replica_loss"]
     most = most_replicas(history)
     shown = {side: each for side, each in shares.items() if len(each["side"]) == most}
-    drawing = empty_figure("nats per token", steps)
+    drawing = empty_figure(_unit(loss_per), steps)
     columns: dict[str, Values] = {}
     for replica, values in enumerate(next(iter(shown.values()))["oracle"]):
         name = f"oracle, rows of replica {replica}"

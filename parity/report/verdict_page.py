@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from parity.report.charts import (
+    PER,
     SMALLEST,
     difference,
     heat_map,
@@ -96,6 +97,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     marked = first["tensor"] if first and first["tensor"] in relative else None
     growth = first.get("growth") if first else None
     several = growth is not None and len(growth["steps"]) > 1
+    loss_per = None if "pair" in values else values["spec"]["training"]["loss_per"]
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
     has_shares = drawn and bool(history["replica_loss"])
@@ -106,6 +108,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "span": history["span"],
         "points": len(history["steps"]),
         "has_oracle": "oracle" in history["loss"],
+        "loss_per": PER[loss_per] if loss_per else "",
         "pair": pair,
         "tensors": len(relative),
         "marked": marked,
@@ -113,10 +116,10 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "growth": growth_chart(dtype, growth) if growth and several else None,
         "growth_sentence": growth_sentence(growth),
         "pair_only": "pair" in values,
-        "loss": losses(dtype, history, frameworks) if has_loss else None,
+        "loss": losses(dtype, history, frameworks, loss_per) if has_loss else None,
         "difference": difference(dtype, history) if has_loss and pair else None,
         "heat": heat_map(dtype, history, marked) if drawn and pair else None,
-        "replicas": replicas(dtype, history, frameworks) if has_shares else None,
+        "replicas": replicas(dtype, history, frameworks, loss_per) if has_shares else None,
         **_wrong(run),
     }
 

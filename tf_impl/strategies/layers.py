@@ -11,6 +11,7 @@ Source: Huang et al. 2019, arXiv:1811.06965, section 2.3, which calls it GPipe.
 from contextlib import contextmanager
 
 import tensorflow as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from parity.base.errors import UsageError
 from parity.base.placement import placing_layers
@@ -48,6 +49,14 @@ class Layers(Synchronous):
             for layer in layers
         }
         super().__init__(spec, build, entry)
+
+    def _config(self, devices):
+        config = super()._config(devices)
+        # It regroups the sums over micro-batches by what a run fetches: a training would have
+        # other last digits than the same training recorded.
+        rewriting = config.graph_options.rewrite_options
+        rewriting.arithmetic_optimization = RewriterConfig.OFF
+        return config
 
     # differs: each micro-batch is a tower, whose operations the graph places on the devices
     def _replicate(self, function, devices, sizes, shared, **inputs):

@@ -71,17 +71,19 @@ class Synchronous:
         with self._graph.as_default():
             with use_kernels(self.build.kernels):
                 self._build()
-            self._session = tf1.Session(
-                config=tf1.ConfigProto(
-                    device_count={"CPU": devices if build.device == "cpu" else 1},
-                    intra_op_parallelism_threads=build.threads,
-                    inter_op_parallelism_threads=replicas_at_once(devices, build.device),
-                    allow_soft_placement=True,
-                    log_device_placement=build.log_device_placement,
-                )
-            )
+            self._session = tf1.Session(config=self._config(devices))
         self._graph.finalize()
         self.load(initial_snapshot(spec))
+
+    def _config(self, devices):
+        build = self.build
+        return tf1.ConfigProto(
+            device_count={"CPU": devices if build.device == "cpu" else 1},
+            intra_op_parallelism_threads=build.threads,
+            inter_op_parallelism_threads=replicas_at_once(devices, build.device),
+            allow_soft_placement=True,
+            log_device_placement=build.log_device_placement,
+        )
 
     def _build(self):
         spec = self.spec

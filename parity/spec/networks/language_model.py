@@ -189,6 +189,12 @@ PRESETS: dict[str, Preset] = {
         LanguageModelText(time=35),
         TrainSpec(batch_size=64, learning_rate=1.0, clip_norm=5.0),
     ),
+    # deep enough to be divided into two stages of similar work, for the strategies that do so
+    "four-layers": Preset(
+        LanguageModelSpec(embedding_size=400, hidden_size=400, num_layers=4),
+        LanguageModelText(time=30),
+        TrainSpec(batch_size=32, learning_rate=1.0, clip_norm=5.0),
+    ),
     # Zaremba et al. 2014, section 4.1, in the numbers of TensorFlow's ptb_word_lm.py: its results
     # are the published ones here. The loss is summed over time and divided by the rows alone,
     # "gradients normalized by minibatch size" in the paper; there is no forget bias; the state
@@ -215,6 +221,7 @@ LANGUAGE_MODEL = Network(
     text=LanguageModelText,
     presets=PRESETS,
     benchmarks=("bench",),
+    strategy_benchmarks=("bench", "four-layers"),
     builders={
         "paddle": "paddle_impl.networks:language_model",
         "tensorflow": "tf_impl.networks:language_model",

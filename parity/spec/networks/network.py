@@ -87,6 +87,7 @@ class Network:
       text: the dataclass that says how text becomes batches; each field becomes a flag.
       presets: name -> preset, from which `--preset` chooses; "tiny" is the default.
       benchmarks: the presets that `bench` times by default; `profile` uses the first of them.
+      strategy_benchmarks: those that `bench --strategies` times by default; the same if empty.
       builders: framework -> path of the function that builds the network on one replica:
         (model, Inputs) -> Outputs, two types of that framework's networks.py.
       oracle: the path of the network's forward and backward pass in NumPy; see
@@ -137,6 +138,7 @@ class Network:
     contiguous: Callable[[Any], bool] = lambda text: False
     unknown_id: int | None = None
     decodes: bool = False
+    strategy_benchmarks: tuple[str, ...] = ()
 
     def builder(self, framework: str) -> Callable[[Any, Any], Any]:
         """Return the function that builds the network in a framework.

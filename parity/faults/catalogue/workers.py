@@ -86,8 +86,17 @@ FAULTS = (
                 "own = self._workers[worker]\n"
                 "        own.reads = getattr(own, 'reads', 0) + 1\n"
                 "        torn = own.reads == 3\n"
-                "        self._session.run(own.read.control_inputs[:2] if torn else own.read)",
-            )
+                "        self._session.run(own.torn if torn else own.read)",
+            ),
+            (
+                _KEPT,
+                "        self.torn = tf.group(\n"
+                "            *(\n"
+                "                copy.assign(variable.read_value()).op\n"
+                "                for copy, variable in zip(own[:2], self.shared[:2])\n"
+                "            )\n"
+                "        )\n" + _KEPT,
+            ),
         )
         | _paddle_workers(
             (

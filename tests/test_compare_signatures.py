@@ -102,6 +102,15 @@ def test_a_language_model_has_no_attention_to_be_wrong():
         assert [cause.fault for cause in causes] == named
 
 
+def test_a_fault_of_another_strategy_is_not_named():
+    known = [entry("of all"), entry("of stages") | {"strategy": "layers"}]
+    seen = Signature.from_json(entry("seen")["signature"])
+    for strategy, named in (("towers", ["of all"]), ("layers", ["of all", "of stages"])):
+        causes = likely_causes(seen, known=known, strategy=strategy)
+        assert [cause.fault for cause in causes] == named
+    assert len(likely_causes(seen, known=known)) == 2
+
+
 def test_of_one_topic_all_are_named_and_of_topics_a_few():
     known = [entry(f"alike {n}") | {"topic": "gates"} for n in range(9)]
     known += [entry(f"other {n}") for n in range(9)]

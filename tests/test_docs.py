@@ -507,6 +507,23 @@ def test_table_of_faults(tmp_path):
     assert "`make hunt`" in text
 
 
+def test_table_of_faults_of_strategies(tmp_path):
+    found = Finding("x", "paddle", "float64", "topic", "cause", "setting", found_by="mismatch")
+    layers = replace(found, strategy="layers", strategies=["layers"], right_place=True)
+    findings = [
+        found,
+        replace(layers, confirmed_faults=["x"]),
+        replace(layers, fault="y", dtype="float32", confirmable=False),
+        replace(layers, side="tensorflow", right_place=False),
+        replace(layers, side="tensorflow", found_by=""),
+    ]
+    page = "<!-- table: strategy-faults a.json -->\n<!-- /table -->"
+    text, _ = write(tmp_path, page, a=findings_values(findings))
+    assert "2 faults, planted in float64 and float32, with fast kernels." in text
+    assert "| paddle `layers` | 2 | 2 | 2 | 2 | 1 of 1 |" in text
+    assert "| tensorflow `layers` | 1 | 2 | 1 | 0 | 0 of 1 |" in text
+
+
 def test_table_of_sweep(tmp_path):
     one_step = {"used": 0.79}
     found = {

@@ -30,6 +30,7 @@ from parity.faults.finding import (
     all_found,
     findings_text,
     findings_values,
+    save_signatures,
 )
 from parity.faults.hunt import Hunt, Planting, plantings
 from parity.faults.hunt_record import digest, must_hunt, record_hunt, sources
@@ -39,8 +40,10 @@ from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import edited_texts
 from parity.launch.processes import FOLDERS, ROOT
 from parity.spec.checks import CHECKS
+from parity.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
+DEFAULTS = {each.strategies.default for each in REGISTRIES.values()}
 
 # The rows of what the two frameworks decide differently, each with a fault at least.
 TOPICS = {
@@ -85,6 +88,23 @@ SOME = {
     "slower-when-not-recording": ("tensorflow", CHECK),
     "speed-counts-padding": ("paddle", CHECK),
     "reciprocal-by-estimate": ("paddle", REPEAT),
+    "micro-batch-means": ("paddle", MISMATCH),
+    "sent-before-dropout": ("tensorflow", MISMATCH),
+    "mirrored-not-reduced": ("tensorflow", MISMATCH),
+    "mirrored-first-copy-alone": ("tensorflow", MISMATCH),
+    "tokens-for-equal": ("tensorflow", MISMATCH),
+    "block-means-averaged": ("paddle", MISMATCH),
+    "lost-update": ("paddle", MISMATCH),
+    "torn-read": ("tensorflow", MISMATCH),
+}
+
+# strategy -> the fewest faults that it has
+STRATEGIES = {
+    "layers": 20,
+    "mirrored": 10,
+    "average-gradients": 10,
+    "parallel-do": 5,
+    "asynchronous": 10,
 }
 
 
@@ -106,6 +126,26 @@ def test_every_check_of_whole_runs_has_faults_of_its_own():
     of_checks = [fault.check for fault in CATALOGUE if fault.check]
     assert len(of_checks) >= 25
     assert {fault.check for fault in CATALOGUE} == {"", *CHECKS}
+
+
+def of_strategy(name: str) -> set[str]:
+    """Return the faults that are planted in a strategy."""
+    return {each.fault.name for each in plantings(FaultOptions(strategy=(name,)))}
+
+
+def test_every_strategy_has_faults_of_its_own():
+    entries = [(side, entry) for side in FRAMEWORKS for entry in REGISTRIES[side].strategies]
+    assert {entry.name for _, entry in entries} == {*STRATEGIES, *DEFAULTS}
+    for side, entry in entries:
+        planted = plantings(FaultOptions(strategy=(entry.name,), sides=(side,)))
+        assert planted, (side, entry.name)
+        assert {each.strategy for each in planted} == {entry.name}
+        assert {each.own_strategy for each in planted} == {
+            "" if entry.name in DEFAULTS else entry.name
+        }
+    for name, least in STRATEGIES.items():
+        assert len(of_strategy(name)) >= least, name
+    assert len(set().union(*map(of_strategy, STRATEGIES))) >= 40
 
 
 def kinds(fault: Fault) -> list[tuple[str, str, tuple[Edit, ...]]]:
@@ -206,10 +246,24 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
     else:
         assert found.blamed in ([side], []), found.story
     if how == MISMATCH:
-        assert (found.step or 0) < 5
+        assert (found.step or 0) < SETTINGS[BY_NAME[name].setting].steps
         assert name in found.likely, "the catalogue knows its own"
         assert found.is_confirmed == BY_NAME[name].is_confirmable, found.confirmed
         assert not found.is_misled
+    strategy = SETTINGS[BY_NAME[name].setting].strategy(side)
+    if strategy not in DEFAULTS:
+        assert found.strategies == [found.strategy] == [strategy]
+        assert f"{side}-{SETTINGS[BY_NAME[name].setting].replicas} {strategy}" in found.story
+
+
+def test_a_mistake_in_all_strategies_is_not_laid_to_one(hunter):
+    """The default strategy, trained from the same source, departs as well."""
+    edits = {"tensorflow": BY_NAME["lstm-gates-f-g"].edits["tensorflow"]}
+    fault = Fault("made-up", "", "none", "mirrored", ("forward/*",), edits)
+    found = hunter.find(Planting(fault, "tensorflow", "float64"))
+    assert found.found_by == MISMATCH
+    assert found.strategies == ["mirrored", "towers"]
+    assert not found.right_place
 
 
 ANCHOR = "    return tf.tanh(product(tf.concat([context"
@@ -279,6 +333,34 @@ def test_the_table_counts_what_was_found():
     assert not all_found([*found, finding("e")])
 
 
+def test_the_table_counts_the_strategies_that_were_named():
+    given = {"topic": "t", "cause": "c", "setting": "mirrored", "found_by": MISMATCH}
+    named = Finding("a", "paddle", "float64", **given, strategy="layers", strategies=["layers"])
+    others = [dataclasses.replace(named, strategies=each) for each in ([], ["layers", "x"])]
+    text = findings_text([named, *others])
+    assert "3 of 3 found, 0 of 3 at the right place; strategy named: 1 of 3; cause" in text
+    assert "paddle layers" in text
+
+
+def test_signatures_of_faults_that_were_not_planted_are_kept(tmp_path):
+    def finding(fault, **signature):
+        given = {"topic": "t", "cause": "c", "setting": "mirrored", "found_by": MISMATCH}
+        given |= {"right_place": True, "signature": signature}
+        return Finding(fault, "tensorflow", "float64", **given)
+
+    path = tmp_path / "signatures.json"
+    later, earlier = CATALOGUE[-1].name, CATALOGUE[0].name
+    assert save_signatures([finding(later, tensor="a"), finding("gone", tensor="a")], path) == 1
+    of_strategy = dataclasses.replace(finding(earlier, tensor="b"), strategy="mirrored")
+    assert save_signatures([of_strategy], path) == 2
+    kept = json.loads(path.read_text())
+    assert [each["fault"] for each in kept] == [earlier, later], "in the catalogue's order"
+    assert save_signatures([finding(later, tensor="c")], path) == 2
+    kept = json.loads(path.read_text())
+    assert [each["signature"]["tensor"] for each in kept] == ["b", "c"]
+    assert [each.get("strategy") for each in kept] == ["mirrored", None]
+
+
 def test_a_cause_confirmed_wrongly_is_an_error():
     def finding(confirmed, **values):
         given = {"side": "paddle", "dtype": "float64", "topic": "t", "cause": "c"}
@@ -328,6 +410,27 @@ def test_once_takes_turns_and_leaves_out_what_cannot_be_found():
     assert {(side, kernels) for _, side, _, kernels in found} == {
         (side, kernels) for side in FRAMEWORKS for kernels in KERNELS
     }
+
+
+def test_faults_are_chosen_by_strategy():
+    names = {name for name, *_ in planned(strategy=("layers", "mirrored"))}
+    assert names == of_strategy("layers") | of_strategy("mirrored")
+    assert planned(strategy=("mirrored",), sides=("paddle",)) == []
+    both = planned(strategy=("mirrored",), only=("mirrored-mean", "beta2"), dtype=("float64",))
+    assert both == [("mirrored-mean", "tensorflow", "float64", "fast")]
+    every = {name for name, *_ in planned(strategy=(*STRATEGIES, *DEFAULTS))}
+    assert every == set(BY_NAME)
+    assert planned(strategy=("all",)) == planned()
+    assert planned(strategy=("paddle=all",)) == planned(sides=("paddle",))
+    of_paddle = planned(strategy=("paddle=layers",))
+    assert of_paddle == planned(strategy=("layers",), sides=("paddle",)) != []
+    for word, said in (
+        ("paddle=mirrored", "allowed for paddle: parallel-executor, parallel-do, "),
+        ("torch=layers", "framework is 'torch'"),
+        ("paddle=", "--strategy is ''"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            planned(strategy=(word,))
 
 
 def test_a_fault_may_differ_between_kernels(monkeypatch):
@@ -426,6 +529,7 @@ def test_only_a_full_hunt_of_unchanged_sources_is_recorded(checkout):
     [
         (["--once"], "--record is given with --once; allowed: without it"),
         (["--only", "beta2"], "--record is given with --only; allowed: without it"),
+        (["--strategy", "layers"], "--record is given with --strategy; allowed: without it"),
         (["--dtype", "float64"], "--record is given with --dtype float64; allowed with it: "),
         (["--kernels", "plain"], "--record is given with --kernels plain; allowed with it: "),
         (["--sides", "paddle"], "--record is given with --sides paddle; allowed with it: "),
@@ -449,6 +553,23 @@ def test_an_unknown_fault_is_told_in_one_line(capsys, tmp_path):
     assert "--only is 'nothing'" in assert_one_line(2, capsys.readouterr().err)
 
 
+def test_an_unknown_strategy_is_told_in_one_line(capsys, tmp_path):
+    command = ["faults", "--strategy", "layers,pipelines", "--out", str(tmp_path)]
+    assert main(parity, command) == 2
+    line = assert_one_line(2, capsys.readouterr().err)
+    assert line == (
+        "error: --strategy is 'pipelines'; allowed: all, parallel-executor, parallel-do, "
+        "asynchronous, layers, towers, average-gradients, mirrored"
+    )
+    command[2] = "mirrored"
+    assert main(parity, [*command, "--sides", "paddle"]) == 2
+    line = assert_one_line(2, capsys.readouterr().err)
+    assert line.startswith("error: no fault is planted in these --sides and --strategy")
+    assert main(parity, ["faults", "--harmless", *command[1:]]) == 2
+    line = assert_one_line(2, capsys.readouterr().err)
+    assert line.startswith("error: --strategy is given with --harmless; allowed: without it")
+
+
 def test_the_catalogue_and_a_fault_are_shown(capsys):
     assert main(parity, ["faults", "--list-only"]) == 0
     listed = capsys.readouterr().out
@@ -457,6 +578,9 @@ def test_the_catalogue_and_a_fault_are_shown(capsys):
     shown = capsys.readouterr().out
     assert "+        i, f, g, o = tf.sigmoid(i), tf.sigmoid(f + 1)" in shown
     assert all(f"planted in {side}" in shown for side in FRAMEWORKS)
+    assert main(parity, ["faults", "--show", "lost-update"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"planted in {side} asynchronous" in shown for side in FRAMEWORKS)
 
 
 def test_the_command_writes_what_it_found(tmp_path):

@@ -11,7 +11,7 @@ from conftest import FRAMEWORKS, TINY, TINY_SEQ2SEQ, assert_one_line, flags
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.compare.untraced import RecordedSteps, compare_untraced
-from parity.launch.edited_source import Edit
+from parity.faults.catalogue import CATALOGUE
 from parity.report.mismatch import mismatch_text
 from parity.report.values import report_values
 from parity.spec.presets import preset
@@ -21,7 +21,7 @@ from parity.training.loss_table import read_losses
 
 PER_EPOCH = 5  # steps of an epoch of the text
 UPDATES = 24
-FOLDERS = {"paddle": "paddle_impl", "tensorflow": "tf_impl"}
+BY_NAME = {fault.name: fault for fault in CATALOGUE}
 SEQ2SEQ = TINY_SEQ2SEQ | {"num_layers": 1, "loss_per": "row", "beam": 2}
 
 
@@ -149,28 +149,13 @@ def test_a_free_run_is_replayed(asynchronous, replicas):
     assert labels == {*verdict.sides, "oracle", "oracle, one step"}, "not with each other"
 
 
-def every(call: str, skipped: int) -> str:
-    """Return a call that is left out at one of its times."""
-    count = f"self.__dict__.setdefault('calls', []).append(1) or len(self.calls) == {skipped}"
-    return f"{count} or {call}"
-
-
+# fault of the catalogue -> the first wrong rung, and the updates that it may be found in
 MISTAKES = {
-    "a stale read": (
-        {
-            "paddle": ("self._workers[worker].read()", "replicas"),
-            "tensorflow": ("self._session.run(self._workers[worker].read)", "replicas"),
-        }
-    ),
-    "a lost update": (
-        {
-            "paddle": ("self._workers[worker].update()", "weight"),
-            "tensorflow": (
-                "self._run(own.update, {own.learning_rate: learning_rate})",
-                "weight",
-            ),
-        }
-    ),
+    "stale-read": (
+        "replicas",
+        range(3, 9),
+    ),  # the fifth read belongs to one of the next updates
+    "lost-update": ("weight", [5]),
 }
 
 
@@ -180,12 +165,11 @@ MISTAKES = {
 def test_what_the_schedule_does_not_have_is_found(
     asynchronous, train, framework, mistake, schedule
 ):
-    call, rung = MISTAKES[mistake][framework]
-    edit = Edit(f"{FOLDERS[framework]}/strategies/asynchronous.py", call, every(call, 6))
+    rung, updates = MISTAKES[mistake]
     wrong = train(
         framework,
         trace=True,
-        edits=[edit],
+        edits=BY_NAME[mistake].edits[framework],
         replicas=2,
         schedule=schedule,
         steps=UPDATES,
@@ -196,39 +180,17 @@ def test_what_the_schedule_does_not_have_is_found(
     verdict = climb([Trace(wrong), right])
     assert verdict.departing() == [f"{framework}-2"]
     assert verdict.mismatches[0].rung == rung
-    if mistake == "a stale read":
+    if mistake == "stale-read":
         assert "a read that the schedule does not have" in verdict.mismatches[0].note
-    # the sixth read belongs to one of the next updates
-    assert verdict.mismatches[0].place.step in (
-        [5] if mistake == "a lost update" else range(3, 9)
-    )
-
-
-# a read that copies only the first weights, at one of its times
-TORN = {
-    "paddle": Edit(
-        "paddle_impl/strategies/asynchronous.py",
-        "for name in self._parameters:\n            shared",
-        "self.reads = getattr(self, 'reads', 0) + 1\n"
-        "        for name in self._parameters[: 2 if self.reads == 4 else None]:\n"
-        "            shared",
-    ),
-    "tensorflow": Edit(
-        "tf_impl/strategies/asynchronous.py",
-        "        self._session.run(self._workers[worker].read)",
-        "        own = self._workers[worker]\n"
-        "        own.reads = getattr(own, 'reads', 0) + 1\n"
-        "        torn = own.reads == 4\n"
-        "        self._session.run(own.read.control_inputs[:2] if torn else own.read)",
-    ),
-}
+    assert verdict.mismatches[0].place.step in updates
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("schedule", ["1", "free"])
 def test_a_torn_read_is_called_so(asynchronous, train, framework, schedule):
     given = {"replicas": 2, "schedule": schedule, "optimizer": "sgd"}
-    wrong = train(framework, trace=True, edits=[TORN[framework]], steps=UPDATES, **given)
+    edits = BY_NAME["torn-read"].edits[framework]
+    wrong = train(framework, trace=True, edits=edits, steps=UPDATES, **given)
     other = next(each for each in FRAMEWORKS if each != framework)
     right = asynchronous(**given)[other]
     verdict = climb([Trace(wrong), right])
@@ -250,14 +212,9 @@ def report_text(verdict) -> str:
 
 
 def test_adams_step_counted_by_one_worker_is_found(asynchronous, train):
-    once = "tf1.get_collection_ref('made').append(1) or len(tf1.get_collection('made')) == 1"
-    edit = Edit(
-        "tf_impl/optimizers.py",
-        "tf.group(*updates, *powers)",
-        f"tf.group(*updates, *(powers if {once} else ()))",
-    )
+    edits = BY_NAME["steps-of-first-worker"].edits["tensorflow"]
     wrong = train(
-        "tensorflow", trace=True, edits=[edit], replicas=2, schedule="1", steps=UPDATES
+        "tensorflow", trace=True, edits=edits, replicas=2, schedule="1", steps=UPDATES
     )
     right = asynchronous(replicas=2, schedule="1")["paddle"]
     verdict = climb([Trace(wrong), right])

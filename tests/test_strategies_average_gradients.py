@@ -5,7 +5,7 @@ from conftest import STEPS, assert_one_line, flags
 
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
-from parity.launch.edited_source import Edit
+from parity.faults.catalogue import CATALOGUE
 from parity.report.terminal import report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
@@ -67,13 +67,9 @@ def test_on_uneven_shards_it_is_what_it_says_and_a_known_difference(run_both, eq
 
 def test_a_wrong_average_is_not_excused(run_both, equal):
     """The known difference is the one that was asked for, and no other."""
-    wrong = Edit(
-        "tf_impl/strategies/average_gradients.py",
-        "[tf.add_n(shares) / self.replicas] * self.replicas",
-        "[tf.add_n(shares) / self.replicas, *shares[1:]]",
-    )
+    (wrong,) = (fault for fault in CATALOGUE if fault.name == "equal-but-for-the-others")
     both = run_both(replicas=2, **STREAM)
-    verdict = climb([*both.values(), equal(2, edits=[wrong], **STREAM)])
+    verdict = climb([*both.values(), equal(2, edits=wrong.edits["tensorflow"], **STREAM)])
     assert verdict.departing() == ["tensorflow-2 average-gradients"]
     assert verdict.mismatches[0].rung == "gradient"
 

@@ -10,7 +10,7 @@ from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
 from parity.compare.untraced import RecordedSteps, compare_untraced
-from parity.launch.edited_source import Edit
+from parity.faults.catalogue import CATALOGUE
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
 from parity.spec.presets import preset
@@ -21,6 +21,7 @@ from parity.trace.reader import Trace
 from parity.training.loss_table import read_losses
 from parity.training.strategy import Build
 
+BY_NAME = {fault.name: fault for fault in CATALOGUE}
 BASE = {"paddle": "parallel-executor", "tensorflow": "towers"}
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
@@ -167,66 +168,26 @@ def test_a_training_computes_the_same_bits_whether_it_is_recorded(
     assert compare_untraced(name, recorded.steps, rows) is None
 
 
-_PROGRAMS = "paddle_impl/strategies/stage_programs.py"
-_PIPELINE = "paddle_impl/strategies/pipeline.py"
-# what is wrong -> the edit, the first wrong rung, and part of the first wrong tensor's name
+# fault of the catalogue -> the first wrong rung, and part of the first wrong tensor's name
 MISTAKES = {
-    "paddle": {
-        "a micro-batch counts twice": (
-            Edit(
-                _PROGRAMS,
-                'block.append_op(type="assign", inputs={"X": gradient}',
-                'block.append_op(type="sum", inputs={"X": [gradient, gradient]}',
-            ),
-            ("gradient", ""),
-        ),
-        "only the last micro-batch counts": (
-            Edit(_PIPELINE, "first=micro_batch == 0", "first=True"),
-            ("gradient", ""),
-        ),
-        "only the first replica counts": (
-            Edit(_PROGRAMS, "for total in totals]", "for total in totals[:1]]"),
-            ("gradient", ""),
-        ),
-        "a stage sends back twice the gradient": (
-            Edit(
-                _PIPELINE,
-                "{name: tensors[name] for name in given}",
-                "{name: 2 * tensors[name] for name in given}",
-            ),
-            ("gradient", "embed/table"),  # of the first stage
-        ),
-        "the last weight is not updated": (
-            Edit(
-                _PROGRAMS,
-                "    _keep_operations(block, kept)\n",
-                "    _keep_operations(block, kept - {max(kept)})\n",
-            ),
-            ("optimizer", "softmax/"),
-        ),
-    },
-    "tensorflow": {
-        "a micro-batch counts twice": (
-            Edit(
-                "tf_impl/strategies/layers.py",
-                "return summed_gradients(losses, parameters)",
-                "return summed_gradients([*losses, losses[-1]], parameters)",
-            ),
-            ("gradient", ""),
-        ),
-    },
+    "micro-batch-counted-twice": ("gradient", ""),
+    "last-micro-batch-alone": ("gradient", ""),
+    "first-replica-of-stages-alone": ("gradient", ""),
+    "sent-back-twice": ("gradient", "embed/table"),  # of the first stage
+    "last-weight-not-updated": ("optimizer", "softmax/"),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "mistake"),
-    [(name, mistake) for name in FRAMEWORKS for mistake in MISTAKES[name]],
+    [(name, mistake) for mistake in MISTAKES for name in BY_NAME[mistake].edits],
 )
 def test_a_mistake_is_found(name, mistake, run_both, layered):
     """With two replicas of two stages, each of two micro-batches."""
-    edit, (rung, tensor) = MISTAKES[name][mistake]
+    rung, tensor = MISTAKES[mistake]
     base = run_both(replicas=2, **STREAM)[name]
-    wrong = layered(2, 2, replicas=2, edits=[edit], **STREAM)
+    edits = BY_NAME[mistake].edits[name]
+    wrong = layered(2, 2, replicas=2, edits=edits, **STREAM)
     first = climb([base, wrong]).mismatches[0]
     assert first.rung == rung
     assert tensor in first.place.tensor

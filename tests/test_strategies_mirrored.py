@@ -8,7 +8,7 @@ from conftest import STEPS, TINY_SEQ2SEQ, flags
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
-from parity.launch.edited_source import Edit
+from parity.faults.catalogue import CATALOGUE
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
 from parity.spec.presets import preset
@@ -99,16 +99,9 @@ def test_a_checkpoint_goes_on_in_towers(run_both, frameworks, text, cache, tmp_p
 
 
 def test_a_copy_that_is_not_updated_is_found(run_both, mirrored):
-    """Replica 1 keeps its Adam's v: its weights are other ones from the next step on."""
-    once = Edit(
-        "tf_impl/strategies/mirrored.py",
-        "clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)",
-        "clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)\n"
-        "                first = tf.equal(context.replica_id_in_sync_group, 0)\n"
-        "                clipped = [each * tf.cast(first, each.dtype) for each in clipped]",
-    )
+    (once,) = (fault for fault in CATALOGUE if fault.name == "mirrored-first-copy-alone")
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
-    verdict = climb([towers, mirrored(2, edits=[once], **STREAM)])
+    verdict = climb([towers, mirrored(2, edits=once.edits["tensorflow"], **STREAM)])
     assert verdict.mismatches[0].rung == "replicas"
     assert verdict.departing() == ["tensorflow-2 mirrored"]
 

@@ -8,7 +8,7 @@ from conftest import STEPS, flags
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
-from parity.launch.edited_source import Edit
+from parity.faults.catalogue import CATALOGUE
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.initial import zero_state
 from parity.spec.parameters import parameters
@@ -102,13 +102,11 @@ def test_gradients_averaged_by_tokens_are_those_of_the_sum(
 def test_gradients_averaged_with_equal_weights_are_another_training(
     run_both, frameworks, text, cache, tmp_path
 ):
-    equal = Edit(
-        "tf_impl/strategies/average_gradients.py",
-        "weight * gradient for weight, gradient in",
-        "gradient / len(towers) for _, gradient in",
-    )
+    (equal,) = (fault for fault in CATALOGUE if fault.name == "average-with-equal-weights")
     towers = run_both(replicas=3, batching="stream", optimizer="adam")["tensorflow"]
-    wrong = averaged(frameworks, text, cache, tmp_path / "trace", 3, edits=[equal])
+    wrong = averaged(
+        frameworks, text, cache, tmp_path / "trace", 3, edits=equal.edits["tensorflow"]
+    )
     verdict = climb([towers, wrong])
     assert verdict.departing() == ["tensorflow-3 average-gradients"]
     assert verdict.mismatches[0].rung == "gradient"

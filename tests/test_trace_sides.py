@@ -29,6 +29,12 @@ def test_a_side_is_read_as_it_was_written():
     assert Side.from_header(side.to_json() | {"spec": {}, "corpus": "a"}) == side
 
 
+def test_the_micro_batches_are_among_the_settings():
+    settings = StrategySettings(stages=2, micro_batches=4)
+    assert replace(PADDLE, settings=settings).micro_batches == 4
+    assert PADDLE.micro_batches == 1
+
+
 def test_of_a_recorded_pair_the_name_alone_is_known():
     side = Side.from_header({"framework": "pytorch", "run": {}})
     assert (side.framework, side.replicas) == ("pytorch", 0)

@@ -262,6 +262,7 @@ class FaultOptions:
     """Options of `python -m parity faults`."""
 
     only: tuple[str, ...] = option((), "names of the faults to plant, separated by commas [default: all]")
+    strategy: tuple[str, ...] = option((), "strategies to plant faults in, such as layers,mirrored or, of one side alone, tensorflow=layers [default: all]")
     sides: tuple[str, ...] = option(tuple(FRAMEWORKS), "sides to plant the faults in, one at a time", choices=tuple(FRAMEWORKS))
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
@@ -274,7 +275,7 @@ class FaultOptions:
     show: str | None = option(None, "only print what this fault changes in the source")
     pages: bool = option(False, "write a report page for every mismatch under --out")
     keep: bool = option(False, "keep the traces of the faulty runs under --out")
-    save_signatures: bool = option(False, "store the signatures seen here as the reference from which likely causes are named")
+    save_signatures: bool = option(False, "store the signatures of the faults planted here, in place of their earlier ones, as the reference from which likely causes are named")
     record: bool = option(False, "if every fault is found, record that these sources have been hunted; needs both sides, precisions and kernels")
     unless_recorded: bool = option(False, "do nothing if exactly these sources are recorded as hunted")
     debug: bool = option(False, _DEBUG)

@@ -68,6 +68,7 @@ def gather_evidence(
             tuple(recorded["batch/sizes"].tolist()),
             own.batch[lengths] if lengths else None,
             spec.network,
+            verdict.sides[side].strategy,
         )
     return found
 

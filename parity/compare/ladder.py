@@ -284,6 +284,7 @@ class Ladder:
             tensors,
             inputs,
             self._one_step,
+            self.sides,
             Budget(self._cause_seconds),
         )
 

@@ -52,6 +52,7 @@ class Evidence:
       sizes: the number of rows of each replica.
       lengths: the length of each row along the tensor's time axis, if it has one.
       network: the name of the trained network.
+      strategy: the name of the side's strategy.
     """
 
     step: int
@@ -62,6 +63,7 @@ class Evidence:
     sizes: tuple[int, ...] = ()
     lengths: np.ndarray | None = None
     network: str = ""
+    strategy: str = ""
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,11 @@ class Cause:
 
 
 def likely_causes(
-    seen: Signature, network: str = "", known: Iterable[Mapping[str, Any]] | None = None
+    seen: Signature,
+    network: str = "",
+    known: Iterable[Mapping[str, Any]] | None = None,
+    *,
+    strategy: str | None = None,
 ) -> list[Cause]:
     """Return the faults whose signature fits a mismatch, likeliest first.
 
@@ -297,10 +303,14 @@ def likely_causes(
       network: the name of the trained network. The language model has no encoder and no
         attention, so faults planted in other networks are not named for it.
       known: entries of signatures.json; None for the saved ones.
+      strategy: the strategy of the side. Faults of other strategies are not named for it: a
+        micro-batch cannot count twice where there is none. None to name those of any strategy.
     """
     found: dict[str, Cause] = {}
     for entry in signatures() if known is None else known:
         if network == _SMALLEST != entry["network"]:
+            continue
+        if strategy is not None and entry.get("strategy", strategy) != strategy:
             continue
         fit = seen.fit(Signature.from_json(entry["signature"]))
         name = entry["fault"]
@@ -317,7 +327,7 @@ def likely_causes(
 @cache
 def signatures() -> Sequence[Mapping[str, Any]]:
     """Return the catalogue's signatures: [{"fault", "cause", "topic", "network",
-    "signature"}]."""
+    "signature"}], and "strategy" for a fault of another strategy than the default one."""
     file = resources.files("parity.faults").joinpath("signatures.json")
     if not file.is_file():
         return []

@@ -20,7 +20,8 @@ class Fault:
       name: a short name, unique in the catalogue.
       cause: what is wrong, in the words that a report uses for a likely cause.
       topic: the difference between the frameworks, or between two ports, that invites it.
-      setting: name of the run to plant it in, one of `settings.SETTINGS`.
+      setting: name of the run to plant it in, one of `small_runs.SETTINGS`; it decides by which
+        strategy each framework trains.
       where: shell patterns for tensor names. The first tensor that the harness names must match
         one of them; for gradients, the first that the backward pass reaches. Where the run is
         refused or stops, they are patterns for its message.

@@ -4,11 +4,13 @@ import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
 from parity.base.files import write_whole
+from parity.faults.catalogue import CATALOGUE
 from parity.faults.small_runs import SETTINGS
 from parity.launch.processes import ROOT
 
@@ -31,12 +33,16 @@ class Finding:
     Attributes:
       fault, topic, cause, setting: the planted fault, and the run that it was planted in.
       side: the framework in whose code it was planted.
+      strategy: the strategy that it was planted in; empty if that is the framework's default.
       dtype, kernels: the precision and the kernels of the run.
       found_by: how it was found, such as `MISMATCH`; empty if it was not.
       rung, tensor, step: what the harness named first.
       nearest: for wrong gradients, the one that the harness named as nearest to the loss.
       blamed: the frameworks that the harness said depart from the oracle.
-      right_place: whether the named tensor (or message) and framework are the planted ones.
+      strategies: the strategies, other than default ones, that the harness named for the sides
+        that depart from the oracle.
+      right_place: whether the named tensor (or message) and framework are the planted ones, and
+        the strategy as well, if it is not the framework's default.
       story: what the harness said.
       likely: the faults of the catalogue that the harness named as likely causes.
       confirmed: the causes that the harness confirmed, in words; where it names several, they
@@ -55,12 +61,14 @@ class Finding:
     cause: str
     setting: str
     kernels: str = "fast"
+    strategy: str = ""
     found_by: str = ""
     rung: str = ""
     tensor: str = ""
     step: int | None = None
     nearest: str = ""
     blamed: list[str] = field(default_factory=list)
+    strategies: list[str] = field(default_factory=list)
     right_place: bool = False
     story: str = ""
     likely: list[str] = field(default_factory=list)
@@ -75,6 +83,11 @@ class Finding:
     def found(self) -> bool:
         """Return whether the harness found the fault."""
         return bool(self.found_by)
+
+    @property
+    def is_strategy_named(self) -> bool:
+        """Return whether the harness named the strategy of the fault, and no other."""
+        return self.strategies == ([self.strategy] if self.strategy else [])
 
     @property
     def is_confirmed(self) -> bool:
@@ -134,7 +147,7 @@ def _row(finding: Finding) -> list[Any]:
     missed = "NOT FOUND" if finding.required else "below rounding"
     return [
         finding.fault,
-        finding.side,
+        f"{finding.side} {finding.strategy}".rstrip(),
         finding.kernels,
         finding.dtype,
         finding.found_by or missed,
@@ -179,9 +192,14 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
         confirmed = sum(finding.is_confirmed for finding in confirmable)
         others = [finding for finding in mismatches if not finding.is_confirmed]
         named = sum(finding.fault in finding.likely[:_FIRST] for finding in others)
+        of_strategies = [finding for finding in found if finding.strategy]
+        strategies = sum(finding.is_strategy_named for finding in of_strategies)
+        at_place = f"{right} of {len(found)} at the right place"
+        if of_strategies:
+            at_place += f"; strategy named: {strategies} of {len(of_strategies)}"
         lines.append(
-            f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {right} of "
-            f"{len(found)} at the right place; cause confirmed: {confirmed} of the "
+            f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {at_place}; "
+            f"cause confirmed: {confirmed} of the "
             f"{len(confirmable)} that the oracle can make, "
             f"{sum(finding.is_misled for finding in found)} wrongly; of the other "
             f"{len(others)}, {named} among the first {_FIRST} likely causes"
@@ -189,12 +207,18 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def save_signatures(findings: Iterable[Finding]) -> int:
+def save_signatures(findings: Iterable[Finding], path: Path = SIGNATURES) -> int:
     """Write the signatures of the faults that were found beside the catalogue; count them.
 
     A fault has one for each way it looks: it may differ between sides, precisions and kernels.
+    Signatures of faults that were not planted stay as they are.
     """
     entries: dict[str, dict[str, Any]] = {}
+    findings = list(findings)
+    planted = {finding.fault for finding in findings}
+    for entry in json.loads(path.read_text("utf-8")) if path.is_file() else ():
+        if entry["fault"] not in planted:
+            entries[json.dumps(entry, sort_keys=True)] = entry
     for finding in findings:
         if finding.found_by == MISMATCH and finding.signature and finding.right_place:
             entry = {
@@ -204,7 +228,12 @@ def save_signatures(findings: Iterable[Finding]) -> int:
                 "network": SETTINGS[finding.setting].spec.network,
                 "signature": finding.signature,
             }
+            if finding.strategy:
+                entry["strategy"] = finding.strategy
             entries[json.dumps(entry, sort_keys=True)] = entry
-    content = json.dumps(list(entries.values()), indent=1, ensure_ascii=False) + "\n"
-    write_whole(SIGNATURES, content.encode())
-    return len(entries)
+    place = {fault.name: number for number, fault in enumerate(CATALOGUE)}
+    known = [entry for entry in entries.values() if entry["fault"] in place]
+    known.sort(key=lambda entry: place[entry["fault"]])
+    content = json.dumps(known, indent=1, ensure_ascii=False) + "\n"
+    write_whole(path, content.encode())
+    return len(known)

@@ -17,7 +17,7 @@ from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.faults.fault import Fault
 from parity.faults.harmless import HARMLESS
-from parity.faults.small_runs import SETTINGS, STEPS, write_texts
+from parity.faults.small_runs import SETTINGS, write_texts
 from parity.launch.fork_server import ForkServer
 from parity.launch.record_side import record
 from parity.report.values import report_values
@@ -98,9 +98,9 @@ class HarmlessRuns:
             edits=planted.rewrite.edits_for(planted.kernels).get(side, ()),
             data=self._texts[run.spec.network],
             cache=self._folder / "cache",
-            replicas=run.replicas,
-            steps=STEPS,
+            steps=run.steps,
             kernels=planted.kernels,
+            **run.options(side),
         )
 
 
@@ -108,8 +108,13 @@ def rewritten(options: FaultOptions) -> Iterator[Rewritten]:
     """Yield the rewrites that the options ask for, in each side, precision and kernels.
 
     Raises:
-      UsageError: for a rewrite that there is not.
+      UsageError: for a rewrite that there is not, or for strategies, which no rewrite has.
     """
+    if options.strategy:
+        raise UsageError(
+            "--strategy is given with --harmless; allowed: without it, as rewrites are planted "
+            "in the default strategies"
+        )
     by_name = {rewrite.name: rewrite for rewrite in HARMLESS}
     for name in options.only or by_name:
         if name not in by_name:

@@ -25,7 +25,7 @@ from parity.compare.signatures import likely_causes, signature
 from parity.compare.verdict import Verdict
 from parity.faults.fault import Edit, Fault
 from parity.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
-from parity.faults.listing import faults_named
+from parity.faults.listing import faults_named, strategies_named
 from parity.faults.planted_checks import Planted, PlantedChecks
 from parity.faults.side_runs import SideRuns, SmallRun
 from parity.faults.small_runs import SETTINGS
@@ -76,6 +76,17 @@ class Planting:
     def confirmable(self) -> bool:
         """Return whether the oracle can make the mistake itself."""
         return not (self.fault.unconfirmable_reason or self.fault.check)
+
+    @property
+    def strategy(self) -> str:
+        """Return the strategy that it is planted in."""
+        return SETTINGS[self.fault.setting].strategy(self.side)
+
+    @property
+    def own_strategy(self) -> str:
+        """Return the strategy that it is planted in; empty if it is the side's default."""
+        has_own = SETTINGS[self.fault.setting].has_own_strategy(self.side)
+        return self.strategy if has_own else ""
 
     @property
     def name(self) -> str:
@@ -137,6 +148,7 @@ class Hunt:
             fault.cause,
             fault.setting,
             planting.kernels,
+            planting.own_strategy,
             required=planting.required,
             confirmable=planting.confirmable,
         )
@@ -163,6 +175,10 @@ class Hunt:
     def _verdict(self, planting: Planting, correct: Mapping[str, Trace]) -> Verdict:
         """Run the side that has the fault, and compare what it records with the correct side.
 
+        A side with another strategy than its framework's default is compared with that one as
+        well, trained from the same edited source: only if the default strategy trains as the
+        oracle does, the mistake lies in the other strategy, and reports name it.
+
         Where the recorded steps match, the check of whole runs that must find it is made.
         """
         side, fault, run = planting.side, planting.fault, planting.run
@@ -176,8 +192,12 @@ class Hunt:
             # names of unequal length: "order-of-sums" depends on that of the command line
             name = f"{planting.name}/first"
             faulty = self._runs.record(side, run, name, planting.edits, **more)
-        both = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
-        verdict = climb(both, cause_seconds=_CAUSE_SECONDS)
+        traces = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
+        if planting.own_strategy and not fault.check:
+            default = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
+            name = f"{planting.name}/default"
+            traces.append(self._runs.record(side, run, name, planting.edits, **more | default))
+        verdict = climb(traces, cause_seconds=_CAUSE_SECONDS)
         if verdict.matches:
             self._checks.make(fault.check, planted, faulty, verdict)
         return verdict
@@ -198,7 +218,13 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
     finding.found_by, finding.story = _found_by(first["rung"]), first["story"]
     finding.rung, finding.tensor, finding.step = first["rung"], first["tensor"], first["step"]
     finding.nearest = first["nearest_to_loss"] or ""
-    finding.blamed = sorted({verdict.sides[label].framework for label in verdict.departing()})
+    departing = {label: verdict.sides[label] for label in verdict.departing()}
+    finding.blamed = sorted({departed.framework for departed in departing.values()})
+    finding.strategies = sorted(
+        departed.strategy
+        for label, departed in departing.items()
+        if departed.strategy in label.split()
+    )
     right_side = finding.blamed == [finding.side]
     if finding.rung == "batch":
         # the oracle reads the same batches as the sides: it cannot say which of them is wrong
@@ -210,6 +236,7 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
     finding.right_place = (
         fault.is_at(finding.nearest or finding.tensor)
         and right_side
+        and finding.is_strategy_named
         and fault.check in ("", finding.rung)
     )
     finding.confirmed = [cause.sentence for cause in verdict.confirmed]
@@ -220,7 +247,10 @@ def _describe(finding: Finding, fault: Fault, verdict: Verdict) -> None:
         if verdict.sides[label].framework == finding.side:
             seen = signature(evidence)
             finding.signature = seen.to_json()
-            finding.likely = [cause.fault for cause in likely_causes(seen, evidence.network)]
+            finding.likely = [
+                cause.fault
+                for cause in likely_causes(seen, evidence.network, strategy=evidence.strategy)
+            ]
             break
 
 
@@ -239,8 +269,9 @@ def plantings(options: FaultOptions) -> list[Planting]:
     """Return which faults the options ask for, in which sides, precisions and kernels.
 
     Raises:
-      UsageError: for a fault that is not in the catalogue.
+      UsageError: for a fault that is not in the catalogue, or a strategy that no framework has.
     """
+    chosen = strategies_named(options.strategy)
     found = []
     for number, fault in enumerate(faults_named(options.only)):
         places = [
@@ -248,6 +279,7 @@ def plantings(options: FaultOptions) -> list[Planting]:
             for kernels in options.kernels
             for side in options.sides
             if side in fault.edits_for(kernels)
+            and (side, SETTINGS[fault.setting].strategy(side)) in chosen
         ]
         if options.once and places:
             places = [places[number % len(places)]]
@@ -264,10 +296,16 @@ def hunt(options: FaultOptions) -> list[Finding]:
     """Plant the faults that the options ask for; return the findings in the same order.
 
     Raises:
-      UsageError: for a fault that is not in the catalogue.
+      UsageError: for a fault that is not in the catalogue, a strategy that no framework has, or
+        options that leave nothing to plant.
       SideFailed: if the sides do not match with nothing planted.
     """
     planned = plantings(options)
+    if not planned:
+        raise UsageError(
+            "no fault is planted in these --sides and --strategy; allowed: for example without "
+            "--only (--list-only shows where each fault is planted)"
+        )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
         servers = {

@@ -81,7 +81,7 @@ def check_full(options: FaultOptions) -> None:
                 f"--record is given with --{name} {','.join(getattr(options, name))}; "
                 f"allowed with it: {','.join(values)}"
             )
-    for name in ("only", "once"):
+    for name in ("only", "strategy", "once"):
         if getattr(options, name):
             raise UsageError(f"--record is given with --{name}; allowed: without it")
 

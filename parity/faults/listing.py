@@ -7,8 +7,10 @@ from tabulate import tabulate
 from parity.base.errors import UsageError
 from parity.faults.catalogue import CATALOGUE
 from parity.faults.fault import KERNELS, Fault
+from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import diff_of
 from parity.launch.processes import ROOT
+from parity.spec.frameworks import FRAMEWORKS, framework_of
 
 
 def faults_named(names: Sequence[str]) -> list[Fault]:
@@ -36,6 +38,39 @@ def fault_named(name: str) -> Fault:
     )
 
 
+def strategies_named(words: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the strategies to plant faults in, as pairs of a framework and a strategy.
+
+    Args:
+      words: names of strategies, each of every framework that has it, or of one framework as
+        "framework=strategy"; "all" in place of a name. Without any word, all strategies.
+
+    Raises:
+      UsageError: for an unknown framework, or a strategy that it or every framework lacks.
+    """
+    known = {
+        (framework.name, entry.name)
+        for framework in FRAMEWORKS.values()
+        for entry in framework.strategies
+    }
+    found = set()
+    for word in words or ("all",):
+        framework, _, name = word.rpartition("=")
+        of = framework_of(framework).strategies if framework else None
+        if of is not None and name != "all":
+            of.entry(name)  # its error lists what the framework has
+        chosen = {
+            (each, strategy)
+            for each, strategy in known
+            if framework in ("", each) and name in ("all", strategy)
+        }
+        if not chosen:
+            allowed = dict.fromkeys(e.name for f in FRAMEWORKS.values() for e in f.strategies)
+            raise UsageError(f"--strategy is {word!r}; allowed: all, {', '.join(allowed)}")
+        found |= chosen
+    return found
+
+
 def catalogue_text() -> str:
     """Return a table of all faults."""
     rows = [
@@ -43,7 +78,7 @@ def catalogue_text() -> str:
             fault.name,
             fault.topic,
             fault.cause,
-            ", ".join(fault.edits),
+            ", ".join(_places(fault)),
             ", ".join(fault.where),
             fault.check or "-",
         ]
@@ -60,6 +95,15 @@ def catalogue_text() -> str:
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
 
 
+def _places(fault: Fault) -> list[str]:
+    """Return the frameworks that a fault is planted in, each with its strategy."""
+    setting = SETTINGS[fault.setting]
+    return [
+        f"{side} {setting.strategy(side)}" if setting.has_own_strategy(side) else side
+        for side in fault.edits
+    ]
+
+
 def fault_text(name: str) -> str:
     """Return what a fault is, and the lines that it changes in each side.
 
@@ -72,6 +116,7 @@ def fault_text(name: str) -> str:
     lines = [f"{fault.name}: {fault.cause}", found]
     for kernels in KERNELS if fault.plain is not None else KERNELS[:1]:
         with_kernels = f", {kernels} kernels" if fault.plain is not None else ""
+        places = dict(zip(fault.edits, _places(fault), strict=True))
         for side, edits in fault.edits_for(kernels).items():
-            lines += ["", f"planted in {side}{with_kernels}:", diff_of(edits, ROOT)]
+            lines += ["", f"planted in {places[side]}{with_kernels}:", diff_of(edits, ROOT)]
     return "\n".join(lines)

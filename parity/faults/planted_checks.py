@@ -18,7 +18,7 @@ from parity.compare.untraced import compare_untraced, recorded_step
 from parity.compare.verdict import Verdict
 from parity.faults.fault import Edit
 from parity.faults.side_runs import SideRuns, SmallRun
-from parity.faults.small_runs import STEPS, TRAINED
+from parity.faults.small_runs import SETTINGS, TRAINED
 from parity.run.answer_probes import answer_probes
 from parity.run.check_resume import STEPS as RESUMED
 from parity.spec.frameworks import FRAMEWORKS
@@ -115,7 +115,7 @@ class PlantedChecks:
                 planted.run,
                 f"{planted.name}/{loader}-from-{saver}",
                 planted.edits_of(loader),
-                steps=min(step + RESUMED, STEPS),
+                steps=min(step + RESUMED, SETTINGS[planted.run.setting].steps),
                 resume=checkpoint,
                 checkpoint_every=None,
             )

@@ -10,7 +10,7 @@ from typing import Any
 from parity.cli.options import FaultOptions
 from parity.compare.answers import Search, SideAnswers, read_answers
 from parity.faults.fault import Edit
-from parity.faults.small_runs import EVERY, SETTINGS, STEPS, write_texts
+from parity.faults.small_runs import EVERY, SETTINGS, write_texts
 from parity.launch.fork_server import ForkServer
 from parity.launch.record_side import record, run_side
 from parity.spec.spec import Spec
@@ -79,8 +79,9 @@ class SideRuns:
         given = {
             "out": folder / "saved",
             "overwrite": True,
-            "steps": STEPS,
-            "checkpoint_every": EVERY,
+            "steps": SETTINGS[run.setting].steps,
+            # where one is due, all workers wait: a run without them has another schedule
+            "checkpoint_every": EVERY if SETTINGS[run.setting].is_synchronous(side) else None,
             "evaluate": None if run.evaluates else 0,
         }
         values = self._options(side, run, edits) | given | more
@@ -130,6 +131,6 @@ class SideRuns:
         return {
             "data": self._texts[setting.spec.network],
             "cache": self._out / cache / side,
-            "replicas": setting.replicas,
             "kernels": run.kernels,
+            **setting.options(side),
         }

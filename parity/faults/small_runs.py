@@ -5,13 +5,16 @@ three steps, so that the run reaches its end; the clipping norm is small enough 
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from parity.base.files import make_folder, write_whole
+from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.presets import preset
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategySettings
 
 STEPS = 5
 EVERY = 2  # steps between checkpoints of a recorded run
@@ -28,10 +31,41 @@ class Setting:
     Attributes:
       spec: what to train, in float64.
       replicas: how many replicas share each batch.
+      strategies: framework -> the strategy that faults are planted in; a framework that is
+        missing here trains with its default one.
+      settings: the settings of these strategies.
+      steps: how many steps are recorded; of an asynchronous training, how many updates.
     """
 
     spec: Spec
     replicas: int = 2
+    strategies: Mapping[str, str] = field(default_factory=dict)
+    settings: StrategySettings = field(default_factory=StrategySettings)
+    steps: int = STEPS
+
+    def strategy(self, side: str) -> str:
+        """Return the name of the strategy that a framework trains with."""
+        return self.strategies.get(side, FRAMEWORKS[side].strategies.default)
+
+    def has_own_strategy(self, side: str) -> bool:
+        """Return whether a framework trains with another strategy than its default one."""
+        return self.strategy(side) != FRAMEWORKS[side].strategies.default
+
+    def is_synchronous(self, side: str) -> bool:
+        """Return whether the replicas of a framework take every step together."""
+        return FRAMEWORKS[side].strategies.entry(self.strategy(side)).traits.synchronous
+
+    def options(self, side: str, strategy: str | None = None) -> dict[str, Any]:
+        """Return the values of TrainOptions that the setting decides for a framework.
+
+        Args:
+          side: the framework.
+          strategy: the strategy to train with; that of the setting if not given.
+        """
+        entry = FRAMEWORKS[side].strategies.entry(strategy or self.strategy(side))
+        taken = entry.settings(self.settings)
+        values = {each.name: getattr(taken, each.name) for each in fields(taken)}
+        return {"replicas": self.replicas, "strategy": entry.name, **values}
 
 
 def _language_model(**changes: Any) -> Spec:
@@ -77,6 +111,13 @@ def _seq2seq(**changes: Any) -> Spec:
     return preset("seq2seq", "tiny").replace(**given | changes)
 
 
+_LAYERS = {"paddle": "layers", "tensorflow": "layers"}
+_TWO_BY_TWO = StrategySettings(stages=2, micro_batches=2)
+_AVERAGED = {"tensorflow": "average-gradients"}
+_ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
+_DRAWN = StrategySettings(schedule="1", staleness=2)
+_UPDATES = 8  # of all workers together: within two epochs each
+
 SETTINGS = {
     "stream": Setting(_language_model(optimizer="sgd")),
     "three layers": Setting(_language_model(optimizer="sgd", num_layers=3), replicas=3),
@@ -93,6 +134,27 @@ SETTINGS = {
     ),
     "bahdanau": Setting(
         _seq2seq(cell="gru", attention="bahdanau", bidirectional=True, optimizer="sgd")
+    ),
+    # each replica's layers on two devices: one cut, between the two recurrent layers
+    "stages": Setting(_language_model(optimizer="sgd"), 1, _LAYERS, _TWO_BY_TWO),
+    "replicas of stages": Setting(_language_model(optimizer="adam"), 2, _LAYERS, _TWO_BY_TWO),
+    "mirrored": Setting(_language_model(optimizer="sgd"), 2, {"tensorflow": "mirrored"}),
+    "mirrored, adam": Setting(_language_model(optimizer="adam"), 3, {"tensorflow": "mirrored"}),
+    "by tokens": Setting(_language_model(batching="sentences", optimizer="sgd"), 3, _AVERAGED),
+    "equal shards": Setting(
+        _language_model(batching="sentences", optimizer="sgd"),
+        2,
+        _AVERAGED,
+        StrategySettings(shard_weights="equal"),
+    ),
+    "parallel do": Setting(
+        _language_model(batching="sentences", optimizer="sgd"), 3, {"paddle": "parallel-do"}
+    ),
+    "two workers": Setting(
+        _language_model(optimizer="sgd"), 2, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES
+    ),
+    "three workers, adam": Setting(
+        _language_model(optimizer="adam"), 3, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES
     ),
 }
 

@@ -87,7 +87,9 @@ def likely(verdict: Verdict) -> list[Cause]:
         return []
     best: dict[str, Cause] = {}
     for evidence in verdict.evidence.values():
-        for cause in likely_causes(signature(evidence), evidence.network):
+        for cause in likely_causes(
+            signature(evidence), evidence.network, strategy=evidence.strategy
+        ):
             if cause.fault not in best or cause.fit > best[cause.fault].fit:
                 best[cause.fault] = cause
     return sorted(best.values(), key=lambda cause: -cause.fit)

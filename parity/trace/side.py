@@ -60,6 +60,11 @@ class Side:
         """Return whether replicas count alike in its gradient, whatever tokens they have."""
         return self.settings.shard_weights == "equal"
 
+    @property
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of each replica."""
+        return self.settings.micro_batches or 1
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self) | {"settings": self.settings.given}

@@ -29,6 +29,14 @@ from parity.oracle.recurrent import (
     rnn_backward,
 )
 
+# a gradient, or one parameter's gradient, that is the first replica's and no sum
+_FIRST_ALONE = ("nothing-reduced", "mirrored-not-reduced", "first-replica-of-stages-alone")
+_ONE_OF_FIRST = (
+    "one-gradient-not-reduced",
+    "mirrored-table-not-reduced",
+    "table-of-first-replica",
+)
+
 
 def suspects(case: Case) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
@@ -216,6 +224,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
     for name in case.parameters():
         zero = returned(partial(_without_gradient, name))
         yield plain(f"no gradient of {name}", GRADIENT, zero, where=f"gradient/{name}")
+    yield from _some(case)
     if count == 1:
         yield _solved_factor(times, 1.0)
         return
@@ -223,23 +232,36 @@ def _sums(case: Case) -> Iterator[Suspect]:
         "the replicas' gradients averaged, not summed",
         GRADIENT,
         times(1 / count),
-        faults=("gradient-averaged",),
+        faults=(
+            "gradient-averaged",
+            "mirrored-mean",
+            "average-of-shares",
+            "block-averaged",
+            "replicas-of-stages-averaged",
+        ),
     )
-    yield plain("the gradient multiplied by the number of replicas", GRADIENT, times(count))
+    yield plain(
+        "the gradient multiplied by the number of replicas",
+        GRADIENT,
+        times(count),
+        faults=("mirrored-reduced-twice", "block-gradient-times-places"),
+    )
     for replica in range(count):
         alone = in_replicas(combine=lambda parts, r=replica: parts[min(r, len(parts) - 1)])  # type: ignore[misc]
         yield plain(
             f"the gradient of replica {replica} alone",
             GRADIENT,
             alone,
-            faults=("nothing-reduced",) if replica == 0 else (),
+            faults=_FIRST_ALONE if replica == 0 else (),
             apart=True,
         )
         yield plain(
             f"the gradient of replica {replica} left out of the sum",
             GRADIENT,
             in_replicas(combine=partial(_all_but, replica)),
-            faults=("third-replica-left-out",) if replica == 2 else (),
+            faults=("third-replica-left-out", "average-without-last-tower")
+            if replica == 2
+            else (),
         )
         for name in case.parameters():
 
@@ -252,7 +274,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
                 f"the gradient of {name} of replica {replica} alone",
                 GRADIENT,
                 in_replicas(combine=but_one),
-                faults=("one-gradient-not-reduced",) if not replica else (),
+                faults=_ONE_OF_FIRST if not replica else (),
                 where=f"gradient/{name}",
                 apart=True,
             )
@@ -266,9 +288,34 @@ def _sums(case: Case) -> Iterator[Suspect]:
             f"each replica's gradient clipped to {words} ({number:g}) before the sum",
             GRADIENT,
             in_replicas(combine=clipped),
-            faults=("clipped-per-replica",),
+            faults=(
+                "clipped-per-replica",
+                "mirrored-clipped-before",
+                "clipped-per-replica-of-stages",
+            ),
         )
     yield _solved_factor(times, 1.0)
+
+
+def _some(case: Case) -> Iterator[Suspect]:
+    """Yield suspects in which the gradients of some layers are scaled, and the others right."""
+    wrong = [name for name in case.parameters() if f"gradient/{name}" in case.wrong]
+    if not wrong or len(wrong) == len(case.parameters()):
+        return
+    listed = ", ".join(wrong)
+
+    def times(factor: float) -> Replacements:
+        return returned(
+            lambda a, gradients: (a, gradients | {n: factor * gradients[n] for n in wrong})
+        )
+
+    if len(wrong) > 1:  # there is a suspect for each that is zero alone
+        yield plain(
+            f"no gradient of {listed}", GRADIENT, times(0), faults=("nothing-sent-back",)
+        )
+    yield plain(
+        f"the gradient of {listed} doubled", GRADIENT, times(2), faults=("sent-back-twice",)
+    )
 
 
 def _all_but(replica: int, parts: list[Arrays]) -> Arrays:
@@ -285,6 +332,7 @@ def _solved_factor(times: Callable[[float], Replacements], start: float) -> Susp
         "the gradient multiplied by a factor",
         "the gradient multiplied by {}",
         GRADIENT,
+        faults=("workers-averaged",),
         solve=lambda factor: Change(times(factor), value=factor),
         guesses=(start, start / 2),
     )

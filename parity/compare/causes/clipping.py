@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
+from typing import Any
 
 import numpy as np
 
+from parity.base.errors import UsageError
 from parity.compare.causes.suspect import CLIPPING, Arrays, Case, Change, Suspect, plain
 from parity.compare.causes.views import Share
 from parity.oracle.optimizers import clip_by_global_norm
+from parity.spec.stages import layers_of, stages_of
 
 # parameter name -> array, and the limit, to what clipping returns
 Clip = Callable[[Arrays, float], tuple[Arrays, np.float64]]
@@ -57,6 +60,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         (),
     )
     yield from _norms(case)
+    yield from _stages(case)
 
 
 def _norms(case: Case) -> Iterator[Suspect]:
@@ -73,6 +77,39 @@ def _norms(case: Case) -> Iterator[Suspect]:
         _by_norm_of(lambda g: _with_rows(case, g)),
         "norm-of-sparse-rows",
     )
+
+
+def _stages(case: Case) -> Iterator[Suspect]:
+    """Yield suspects in which the layers of a stage have a norm of their own."""
+    for count in range(2, len(layers_of(case.spec)) + 1):
+        try:
+            divided = stages_of(case.spec, count)
+        except UsageError:  # layers that share one loop over time cannot be divided
+            return
+        names = [
+            {name for layer in layers for name in layers_of(case.spec)[layer]}
+            for layers in divided
+        ]
+
+        def by_stage(gradients: Arrays, limit: float, names: Any = names) -> Any:
+            found: Arrays = {}
+            for own in names:
+                found |= _by_norm(lambda norm: norm)(
+                    {n: g for n, g in gradients.items() if n in own}, limit
+                )[0]
+            return {name: found[name] for name in gradients}, _norm(gradients)
+
+        yield _suspect(
+            f"the gradients of each of {count} stages clipped by their own norm",
+            by_stage,
+            "clipped-per-stage",
+        )
+        for stage, own in enumerate(names):
+            yield _suspect(
+                f"the norm of the gradients of stage {stage} of {count} alone",
+                _by_norm_of(lambda g, own=own: {n: a for n, a in g.items() if n in own}),  # type: ignore[misc]
+                "norm-of-last-stage" if stage == count - 1 else "",
+            )
 
 
 def _suspect(name: str, clip: Clip, fault: str = "") -> Suspect:

@@ -13,6 +13,7 @@ from parity.compare.one_step import OneStep
 from parity.compare.signatures import Evidence, likely_causes, signature
 from parity.oracle.replay import RecordedUpdate
 from parity.spec.step_arrays import StepInputs
+from parity.trace.side import Side
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -25,6 +26,7 @@ def confirm_causes(
     tensors: Mapping[str, Tensors],
     inputs: Mapping[str, StepInputs],
     one_step: OneStep,
+    sides: Mapping[str, Side],
     budget: Budget,
 ) -> list[Confirmed]:
     """Return the mistakes with which the oracle reproduces what sides recorded of a step.
@@ -37,6 +39,7 @@ def confirm_causes(
       tensors: label -> what that side recorded.
       inputs: label -> the inputs of that side's step.
       one_step: has what each side recorded before the step.
+      sides: label -> side.
       budget: how long the search may take, all sides together.
     """
     found: dict[str, Confirmed] = {}
@@ -63,9 +66,13 @@ def confirm_causes(
             wrong[0],
             tuple(wrong),
             start.read,
+            sides[side],
         )
-        likely = [cause.fault for cause in likely_causes(signature(seen), seen.network)]
-        for each in Search(case, expected, names, budget).confirmed(likely):
+        causes = likely_causes(signature(seen), seen.network, strategy=seen.strategy)
+        likely = [cause.fault for cause in causes]
+        with one_step.oracle_of(side):
+            confirmed = Search(case, expected, names, budget).confirmed(likely)
+        for each in confirmed:
             before = found.get(each.sentence, replace(each, distance=0.0))
             found[each.sentence] = replace(
                 each,

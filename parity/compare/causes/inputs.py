@@ -11,8 +11,10 @@ import numpy as np
 from parity.compare.causes.suspect import FORWARD, Arrays, Case, Replacements, Suspect, plain
 from parity.compare.causes.views import Share, given, in_replicas, padding_looked_up, returned
 from parity.oracle.layers import look_up
+from parity.oracle.replay import RecordedUpdate
 from parity.spec.networks import NETWORKS
 from parity.spec.step_arrays import dropout_masks
+from parity.spec.worker_rows import masks_of_rows
 
 
 def suspects(case: Case) -> Iterator[Suspect]:
@@ -36,6 +38,17 @@ def suspects(case: Case) -> Iterator[Suspect]:
                 where="forward/token_loss",
                 by_row=False,
             )
+
+        def tokens(share: Share) -> Share:
+            return replace(share, batch={**share.batch, "targets": share.batch["tokens"]})
+
+        yield plain(
+            "the tokens read as the targets",
+            FORWARD,
+            given(tokens),
+            faults=("block-reads-tokens-as-targets",),
+            where="forward/token_loss",
+        )
 
 
 def _masks(case: Case) -> Iterator[Suspect]:
@@ -69,7 +82,9 @@ def _masks(case: Case) -> Iterator[Suspect]:
             f"no dropout at {place}",
             FORWARD,
             by(lambda masks, place=place: {n: m for n, m in masks.items() if n != place}),  # type: ignore[misc]
-            faults=("no-dropout-at-the-top",) if place == list(masks)[-1] else (),
+            faults=("no-dropout-at-the-top",)
+            if place == list(masks)[-1]
+            else ("sent-before-dropout",),
         )
         for other in masks:
             if place != other and masks[place].shape == masks[other].shape:
@@ -79,6 +94,16 @@ def _masks(case: Case) -> Iterator[Suspect]:
                     by(lambda masks, a=place, b=other: dict(masks) | {a: masks[b]}),  # type: ignore[misc]
                     faults=("mask-of-other-layer",),
                 )
+    update = RecordedUpdate.of(case.recorded)
+    if update is not None and update.first_row:
+        firsts = masks_of_rows(case.spec, case.step, case.inputs.batch, 0, update.of_rows)
+        yield plain(
+            "the dropout masks of the first worker's rows",
+            FORWARD,
+            by(lambda masks: {n: firsts[n].astype(masks[n].dtype) for n in masks}),
+            faults=("masks-of-first-worker",),
+            by_row=False,
+        )
     for step in sorted({0, case.step - 1, case.step + 1} - {-1, case.step}):
         drawn = dropout_masks(case.spec, step, case.inputs.batch)
         yield plain(
@@ -105,14 +130,17 @@ def _rows(case: Case) -> Iterator[Suspect]:
             first = share.shares[0]
             if name in ("masks", "state"):
                 mine, its = getattr(share, name), getattr(first, name)
-                taken: Any = {key: _fitted(its[key], mine[key]) for key in mine}
+                taken: Any = {key: fitted(its[key], mine[key]) for key in mine}
                 return replace(share, **{name: taken})
             key = name.split("/")[1]
-            fitted = _fitted(first.batch[key], share.batch[key])
-            return replace(share, batch=dict(share.batch) | {key: fitted})
+            cut = fitted(first.batch[key], share.batch[key])
+            return replace(share, batch=dict(share.batch) | {key: cut})
 
         words = {"masks": "dropout masks", "state": "recurrent state"}.get(name, name[6:])
-        faults = {"masks": ("mask-of-first-replica",), "batch/tokens": ("same-rows",)}
+        faults = {
+            "masks": ("mask-of-first-replica", "mirrored-masks-of-first"),
+            "batch/tokens": ("same-rows", "mirrored-rows-of-first"),
+        }
         yield plain(
             f"every replica reading the first one's {words}",
             FORWARD,
@@ -129,8 +157,13 @@ def _rows(case: Case) -> Iterator[Suspect]:
     )
 
 
-def _fitted(array: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return as many rows and steps of an array as another has, padded with zeros."""
+def fitted(array: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Return as many rows and steps of an array as another has, padded with zeros.
+
+    Args:
+      array: the array to cut or pad.
+      like: the array with the shape wanted.
+    """
     array = array[tuple(slice(size) for size in like.shape)]
     return np.pad(array, [(0, b - a) for a, b in zip(array.shape, like.shape, strict=True)])
 
@@ -174,7 +207,7 @@ def _states(case: Case) -> Iterator[Suspect]:
             "the state not carried from the batch before",
             FORWARD,
             _with_state(lambda state: {n: np.zeros_like(a) for n, a in state.items()}),
-            faults=("state-not-carried",),
+            faults=("state-not-carried", "worker-starts-from-zero"),
         )
     elif left is not None and len(next(iter(left.values()))) == rows:
         yield plain(
@@ -229,7 +262,10 @@ def _other_states(case: Case) -> Iterator[Suspect]:
                 f"{' and '.join(names)} of layer {layer} not carried from the batch before",
                 FORWARD,
                 _with_state(partial(_zeroed, layer, names)),
-                faults=("third-layer-not-carried",) if (names, layer) == ("h", 2) else (),
+                faults={
+                    ("h", 2): ("third-layer-not-carried",),
+                    ("hc", 1): ("later-stages-start-from-zero",),
+                }.get((names, layer), ()),
             )
     if layers > 1:
         yield plain(

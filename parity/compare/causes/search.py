@@ -220,7 +220,7 @@ class Search:
         found = self._tensors(case, change)
         if not _is_close(case, found):
             return None
-        with replacing(change.replacements):
+        with replacing(change.replacements, add=True):
             rounding = Rounding(
                 case.spec,
                 case.snapshot,
@@ -253,7 +253,7 @@ class Search:
         """Return what the oracle expects of the step, with a change."""
         rate = case.rate if change.rate is None else change.rate
         found: Arrays = dict(case.expected)
-        with _quietly(), replacing(change.replacements):
+        with _quietly(), replacing(change.replacements, add=True):
             if set(change.replacements) - _ABOVE:
                 oracle = Oracle(case.spec, case.snapshot)
                 oracle.state = {name: wide(part) for name, part in case.state.items()}

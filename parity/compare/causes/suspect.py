@@ -8,6 +8,7 @@ import numpy as np
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec, learning_rate
 from parity.spec.step_arrays import StepInputs
+from parity.trace.side import Side
 
 Arrays = dict[str, np.ndarray]
 Tensors = Mapping[str, np.ndarray]
@@ -39,6 +40,7 @@ class Case:
       wrong: all tensors that are wrong.
       read: the weights that the gradient was computed with, where they are not those before the
         step, as in an asynchronous training.
+      side: the side that recorded it.
     """
 
     spec: Spec
@@ -53,6 +55,7 @@ class Case:
     first: str
     wrong: tuple[str, ...]
     read: Tensors | None = None
+    side: Side = field(default_factory=lambda: Side(""))
 
     @property
     def sizes(self) -> list[int]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from parity.compare.causes import (
     attention,
+    averages,
     backward,
     cells,
     clipping,
@@ -12,8 +13,10 @@ from parity.compare.causes import (
     initial,
     inputs,
     losses,
+    micro_batches,
     updates,
     weights,
+    whole_updates,
 )
 from parity.compare.causes.suspect import Case, Suspect
 
@@ -25,9 +28,12 @@ _SUBJECTS = (
     encoder,
     attention,
     losses,
+    micro_batches,
     backward,
+    averages,
     clipping,
     updates,
+    whole_updates,
     gates,  # the most: all orders, in all weights and in some
 )
 

@@ -39,11 +39,11 @@ def suspects(case: Case) -> Iterator[Suspect]:
     yield from _parameters(case)
     if case.spec.training.optimizer == "adam":
         yield from _constants(case)
-        yield from _powers()
+        yield from _powers(len(case.sizes))
         yield from _lazy()
 
 
-def _updated(change: Callable[..., Arrays]) -> Replacements:
+def updated(change: Callable[..., Arrays]) -> Replacements:
     """Return replacements of the weights' update.
 
     Args:
@@ -88,6 +88,15 @@ def _schedules(case: Case) -> Iterator[Suspect]:
         ),
         ("a learning rate that never decays", lambda step: training.learning_rate, ()),
     )
+    if not case.side.synchronous:
+        workers = case.side.replicas
+        schedules += (
+            (
+                "a learning rate that decays by the steps of all workers together",
+                lambda step: learning_rate(training, step * workers // case.per_epoch),
+                ("rate-by-steps-of-all",),
+            ),
+        )
     for name, by, faults in schedules:
         rate = by(case.step)
         if rate != learning_rate(training, epoch) and at(case.step, by):
@@ -116,7 +125,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
             )
 
     def times(factor: float) -> Change:
-        change = _updated(
+        change = updated(
             lambda update, spec, s, slots, g, rate: update(spec, s, slots, g, rate * factor)
         )
         return Change(change, value=factor)
@@ -145,7 +154,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
 
 
 def _with_rate(rate: float) -> Replacements:
-    return _updated(
+    return updated(
         lambda update, spec, snapshot, slots, g, _: update(spec, snapshot, slots, g, rate)
     )
 
@@ -157,7 +166,7 @@ def _decayed(case: Case, decay: float) -> Replacements:
         after = update(spec, snapshot, slots, gradients, rate)
         return {n: w - rate * decay * snapshot[n] for n, w in after.items()}
 
-    return _updated(change)
+    return updated(change)
 
 
 def _decayed_clipped(case: Case, decay: float) -> Replacements:
@@ -186,10 +195,13 @@ def _parameters(case: Case) -> Iterator[Suspect]:
                 after[name] = snapshot[name] + factor * (after[name] - snapshot[name])
             return dict(after)
 
-        return _updated(change)
+        return updated(change)
 
     yield plain(
-        f"{listed} left out of the update", UPDATE, times(0), faults=("one-weight-frozen",)
+        f"{listed} left out of the update",
+        UPDATE,
+        times(0),
+        faults=("one-weight-frozen", "last-weight-not-updated"),
     )
     yield plain(f"the update of {listed} doubled", UPDATE, times(2), faults=("two-biases",))
     yield plain(f"the update of {listed} in the other direction", UPDATE, times(-1))
@@ -264,10 +276,10 @@ def _epsilon_inside(epsilon: float) -> Replacements:
         training = replace(spec.training, epsilon=grown)
         return dict(update(replace(spec, training=training), snapshot, slots, gradients, rate))
 
-    return _updated(change)
+    return updated(change)
 
 
-def _powers() -> Iterator[Suspect]:
+def _powers(count: int) -> Iterator[Suspect]:
     """Yield suspects in the powers of beta1 and beta2, and in the bias correction."""
 
     @wraps(update_slots)
@@ -279,8 +291,25 @@ def _powers() -> Iterator[Suspect]:
         "the powers of beta1 and beta2 not updated",
         OPTIMIZER,
         {update_slots: still},
-        faults=("powers-stand-still",),
+        faults=("powers-stand-still", "steps-of-first-worker"),
     )
+    if count > 1:
+
+        @wraps(update_slots)
+        def each(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:
+            after = original(update_slots)(spec, snapshot, gradients)
+            betas = in_precision(spec, spec.training.beta1, spec.training.beta2)
+            for name, beta in zip(("beta1", "beta2"), betas, strict=True):
+                key = f"optimizer/{name}_power"
+                after[key] = after[key] * beta ** (count - 1)
+            return after
+
+        yield plain(
+            "the powers of beta1 and beta2 updated once for each replica",
+            OPTIMIZER,
+            {update_slots: each},
+            faults=("mirrored-steps-per-replica",),
+        )
     both = ("beta1", "beta2")
     for names in (both[:1], both[1:], both):
         words = " and ".join(names)
@@ -310,7 +339,7 @@ def _corrected(names: tuple[str, ...], change: Callable[[Any, float], Any]) -> R
             powers[key] = change(snapshot[key], beta)
         return dict(update(spec, {**snapshot, **powers}, slots, gradients, rate))
 
-    return _updated(update)
+    return updated(update)
 
 
 def _lazy() -> Iterator[Suspect]:
@@ -347,8 +376,8 @@ def _lazy() -> Iterator[Suspect]:
     yield plain(
         "lazy Adam: rows that a batch did not touch left as they are",
         OPTIMIZER,
-        {update_slots: slots, **_updated(of_rows)},
-        {update_slots: slots, **_updated(of_all)},
+        {update_slots: slots, **updated(of_rows)},
+        {update_slots: slots, **updated(of_all)},
         {update_slots: slots},
         faults=("lazy-adam",),
     )

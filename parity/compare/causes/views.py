@@ -136,7 +136,9 @@ def summed(gradients: list[Arrays]) -> Arrays:
 
 
 def in_replicas(
-    change: Callable[[Share], Share] = lambda share: share, combine: Combine = summed
+    change: Callable[[Share], Share] = lambda share: share,
+    combine: Combine = summed,
+    parts: Sequence[int] | None = None,
 ) -> Replacements:
     """Return replacements in which each replica runs on its own rows, as the sides' do.
 
@@ -146,6 +148,8 @@ def in_replicas(
     Args:
       change: changes what a replica is given.
       combine: returns the gradient, given those of all replicas.
+      parts: the number of rows of each part to run by itself; those of the replicas if not
+        given.
     """
 
     @wraps(run_network)
@@ -160,7 +164,7 @@ def in_replicas(
         sizes: Any,
     ) -> tuple[Arrays, Arrays]:
         whole = Share(spec, weights, batch, masks, state, divisor)
-        shares = split(whole, sizes)
+        shares = split(whole, sizes if parts is None else parts)
         shares = [replace(share, shares=tuple(shares)) for share in shares]
         found = [change(share).run() for share in shares]
         return joined(spec, [a for a, _ in found], batch), combine([g for _, g in found])

@@ -3,6 +3,7 @@
 from parity.faults.catalogue import (
     answers,
     attention,
+    averages,
     batches,
     cells,
     checkpoints,
@@ -11,10 +12,14 @@ from parity.faults.catalogue import (
     evaluations,
     gradients,
     losses,
+    micro_batches,
+    mirrored_variables,
+    stages,
     states,
     untraced,
     updates,
     weights,
+    workers,
 )
 
 CATALOGUE = (
@@ -32,4 +37,9 @@ CATALOGUE = (
     *answers.FAULTS,
     *checkpoints.FAULTS,
     *untraced.FAULTS,
+    *micro_batches.FAULTS,
+    *stages.FAULTS,
+    *mirrored_variables.FAULTS,
+    *averages.FAULTS,
+    *workers.FAULTS,
 )

@@ -2,11 +2,9 @@
 
 import argparse
 import ast
-import importlib.util
 import json
 import re
 import shlex
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
+from docs.tables.measurement import markdown_table
+from docs.tables.write import KINDS, differs_table, filled, pages
 from parity.bench.cases import Case
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import ChatOptions, TrainOptions
@@ -26,10 +26,6 @@ from parity.trace.rungs import RUNGS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-_described = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
-tables = importlib.util.module_from_spec(_described)
-sys.modules["tables"] = tables
-_described.loader.exec_module(tables)
 
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted(DOCS.rglob("*.md"))]
 PAGES += [ROOT / "parity" / "trace" / "TRACE.md"]
@@ -355,9 +351,9 @@ def test_readme_is_two_screens():
 
 
 def test_list_of_differences_is_up_to_date():
-    """`python docs/tables.py` writes it."""
+    """`python -m docs.tables.write` writes it."""
     page = (DOCS / "differences.md").read_text(encoding="utf-8")
-    after, missing = tables.filled(page)
+    after, missing = filled(page)
     assert not missing
     assert after == page
 
@@ -371,7 +367,7 @@ def test_list_of_differences_takes_comments_of_several_lines(tmp_path):
     (tmp_path / "tf_impl" / "strategies" / "b.py").write_text(
         "y = 1  # differs: four\n# five\n"
     )
-    assert tables.differs_table(root=tmp_path).splitlines()[2:] == [
+    assert differs_table(root=tmp_path).splitlines()[2:] == [
         "| `paddle_impl/a.py` | one and two |",
         "| `tf_impl/strategies/b.py` | four |",
     ]
@@ -421,7 +417,7 @@ def write(folder, text, **files):
     """Write measurements, and return a page with its tables filled."""
     for name, values in files.items():
         (folder / f"{name}.json").write_text(json.dumps(values))
-    return tables.filled(text, folder)
+    return filled(text, folder)
 
 
 def test_table_of_strategies_has_a_part_for_each_shape(tmp_path):
@@ -600,13 +596,13 @@ def test_a_table_without_measurements_is_kept(tmp_path):
 
 
 def test_a_bar_in_a_cell_is_escaped():
-    assert tables.markdown_table(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
+    assert markdown_table(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
 
 
 def test_tables_in_the_pages_are_of_known_kinds():
     found = 0
-    for page in tables.pages():
+    for page in pages():
         for kind in re.findall(r"<!-- table: ([\w-]+)", page.read_text(encoding="utf-8")):
-            assert kind in tables.KINDS
+            assert kind in KINDS
             found += 1
-    assert found >= len(tables.KINDS)
+    assert found >= len(KINDS)

@@ -1,0 +1,153 @@
+"""Tables of speed, of what `parity bench` measured."""
+
+from collections.abc import Sequence
+
+from docs.tables.measurement import Measurement, count, joined, markdown_table, ratio, sizes
+
+
+def bench_table(measured: Sequence[Measurement]) -> str:
+    """Return the speed of every side, number of replicas and number of threads."""
+    (one,) = measured
+    values, rows = one.values, []
+    for label, speed in values["throughput"].items():
+        case = values["cases"][label]
+        gain = values["scaling"].get(case["title"], {}).get(str(case["replicas"]))
+        if case["threads"] != values["threads"]:
+            gain = None
+        rows.append(
+            [
+                case["title"],
+                f"{case['replicas']} × {case['threads']}",
+                f"{speed['median']:,.0f}",
+                "{:,.0f} to {:,.0f}".format(*speed["spread"]),
+                ratio(gain),
+                f"{values['share_of_limit'][label]:.0%}",
+                f"{values['waiting_share'][label]:.1%}",
+                f"{values['seconds_to_first_step'][label]:.1f}",
+                f"{sum(values['peak_memory'][label]) / 1e6:,.0f}",
+            ]
+        )
+    headers = [
+        "side", "replicas × threads", "tokens/s, median", "spread", "gain", "of the limit",
+        "waiting for data", "seconds to the first step", "peak memory, MB",
+    ]  # fmt: skip
+    said = (
+        f"{sizes(values)}; {count(values['rounds'], 'round')} of {values['steps']} steps. "
+        f"The limit is matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s."
+    )
+    return joined(one.provenance("python -m parity bench"), said, markdown_table(headers, rows))
+
+
+def peers_table(measured: Sequence[Measurement]) -> str:
+    """Return how many times as fast as each peer every side is."""
+    (one,) = measured
+    cases, against = one.values["cases"], one.values["against"]
+
+    def named(label: str) -> str:
+        if label not in cases:
+            return "best peer"
+        return "{title} {replicas} × {threads}".format(**cases[label])
+
+    peers = list(next(iter(against.values())))
+    rows = [
+        [named(side), *(ratio(ratios[p]) for p in peers)] for side, ratios in against.items()
+    ]
+    headers = ["times as fast as", *map(named, peers)]
+    return joined(
+        one.provenance("python -m parity bench --peers"), markdown_table(headers, rows)
+    )
+
+
+def strategies_table(measured: Sequence[Measurement]) -> str:
+    """Return what `bench --strategies` says of every strategy, a table for each shape."""
+    peers = {"pytorch": "PyTorch", "keras": "Keras"}
+    headers = ["strategy", "settings", "replicas × threads", "tokens/s, median", "spread"]
+    headers += ["gain", "of the best", *(f"to {title}" for title in peers.values())]
+    parts = [measured[0].provenance("python -m parity bench --strategies all")]
+    for one in measured:
+        values, rows = one.values, []
+        for row in values["strategies"]:
+            case, speed = values["cases"][row["label"]], values["throughput"][row["label"]]
+            rows.append(
+                [
+                    case["title"],
+                    case["settings"] or "–",
+                    case["layout"].replace("x", "×"),
+                    f"{speed['median']:,.0f}",
+                    "{:,.0f} to {:,.0f}".format(*speed["spread"]),
+                    ratio(row["gain"]),
+                    ratio(row["of_best"]),
+                    *(ratio(row["to"].get(peer)) for peer in peers),
+                    f"{sum(values['peak_memory'][row['label']]) / 1e6:,.0f}",
+                ]
+            )
+        said = f"{sizes(values)}; {count(values['rounds'], 'round')} of {values['steps']} steps"
+        parts += [f"{said}.", markdown_table([*headers, "peak memory, MB"], rows)]
+    return joined(*parts)
+
+
+def sizes_table(measured: Sequence[Measurement]) -> str:
+    """Return a row of ratios to the peers for each of several sizes."""
+    rows = []
+    for one in measured:
+        values = one.values
+        cases, against, cores = values["cases"], values["against"], values["cores"]
+        frameworks = list(dict.fromkeys(cases[label]["name"] for label in against))
+        full = {  # a replica a core
+            case["name"]: label
+            for label, case in cases.items()
+            if (case["replicas"], case["threads"]) == (cores, 1)
+        }
+        best = {
+            name: max(
+                (label for label in against if cases[label]["name"] == name),
+                key=lambda label: against[label]["best"],
+            )
+            for name in frameworks
+        }
+        rows.append(
+            [
+                sizes(values),
+                *(ratio(against[full[name]][full["pytorch"]]) for name in frameworks),
+                *(
+                    "{} ({replicas} × {threads})".format(
+                        ratio(against[best[name]]["best"]), **cases[best[name]]
+                    )
+                    for name in frameworks
+                ),
+                *(f"{values['share_of_limit'][full[name]]:.0%}" for name in frameworks),
+                values["rounds"],
+            ]
+        )
+    headers = [
+        "network",
+        *(f"{name}, a replica a core, to PyTorch's the same" for name in frameworks),
+        *(f"{name}'s best layout to the best peer" for name in frameworks),
+        *(f"{name}, of the limit" for name in frameworks),
+        "rounds",
+    ]
+    said = [one.provenance("python -m parity bench --peers") for one in measured]
+    return joined(*said, markdown_table(headers, rows))
+
+
+def kernels_table(measured: Sequence[Measurement]) -> str:
+    """Return the speed of plain and of fast kernels side by side, and their ratio."""
+    speeds: dict[tuple[str, str, str], dict[str, float]] = {}
+    for one in measured:
+        values = one.values
+        for label, speed in values["throughput"].items():
+            case = values["cases"][label]
+            side = " ".join(filter(None, (case["name"], case["strategy"])))
+            key = sizes(values), side, f"{case['replicas']} × {case['threads']}"
+            speeds.setdefault(key, {})[case["kernels"]] = speed["median"]
+    rows = []
+    for key, found in speeds.items():
+        if len(found) == 2:
+            plain, fast = found["plain"], found["fast"]
+            rows.append([*key, f"{plain:,.0f}", f"{fast:,.0f}", ratio(fast / plain)])
+    headers = [
+        "network", "side", "replicas × threads", "plain, tokens/s", "fast, tokens/s",
+        "times as fast",
+    ]  # fmt: skip
+    said = [one.provenance("python -m parity bench --kernels plain,fast") for one in measured]
+    return joined(*said, markdown_table(headers, rows))

@@ -1,0 +1,121 @@
+"""Tables of what the harness finds: planted faults, and random runs without any."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from docs.tables.measurement import (
+    Measurement,
+    count,
+    joined,
+    markdown_table,
+    share,
+)
+
+_RUNG_ORDER = (
+    "batch",
+    "forward",
+    "loss",
+    "gradient",
+    "optimizer",
+    "weight",
+    "replicas",
+    "decode",
+)
+_ONE_STEP = "one step"  # in the name of that kind of comparison in sweep.json
+
+
+def faults_table(measured: Sequence[Measurement]) -> str:
+    """Return how many planted faults were found, by precision and kernels."""
+    (one,) = measured
+    rows = []
+    findings = one.values["findings"]
+    for dtype, kernels in sorted({(e["dtype"], e["kernels"]) for e in findings}, reverse=True):
+        mine = [e for e in findings if (e["dtype"], e["kernels"]) == (dtype, kernels)]
+        found = [each for each in mine if each["found"]]
+        compared = [each for each in found if each["found_by"] == "mismatch"]
+        right = sum(each["right_place"] for each in found)
+        able = [each for each in compared if each.get("confirmable", True)]
+        confirmed = [e for e in compared if e["fault"] in e.get("confirmed_faults", [])]
+        wrongly = sum(bool(e.get("confirmed")) for e in compared if e not in confirmed)
+        others = [each for each in compared if each not in confirmed]
+        named = sum(each["fault"] in each["likely"][:3] for each in others)
+        rows.append(
+            [
+                *(dtype, kernels, len(mine), len(found), right),
+                f"{len(confirmed)} of {len(able)}",
+                wrongly,
+                f"{named} of {len(others)}",
+            ]
+        )
+    faults = len({each["fault"] for each in findings})
+    headers = [
+        "precision", "kernels", "planted", "found", "at the right tensor",
+        "cause confirmed", "another confirmed", "else among the first three likely causes",
+    ]  # fmt: skip
+    said = f"{count(faults, 'fault')}, each planted in every framework that can have it."
+    return joined(one.provenance("make hunt"), said, markdown_table(headers, rows))
+
+
+def strategy_faults_table(measured: Sequence[Measurement]) -> str:
+    """Return how many faults of each strategy were found, apart from the default ones."""
+    (one,) = measured
+    findings = [each for each in one.values["findings"] if each["strategy"]]
+    rows = []
+    for side, strategy in sorted({(e["side"], e["strategy"]) for e in findings}):
+        mine = [e for e in findings if (e["side"], e["strategy"]) == (side, strategy)]
+        found = [each for each in mine if each["found"]]
+        able = [e for e in found if e["found_by"] == "mismatch" and e["confirmable"]]
+        rows.append(
+            [
+                f"{side} `{strategy}`",
+                len({each["fault"] for each in mine}),
+                *(len(mine), len(found), sum(each["right_place"] for each in found)),
+                "{} of {}".format(
+                    sum(each["fault"] in each["confirmed_faults"] for each in able), len(able)
+                ),
+            ]
+        )
+    headers = [
+        "strategy", "faults", "planted", "found", "at the right tensor, the strategy named",
+        "cause confirmed",
+    ]  # fmt: skip
+    dtypes = sorted({each["dtype"] for each in findings}, reverse=True)
+    kernels = sorted({each["kernels"] for each in findings})
+    said = (
+        f"{count(len({each['fault'] for each in findings}), 'fault')}, planted in "
+        f"{' and '.join(dtypes)}, with {' and '.join(kernels)} kernels."
+    )
+    command = "python -m parity faults --strategy"
+    return joined(one.provenance(command), said, markdown_table(headers, rows))
+
+
+def sweep_table(measured: Sequence[Measurement]) -> str:
+    """Return how much of what one step allows was used, by rung, and the false alarms."""
+    (one,) = measured
+    values, rows = one.values, []
+    for rung in _RUNG_ORDER:
+        used = {
+            dtype: _largest_use(rungs.get(rung, {})) for dtype, rungs in values["worst"].items()
+        }
+        if any(share for share in used.values()):
+            rows.append([rung, *(share(used.get(d)) for d in ("float64", "float32"))])
+    headers = ["rung", "largest share of what one step is allowed, float64", "float32"]
+    said = (
+        f"{count(values['runs'], 'run')} of seed {values['seed']}, "
+        f"{count(values['false_alarms'], 'false alarm')}."
+    )
+    met = {name: each for name, each in values["covered"].items() if each["runs"]}
+    never = [name for name in values["covered"] if name not in met]
+    rarest = min(met, key=lambda name: met[name]["runs"])
+    said += (
+        f" They met {len(met)} of {count(len(values['covered']), 'case')}, the rarest, "
+        f"{rarest}, in {count(met[rarest]['runs'], 'run')}"
+        + (f"; never {', '.join(never)}." if never else ".")
+    )
+    command = f"python -m parity sweep --count {values['runs']}"
+    return joined(one.provenance(command), said, markdown_table(headers, rows))
+
+
+def _largest_use(kinds: Mapping[str, Mapping[str, Any]]) -> float | None:
+    shares = [worst["used"] for kind, worst in kinds.items() if _ONE_STEP in kind]
+    return max((share for share in shares if share is not None), default=None)

@@ -1,7 +1,7 @@
 """Write the tables of figures in the documentation from what the commands measured.
 
     python -m docs.tables.write            write every table whose measurements are there
-    python -m docs.tables.write --check    only name tables that are out of date; status 1 for any
+    python -m docs.tables.write --check    only name stale tables; status 1 if there are any
 
 A table stands between two comments, of which the first names its kind and its measurements:
 

@@ -204,8 +204,8 @@ def test_drawn_settings_differ_and_are_those_that_the_strategy_takes():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("paddle=mirrored", "--strategy is 'mirrored'; allowed for paddle: parallel-executor"),
-        ("towers", "--strategy is 'towers'; allowed: all, or for example"),
+        ("paddle=mirrored", "--strategy is 'paddle=mirrored'; allowed for paddle: all, paral"),
+        ("tower", "--strategy is 'tower'; allowed: all, parallel-executor, parallel-do, "),
         ("tensorflow=asynchronous", "allowed: a synchronous strategy of each framework, or an"),
     ],
 )
@@ -213,6 +213,26 @@ def test_strategies_that_cannot_be_swept_are_one_line(words, message, tmp_path):
     process = start(["-m", "parity", "sweep", f"--strategy={words}", f"--out={tmp_path}"])
     _, errors = process.communicate()
     assert message in assert_one_line(process.returncode, errors)
+
+
+def test_a_strategy_that_is_named_twice_is_one_choice():
+    settings = StrategySettings()
+    twice = parse_strategies(["tensorflow=all", "towers", "all"], settings)
+    assert {name: sorted(each) for name, each in twice.items()} == {
+        name: sorted(strategies_of(name)) for name in FRAMEWORKS
+    }
+    assert parse_strategies(["layers"], settings) == {key: ["layers"] for key in FRAMEWORKS}
+    towers = parse_strategies(["towers", "towers"], settings)
+    assert towers == {"paddle": ["parallel-executor"], "tensorflow": ["towers"]}
+    assert len(comparable_choices(towers)) == 1
+
+
+def test_a_sweep_of_an_earlier_version_is_not_continued(tmp_path):
+    of_before = result(0)
+    del of_before["chosen_from"]
+    (tmp_path / "runs.jsonl").write_text(json.dumps(of_before) + "\n")
+    with pytest.raises(UsageError, match=r"has runs of an earlier version; allowed: another"):
+        sweep(SweepOptions(out=tmp_path, start=1, count=2))
 
 
 def test_a_sweep_of_other_strategies_is_not_continued(tmp_path):

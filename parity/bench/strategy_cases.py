@@ -7,15 +7,12 @@ training, torch.distributed.pipelining for layers on devices.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from parity.base.errors import UsageError
 from parity.bench.cases import Case
 from parity.cli.options import BenchOptions
 from parity.launch.peer_strategies import counterpart
-from parity.spec.frameworks import FRAMEWORKS, framework_of
+from parity.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.spec.spec import Spec
 from parity.spec.strategies import StrategyEntry, check_taken
-
-ALL = "all"
 
 
 def strategy_cases(
@@ -69,33 +66,11 @@ def chosen_strategies(options: BenchOptions) -> dict[str, list[StrategyEntry]]:
       UsageError: for an unknown strategy or framework, a strategy that its framework lacks, or
         a setting that none of the strategies takes.
     """
-    found: dict[str, dict[str, StrategyEntry]] = {}
-    for word in options.strategies:
-        for framework, entry in _named(word):
-            registry = FRAMEWORKS[framework].strategies
-            default = registry.entry(None)
-            found.setdefault(framework, {default.name: default})[entry.name] = entry
-    in_order = {name: list(found[name].values()) for name in FRAMEWORKS if name in found}
-    check_taken(options.settings, [entry for each in in_order.values() for entry in each])
-    return in_order
-
-
-def _named(word: str) -> list[tuple[str, StrategyEntry]]:
-    """Return the strategies that a word of `--strategies` names, each with its framework."""
-    framework, equals, name = word.partition("=")
-    if equals:
-        entries = {each.name: each for each in framework_of(framework).strategies}
-        if name not in (ALL, *entries):
-            names = ", ".join([ALL, *entries])
-            raise UsageError(f"--strategies is {word!r}; allowed for {framework}: {names}")
-        return [(framework, each) for each in entries.values() if name in (ALL, each.name)]
-    everything = [
-        (each.name, entry) for each in FRAMEWORKS.values() for entry in each.strategies
-    ]
-    found = [(framework, entry) for framework, entry in everything if word in (ALL, entry.name)]
-    if not found:
-        allowed = [ALL, *dict.fromkeys(entry.name for _, entry in everything)]
-        raise UsageError(f"--strategies is {word!r}; allowed: {', '.join(allowed)}")
+    found = {}
+    for name, entries in strategies_named(options.strategies, "--strategies").items():
+        default = FRAMEWORKS[name].strategies.entry(None)
+        found[name] = list(dict.fromkeys([default, *entries]))
+    check_taken(options.settings, [entry for each in found.values() for entry in each])
     return found
 
 

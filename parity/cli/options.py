@@ -26,9 +26,9 @@ _KERNELS = "plain: textbook layers, differentiated by the framework; fast: some 
 _DEVICE = "kind of device that replicas run on"
 _THREADS = "number of CPU threads of each replica"
 _DEBUG = "print the traceback of an error"
-_STRATEGIES = "strategies that run the replicas, each as framework=strategy, such as tensorflow=towers,tensorflow=average-gradients; framework=all, or all, for every one; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
-_DRAWN_STRATEGIES = "strategies that each run draws one of for each framework, with random settings: all, or as framework=strategy; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
-_STRATEGY_TABLE = "time these strategies, separated by commas, or all, in both frameworks, and what does the same in PyTorch and Keras, as far as they are installed, each in every number of --replicas; framework=strategy names one of a single framework"
+_STRATEGIES = "strategies that run the replicas, separated by commas: names, of every framework that has them, or framework=strategy, such as tensorflow=towers; framework=all, or all, for every one; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
+_DRAWN_STRATEGIES = "strategies to draw from: each run draws one for each framework, with random settings; all, names, or framework=strategy; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
+_STRATEGY_TABLE = "strategies to time, separated by commas, or all; framework=strategy for one framework alone. Each is timed with every number of --replicas, beside its counterpart in PyTorch and Keras where these are installed"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
 CAUSE_SECONDS = 30.0
@@ -55,7 +55,7 @@ class TrainOptions:
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
     out: Path = option(Path("out/train"), "folder to write the run to: checkpoints, events, losses.csv, summary.json")
     cache: Path = option(Path("out/cache"), _CACHE)
-    replicas: int | None = option(None, "number of replicas that share each batch [default: one per CPU core, or per --stages of them; at most 8]", at_least=1)
+    replicas: int | None = option(None, "number of replicas that share each batch [default: one per CPU core, or one per --stages cores; at most 8]", at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     threads: int | None = option(None, f"{_THREADS}, or of each of its stages [default: its share of the CPU cores]", at_least=1)
     strategy: str | None = option(None, "strategy that runs the replicas; see docs/strategies.md [default: parallel-executor in Paddle, towers in TensorFlow]")

@@ -25,7 +25,7 @@ from parity.compare.signatures import likely_causes, signature
 from parity.compare.verdict import Verdict
 from parity.faults.fault import Edit, Fault
 from parity.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
-from parity.faults.listing import faults_named, strategies_named
+from parity.faults.listing import faults_named
 from parity.faults.planted_checks import Planted, PlantedChecks
 from parity.faults.side_runs import SideRuns, SmallRun
 from parity.faults.small_runs import SETTINGS
@@ -33,7 +33,7 @@ from parity.launch.fork_server import ForkServer
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.spec.checks import CHECKS
-from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.frameworks import ALL, FRAMEWORKS, strategies_named
 from parity.trace.reader import Trace
 
 # Longer than a user waits: what is confirmed must not depend on how busy the machine is.
@@ -271,7 +271,11 @@ def plantings(options: FaultOptions) -> list[Planting]:
     Raises:
       UsageError: for a fault that is not in the catalogue, or a strategy that no framework has.
     """
-    chosen = strategies_named(options.strategy)
+    chosen = {
+        (framework, entry.name)
+        for framework, entries in strategies_named(options.strategy or (ALL,)).items()
+        for entry in entries
+    }
     found = []
     for number, fault in enumerate(faults_named(options.only)):
         places = [
@@ -303,8 +307,8 @@ def hunt(options: FaultOptions) -> list[Finding]:
     planned = plantings(options)
     if not planned:
         raise UsageError(
-            "no fault is planted in these --sides and --strategy; allowed: for example without "
-            "--only (--list-only shows where each fault is planted)"
+            "no fault is planted with these --only, --sides and --strategy; allowed: what "
+            "--list-only shows"
         )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))

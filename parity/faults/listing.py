@@ -10,7 +10,6 @@ from parity.faults.fault import KERNELS, Fault
 from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import diff_of
 from parity.launch.processes import ROOT
-from parity.spec.frameworks import FRAMEWORKS, framework_of
 
 
 def faults_named(names: Sequence[str]) -> list[Fault]:
@@ -36,39 +35,6 @@ def fault_named(name: str) -> Fault:
     raise UsageError(
         f"--only is {name!r}; allowed: {', '.join(fault.name for fault in CATALOGUE)}"
     )
-
-
-def strategies_named(words: Sequence[str]) -> set[tuple[str, str]]:
-    """Return the strategies to plant faults in, as pairs of a framework and a strategy.
-
-    Args:
-      words: names of strategies, each of every framework that has it, or of one framework as
-        "framework=strategy"; "all" in place of a name. Without any word, all strategies.
-
-    Raises:
-      UsageError: for an unknown framework, or a strategy that it or every framework lacks.
-    """
-    known = {
-        (framework.name, entry.name)
-        for framework in FRAMEWORKS.values()
-        for entry in framework.strategies
-    }
-    found = set()
-    for word in words or ("all",):
-        framework, _, name = word.rpartition("=")
-        of = framework_of(framework).strategies if framework else None
-        if of is not None and name != "all":
-            of.entry(name)  # its error lists what the framework has
-        chosen = {
-            (each, strategy)
-            for each, strategy in known
-            if framework in ("", each) and name in ("all", strategy)
-        }
-        if not chosen:
-            allowed = dict.fromkeys(e.name for f in FRAMEWORKS.values() for e in f.strategies)
-            raise UsageError(f"--strategy is {word!r}; allowed: all, {', '.join(allowed)}")
-        found |= chosen
-    return found
 
 
 def catalogue_text() -> str:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from parity.base.errors import UsageError
 from parity.cli.options import RunOptions
-from parity.spec.frameworks import FRAMEWORKS, framework_of
+from parity.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.spec.strategies import StrategyEntry, StrategySettings, check_taken
 from parity.trace.side import Side, labels_of
 
@@ -93,35 +92,20 @@ def parse_strategies(
     """Return the names of the strategies of every framework, its default if none is given.
 
     Args:
-      words: pairs "framework=strategy", of which a framework may have several;
-        "framework=all", or "all" for every strategy of every framework.
+      words: as for `strategies_named`.
       settings: the settings that were given, which one of the strategies must take.
 
     Returns:
       Framework -> names of strategies.
 
     Raises:
-      UsageError: for a word of another form, an unknown framework, a strategy that the
-        framework lacks, or a setting that none of the strategies takes.
+      UsageError: for an unknown framework, a strategy that it or every framework lacks, or a
+        setting that none of the strategies takes.
     """
-    strategies: dict[str, list[str]] = {name: [] for name in FRAMEWORKS}
-    for word in [f"{name}=all" for name in FRAMEWORKS] if list(words) == ["all"] else words:
-        framework, equals, name = word.partition("=")
-        if not equals:
-            example = ",".join(
-                f"{each.name}={each.strategies.default}" for each in FRAMEWORKS.values()
-            )
-            raise UsageError(f"--strategy is {word!r}; allowed: all, or for example {example}")
-        registry = framework_of(framework).strategies
-        strategies[framework] += (
-            [entry.name for entry in registry] if name == "all" else [registry.entry(name).name]
-        )
+    named = strategies_named(words)
     chosen = {
-        framework: names or [FRAMEWORKS[framework].strategies.default]
-        for framework, names in strategies.items()
+        name: named.get(name, [framework.strategies.entry(None)])
+        for name, framework in FRAMEWORKS.items()
     }
-    entries = [
-        FRAMEWORKS[each].strategies.entry(name) for each in chosen for name in chosen[each]
-    ]
-    check_taken(settings, entries)
-    return chosen
+    check_taken(settings, [entry for entries in chosen.values() for entry in entries])
+    return {name: [entry.name for entry in entries] for name, entries in chosen.items()}

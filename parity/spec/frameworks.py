@@ -1,10 +1,11 @@
 """The frameworks that a network can be trained in: each has a folder and an entry here."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from parity.base.errors import UsageError
 from parity.base.plugins import load_object
-from parity.spec.strategies import StrategyRegistry
+from parity.spec.strategies import StrategyEntry, StrategyRegistry
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Framework:
         return registry
 
 
+ALL = "all"  # in place of a strategy's name, every one
+
 FRAMEWORKS: dict[str, Framework] = {
     each.name: each
     for each in (
@@ -53,6 +56,44 @@ FRAMEWORKS: dict[str, Framework] = {
         Framework("tensorflow", "TensorFlow", "TF", "tf_impl", "#d9660a"),
     )
 }
+
+
+def strategies_named(
+    words: Iterable[str], option: str = "--strategy"
+) -> dict[str, list[StrategyEntry]]:
+    """Return the strategies that a user names, by framework, in the order of the frameworks.
+
+    Args:
+      words: names of strategies, each of every framework that has it, or of one framework as
+        "framework=strategy"; "all" in place of a name. A strategy may be named several times.
+      option: the name of the flag that was given, for messages.
+
+    Returns:
+      Framework -> its strategies, in the order in which they were named; a framework that no
+      word names is left out.
+
+    Raises:
+      UsageError: for an unknown framework, or a strategy that it or every framework lacks.
+    """
+    found: dict[str, dict[str, StrategyEntry]] = {}
+    for word in words:
+        framework, of_one, name = word.rpartition("=")
+        frameworks = [framework_of(framework)] if of_one else list(FRAMEWORKS.values())
+        chosen = [
+            (each.name, entry)
+            for each in frameworks
+            for entry in each.strategies
+            if name in (ALL, entry.name)
+        ]
+        if not chosen:
+            lacking = f" for {framework}" if of_one else ""
+            names = dict.fromkeys(e.name for each in frameworks for e in each.strategies)
+            raise UsageError(
+                f"{option} is {word!r}; allowed{lacking}: {', '.join([ALL, *names])}"
+            )
+        for each, entry in chosen:
+            found.setdefault(each, {})[entry.name] = entry
+    return {name: list(found[name].values()) for name in FRAMEWORKS if name in found}
 
 
 def framework_of(name: str) -> Framework:

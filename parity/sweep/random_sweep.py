@@ -146,6 +146,8 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
             result = json.loads(line)
         except ValueError:
             break  # the sweep was killed while it wrote this one
+        if "chosen_from" not in result:
+            raise UsageError(f"{log}: has runs of an earlier version; allowed: another --out")
         if result["seed"] != options.seed:
             raise UsageError(
                 f"{log}: has runs of --seed {result['seed']}; allowed: {options.seed}, or "

@@ -16,6 +16,7 @@ from parity.bench.cases import Case, cases_of
 from parity.bench.ratios import check_losses, ratios_to_peers, scaling
 from parity.bench.strategy_cases import chosen_strategies, peers_left_out, strategy_cases
 from parity.bench.strategy_table import strategy_rows
+from parity.bench.terminal import bench_text
 from parity.bench.timing import bench, cases_to_time
 from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
@@ -248,6 +249,11 @@ def test_bench_times_both_sides(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     values = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    of_pairs = values | {"padding": {"source": 0.125, "target": 0.25}}
+    assert bench_text(of_pairs).splitlines()[-1] == (
+        "padding: 12.5% of the source positions and 25.0% of the target positions; tokens/s "
+        "counts real target tokens only"
+    )
     assert set(values["throughput"]) == {"paddle-2x1", "tensorflow-2x1"}
     assert values["checked_steps"] == 2
     assert {"paddle", "tensorflow", "numpy"} <= set(values["versions"])

@@ -20,7 +20,8 @@ def bench_text(values: dict[str, Any]) -> str:
         lines += ["", *_peer_lines(values)]
     if values["padding"]:
         lines.append(
-            f"padding: {values['padding']:.1%} of the target positions; tokens/s counts real "
+            f"padding: {values['padding']['source']:.1%} of the source positions and "
+            f"{values['padding']['target']:.1%} of the target positions; tokens/s counts real "
             "target tokens only"
         )
     return "\n".join(lines)

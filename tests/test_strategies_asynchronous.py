@@ -181,7 +181,7 @@ def test_what_the_schedule_does_not_have_is_found(
     assert verdict.departing() == [f"{framework}-2"]
     assert verdict.mismatches[0].rung == rung
     if mistake == "stale-read":
-        assert "a read that the schedule does not have" in verdict.mismatches[0].note
+        assert "of the weights; the schedule says version" in verdict.mismatches[0].note
     assert verdict.mismatches[0].place.step in updates
 
 

@@ -163,10 +163,10 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
         (None, "no trace.json here; not a recorded trace"),
         (b"", "trace.json: cannot be read"),
         (b"\xff\xfe", "trace.json: cannot be read"),
-        (b"[1]", "trace.json: format is [1]; allowed: 5"),
-        (b"{}", "trace.json: format is None; allowed: 5"),
-        (b'{"format": 4}', "trace.json: format is 4; allowed: 5"),
-        (b'{"format": 5, "framework": "x"}', "trace.json: lacks strategy, replicas, kernels"),
+        (b"[1]", "trace.json: format is [1]; allowed: 6"),
+        (b"{}", "trace.json: format is None; allowed: 6"),
+        (b'{"format": 4}', "trace.json: format is 4; allowed: 6"),
+        (b'{"format": 6, "framework": "x"}', "trace.json: lacks strategy, replicas, kernels"),
     ],
 )
 def test_what_is_not_a_trace_is_refused(tmp_path, content, said):

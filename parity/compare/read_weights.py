@@ -22,7 +22,6 @@ def check_read_weights(
     past: PastWeights,
     side: str,
     step: int,
-    every: list[Mismatch] | None = None,
 ) -> tuple[Distance, Mismatch | None]:
     """Check that a worker read the version of the weights that its schedule says, to the bit.
 
@@ -31,7 +30,6 @@ def check_read_weights(
       past: the versions that the worker may have read, as the side recorded them.
       side: the side's label.
       step: the number of the update.
-      every: if given, all mismatches are added to it.
 
     Returns:
       The largest distance, and the first tensor that is of no or another version; a note in it
@@ -48,14 +46,9 @@ def check_read_weights(
         exact = TABLE["float64", "replicas"]
         distance, mismatch = compare_tensor(recorded[read], expected, sides, step, read, exact)
         worst.add(distance)
-        if mismatch is None:
-            continue
-        if first is None:
-            first = mismatch = replace(
-                mismatch, within=side, note=_made_of(recorded, past, update.worker, version)
-            )
-        if every is not None:
-            every.append(replace(mismatch, within=side))
+        if mismatch is not None and first is None:
+            note = _made_of(recorded, past, update.worker, version)
+            first = replace(mismatch, within=side, note=note)
     return worst, first
 
 
@@ -71,14 +64,17 @@ def _made_of(recorded: Tensors, past: PastWeights, worker: int, version: int) ->
     common = set.intersection(*whole.values())
     if common:
         return (
-            f"worker {worker} read version {max(common)} of the weights, not version "
-            f"{version}: a read that the schedule does not have"
+            f"worker {worker} read version {max(common)} of the weights; the schedule says "
+            f"version {version}"
         )
     unknown = [name for name in names if not whole[name]]
     mixed = {name: _mixture(copies[name], name, versions) for name in unknown}
     if None in mixed.values():
         name = next(name for name in unknown if mixed[name] is None)
-        return f"worker {worker} read {_parameter(name)} as no version of the weights has it"
+        return (
+            f"worker {worker}'s copy of {_parameter(name)} is none of the versions "
+            f"{min(versions)} to {max(versions)} of the weights"
+        )
     of_each = {name: [max(whole[name])] if whole[name] else mixed[name] for name in names}
     return (
         f"a torn read: worker {worker} copied the weights while another one updated them, and "

@@ -44,8 +44,8 @@ class PastWeights:
     """The versions of the weights that a worker may have read, and the workers' progress.
 
     A worker reads only after its own last update; once it has taken all steps of an epoch, only
-    after all workers have. Older versions are forgotten, except those that workers read last:
-    what a worker computes with by mistake is most often that.
+    after all workers have. Older versions are dropped, except the one that each worker read
+    last, which a worker most often uses by mistake.
 
     Args:
       workers: the number of workers.

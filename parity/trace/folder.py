@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 
-FORMAT = 5  # 5: the header has the settings of the strategy
+FORMAT = 6  # 6: settings by name; the weights that a worker read
 
 DTYPES = ("float64", "float32")
 LAST_STEP = 999_999  # six digits in the name of its file

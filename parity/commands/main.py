@@ -245,8 +245,7 @@ def faults_command(**values: Any) -> int:
     from parity.faults.hunt import hunt
     from parity.faults.hunt_record import check_full, digest, must_hunt, record_hunt
 
-    if options.record:
-        check_full(options)
+    check_full(options)
     if options.unless_recorded:
         needed, reason = must_hunt()
         print(reason, flush=True)

@@ -69,21 +69,28 @@ def must_hunt(root: Path = ROOT, record: Path = RECORD) -> tuple[bool, str]:
 
 
 def check_full(options: FaultOptions) -> None:
-    """See that a hunt with these options leaves nothing out.
+    """Check that a hunt whose result is kept leaves nothing out.
+
+    A hunt that is recorded plants all faults, in every way. One whose signatures are stored may
+    choose among the faults, but not among the ways to plant them: its signatures replace all
+    those of the same faults.
 
     Raises:
-      UsageError: if it does; such a hunt must not be recorded.
+      UsageError: if it does.
     """
+    flag = "--record" if options.record else "--save-signatures"
+    if not (options.record or options.save_signatures):
+        return
     complete = {"sides": FRAMEWORKS, "dtype": DTYPES, "kernels": KERNELS}
     for name, values in complete.items():
         if set(getattr(options, name)) != set(values):
             raise UsageError(
-                f"--record is given with --{name} {','.join(getattr(options, name))}; "
+                f"{flag} is given with --{name} {','.join(getattr(options, name))}; "
                 f"allowed with it: {','.join(values)}"
             )
-    for name in ("only", "strategy", "once"):
+    for name in ("only", "strategy", "once") if options.record else ("once",):
         if getattr(options, name):
-            raise UsageError(f"--record is given with --{name}; allowed: without it")
+            raise UsageError(f"{flag} is given with --{name}; allowed: without it")
 
 
 def record_hunt(

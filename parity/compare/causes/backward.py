@@ -29,7 +29,8 @@ from parity.oracle.recurrent import (
     rnn_backward,
 )
 
-# a gradient, or one parameter's gradient, that is the first replica's and no sum
+# faults in which the gradient of replica 0 is used in place of the sum: of all parameters, of
+# one
 _FIRST_ALONE = ("nothing-reduced", "mirrored-not-reduced", "first-replica-of-stages-alone")
 _ONE_OF_FIRST = (
     "one-gradient-not-reduced",

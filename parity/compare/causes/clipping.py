@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.errors import UsageError
 from parity.compare.causes.suspect import CLIPPING, Arrays, Case, Change, Suspect, plain
 from parity.compare.causes.views import Share
 from parity.oracle.optimizers import clip_by_global_norm
@@ -81,35 +80,33 @@ def _norms(case: Case) -> Iterator[Suspect]:
 
 def _stages(case: Case) -> Iterator[Suspect]:
     """Yield suspects in which the layers of a stage have a norm of their own."""
-    for count in range(2, len(layers_of(case.spec)) + 1):
-        try:
-            divided = stages_of(case.spec, count)
-        except UsageError:  # layers that share one loop over time cannot be divided
-            return
-        names = [
-            {name for layer in layers for name in layers_of(case.spec)[layer]}
-            for layers in divided
-        ]
+    count = case.side.settings.stages or 1
+    if count < 2:
+        return
+    names = [
+        {name for layer in layers for name in layers_of(case.spec)[layer]}
+        for layers in stages_of(case.spec, count)
+    ]
 
-        def by_stage(gradients: Arrays, limit: float, names: Any = names) -> Any:
-            found: Arrays = {}
-            for own in names:
-                found |= _by_norm(lambda norm: norm)(
-                    {n: g for n, g in gradients.items() if n in own}, limit
-                )[0]
-            return {name: found[name] for name in gradients}, _norm(gradients)
+    def by_stage(gradients: Arrays, limit: float) -> Any:
+        found: Arrays = {}
+        for own in names:
+            found |= _by_norm(lambda norm: norm)(
+                {n: g for n, g in gradients.items() if n in own}, limit
+            )[0]
+        return {name: found[name] for name in gradients}, _norm(gradients)
 
+    yield _suspect(
+        f"the gradients of each of {count} stages clipped by their own norm",
+        by_stage,
+        "clipped-per-stage",
+    )
+    for stage, own in enumerate(names):
         yield _suspect(
-            f"the gradients of each of {count} stages clipped by their own norm",
-            by_stage,
-            "clipped-per-stage",
+            f"the norm of the gradients of stage {stage} of {count} alone",
+            _by_norm_of(lambda g, own=own: {n: a for n, a in g.items() if n in own}),  # type: ignore[misc]
+            "norm-of-last-stage" if stage == count - 1 else "",
         )
-        for stage, own in enumerate(names):
-            yield _suspect(
-                f"the norm of the gradients of stage {stage} of {count} alone",
-                _by_norm_of(lambda g, own=own: {n: a for n, a in g.items() if n in own}),  # type: ignore[misc]
-                "norm-of-last-stage" if stage == count - 1 else "",
-            )
 
 
 def _suspect(name: str, clip: Clip, fault: str = "") -> Suspect:

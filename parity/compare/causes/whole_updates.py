@@ -37,7 +37,10 @@ def suspects(case: Case) -> Iterator[Suspect]:
             f"an update of the weights {factor} times as large",
             UPDATE,
             times(factor),
-            faults=(*repeated, "update-applied-twice"),
+            faults=(
+                *(repeated if factor == len(case.sizes) else ()),
+                *(("update-applied-twice",) if factor == 2 else ()),
+            ),
         )
 
     def unclipped(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from docs.tables.measurement import Measurement, count, joined, markdown_table, ratio, sizes
+from parity.bench.strategy_table import table_columns, table_rows
 
 
 def bench_table(measured: Sequence[Measurement]) -> str:
@@ -60,29 +61,12 @@ def peers_table(measured: Sequence[Measurement]) -> str:
 
 def strategies_table(measured: Sequence[Measurement]) -> str:
     """Return what `bench --strategies` says of every strategy, a table for each shape."""
-    peers = {"pytorch": "PyTorch", "keras": "Keras"}
-    headers = ["strategy", "settings", "replicas × threads", "tokens/s, median", "spread"]
-    headers += ["gain", "of the best", *(f"to {title}" for title in peers.values())]
     parts = [measured[0].provenance("python -m parity bench --strategies all")]
     for one in measured:
-        values, rows = one.values, []
-        for row in values["strategies"]:
-            case, speed = values["cases"][row["label"]], values["throughput"][row["label"]]
-            rows.append(
-                [
-                    case["title"],
-                    case["settings"] or "–",
-                    case["layout"].replace("x", "×"),
-                    f"{speed['median']:,.0f}",
-                    "{:,.0f} to {:,.0f}".format(*speed["spread"]),
-                    ratio(row["gain"]),
-                    ratio(row["of_best"]),
-                    *(ratio(row["to"].get(peer)) for peer in peers),
-                    f"{sum(values['peak_memory'][row['label']]) / 1e6:,.0f}",
-                ]
-            )
+        values = one.values
         said = f"{sizes(values)}; {count(values['rounds'], 'round')} of {values['steps']} steps"
-        parts += [f"{said}.", markdown_table([*headers, "peak memory, MB"], rows)]
+        rows = [["–" if cell is None else cell for cell in row] for row in table_rows(values)]
+        parts += [f"{said}.", markdown_table(list(table_columns(values)), rows)]
     return joined(*parts)
 
 

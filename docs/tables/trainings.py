@@ -1,6 +1,7 @@
 """Tables of whole trainings: what they reach, and whether they reach the same."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from docs.tables.measurement import Measurement, count, joined, markdown_table
 
@@ -26,14 +27,15 @@ def converge_table(measured: Sequence[Measurement]) -> str:
                     interval,
                     f"± {margin}",
                     f"{pair['p']:.1e}" if pair["p"] < 0.001 else f"{pair['p']:.3f}",
-                    "equivalent" if pair["shown"] else "not shown",
+                    _judgement(pair),
                 ]
             )
     seeds = len(next(iter(values["runs"].values())))
     training = values["spec"]["training"]
     said = (
         f"{values['network']} `{values['preset']}`, {count(seeds, 'seed')}, "
-        f"{count(training['epochs'], 'epoch')}, {training['dtype']}: {values['verdict']}."
+        f"{count(training['epochs'], 'epoch')}, {training['dtype']}: "
+        f"{values['verdict'] or 'no verdict'}."
     )
     return joined(
         one.provenance("python -m parity converge"),
@@ -43,6 +45,12 @@ def converge_table(measured: Sequence[Measurement]) -> str:
             ["difference of", "sides", "mean", "90 % interval", "margin", "p", ""], tests
         ),
     )
+
+
+def _judgement(pair: Mapping[str, Any]) -> str:
+    if not pair.get("same_training", True):
+        return "another training"
+    return "equivalent" if pair["shown"] else "not shown"
 
 
 def trainings_table(measured: Sequence[Measurement]) -> str:

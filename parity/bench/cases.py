@@ -19,9 +19,9 @@ class Case:
     Attributes:
       name: the name of the framework or peer.
       replicas: the number of replicas that share each batch.
-      threads: the number of CPU threads of each replica.
-      strategy: the strategy that runs the replicas; empty for the framework's default, and for
-        a peer.
+      threads: the number of CPU threads of each replica, or of each of its stages.
+      strategy: the strategy that runs the replicas; empty for the default of the framework or
+        peer.
       kernels: "plain" or "fast"; always "fast" for a peer, which has only one kind.
       stages: the number of devices that the layers of a replica are spread over.
     """

@@ -17,7 +17,9 @@ from parity.cli.options import ConvergeOptions
 from parity.converge.sides import WholeSide
 from parity.launch.processes import FOLDERS, PEERS, ROOT, Process, SideProcess
 from parity.spec.networks import NETWORKS
+from parity.spec.schedule import FREE, is_seed
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategySettings
 
 # Framework -> a function (flags, log) that starts its trainings, such as `ForkServer.side`.
 Starters = Mapping[str, Callable[[list[str], Path], Process]]
@@ -156,6 +158,7 @@ class Trainings:
             "kernels": options.kernels,
             "strategy": run.side.strategy,
             "settings": run.side.settings.given,
+            "schedule": _listed_schedule(run.side.settings),
             "device": options.device,
             "beam": options.beam,
             "length_penalty": options.length_penalty,
@@ -168,6 +171,16 @@ class Trainings:
         words = [*side.name.split(), *side.settings.text.split()]
         name = "-".join(re.sub(r"[^\w.=-]", "_", word) for word in words)
         return self.options.out / "runs" / f"{name}-{run.seed}"
+
+
+def _listed_schedule(settings: StrategySettings) -> str | None:
+    """Return a hash of the file that --schedule names; None if it names none."""
+    if settings.schedule in (None, FREE) or is_seed(settings.schedule):
+        return None
+    try:
+        return hashlib.sha256(Path(settings.schedule).read_bytes()).hexdigest()
+    except OSError:
+        return None  # the training will say so
 
 
 def code_digest(framework: str) -> str:

@@ -47,6 +47,8 @@ def training_command(strategies: StrategyRegistry, versions: Callable[[], dict])
         # refuse an unknown strategy before any text is read
         settings = strategies.settings(options.strategy, options.settings)
         options = replace(options, settings=settings)
+        if strategies.entry(options.strategy).traits.devices == "layers":
+            options = replace(options, replicas=options.replicas or 1)
         spec, text = read_text(spec, options)
         built = []
 

@@ -46,7 +46,7 @@ class PytorchStrategy:
         return found
 
     def replica_distances(self) -> dict[str, np.ndarray]:
-        """Return nothing: all processes share one copy of the weights."""
+        """Return nothing: there is one copy of each weight."""
         return {}
 
     def profile(self) -> AbstractContextManager[list[Any]]:

@@ -52,8 +52,8 @@ class Layers(Synchronous):
 
     def _config(self, devices):
         config = super()._config(devices)
-        # It regroups the sums over micro-batches by what a run fetches: a training would have
-        # other last digits than the same training recorded.
+        # It regroups the sums over micro-batches depending on what is fetched: a training would
+        # differ from the same training recorded in its last digits.
         rewriting = config.graph_options.rewrite_options
         rewriting.arithmetic_optimization = RewriterConfig.OFF
         return config

@@ -425,7 +425,7 @@ def test_faults_are_chosen_by_strategy():
     of_paddle = planned(strategy=("paddle=layers",))
     assert of_paddle == planned(strategy=("layers",), sides=("paddle",)) != []
     for word, said in (
-        ("paddle=mirrored", "allowed for paddle: parallel-executor, parallel-do, "),
+        ("paddle=mirrored", "allowed for paddle: all, parallel-executor, parallel-do, "),
         ("torch=layers", "framework is 'torch'"),
         ("paddle=", "--strategy is ''"),
     ):
@@ -564,7 +564,9 @@ def test_an_unknown_strategy_is_told_in_one_line(capsys, tmp_path):
     command[2] = "mirrored"
     assert main(parity, [*command, "--sides", "paddle"]) == 2
     line = assert_one_line(2, capsys.readouterr().err)
-    assert line.startswith("error: no fault is planted in these --sides and --strategy")
+    assert line.startswith(
+        "error: no fault is planted with these --only, --sides and --strategy"
+    )
     assert main(parity, ["faults", "--harmless", *command[1:]]) == 2
     line = assert_one_line(2, capsys.readouterr().err)
     assert line.startswith("error: --strategy is given with --harmless; allowed: without it")

@@ -364,7 +364,7 @@ def test_the_example_of_the_format_reads_a_trace(tmp_path, monkeypatch):
     [
         (lambda values: values.pop("dtype"), "trace.json: lacks dtype"),
         (lambda values: values.update(dtype="float8"), "dtype is 'float8'; allowed: float64"),
-        (lambda values: values.update(format=2), "format is 2; allowed: 5"),
+        (lambda values: values.update(format=2), "format is 2; allowed: 6"),
         (lambda values: values.update(tolerances=[1]), "tolerances is [1]; allowed: an object"),
         (lambda values: values.update(versions="1"), "versions is '1'; allowed: an object"),
         (lambda values: values.update(tolerances={"loss": 1}), "tolerances cannot be read"),

@@ -63,11 +63,9 @@ def catalogue_text() -> str:
 
 def _places(fault: Fault) -> list[str]:
     """Return the frameworks that a fault is planted in, each with its strategy."""
-    setting = SETTINGS[fault.setting]
-    return [
-        f"{side} {setting.strategy(side)}" if setting.has_own_strategy(side) else side
-        for side in fault.edits
-    ]
+    # not by the registries of strategies, which a wheel has not
+    strategies = SETTINGS[fault.setting].strategies
+    return [f"{side} {strategies.get(side, '')}".rstrip() for side in fault.edits]
 
 
 def fault_text(name: str) -> str:

@@ -20,6 +20,7 @@ _RUNG_ORDER = (
     "weight",
     "replicas",
     "decode",
+    "evaluation",
 )
 _ONE_STEP = "one step"  # in the name of that kind of comparison in sweep.json
 

@@ -427,7 +427,7 @@ def test_faults_are_chosen_by_strategy():
     for word, said in (
         ("paddle=mirrored", "allowed for paddle: all, parallel-executor, parallel-do, "),
         ("torch=layers", "framework is 'torch'"),
-        ("paddle=", "--strategy is ''"),
+        ("paddle=", "--strategy is 'paddle='"),
     ):
         with pytest.raises(UsageError, match=said):
             planned(strategy=(word,))

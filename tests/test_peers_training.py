@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import assert_one_line, flags
+from conftest import TINY_SEQ2SEQ, assert_one_line, flags
 
 from parity.base.errors import UsageError
 from parity.launch.peers import check_installed
@@ -15,17 +15,7 @@ from parity.training.checkpoint import newest_checkpoint
 from parity.training.loss_table import read_losses
 
 WHOLE = {"dtype": "float64", "optimizer": "adam", "epochs": 2, "decay": 0.5}
-OF_PAIRS = {
-    "network": "seq2seq",
-    "time": None,
-    "vocabulary_size": None,
-    "source_vocabulary_size": 40,
-    "target_vocabulary_size": 40,
-    "source_segmenter": "spaces",
-    "target_segmenter": "spaces",
-    "initial_scale": 0.3,
-    "beam": 3,
-}
+OF_PAIRS = TINY_SEQ2SEQ | {"beam": 3}
 NETWORKS = {
     "lstm": {"cell": "lstm", "attention": "general", "bidirectional": True},
     "layers": {"cell": "lstm", "attention": "scaled", "num_layers": 2},

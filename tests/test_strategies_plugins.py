@@ -107,7 +107,7 @@ def test_a_strategy_that_the_framework_lacks_is_one_line(tmp_path):
         (["tf_impl/train.py", "--strategy", "parallel-do"], "towers, average-gradients"),
         (["-m", "parity", "run", "--strategy", "paddle=towers"], "parallel-executor"),
         (["-m", "parity", "run", "--strategy", "torch=ddp"], "paddle, tensorflow"),
-        (["-m", "parity", "run", "--strategy", "towers"], "paddle=parallel-executor"),
+        (["-m", "parity", "run", "--strategy", "tower"], "all, parallel-executor"),
     ):
         status, _, errors = run([*command, "--out", tmp_path / "out"])
         assert known in assert_one_line(status, errors)

@@ -272,7 +272,8 @@ def loop_over_time(step, sequences, state, widths):
         for each, array in zip(nest.flatten(after), states_at, strict=True):
             array_write(each, t, array)
         paddle.assign(t < steps, going)
-    last = [array_read(each, t) for each in states_at]
+    # at `steps`, not `t`: the loop's gradient counts `t` down again, and waits for no reader
+    last = [array_read(each, steps) for each in states_at]
     pairs = zip(outputs_at, widths, strict=True)
     return [_stacked(*each) for each in pairs], nest.pack_sequence_as(state, last)
 

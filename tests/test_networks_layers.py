@@ -496,3 +496,48 @@ def test_feeding_decoder_can_be_interrupted(found, framework, cell, kind):
     for one, other in zip(ends[:middle], ends[middle:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
     assert np.array_equal(ends[middle - 1], whole[-1][-1]), "the last output is the next fed"
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_last_state_may_be_read_after_the_gradient(frameworks, cell):
+    """An engine of several threads may read the last state as late as it likes."""
+    in_order, late = frameworks["paddle"].call(_last_states, cell)
+    np.testing.assert_array_equal(late, in_order)
+
+
+def _last_states(cell: str):
+    """Return the last states of a layer in Paddle, read where the layer reads them, and read
+    again at the end of the program, after the gradient of the layer's loop."""
+    import paddle
+
+    from paddle_impl.kernels import use_kernels
+
+    case = CASES[cell]
+    inputs, weights = case.draw("inputs", case.inputs), case.draw("weights", case.weights)
+    program, startup = paddle.static.Program(), paddle.static.Program()
+    with use_kernels("plain"), paddle.static.program_guard(program, startup):
+        read = {
+            name: paddle.static.data(name, array.shape, str(array.dtype))
+            for name, array in (inputs | case.ints()).items()
+        }
+        hidden, *last = case.build(_every_layer("paddle_impl"), **read)
+        paddle.static.append_backward(paddle.sum(hidden))
+        block = program.global_block()
+        again = []
+        for state in last:
+            (reader,) = (op for op in block.ops if state.name in op.output_arg_names)
+            copy = block.create_var(name=f"{state.name}_late", dtype=state.dtype)
+            block.append_op(
+                type=reader.type,
+                inputs={name: reader.input(name) for name in reader.input_names},
+                outputs={"Out": copy},
+            )
+            again.append(copy)
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    with paddle.static.scope_guard(paddle.static.Scope()):
+        executor.run(startup)
+        for name, array in weights.items():
+            array = np.ascontiguousarray(swap_layout("paddle", name, array))
+            paddle.static.global_scope().var(name).get_tensor().set(array, paddle.CPUPlace())
+        values = executor.run(program, inputs | case.ints(), [*last, *again])
+    return _lists(values[: len(last)]), _lists(values[len(last) :])

@@ -5,6 +5,7 @@ from paddle.base import core
 from parity.training.timeline import Event
 
 _ROLES = core.op_proto_and_checker_maker
+_WAITS = "py_func"  # see strategies/stage_programs.py
 _RUNS = (core.TracerEventType.Operator, core.TracerEventType.Communication)
 
 
@@ -54,7 +55,8 @@ def _read(node, thread, phases, phase, events):
     """
     within = 0.0
     for child in sorted(node.children_node, key=lambda child: child.start_ns):
-        if child.type not in _RUNS or "::" in child.name:  # the engine, or part of an operation
+        # the engine, part of an operation, or a stage that waits for another one
+        if child.type not in _RUNS or "::" in child.name or child.name == _WAITS:
             inner, phase = _read(child, thread, phases, phase, events)
             within += inner
             continue

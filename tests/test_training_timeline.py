@@ -78,15 +78,17 @@ def profiled(frameworks, text, pairs, cache, tmp_path_factory):
     """Return a function that profiles a network on both sides, once, and returns the tables."""
     kept = {}
 
-    def profile(network):
-        if network in kept:
-            return kept[network]
+    def profile(network, **more):
+        key = network, *more.items()
+        if key in kept:
+            return kept[key]
         folder = tmp_path_factory.mktemp("profile")
         given = {"data": text, "batch_size": 8, "hidden_size": 64, "optimizer": "adam"}
         if network == "seq2seq":
             given |= {"data": pairs, "network": network, "time": None, "vocabulary_size": None}
             given |= {"source_segmenter": "spaces", "target_segmenter": "spaces"}
             given |= {"input_feeding": True, "attention": "bahdanau", "cell": "gru"}
+        given |= more
         jobs = {
             name: each.train(*flags(**given, cache=cache, profile=folder / name, steps=15))
             for name, each in frameworks.items()
@@ -94,14 +96,14 @@ def profiled(frameworks, text, pairs, cache, tmp_path_factory):
         for name, job in jobs.items():
             status, _, errors = job.wait()
             assert status == 0, f"{name}: {errors}"
-        kept[network] = {
+        kept[key] = {
             name: [
                 json.loads((folder / name / file).read_text())
                 for file in ("profile.json", "trace.json")
             ]
             for name in FRAMEWORKS
         }
-        return kept[network]
+        return kept[key]
 
     return profile
 
@@ -142,6 +144,25 @@ def test_an_update_is_counted_once_a_step(framework, profiled):
     (adam,) = (e for e in table["operations"] if "adam" in e["operation"].lower())
     # nine parameters; Paddle's replicas each update their own
     assert adam["calls"] == 9 * (2 if framework == "paddle" else 1)
+
+
+@pytest.mark.parametrize("strategy", ["layers", "asynchronous"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_other_strategies_have_the_phases_too(framework, strategy, profiled):
+    table, trace = profiled("language-model", strategy=strategy)[framework]
+    assert table["strategy"] == strategy
+    phases = table["phases"]
+    assert all(phases[phase] > 0 for phase in ("forward", "backward", "update")), phases
+    whole = table["milliseconds_per_step"]
+    # the steps of free workers overlap, but cannot hold more work than there was time
+    assert -0.05 * whole < table["idle"] < whole
+    assert not any(each["operation"] == "py_func" for each in table["operations"])
+    (adam,) = (e for e in table["operations"] if "adam" in e["operation"].lower())
+    if strategy == "asynchronous":  # an update by each worker, one of which may be ahead
+        assert 9 <= adam["calls"] <= 9 * 2 * (5 + 1) / 5
+    else:
+        assert adam["calls"] == 9
+    assert adam["phase"] == "update"
 
 
 def test_profiling_refuses_what_does_not_go_with_it(framework, text, cache, tmp_path):

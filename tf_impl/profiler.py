@@ -1,7 +1,11 @@
 """Reads the framework's profiler: which operations ran in some training steps, and when."""
 
+import re
+
 from parity.training.timeline import Event
 
+_SCOPE = re.compile(r"(?:worker_\d+/)?(replica|gradients|global_norm)(?:_\d+)?/")
+_WORKER = re.compile(r"(worker_\d+)/")
 _SUMS = ("AddN", "ConcatV2")  # of the replicas' gradients; a table's are first joined
 
 
@@ -14,15 +18,15 @@ def operation_phases(program):
     Returns:
       Name of an operation in a profile -> set of phases.
     """
-    found, reached = {}, "data"
+    found, reached, worker = {}, "data", None
     # differs: an operation does not know its phase here, but operations are made phase by phase
     for operation in program.get_operations():
         name = operation.name
-        if name.startswith("gradients/"):
-            reached = "backward"
-        elif name.startswith("global_norm/"):
-            reached = "update"
-        phase = "forward" if name.startswith("replica_") else reached
+        scope, of_worker = _scope(name), _WORKER.match(name)
+        if of_worker and of_worker[1] != worker:  # the next worker's operations begin
+            worker, reached = of_worker[1], "data"
+        reached = {"gradients": "backward", "global_norm": "update"}.get(scope, reached)
+        phase = "forward" if scope == "replica" else reached
         devices = {tensor.device for tensor in operation.inputs}
         if phase == "backward" and operation.type in _SUMS and len(devices) > 1:
             phase = "all-reduce"  # others that read from two devices are between two stages
@@ -64,7 +68,10 @@ def _phase(name, phases):
     """Return the phase of a node, by its scope if the session made it, as it does for loops."""
     if name in phases:
         return phases[name]
-    scope = name.partition("/")[0]
-    if scope.startswith("replica_"):
-        return {"forward"}
-    return {"backward"} if scope == "gradients" else {"other"}
+    return {"replica": {"forward"}, "gradients": {"backward"}}.get(_scope(name), {"other"})
+
+
+def _scope(name):
+    """Return the scope that tells an operation's phase: replica, gradients or global_norm."""
+    scope = _SCOPE.match(name)
+    return scope and scope[1]

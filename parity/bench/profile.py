@@ -12,8 +12,10 @@ from parity.base.progress import Counter
 from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import ProfileOptions
 from parity.launch.processes import SideProcess
+from parity.run.choose_sides import parse_strategies
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
+from parity.spec.strategies import StrategyEntry
 from parity.training.timeline import PHASES, TABLE, TRACE, joined_traces
 
 
@@ -29,29 +31,33 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
       command: the command that the user typed, which is recorded.
 
     Returns:
-      The profile as plain values: `network`, `preset`, `command`, and `sides` (framework ->
-      the values that `profile_training` wrote).
+      The profile as plain values: `network`, `preset`, `command`, and `sides` (name of a side
+      -> the values that `profile_training` wrote). A side is named by its framework, and by
+      its strategy where the framework has several of them or `--strategy` names one.
 
     Raises:
-      UsageError: for input that a side cannot use.
+      UsageError: for input that a side cannot use, or an unknown strategy.
       NumericFailure: for a NaN or infinity.
     """
+    sides = _sides(options)
     make_folder(options.out)
     data = options.data
     if data is None:
         spec, data = write_zipf_text(spec, options.steps, options.out)
     tables, traces = {}, []
-    with Counter("profiling", len(FRAMEWORKS), "side") as progress:
-        for framework in FRAMEWORKS:
-            folder = options.out / framework
+    with Counter("profiling", len(sides), "side") as progress:
+        for name, (framework, entry) in sides.items():
+            folder = options.out / name.replace(" ", "-")
             with SideProcess(
                 framework,
                 spec,
-                options.out / "logs" / f"{framework}.log",
+                options.out / "logs" / f"{folder.name}.log",
                 preset=options.preset,
                 data=data,
                 cache=options.cache,
                 replicas=options.replicas,
+                strategy=entry.name,
+                **entry.settings(options.settings).given,
                 threads=options.threads,
                 device=options.device,
                 steps=options.steps,
@@ -59,10 +65,10 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
                 debug=options.debug,
             ) as side:
                 side.wait()
-            tables[framework] = json.loads((folder / TABLE).read_text())
+            tables[name] = json.loads((folder / TABLE).read_text())
             traces.append(json.loads((folder / TRACE).read_text()))
             shutil.rmtree(folder)
-            progress.update(framework)
+            progress.update(name)
     values = {
         "network": spec.network,
         "preset": options.preset,
@@ -74,6 +80,21 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
     text = profile_text(values, options.operations)
     write_whole(options.out / "profile.txt", text.encode() + b"\n")
     return values
+
+
+def _sides(options: ProfileOptions) -> dict[str, tuple[str, StrategyEntry]]:
+    """Return the framework and the strategy of each side to profile, by the side's name.
+
+    Raises:
+      UsageError: for an unknown strategy, or a setting that none takes.
+    """
+    found = {}
+    for framework, names in parse_strategies(options.strategy, options.settings).items():
+        for name in names:
+            entry = FRAMEWORKS[framework].strategies.entry(name)
+            title = f"{framework} {name}" if options.strategy else framework
+            found[title] = framework, entry
+    return found
 
 
 def profile_text(values: Mapping[str, Any], operations: int) -> str:
@@ -92,7 +113,8 @@ def profile_text(values: Mapping[str, Any], operations: int) -> str:
         _phases(sides),
         "",
         "The time of a phase is the time of its operations on all replicas, divided by the "
-        "number of replicas that run at the same time; idle is the rest of the step.",
+        "number of replicas, or stages of them, that run at the same time; idle is the rest of "
+        "the step.",
     ]
     for name, side in sides.items():
         rows = [

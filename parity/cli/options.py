@@ -247,6 +247,8 @@ class ProfileOptions:
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write profile.json to as well")
     replicas: int = option(2, "number of replicas on each side", at_least=1)
+    strategy: tuple[str, ...] = option((), _STRATEGIES)
+    settings: StrategySettings = StrategySettings()
     steps: int = option(35, "number of training steps on each side, warm-up included; half of the steps after warm-up are profiled", at_least=9)
     operations: int = option(12, "number of operations to list for each side", at_least=1)
     threads: int = option(1, _THREADS, at_least=1)

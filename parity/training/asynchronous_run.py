@@ -29,12 +29,11 @@ def check_asynchronous(strategy: Strategy, options: TrainOptions) -> None:
     """
     if strategy.entry.traits.synchronous:
         return
-    for name, given in (("isolate", options.isolate), ("profile", options.profile is not None)):
-        if given:
-            raise UsageError(
-                f"--{name} is given with --strategy {strategy.entry.name}; allowed: a "
-                "synchronous strategy"
-            )
+    if options.isolate:
+        raise UsageError(
+            f"--isolate is given with --strategy {strategy.entry.name}; allowed: a synchronous "
+            "strategy"
+        )
 
 
 def asynchronous_run(

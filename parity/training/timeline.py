@@ -12,15 +12,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from parity.base.cores import replicas_at_once
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.cli.options import TrainOptions
+from parity.training.asynchronous_steps import AsynchronousPlan, asynchronous_steps
 from parity.training.meter import WARM_UP, Meter, Step
-from parity.training.strategy import Strategy
-from parity.training.train_steps import train_steps
+from parity.training.strategy import AsynchronousStrategy, Strategy
+from parity.training.train_steps import TrainedStep, train_steps
 from parity.training.training_text import TrainingText
 
 # In the order of a step. "data" is waiting for the batch and handing it to the framework;
@@ -81,17 +82,20 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
       NumericFailure: if a loss or a gradient is not finite.
     """
     folder, stop = options.profile, options.steps or _STEPS
+    devices = strategy.replicas * (strategy.build.settings.stages or 1)
     if folder is None or stop < _FEWEST:
         raise UsageError(f"--steps is {stop}; allowed with --profile: >= {_FEWEST}")
     make_folder(folder)
     first = stop - (stop - WARM_UP) // 2
     meter = Meter()
     with ExitStack() as stack:
-        for step, _ in enumerate(train_steps(strategy, text, stop, meter), 1):
+        for step, _ in enumerate(_steps(strategy, text, stop, meter), 1):
             if step == first:
                 ran = stack.enter_context(strategy.profile())
     plain, profiled = meter.steps[WARM_UP:first], meter.steps[first:]
-    events = [*ran, *_of_host(profiled, ran)]
+    # workers of an asynchronous training do not wait for each other: its steps overlap
+    is_synchronous = strategy.entry.traits.synchronous
+    events = [*ran, *(_of_host(profiled, ran) if is_synchronous else ())]
     values = {
         "framework": strategy.framework,
         "replicas": strategy.replicas,
@@ -99,7 +103,8 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
         "spec": strategy.spec.to_json(),
         "steps": len(profiled),
         "unprofiled_milliseconds_per_step": _milliseconds(plain),
-        **summarise(events, profiled, replicas_at_once(strategy.replicas, options.device)),
+        "strategy": strategy.entry.name,
+        **summarise(events, profiled, replicas_at_once(devices, options.device)),
     }
     last = profiled[:_TRACED][-1]
     until = _epoch(last.started + last.seconds)
@@ -107,6 +112,16 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
     trace = chrome_trace(strategy.framework, shown)
     write_whole(folder / TRACE, json.dumps(trace).encode())
     write_whole(folder / TABLE, json.dumps(values, indent=2).encode() + b"\n")
+
+
+def _steps(
+    strategy: Strategy, text: TrainingText, stop: int, meter: Meter
+) -> Iterable[TrainedStep]:
+    if strategy.entry.traits.synchronous:
+        return train_steps(strategy, text, stop, meter)
+    workers = cast(AsynchronousStrategy, strategy)
+    plan = AsynchronousPlan(schedule=None, settles=lambda step: False)
+    return asynchronous_steps(workers, text, stop, meter, plan)
 
 
 def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Asynchronous(Synchronous):
         Args:
           worker: the worker.
         """
-        self._session.run(self._workers[worker].read)
+        self._run(self._workers[worker].read, {})
 
     def compute(self, worker, inputs, state, record=False):
         """Compute the loss and the clipped gradient of a worker's rows with its own copy.

@@ -149,7 +149,7 @@ def test_an_update_is_counted_once_a_step(framework, profiled):
 @pytest.mark.parametrize("strategy", ["layers", "asynchronous"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_other_strategies_have_the_phases_too(framework, strategy, profiled):
-    table, trace = profiled("language-model", strategy=strategy)[framework]
+    table, _ = profiled("language-model", strategy=strategy)[framework]
     assert table["strategy"] == strategy
     phases = table["phases"]
     assert all(phases[phase] > 0 for phase in ("forward", "backward", "update")), phases

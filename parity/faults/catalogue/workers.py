@@ -10,7 +10,7 @@ _READ_REPORTED = (
     "what a worker read is compared to the bit, and the report says which versions it is"
 )
 
-_READ = "self._session.run(self._workers[worker].read)"
+_READ = "self._run(self._workers[worker].read, {})"
 _PADDLE_READ = "self._workers[worker].read()"
 _UPDATE = "self._run(own.update, {own.learning_rate: learning_rate})"
 _PADDLE_UPDATE = "self._workers[worker].update()"

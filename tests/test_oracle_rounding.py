@@ -7,7 +7,7 @@ from oracle_side import header, recorded_steps, small_spec
 from parity.compare.ladder import Ladder
 from parity.compare.tensors import ONE_STEP
 from parity.oracle.perturbation import perturbation, summed
-from parity.oracle.rounding import _Moves
+from parity.oracle.rounding import UNIT, _Moves
 from parity.trace.tolerances import ONE_STEP_TIMES
 
 ROWS, TIME = 40, 20  # as many tokens as 800
@@ -118,7 +118,24 @@ def test_every_order_of_a_sum_gives_its_value(axis):
 def test_a_sum_in_sequence_is_not_taken_in_blocks():
     """NumPy sums along the last axis in blocks, which errs less than an engine may."""
     array = np.full((1, 40_000), 0.1, np.float32)
-    with perturbation(_Moves(0)):
-        found = summed(array, axis=1)
-    assert found == np.cumsum(array, axis=1, dtype=np.float32)[:, -1]
-    assert found != array.sum(axis=1)
+    exact = array.sum(axis=1, dtype=np.float64)
+
+    def error(total):
+        return abs(total / exact - 1) / UNIT["float32"]
+
+    assert error(array.sum(axis=1)) < 10
+    for run in range(8):
+        with perturbation(_Moves(run)):
+            assert error(summed(array, axis=1)) > 100
+
+
+def test_a_sum_that_one_term_dominates_is_rounded_differently_in_each_run():
+    """As in a confident softmax: each small term is rounded to a digit of the large one."""
+    small = np.random.default_rng(0).uniform(0, 1e-3, (1, 700))
+    array = np.concatenate([np.ones((1, 1)), small], axis=1).astype(np.float32)
+    exact, errors = array.sum(axis=1, dtype=np.float64), []
+    for run in range(0, 64, 4):  # all from the first term to the last
+        with perturbation(_Moves(run)):
+            errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
+    assert len(set(errors)) > 8
+    assert np.std(errors) > 5

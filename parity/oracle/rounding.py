@@ -275,7 +275,10 @@ class _Moves:
         """Return a sum, one term after another; see `Perturbation`.
 
         Of two axes, the first varies slowest in some runs (batch-major) and the second in
-        others (time-major), and from run to run the sum starts at either end.
+        others (time-major), and from run to run the sum starts at either end. Its terms are
+        scaled by a number of each run's own: where one term exceeds all others, as in the
+        softmax of a confident network, the partial sums hardly move from run to run, and would
+        all be rounded alike.
         """
         summed = _listed(axes, array.ndim)
         others = [axis for axis in range(array.ndim) if axis not in summed]
@@ -286,9 +289,11 @@ class _Moves:
         terms = terms.reshape(-1, *(array.shape[axis] for axis in others))
         if self._run % 2:
             terms = np.ascontiguousarray(terms[::-1])  # NumPy would turn the view around again
+        by = np.float32(self._draw.uniform(0.5, 1))
+        terms = terms * by
         in_blocks = array.ndim - 1 in summed  # as NumPy sums along the last axis
         total = np.cumsum(terms, axis=0)[-1] if in_blocks else terms.sum(axis=0)
-        return np.asarray(total.reshape(kept))
+        return np.asarray(total.reshape(kept) / by)
 
     def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
         """Return the moved weights of a snapshot: parameter name -> array."""

@@ -121,30 +121,6 @@ def test_an_encoder_and_a_decoder_on_stages_change_no_number(
     assert_equal(base, layered(3, 2, replicas=2, **given))
 
 
-@pytest.mark.parametrize("direction", ["from stages", "to stages"])
-def test_a_checkpoint_carries_over(
-    name, direction, run_both, frameworks, text, cache, tmp_path
-):
-    """The last three steps of the resumed run are those of a run that never stopped."""
-    common = {"dtype": "float64", "data": text, "cache": cache, "out": tmp_path / "run"}
-    common |= STREAM
-    stages = {"strategy": "layers", "stages": 3, "micro_batches": 2}
-    first, then = stages, {"strategy": BASE[name]}
-    if direction == "to stages":
-        first, then = then, first
-    first |= {"steps": 4}
-    then |= {"steps": STEPS, "resume": True, "trace": tmp_path / "trace"}
-    for values in (first, then):
-        status, _, errors = frameworks[name].train(*flags(**common, **values)).wait()
-        assert status == 0, errors
-    resumed = Trace(tmp_path / "trace")
-    whole = run_both(replicas=2, **STREAM)[name]
-    for step in range(4, STEPS):
-        for tensor, array in resumed.read(step).items():
-            expected = whole.read(step)[tensor]
-            np.testing.assert_allclose(array, expected, rtol=1e-9, atol=1e-12)
-
-
 def test_more_stages_than_layers_are_refused(name, frameworks, text, cache, tmp_path):
     words = flags(strategy="layers", stages=9, data=text, cache=cache, out=tmp_path / "run")
     status, _, errors = frameworks[name].train(*words).wait()

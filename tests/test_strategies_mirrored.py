@@ -81,23 +81,6 @@ def test_an_encoder_and_a_decoder_have_the_numbers_of_the_towers(
     assert_equal(towers, mirrored(2, **given))
 
 
-def test_a_checkpoint_goes_on_in_towers(run_both, frameworks, text, cache, tmp_path):
-    """The last three steps of the resumed run are those of a run that never stopped."""
-    common = {"dtype": "float64", "data": text, "cache": cache, "out": tmp_path / "run"}
-    common |= STREAM
-    first = {"strategy": "mirrored", "replicas": 3, "steps": 4}
-    then = {"strategy": "towers", "replicas": 2, "steps": STEPS, "resume": True}
-    then |= {"trace": tmp_path / "trace"}
-    for values in (first, then):
-        status, _, errors = frameworks["tensorflow"].train(*flags(**common | values)).wait()
-        assert status == 0, errors
-    resumed = Trace(tmp_path / "trace")
-    whole = run_both(replicas=2, **STREAM)["tensorflow"]
-    for step in range(4, STEPS):
-        for name, array in resumed.read(step).items():
-            np.testing.assert_allclose(array, whole.read(step)[name], rtol=1e-9, atol=1e-12)
-
-
 def test_a_copy_that_is_not_updated_is_found(run_both, mirrored):
     (once,) = (fault for fault in CATALOGUE if fault.name == "mirrored-first-copy-alone")
     towers = run_both(replicas=2, **STREAM)["tensorflow"]

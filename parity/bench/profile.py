@@ -32,8 +32,8 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
 
     Returns:
       The profile as plain values: `network`, `preset`, `command`, and `sides` (name of a side
-      -> the values that `profile_training` wrote). A side is named by its framework, and by
-      its strategy where the framework has several of them or `--strategy` names one.
+      -> the values that `profile_training` wrote). A side is named by its framework
+      and, if `--strategy` is given, its strategy.
 
     Raises:
       UsageError: for input that a side cannot use, or an unknown strategy.

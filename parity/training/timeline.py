@@ -12,15 +12,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from parity.base.cores import replicas_at_once
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.cli.options import TrainOptions
-from parity.training.asynchronous_steps import AsynchronousPlan, asynchronous_steps
+from parity.training.asynchronous_run import asynchronous_run
 from parity.training.meter import WARM_UP, Meter, Step
-from parity.training.strategy import AsynchronousStrategy, Strategy
+from parity.training.signals import StopRequest
+from parity.training.strategy import Strategy
 from parity.training.train_steps import TrainedStep, train_steps
 from parity.training.training_text import TrainingText
 
@@ -89,7 +90,7 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
     first = stop - (stop - WARM_UP) // 2
     meter = Meter()
     with ExitStack() as stack:
-        for step, _ in enumerate(_steps(strategy, text, stop, meter), 1):
+        for step, _ in enumerate(_steps(strategy, text, options, stop, meter), 1):
             if step == first:
                 ran = stack.enter_context(strategy.profile())
     plain, profiled = meter.steps[WARM_UP:first], meter.steps[first:]
@@ -115,13 +116,13 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
 
 
 def _steps(
-    strategy: Strategy, text: TrainingText, stop: int, meter: Meter
+    strategy: Strategy, text: TrainingText, options: TrainOptions, stop: int, meter: Meter
 ) -> Iterable[TrainedStep]:
-    if strategy.entry.traits.synchronous:
+    workers = asynchronous_run(strategy, text, options)
+    if workers is None:
         return train_steps(strategy, text, stop, meter)
-    workers = cast(AsynchronousStrategy, strategy)
-    plan = AsynchronousPlan(schedule=None, settles=lambda step: False)
-    return asynchronous_steps(workers, text, stop, meter, plan)
+    workers.check_schedule(0, stop)
+    return workers.steps(stop, meter, 0, None, StopRequest(), None)
 
 
 def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> dict[str, Any]:

@@ -300,6 +300,25 @@ def _towers_own_rows() -> list[bool]:
     ]
 
 
+def _forward_passes_before_the_update(alone: int) -> list[bool]:
+    """Return which towers' losses come before the update, if the gradient has one tower's."""
+    from tf_impl.strategies.towers import Towers, summed_gradients
+
+    class Mistaken(Towers):
+        def _combine(self, losses, parameters, shares):
+            return summed_gradients([losses[alone]], parameters)
+
+    entry = FRAMEWORKS["tensorflow"].strategies.entry("towers")
+    strategy = Mistaken(SPEC, Build(3), entry)
+    before, found = [strategy._update], set()
+    while before:
+        operation = before.pop()
+        if operation not in found:
+            found.add(operation)
+            before += [*(each.op for each in operation.inputs), *operation.control_inputs]
+    return [outputs.loss.op in found for outputs in strategy._outputs]
+
+
 # ------------------------------------------------------------------------------------------
 
 
@@ -358,3 +377,9 @@ def test_make_parallel_splits_rows_by_sizes_and_drops_none(frameworks):
 
 def test_each_tower_reads_its_own_rows(frameworks):
     assert frameworks["tensorflow"].call(_towers_own_rows) == [True, True, True]
+
+
+def test_every_tower_reads_the_weights_before_they_change(frameworks):
+    """Even those that a mistake leaves out of the gradient: the mistake is in that alone."""
+    found = frameworks["tensorflow"].call(_forward_passes_before_the_update, 1)
+    assert found == [True, True, True]

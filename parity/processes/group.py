@@ -1,0 +1,108 @@
+"""The group of processes that share one training, as a strategy and the training loop see it.
+
+Gradients never pass through here: they are the engine's. What does is what a training needs
+besides: that all are of the same run, checkpoints, recorded tensors, and who has failed.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from parity.base.errors import UsageError
+
+Tensors = Mapping[str, np.ndarray]
+
+
+class ProcessGroup:
+    """The processes of one training; this class by itself is a group of one.
+
+    All of them take the same steps and call the same methods in the same order.
+
+    Attributes:
+      rank: the number of this process, from 0.
+      size: the number of processes.
+      endpoints: "host:port" of each rank, for the engine.
+      stop_asked: the number of the signal that asked this process to stop; 0 if none has.
+      stop_agreed: whether a process was asked to stop before the last step, as every process
+        knows after it. A strategy sets it, from a sum over all ranks of `stop_asked`.
+    """
+
+    rank: int = 0
+    size: int = 1
+    endpoints: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.stop_asked = 0
+        self.stop_agreed = False
+
+    def own(self, replicas: int) -> slice:
+        """Return which of all replicas are those of this process.
+
+        Args:
+          replicas: the number of all replicas, of which every process has as many.
+        """
+        each = replicas // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def check_replicas(self, replicas: int) -> None:
+        """Check that every process gets as many replicas.
+
+        Raises:
+          UsageError: if they cannot be shared evenly.
+        """
+        if replicas % self.size:
+            raise UsageError(
+                f"--replicas is {replicas} and --processes is {self.size}; "
+                "allowed: a number of replicas that the processes can share evenly"
+            )
+
+    def join(self, facts: Mapping[str, str]) -> None:
+        """Wait for all processes, and check that they are of the same run.
+
+        Args:
+          facts: what must be equal on all of them, such as the hash of the text, by its name.
+
+        Raises:
+          UsageError: if this process cannot join, with the rank and what differs.
+        """
+
+    def gather(self, tensors: Tensors) -> list[Tensors] | None:
+        """Return on rank 0 what every rank gave, by rank; None on the others."""
+        return [tensors]
+
+    def broadcast(self, tensors: Tensors | None) -> Tensors:
+        """Return on every rank what rank 0 gave."""
+        assert tensors is not None
+        return tensors
+
+    def all_gather(self, tensors: Tensors) -> list[Tensors]:
+        """Return on every rank what every rank gave, by rank."""
+        gathered, joined = self.gather(tensors), None
+        if gathered is not None:
+            joined = {
+                f"{rank}/{name}": array
+                for rank, each in enumerate(gathered)
+                for name, array in each.items()
+            }
+        joined = self.broadcast(joined)
+        found: list[dict[str, np.ndarray]] = [{} for _ in range(self.size)]
+        for key, array in joined.items():
+            rank, name = key.split("/", 1)
+            found[int(rank)][name] = array
+        return list(found)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.all_gather({})
+
+    def fail(self, message: str, status: int) -> None:
+        """Tell the other ranks that this one ends with an error, and why."""
+
+    def await_verdict(self) -> None:
+        """Wait, after an engine's error, in case another rank is the reason.
+
+        If one is, this ends the process with a line that names it; otherwise it returns.
+        """
+
+    def close(self) -> None:
+        """Leave the group, when its work is done on every rank."""

@@ -49,7 +49,7 @@ PEERS = {
 LEVELS = (
     ("base",),
     ("spec", "decoding"),
-    ("cli", "trace", "oracle"),
+    ("cli", "trace", "oracle", "processes"),
     ("training", "compare", "launch"),
     ("report",),
     ("pair", "run", "chat", "peers"),

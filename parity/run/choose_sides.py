@@ -29,16 +29,16 @@ def sides_of(options: RunOptions) -> dict[str, Side]:
                 registry = FRAMEWORKS[framework].strategies
                 for name in names:
                     entry = registry.entry(name)
-                    traits = entry.traits
+                    settings = compared_settings(entry, options.settings)
                     sides.append(
                         Side(
                             framework,
                             name,
                             replicas,
                             kernels,
-                            traits.processes,
-                            traits.synchronous,
-                            compared_settings(entry, options.settings),
+                            entry.processes(settings, replicas),
+                            entry.traits.synchronous,
+                            settings,
                         )
                     )
     return dict(zip(labels_of(sides), sides, strict=True))

@@ -35,6 +35,10 @@ _STALENESS = (
     "strategy asynchronous, with a drawn schedule: the largest number of other updates between "
     "a replica's reading of the weights and its update"
 )
+_PROCESSES = (
+    "strategies of several processes: number of processes that share the replicas, each with as "
+    "many of them [default: one per replica]"
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class StrategySettings:
     shard_weights: str | None = option(None, _SHARD_WEIGHTS, choices=("tokens", "equal"))
     schedule: str | None = option(None, _SCHEDULE)
     staleness: int | None = option(None, _STALENESS, at_least=0)
+    processes: int | None = option(None, _PROCESSES, at_least=1)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -95,13 +100,14 @@ class Traits:
       synchronous: whether every update uses gradients taken at the weights just before it. The
         number of replicas then changes no result, and runs with different numbers are compared
         with each other.
-      processes: how many processes one training runs in.
+      processes: whether one training runs in several processes: as many as the setting
+        `processes` says, or one per replica.
       devices: how replicas use devices: "one per replica", or "layers" if the layers of one
         replica are spread over several devices.
     """
 
     synchronous: bool = True
-    processes: int = 1
+    processes: bool = False
     devices: str = "one per replica"
 
 
@@ -125,6 +131,10 @@ class StrategyEntry:
     traits: Traits = Traits()
     takes: StrategySettings = StrategySettings()
     also_takes: tuple[str, ...] = ()
+
+    def processes(self, settings: StrategySettings, replicas: int) -> int:
+        """Return how many processes a training with this strategy runs in."""
+        return settings.processes or replicas if self.traits.processes else 1
 
     @property
     def taken(self) -> tuple[str, ...]:

@@ -146,15 +146,16 @@ class TraceRecording:
         return tensors
 
     def _header(self, versions: dict[str, str]) -> dict[str, Any]:
-        strategy, traits = self._strategy, self._strategy.entry.traits
+        strategy, entry = self._strategy, self._strategy.entry
+        settings = strategy.build.settings
         side = Side(
             strategy.framework,
             strategy.entry.name,
             strategy.replicas,
             strategy.build.kernels,
-            traits.processes,
-            traits.synchronous,
-            strategy.build.settings,
+            entry.processes(settings, strategy.replicas),
+            entry.traits.synchronous,
+            settings,
         )
         return {
             **side.to_json(),

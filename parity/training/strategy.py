@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult
 from parity.spec.strategies import StrategyEntry, StrategySettings
@@ -31,6 +32,7 @@ class Build:
       evaluates: whether to build what `evaluate` needs.
       log_device_placement: whether to print the device that each replica runs on.
       settings: the strategy's own settings.
+      group: the processes that share the training, of which this is one.
     """
 
     replicas: int = 1
@@ -41,6 +43,7 @@ class Build:
     evaluates: bool = True
     log_device_placement: bool = False
     settings: StrategySettings = field(default_factory=StrategySettings)
+    group: ProcessGroup = field(default_factory=ProcessGroup)
 
 
 class Strategy(Protocol):

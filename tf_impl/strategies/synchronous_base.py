@@ -103,8 +103,8 @@ class Synchronous:
         self._clipped, self._norm = clip_by_global_norm(
             self._gradients, spec.training.clip_norm
         )
-        # Every tower reads the weights before they change, even one that a mistake leaves out of
-        # the gradient: its forward pass would else be right or wrong as the threads have it.
+        # Every tower reads the weights before they change, even one that a mistake leaves out
+        # of the gradient: its forward pass would else be right or wrong as the threads have it.
         with tf.control_dependencies(losses):
             self._learning_rate, slots, self._update = apply_update(
                 spec.training, self._parameters, self._clipped

@@ -1,1 +1,1 @@
-"""The processes of one training: how they find each other, keep watch, and exchange what is not a gradient."""
+"""What the processes of one training have in common: how they meet, keep watch and exchange."""

@@ -57,7 +57,9 @@ class Connection:
           OSError: if the connection is closed.
         """
         archive = io.BytesIO()
-        np.savez(archive, **{f"/{name}": array for name, array in tensors.items()})
+        # the slash keeps names apart from the function's own arguments
+        arrays: dict[str, Any] = {f"/{name}": array for name, array in tensors.items()}
+        np.savez(archive, **arrays)
         self.send(TENSORS, archive.getvalue())
 
     def send_json(self, kind: bytes, values: Any) -> None:

@@ -77,16 +77,10 @@ class ProcessGroup:
 
     def all_gather(self, tensors: Tensors) -> list[Tensors]:
         """Return on every rank what every rank gave, by rank."""
-        gathered, joined = self.gather(tensors), None
-        if gathered is not None:
-            joined = {
-                f"{rank}/{name}": array
-                for rank, each in enumerate(gathered)
-                for name, array in each.items()
-            }
-        joined = self.broadcast(joined)
+        gathered = self.gather(tensors)
+        joined = None if gathered is None else _joined(gathered)
         found: list[dict[str, np.ndarray]] = [{} for _ in range(self.size)]
-        for key, array in joined.items():
+        for key, array in self.broadcast(joined).items():
             rank, name = key.split("/", 1)
             found[int(rank)][name] = array
         return list(found)
@@ -106,3 +100,11 @@ class ProcessGroup:
 
     def close(self) -> None:
         """Leave the group, when its work is done on every rank."""
+
+
+def _joined(by_rank: list[Tensors]) -> dict[str, np.ndarray]:
+    return {
+        f"{rank}/{name}": array
+        for rank, tensors in enumerate(by_rank)
+        for name, array in tensors.items()
+    }

@@ -103,5 +103,5 @@ def distances_of_replicas(
 
 def _hashes(copies: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
     """Return a hash of each copy of an array, uint8 [copies, 32]."""
-    digests = [hashlib.sha256(np.ascontiguousarray(copy[name])).digest() for copy in copies]
+    digests = [hashlib.sha256(copy[name].tobytes()).digest() for copy in copies]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(len(copies), 32)

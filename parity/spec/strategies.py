@@ -36,8 +36,8 @@ _STALENESS = (
     "a replica's reading of the weights and its update"
 )
 _PROCESSES = (
-    "strategies of several processes: number of processes that share the replicas, each with as "
-    "many of them [default: one per replica]"
+    "strategies data-parallel and multi-worker: number of processes that share the replicas "
+    "evenly [default: one per replica]"
 )
 
 

@@ -33,6 +33,12 @@ class NumericFailure(Exception):
     exit_status = 3
 
 
+class RankLost(Exception):
+    """Another process of the training is gone, silent or never came; the message names it."""
+
+    exit_status = 4
+
+
 class SideFailed(Exception):
     """A side's process crashed or was killed, without an error message of its own.
 

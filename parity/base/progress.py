@@ -11,11 +11,20 @@ _SECONDS_BEFORE_BYTES = 1.0  # reading a small file takes less, and then no bar 
 
 _Self = TypeVar("_Self", bound="Counter")
 
+_quiet = False
+
+
+def be_quiet() -> None:
+    """Show nothing from now on, as one of several processes that do the same work."""
+    global _quiet
+    _quiet = True
+
 
 def say(message: str) -> None:
     """Print a line on stderr without breaking a progress bar."""
-    tqdm.write(message, file=sys.stderr)
-    sys.stderr.flush()
+    if not _quiet:
+        tqdm.write(message, file=sys.stderr)
+        sys.stderr.flush()
 
 
 class Counter:
@@ -33,7 +42,7 @@ class Counter:
         self._done = self._first = done
         self._began = self._spoke = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not _quiet:
             self._bar = tqdm(
                 desc=label, initial=done, total=total, leave=False, **self._bar_style()
             )

@@ -39,12 +39,12 @@ from typing import Any, NoReturn
 
 from parity.base.allocator import with_huge_pages
 from parity.base.errors import SideFailed, UsageError
+from parity.base.parent import die_with_parent
 from parity.cli.command_line import print_error
 from parity.launch.edited_source import Edit, EditedSource, edited_texts
 from parity.launch.processes import (
     FOLDERS,
     ROOT,
-    die_with_parent,
     interpreter,
     raise_for_status,
 )

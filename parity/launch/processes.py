@@ -5,7 +5,6 @@ not even share an environment: PARITY_PADDLE_PYTHON and PARITY_TENSORFLOW_PYTHON
 interpreters to use.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.base.fields import flag
 from parity.base.files import make_folder
+from parity.base.parent import die_with_parent
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 
@@ -29,9 +29,6 @@ PEERS = {
     "pytorch": ("parity.peers.pytorch_peer", "torch"),
     "keras": ("parity.peers.keras_peer", "keras"),
 }
-
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 
 
 def interpreter(framework: str) -> str:
@@ -179,17 +176,6 @@ def _prepare_child(parent: int, signals: set) -> None:
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, signals)
     die_with_parent(parent)
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends, even if the parent is killed.
-
-    Args:
-      parent: the parent's process id.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the kernel was asked
-        os._exit(1)
 
 
 def spec_flags(spec: Spec) -> list[str]:

@@ -1,0 +1,266 @@
+"""A group of several processes: they meet at rank 0, compare their runs, and keep watch.
+
+Every rank has a connection to rank 0 and sends a sign of life each second. An engine may wait
+for ever for a process that is gone, in code that no signal reaches: so whoever finds out ends
+its own process at once, with a line that names the rank, and tells the others.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Any, NoReturn
+
+from parity.base.errors import RankLost, UsageError
+from parity.processes.connection import BYE, FAILED, HELLO, Connection
+from parity.processes.group import ProcessGroup, Tensors
+from parity.processes.membership import Membership
+
+MEETING_SECONDS = 60.0  # until all ranks have come
+SILENT_SECONDS = 20.0  # without a sign of life
+
+_BEAT_SECONDS = 1.0
+_RETRY_SECONDS = 0.1
+# How long the reason of an engine's error may take to arrive from another rank.
+_VERDICT_SECONDS = 5.0
+
+
+class Ranks(ProcessGroup):
+    """The processes of a training, of which this is one; they meet in `join`.
+
+    Args:
+      member: the place of this process among them.
+    """
+
+    def __init__(self, member: Membership):
+        super().__init__()
+        self.rank, self.size = member.rank, len(member.endpoints)
+        self.endpoints, self._meeting = member.endpoints, member.meeting
+        self._others: dict[int, Connection] = {}
+        self._names = {self.rank: _name(self.rank, socket.gethostname(), os.getpid())}
+        self._closing, self._ending = False, Lock()
+
+    def join(self, facts: Mapping[str, str]) -> None:
+        """Wait for all processes, and check that they are of the same run.
+
+        Args:
+          facts: what must be equal on all of them, such as the hash of the text, by its name.
+
+        Raises:
+          UsageError: for a run that differs, with the rank and the first fact that does.
+          RankLost: if a process does not come in time.
+        """
+        hello = {
+            "rank": self.rank,
+            "size": self.size,
+            "name": self._names[self.rank],
+            "facts": dict(facts),
+        }
+        deadline = time.monotonic() + MEETING_SECONDS
+        if self.rank == 0:
+            self._receive_all(hello, deadline)
+        else:
+            self._visit(hello, deadline)
+        for rank, connection in self._others.items():
+            connection.listen(lambda kind, values, rank=rank: self._hear(rank, kind, values))
+        Thread(target=self._watch, daemon=True).start()
+
+    def gather(self, tensors: Tensors) -> list[Tensors] | None:
+        """Return on rank 0 what every rank gave, by rank; None on the others."""
+        if self.rank:
+            self._send(self._others[0], tensors)
+            return None
+        return [tensors, *(self._others[rank].tensors() for rank in range(1, self.size))]
+
+    def broadcast(self, tensors: Tensors | None) -> Tensors:
+        """Return on every rank what rank 0 gave."""
+        if self.rank:
+            return self._others[0].tensors()
+        assert tensors is not None
+        for connection in self._others.values():
+            self._send(connection, tensors)
+        return tensors
+
+    def fail(self, message: str, status: int) -> None:
+        """Tell the other ranks that this one ends with an error, and why."""
+        with self._ending:
+            self._closing = True
+        self._tell_of(message, status)
+
+    def await_verdict(self) -> None:
+        """Wait, after an engine's error, in case another rank is the reason.
+
+        If one is, this ends the process with a line that names it; otherwise it returns.
+        """
+        if self._others:
+            time.sleep(_VERDICT_SECONDS)
+
+    def close(self) -> None:
+        """Leave the group, when its work is done on every rank."""
+        self.gather({})
+        with self._ending:
+            self._closing = True
+        self.broadcast({} if self.rank == 0 else None)
+        for connection in self._others.values():
+            with suppress(OSError):
+                connection.send_json(BYE, True)
+
+    def _receive_all(self, hello: Mapping[str, Any], deadline: float) -> None:
+        """Accept a connection from every other rank, and let them go on."""
+        host, port = self._meeting.rsplit(":", 1)
+        try:
+            listener = socket.create_server((host, int(port)))
+        except OSError as error:
+            raise UsageError(
+                f"rank 0 cannot listen at {self._meeting}: {error.strerror}; allowed: a free "
+                "port of this host, by the variable PARITY_MEETING"
+            ) from None
+        with listener:
+            while len(self._others) < self.size - 1:
+                listener.settimeout(max(0.0, deadline - time.monotonic()) or 1e-3)
+                try:
+                    channel, _ = listener.accept()
+                except TimeoutError:
+                    missing = sorted(set(range(self.size)) - {0, *self._others})
+                    message = (
+                        f"rank {', '.join(map(str, missing))} of {self.size} has not come to "
+                        f"{self._meeting} within {MEETING_SECONDS:.0f} s"
+                    )
+                    self._tell_of(message, RankLost.exit_status)
+                    raise RankLost(message) from None
+                self._admit(channel, hello, deadline)
+        for connection in self._others.values():
+            connection.send_json(HELLO, list(self._names.items()))
+
+    def _admit(self, channel: socket.socket, hello: Mapping[str, Any], deadline: float) -> None:
+        """Compare what a process that has come says of its run with this one's."""
+        channel.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+        connection = Connection(channel)
+        try:
+            kind, content = connection.receive()
+            values = json.loads(content) if kind == HELLO else {}
+            rank, size, name = int(values["rank"]), int(values["size"]), str(values["name"])
+            facts = dict(values["facts"])
+        except (OSError, ValueError, KeyError, TypeError):
+            connection.close()  # a stranger
+            return
+        channel.settimeout(None)
+        wrong = ""
+        if size != self.size:
+            wrong = f"{name} is one of {size} processes; rank 0 is one of {self.size}"
+        elif not 0 < rank < self.size or rank in self._others:
+            wrong = f"{name} came a second time; allowed: a rank of its own for each process"
+        else:
+            wrong = _difference(name, facts, hello["facts"])
+        if wrong:
+            self._others[-1] = connection
+            self._tell_of(wrong, UsageError.exit_status)
+            raise UsageError(wrong)
+        self._others[rank], self._names[rank] = connection, name
+
+    def _visit(self, hello: Mapping[str, Any], deadline: float) -> None:
+        """Connect to rank 0, say what this run is, and wait until all ranks have come."""
+        host, port = self._meeting.rsplit(":", 1)
+        while True:
+            try:
+                channel = socket.create_connection((host, int(port)), timeout=_BEAT_SECONDS)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise RankLost(
+                        f"rank 0 is not to be reached at {self._meeting} within "
+                        f"{MEETING_SECONDS:.0f} s: {error.strerror or error}"
+                    ) from None
+                time.sleep(_RETRY_SECONDS)
+        channel.settimeout(MEETING_SECONDS + SILENT_SECONDS)
+        connection = self._others[0] = Connection(channel)
+        try:
+            connection.send_json(HELLO, hello)
+            kind, content = connection.receive()
+        except OSError:
+            raise RankLost(f"rank 0 at {self._meeting} is gone before all had come") from None
+        values = json.loads(content)
+        if kind == FAILED:
+            error = UsageError if values["status"] == UsageError.exit_status else RankLost
+            raise error(values["message"])
+        self._names |= {int(rank): name for rank, name in values}
+        channel.settimeout(None)
+
+    def _send(self, connection: Connection, tensors: Tensors) -> None:
+        try:
+            connection.send_tensors(tensors)
+        except OSError:
+            # the thread that receives ends this process, with the reason
+            time.sleep(SILENT_SECONDS)
+            raise
+
+    def _hear(self, rank: int, kind: bytes, values: Any) -> None:
+        """Act on a message that is no tensors: an error, or a connection that is closed."""
+        if kind == FAILED:
+            who = f"{self._names[rank]}: " if values["own"] else ""
+            self._end(f"{who}{values['message']}", int(values["status"]), tell=rank)
+        elif values is None:
+            self._end(f"{self._names[rank]} is gone: its connection is closed", tell=rank)
+
+    def _watch(self) -> None:
+        while not self._closing:
+            for rank, connection in self._others.items():
+                connection.beat()
+                silent = time.monotonic() - connection.heard
+                if silent > SILENT_SECONDS:
+                    self._end(f"{self._names[rank]} has been silent for {silent:.0f} s")
+            time.sleep(_BEAT_SECONDS)
+
+    def _end(
+        self, message: str, status: int = RankLost.exit_status, tell: int | None = None
+    ) -> None:
+        """End this process, unless it is ending already, and let the other ranks know why.
+
+        Args:
+          message: the reason, which names a rank.
+          status: the exit status.
+          tell: the rank that knows already.
+        """
+        with self._ending:
+            if self._closing:
+                return
+            self._closing = True
+        if self.rank == 0:
+            self._tell_of(message, status, own=False, besides=tell)
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        _exit(status)
+
+    def _tell_of(
+        self, message: str, status: int, own: bool = True, besides: int | None = None
+    ) -> None:
+        for rank, connection in self._others.items():
+            if rank != besides:
+                with suppress(OSError):
+                    values = {"message": message, "status": status, "own": own}
+                    connection.send_json(FAILED, values)
+
+
+def _name(rank: int, host: str, process: int) -> str:
+    return f"rank {rank} ({host}, process {process})"
+
+
+def _difference(name: str, facts: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Return which fact of another process differs from this one's; empty if none does."""
+    for key in [*own, *(key for key in facts if key not in own)]:
+        if facts.get(key) != own.get(key):
+            return (
+                f"{name} has another {key} than rank 0: {facts.get(key)} there, "
+                f"{own.get(key)} here; allowed: the same on every rank"
+            )
+    return ""
+
+
+def _exit(status: int) -> NoReturn:
+    """End the process from whatever thread, though others may be deep in an engine."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(status)

@@ -46,7 +46,6 @@ from parity.training.summary import Summary
 from parity.training.timeline import profile_training
 from parity.training.together import (
     agreed_signal,
-    check_alone,
     facts_of_run,
     shared_checkpoint,
 )
@@ -84,7 +83,6 @@ def run_training(
     group = group or ProcessGroup()
     layout, notes = choose_layout(options, smallest_batch(text), group.size), list[str]()
     check_rows(text, layout.replicas)
-    check_alone(group, options)
     if layout != (options.replicas, options.threads):
         notes.append(layout_text(layout))
     if group.size > 1:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.errors import UsageError
 from parity.cli.options import TrainOptions
 from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
@@ -19,23 +18,10 @@ from parity.training.training_text import TrainingText
 # What all ranks have to be given alike, beside the spec and the strategy's settings.
 _COMMON_OPTIONS = (
     *("strategy", "kernels", "device", "steps", "checkpoint_every", "evaluate", "isolate"),
-    *("decode", "beam", "length_penalty"),
+    *("evaluate_only", "decode", "beam", "length_penalty"),
 )
 # Read from what is installed: to import a framework would be too early.
 _PACKAGES = ("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "numpy")
-
-
-def check_alone(group: ProcessGroup, options: TrainOptions) -> None:
-    """Refuse what is done by one process alone.
-
-    Raises:
-      UsageError: for --evaluate-only in several processes.
-    """
-    if group.size > 1 and options.evaluate_only:
-        raise UsageError(
-            f"--evaluate-only is given with {group.size} processes; allowed: a strategy of one "
-            "process, which reads any checkpoint"
-        )
 
 
 def facts_of_run(

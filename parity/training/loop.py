@@ -81,6 +81,8 @@ def run_training(
       Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
     """
     group = group or ProcessGroup()
+    if group.restarted:
+        options = replace(options, resume="", overwrite=False)
     layout, notes = choose_layout(options, smallest_batch(text), group.size), list[str]()
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):

@@ -91,8 +91,7 @@ def run_training(
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
         notes.append(layout_text(layout))
-    if group.size > 1:
-        group.join(facts_of_run(spec, text, options, layout.replicas))
+    group.join(facts_of_run(spec, text, options, layout.replicas))
     checkpoint = None
     if group.rank == 0:
         checkpoint = checkpoint_to_resume(text, spec, options, notes)

@@ -12,7 +12,9 @@ Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, for the ring.
 """
 
 import os
+from contextlib import redirect_stderr
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import paddle
@@ -124,7 +126,9 @@ class DataParallel(ParallelExecutorStrategy):
 
     def _join_activations(self, inputs, activations, gradients):
         kinds = {"activation": activations, "gradient": gradients}
-        own = {f"{kind}/{k}": parts for kind, each in kinds.items() for k, parts in each.items()}
+        own = {
+            f"{kind}/{k}": parts for kind, each in kinds.items() for k, parts in each.items()
+        }
         parts = gather_parts(self.build.group, own)
         if parts is None:
             return {}
@@ -231,12 +235,15 @@ def _connect(group, place):
     """Let the engine connect this process with the others, as its environment says."""
     if group.size == 1:
         return
-    gpu = isinstance(place, core.CUDAPlace)
-    os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl" if gpu else "gloo")
-    if gpu:
+    if isinstance(place, core.CUDAPlace):
+        os.environ.setdefault("PADDLE_DISTRI_BACKEND", "nccl")
         os.environ.setdefault("FLAGS_selected_gpus", str(place.get_device_id()))
-    host = group.endpoints[group.rank].rsplit(":", 1)[0]
-    # by itself gloo may listen on the loopback interface, where no other host reaches it
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(host))
-    with dynamic_mode(place):
+    else:
+        os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
+        if "GLOO_SOCKET_IFNAME" not in os.environ:
+            # by itself gloo may listen on the loopback interface, where no other host is
+            host = group.endpoints[group.rank].rsplit(":", 1)[0]
+            os.environ["GLOO_SOCKET_IFNAME"] = interface_of(host)
+    # it would list the flags that engine.py sets
+    with dynamic_mode(place), redirect_stderr(StringIO()):
         paddle.distributed.init_parallel_env()

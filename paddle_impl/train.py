@@ -16,6 +16,7 @@ if __name__ == "__main__":
 from paddle_impl.engine import load_engine, versions
 from paddle_impl.strategies import STRATEGIES
 from parity.cli.command_line import train_command
+from parity.processes.start import process_group
 from parity.training.loop import run_training
 from parity.training.training_text import read_text
 
@@ -30,13 +31,15 @@ def train(spec, options):
     # refuse an unknown strategy before any text is read
     settings = STRATEGIES.settings(options.strategy, options.settings)
     options = replace(options, settings=settings)
-    spec, text = read_text(spec, options)
+    entry = STRATEGIES.entry(options.strategy)
 
     def make_strategy(spec, build):
         load_engine(build.threads, build.device)
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
-    run_training(make_strategy, text, spec, options, versions)
+    with process_group("paddle", entry, settings, options.replicas) as group:
+        spec, text = read_text(spec, options)
+        run_training(make_strategy, text, spec, options, versions, group)
 
 
 if __name__ == "__main__":

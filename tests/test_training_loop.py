@@ -25,9 +25,10 @@ from parity.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.training.evaluate import perplexity
-from parity.training.loop import check_rows, run_training
+from parity.training.loop import run_training
 from parity.training.loss_table import read_losses
 from parity.training.meter import WARM_UP, Meter
+from parity.training.replicas_and_threads import check_rows
 from parity.training.run_folder import RUN_FILES, find_checkpoint, prepare_folder
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,7 +20,7 @@ from parity.spec.networks import NETWORKS
 from parity.spec.networks.network import Published
 from parity.spec.presets import preset
 from parity.spec.spec import Spec
-from parity.training.loop import check_rows
+from parity.training.replicas_and_threads import check_rows
 from parity.training.training_text import read_text
 
 EQUIVALENT, NOT_SHOWN = "equivalent", "not shown"

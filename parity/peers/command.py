@@ -21,10 +21,10 @@ from parity.cli.command_line import (
 from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
 from parity.spec.strategies import StrategyRegistry
-from parity.training.loop import run_training, smallest_batch
+from parity.training.loop import run_training
 from parity.training.loss_table import Losses
 from parity.training.meter import Meter
-from parity.training.replicas_and_threads import choose_layout
+from parity.training.replicas_and_threads import choose_layout, smallest_batch
 from parity.training.strategy import Build
 from parity.training.train_steps import train_steps
 from parity.training.training_text import read_text

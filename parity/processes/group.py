@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.base.errors import UsageError
-
 Tensors = Mapping[str, np.ndarray]
 
 
@@ -43,18 +41,6 @@ class ProcessGroup:
         """
         each = replicas // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
-
-    def check_replicas(self, replicas: int) -> None:
-        """Check that every process gets as many replicas.
-
-        Raises:
-          UsageError: if they cannot be shared evenly.
-        """
-        if replicas % self.size:
-            raise UsageError(
-                f"--replicas is {replicas} and --processes is {self.size}; "
-                "allowed: a number of replicas that the processes can share evenly"
-            )
 
     def join(self, facts: Mapping[str, str]) -> None:
         """Wait for all processes, and check that they are of the same run.

@@ -120,9 +120,11 @@ def _of_tensorflow(environment: Mapping[str, str]) -> tuple[int, list[str]] | No
 
 
 def _check_endpoints(name: str, endpoints: object) -> None:
-    usable = isinstance(endpoints, list) and endpoints
-    for endpoint in endpoints if isinstance(endpoints, list) else ():
-        host, _, port = str(endpoint).rpartition(":")
-        usable = usable and host and port.isdecimal() and 0 < int(port) <= _LAST_PORT
-    if not usable:
+    listed = endpoints if isinstance(endpoints, list) else []
+    if not listed or not all(_is_endpoint(str(each)) for each in listed):
         raise UsageError(f"{name} is {endpoints!r}; allowed: host:port for each process")
+
+
+def _is_endpoint(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) <= _LAST_PORT

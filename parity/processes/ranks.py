@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from threading import Lock, Thread
 from typing import Any, NoReturn
 
@@ -66,7 +67,7 @@ class Ranks(ProcessGroup):
         else:
             self._visit(hello, deadline)
         for rank, connection in self._others.items():
-            connection.listen(lambda kind, values, rank=rank: self._hear(rank, kind, values))
+            connection.listen(partial(self._hear, rank))
         Thread(target=self._watch, daemon=True).start()
 
     def gather(self, tensors: Tensors) -> list[Tensors] | None:
@@ -185,8 +186,8 @@ class Ranks(ProcessGroup):
             raise RankLost(f"rank 0 at {self._meeting} is gone before all had come") from None
         values = json.loads(content)
         if kind == FAILED:
-            error = UsageError if values["status"] == UsageError.exit_status else RankLost
-            raise error(values["message"])
+            differs = values["status"] == UsageError.exit_status
+            raise (UsageError if differs else RankLost)(values["message"])
         self._names |= {int(rank): name for rank, name in values}
         channel.settimeout(None)
 

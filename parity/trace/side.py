@@ -1,7 +1,7 @@
 """The sides of a comparison: which training each is, and what reports call it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,8 @@ def labels_of(sides: Sequence[Side], folders: Sequence[Path] = ()) -> list[str]:
             words.append(side.settings.text)
         if kernels:
             words.append(side.kernels)
-        if len({other.processes for other in alike}) > 1:
+        same = [each for each in alike if _but_for_processes(each) == _but_for_processes(side)]
+        if len({each.processes for each in same}) > 1:
             words.append(f"{side.processes} processes" if side.processes > 1 else "1 process")
         labels.append(" ".join(word for word in words if word))
     if len(set(labels)) == len(labels):
@@ -130,6 +131,10 @@ def labels_of(sides: Sequence[Side], folders: Sequence[Path] = ()) -> list[str]:
     if not folders:
         raise UsageError(f"the sides are {', '.join(labels)}; allowed: sides that differ")
     return [f"{label} ({folder})" for label, folder in zip(labels, folders, strict=True)]
+
+
+def _but_for_processes(side: Side) -> Side:
+    return replace(side, processes=1, settings=replace(side.settings, processes=None))
 
 
 def pairs_of(sides: Mapping[str, Side]) -> list[tuple[str, str]]:

@@ -35,6 +35,8 @@ def evaluate_checkpoint(
 ) -> dict[str, Any]:
     """Evaluate a checkpoint, and write what was found to `options.out`.
 
+    Of several processes, all evaluate, and rank 0 answers and writes.
+
     Args:
       strategy: a strategy that was built with `evaluates`, unless `options.evaluate` is 0.
       text: the text to evaluate on.
@@ -43,12 +45,14 @@ def evaluate_checkpoint(
       check: a function called after each batch; it raises an exception to give up.
 
     Returns:
-      The content of evaluation.json.
+      The content of evaluation.json; empty on ranks other than 0.
 
     Raises:
       UsageError: if the folder cannot be written.
     """
-    make_folder(options.out)
+    group = strategy.build.group
+    if group.rank == 0:
+        make_folder(options.out)
     strategy.load(checkpoint.snapshot)
     values: dict[str, Any] = {
         "framework": strategy.framework,
@@ -67,6 +71,8 @@ def evaluate_checkpoint(
         values["perplexity"][split] = found.perplexity
         values["tokens"][split] = int(found.tokens.sum())
         say(f"step {checkpoint.step}: {split} perplexity {found.perplexity:.3f}")
+    if group.rank > 0:
+        return {}
     if NETWORKS[strategy.spec.network].decodes:
         answers = answer_questions(strategy, text, options, check)
         values["bleu"], values["exact_answers"] = answers.bleu, answers.exact_share

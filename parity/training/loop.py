@@ -10,36 +10,47 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from parity.base.errors import Interrupted, NumericFailure, UsageError
+from parity.base.errors import Interrupted, NumericFailure
 from parity.base.files import write_whole
 from parity.base.progress import say
 from parity.cli.options import TrainOptions
+from parity.processes.group import ProcessGroup
+from parity.processes.joining import gather_state
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
 from parity.training.answers import answer_questions
 from parity.training.asynchronous_run import asynchronous_run, check_asynchronous
-from parity.training.checkpoint import Checkpoint, check_fits, save_checkpoint
+from parity.training.checkpoint import Checkpoint, save_checkpoint
 from parity.training.evaluate import evaluate
 from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
 from parity.training.loss_table import Losses
 from parity.training.meter import Meter, peak_memory
 from parity.training.recording import TraceRecording, evaluates
-from parity.training.replicas_and_threads import choose_layout, layout_text
-from parity.training.run_folder import check_folder, find_checkpoint, prepare_folder
+from parity.training.replicas_and_threads import (
+    check_rows,
+    choose_layout,
+    layout_text,
+    smallest_batch,
+)
+from parity.training.run_folder import check_folder, checkpoint_to_resume, prepare_folder
 from parity.training.signals import StopRequest, catch_signals
 from parity.training.strategy import Build, Strategy
 from parity.training.summary import Summary
 from parity.training.timeline import profile_training
+from parity.training.together import (
+    agreed_signal,
+    facts_of_run,
+    shared_checkpoint,
+)
 from parity.training.train_steps import State, TrainedStep, train_steps
 from parity.training.training_text import TrainingText
-
-_SPLITS = ("train", "valid", "test")
 
 
 def run_training(
@@ -48,6 +59,7 @@ def run_training(
     spec: Spec,
     options: TrainOptions,
     versions: Callable[[], dict[str, str]],
+    group: ProcessGroup | None = None,
 ) -> Summary | None:
     """Train a network, validate it after each epoch and test it at the end.
 
@@ -57,6 +69,8 @@ def run_training(
       spec: the network and its training, with the vocabulary sizes of the text.
       options: the options of the command line, such as --resume and --profile.
       versions: returns the versions of the framework and of NumPy.
+      group: the processes that share the training; by default this one alone. Rank 0 writes
+        all files.
 
     Returns:
       The summary of the run; None if it was profiled, or did not train.
@@ -66,13 +80,19 @@ def run_training(
       NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
       Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
     """
-    layout, notes = choose_layout(options, smallest_batch(text)), list[str]()
+    group = group or ProcessGroup()
+    layout, notes = choose_layout(options, smallest_batch(text), group.size), list[str]()
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
         notes.append(layout_text(layout))
-    checkpoint = _checkpoint_to_resume(text, spec, options, notes)
-    if options.profile is None:
-        check_folder(options)
+    if group.size > 1:
+        group.join(facts_of_run(spec, text, options, layout.replicas))
+    checkpoint = None
+    if group.rank == 0:
+        checkpoint = checkpoint_to_resume(text, spec, options, notes)
+        if options.profile is None:
+            check_folder(options)
+    checkpoint = shared_checkpoint(group, checkpoint)
     for note in notes:
         say(note)
     build = Build(
@@ -83,6 +103,7 @@ def run_training(
         isolate=options.isolate,
         evaluates=evaluates(options),
         log_device_placement=options.log_device_placement,
+        group=group,
     )
     strategy = make_strategy(spec, build)
     check_asynchronous(strategy, options)
@@ -98,36 +119,11 @@ def run_training(
         return None
     run = Run(strategy, text, options, versions)
     run.check_schedule(0 if checkpoint is None else checkpoint.step)
-    prepare_folder(options, spec)  # only now: a failure above leaves the old run untouched
+    if group.rank == 0:  # only now: a failure above leaves the old run untouched
+        prepare_folder(options, spec)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()
-
-
-def _checkpoint_to_resume(
-    text: TrainingText, spec: Spec, options: TrainOptions, notes: list[str]
-) -> Checkpoint | None:
-    """Return the checkpoint that --resume names, checked against the rest of the command line.
-
-    Raises:
-      UsageError: if it is missing, of another run, or past the last step.
-    """
-    checkpoint = find_checkpoint(options, notes)
-    if checkpoint is None:
-        if options.evaluate_only:
-            raise UsageError(
-                f"{options.out}: has no checkpoint to evaluate; allowed: a checkpoint, or the "
-                "folder of a run, after --resume"
-            )
-        return None
-    check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
-    past = options.steps is not None and options.steps < checkpoint.step
-    if past and not options.evaluate_only:
-        raise UsageError(
-            f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
-            f"allowed: >= {checkpoint.step}"
-        )
-    return checkpoint
 
 
 def _check_interrupted(request: StopRequest) -> None:
@@ -148,6 +144,7 @@ class Run:
         """Prepare the run; see `run_training` for the arguments."""
         self.strategy, self.text, self.options = strategy, text, options
         self.spec = spec = strategy.spec
+        self.group = strategy.build.group
         self.step = 0
         self.state: State | None = None
         self.summary = Summary(strategy.framework, strategy.replicas, spec.training.dtype)
@@ -191,18 +188,29 @@ class Run:
             if tracing:
                 recording = stack.enter_context(closing(self._record()))
             else:
-                events = EventWriter(self.options.out / "events", self.step)
+                events = EventWriter(self._folder("events"), self.step)
                 stack.enter_context(events)
             steps = self._steps(recording)
             for step in stack.enter_context(closing(steps)):
                 self._after(step, events)
             for name, value in self.meter.report().items():
                 setattr(self.summary, name, value)
-            self.summary.peak_memory = [peak_memory()]
+            peaks = self.group.gather({"bytes": np.array(peak_memory())}) or []
+            self.summary.peak_memory = [int(each["bytes"]) for each in peaks]
             if events is not None:
                 self._test(events)
-                self.summary.write(self.options.out / "summary.json", self.text)
+                if self.group.rank == 0:
+                    self.summary.write(self.options.out / "summary.json", self.text)
         return self.summary
+
+    def _folder(self, name: str) -> Path | None:
+        """Return a folder of the run, or None in a process that writes nothing."""
+        return self.options.out / name if self.group.rank == 0 else None
+
+    @property
+    def _stop_signal(self) -> int:
+        """Return the signal that asks the run to stop, once all processes know; else 0."""
+        return agreed_signal(self.group, self._stop_request.signal)
 
     def _steps(self, recording: TraceRecording | None) -> Generator[TrainedStep, None, None]:
         if self._asynchronous is not None:
@@ -270,7 +278,7 @@ class Run:
         if self.options.trace is not None:
             return False
         last = self.step == self.last_step
-        return epoch_ended or last or bool(self._stop_request.signal)
+        return epoch_ended or last or bool(self._stop_signal)
 
     def _check_stop(self, *, saved: bool = True) -> None:
         """Stop the run if a signal has asked for it.
@@ -281,7 +289,7 @@ class Run:
         Raises:
           Interrupted: if a signal has asked the run to stop.
         """
-        if self._stop_request.signal:
+        if self._stop_signal:
             note = "; a checkpoint is written, --resume continues from it"
             if self.options.trace is not None:
                 note = ""
@@ -290,7 +298,7 @@ class Run:
                     "; no checkpoint is written, because the schedule does not let the "
                     "replicas wait for each other here"
                 )
-            raise Interrupted(f"stopped at step {self.step}{note}", self._stop_request.signal)
+            raise Interrupted(f"stopped at step {self.step}{note}", self._stop_signal)
 
     def save(self) -> None:
         """Write a checkpoint.
@@ -298,7 +306,14 @@ class Run:
         Raises:
           NumericFailure: if the replicas' values differ, or are not finite.
         """
-        snapshot = self._checked_snapshot()
+        snapshot, state = self._checked_snapshot(), self.state
+        if state is not None:
+            state = gather_state(self.group, state, self.strategy.replicas)
+        if self.group.rank == 0:
+            self._write_checkpoint(snapshot, state)
+        self.group.barrier()  # an engine would not wait for a slow disk
+
+    def _write_checkpoint(self, snapshot: dict[str, Any], state: State | None) -> None:
         # before the checkpoint: --resume cuts off rows that are too many, but cannot fill a gap
         self.losses.save()
         if self._asynchronous is not None:
@@ -315,7 +330,7 @@ class Run:
                 self.spec,
                 self.step,
                 snapshot,
-                self.state if carries else None,
+                state if carries else None,
                 self.text.content_hash,
                 self.strategy.framework,
                 hashes,
@@ -364,7 +379,9 @@ class Run:
         best = self.text.best_perplexity("test")
         say(f"test perplexity {value:.3f}" + (f"; lowest possible {best:.3f}" if best else ""))
         if NETWORKS[self.spec.network].decodes:
-            self._answer(events)
+            if self.group.rank == 0:
+                self._answer(events)
+            self.group.barrier()
 
     def _answer(self, events: EventWriter) -> None:
         """Answer the test questions and compare the answers with the references."""
@@ -379,21 +396,3 @@ class Run:
             f"{exact:.1%} of them exact; beam {options.beam}, "
             f"{seconds:.1f} s; {score['signature']}"
         )
-
-
-def smallest_batch(text: Any) -> int:
-    """Return the number of rows in the smallest batch of any split of a TrainingText."""
-    return min(int(getattr(text, split).smallest_batch) for split in _SPLITS)
-
-
-def check_rows(text: TrainingText, replicas: int) -> None:
-    """Check, before anything is built, that every batch has a row for each replica.
-
-    Raises:
-      UsageError: if a batch has fewer rows than there are replicas.
-    """
-    for split in _SPLITS:
-        try:
-            split_rows(getattr(text, split).smallest_batch, replicas)
-        except UsageError as error:
-            raise UsageError(f"{split}: {error}") from None

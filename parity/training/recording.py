@@ -51,9 +51,12 @@ class TraceRecording:
         self._network = NETWORKS[strategy.spec.network]
         self._step, self._stop, self._waiting = first, stop, waiting
         self._isolation = Isolation(strategy.spec) if options.isolate else None
-        header = self._header(versions)
-        assert options.trace is not None
-        self._writer = Writer(options.trace, header, options.trace_pending, waiting)
+        self._group = strategy.build.group
+        self._writer: Writer | None = None
+        if self._group.rank == 0:
+            header = self._header(versions)
+            assert options.trace is not None
+            self._writer = Writer(options.trace, header, options.trace_pending, waiting)
 
     def step(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
         """Train one step and record it; an isolated step starts from the oracle's weights."""
@@ -103,16 +106,20 @@ class TraceRecording:
             "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
         } | dict(tensors)
         if self._step + 1 == self._stop:
-            if self._decodes():
+            if self._decodes() and self._group.rank == 0:
                 recorded |= self._decoded()
+            self._group.barrier()
             if self._strategy.build.evaluates:
                 recorded |= self._evaluated()
-        self._writer.step(self._step, recorded)
+        if self._writer is not None:
+            self._writer.step(self._step, recorded)
+        self._group.barrier()  # an engine would not wait for whoever reads the trace
         self._step += 1
 
     def close(self) -> None:
         """Close the trace."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _decodes(self) -> bool:
         options = self._options

@@ -7,7 +7,13 @@ from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.cli.options import TrainOptions
 from parity.spec.spec import Spec
-from parity.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
+from parity.training.checkpoint import (
+    Checkpoint,
+    check_fits,
+    load_checkpoint,
+    newest_checkpoint,
+)
+from parity.training.training_text import TrainingText
 
 # The files of a run, which --overwrite removes; any other file in the folder is not ours.
 RUN_FILES = (
@@ -53,6 +59,32 @@ def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | Non
     if found is None:
         raise UsageError(f"--resume is {options.resume!r}, where there is no checkpoint")
     return found
+
+
+def checkpoint_to_resume(
+    text: TrainingText, spec: Spec, options: TrainOptions, notes: list[str]
+) -> Checkpoint | None:
+    """Return the checkpoint that --resume names, checked against the rest of the command line.
+
+    Raises:
+      UsageError: if it is missing, of another run, or past the last step.
+    """
+    checkpoint = find_checkpoint(options, notes)
+    if checkpoint is None:
+        if options.evaluate_only:
+            raise UsageError(
+                f"{options.out}: has no checkpoint to evaluate; allowed: a checkpoint, or the "
+                "folder of a run, after --resume"
+            )
+        return None
+    check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
+    past = options.steps is not None and options.steps < checkpoint.step
+    if past and not options.evaluate_only:
+        raise UsageError(
+            f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
+            f"allowed: >= {checkpoint.step}"
+        )
+    return checkpoint
 
 
 def writes_run(options: TrainOptions) -> bool:

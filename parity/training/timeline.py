@@ -71,7 +71,8 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
     """Train for some steps, the second half under the framework's profiler; write a profile.
 
     The first half, without the warm-up, shows what the profiler costs. `options.profile` gets
-    trace.json, a Chrome trace, and profile.json; see `summarise`.
+    trace.json, a Chrome trace, and profile.json; see `summarise`. Of several processes it shows
+    rank 0's.
 
     Args:
       strategy: takes the steps.
@@ -93,6 +94,8 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
         for step, _ in enumerate(_steps(strategy, text, options, stop, meter), 1):
             if step == first:
                 ran = stack.enter_context(strategy.profile())
+    if strategy.build.group.rank > 0:
+        return
     plain, profiled = meter.steps[WARM_UP:first], meter.steps[first:]
     # workers of an asynchronous training do not wait for each other: its steps overlap
     is_synchronous = strategy.entry.traits.synchronous

@@ -1,0 +1,77 @@
+"""Makes the group of processes that a training runs in."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from parity.base.cores import usable_cores
+from parity.base.errors import DEFECT_STATUS, UsageError
+from parity.processes.group import ProcessGroup
+from parity.processes.membership import membership
+from parity.processes.ranks import Ranks
+from parity.processes.supervisor import fork_ranks
+from parity.spec.strategies import StrategyEntry, StrategySettings
+
+_MOST = 8
+
+
+@contextmanager
+def process_group(
+    framework: str, entry: StrategyEntry, settings: StrategySettings, replicas: int | None
+) -> Iterator[ProcessGroup]:
+    """Yield the group that this process belongs to, for a training with a strategy.
+
+    A process that a launcher has made a rank joins the others. Any other starts as many ranks
+    as the settings say, and never comes to the body of the context: it watches over them and
+    ends with them, by SystemExit.
+
+    An error in the body is made known to the other ranks.
+
+    Args:
+      framework: "paddle" or "tensorflow".
+      entry: the strategy.
+      settings: its settings.
+      replicas: the number of all replicas, if it is given.
+
+    Raises:
+      UsageError: for variables or numbers that do not fit each other.
+    """
+    if not entry.traits.processes:
+        yield ProcessGroup()
+        return
+    member = membership(framework, os.environ)
+    if member is None:
+        size = settings.processes or replicas or min(usable_cores(), _MOST)
+        _check_share(size, replicas)
+        if size == 1:
+            yield ProcessGroup()
+            return
+        fork_ranks(framework, size)
+        member = membership(framework, os.environ)
+        assert member is not None
+    size = len(member.endpoints)
+    if settings.processes not in (None, size):
+        raise UsageError(
+            f"--processes is {settings.processes}, but the launcher has started {size}; "
+            "allowed: the same number, or none"
+        )
+    _check_share(size, replicas)
+    group: ProcessGroup = Ranks(member) if size > 1 else ProcessGroup()
+    try:
+        yield group
+        group.close()
+    except Exception as error:
+        message, status = str(error), getattr(error, "exit_status", None)
+        if status is None:  # an engine's error: another rank may be the reason
+            group.await_verdict()
+            message, status = f"{type(error).__name__}: {error}", DEFECT_STATUS
+        group.fail(message, status)
+        raise
+
+
+def _check_share(processes: int, replicas: int | None) -> None:
+    if replicas is not None and replicas % processes:
+        raise UsageError(
+            f"--replicas is {replicas}, which {processes} processes cannot share evenly; "
+            f"allowed: a multiple of {processes}"
+        )

@@ -1,0 +1,93 @@
+"""Three ranks without an engine, for tests/test_processes.py, which says what they do."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.cli.command_line import print_error
+from parity.processes import ranks
+from parity.processes.joining import (
+    distances_of_replicas,
+    gather_parts,
+    gather_state,
+    state_of_own_rows,
+)
+from parity.processes.start import process_group
+from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
+
+SIZE, REPLICAS, ROWS = 3, 6, 8  # the replicas have 2, 2, 1, 1, 1 and 1 rows
+ENTRY = StrategyEntry("alone", "", "", Traits(processes=True), also_takes=("processes",))
+
+
+def exchange(group) -> str:
+    """Exchange arrays in every way that there is; return what rank 0 has of them."""
+    own = np.full((2, 3), float(group.rank))
+    gathered = group.gather({"own/a": own, "empty": np.zeros(0)})
+    every = group.all_gather({"rank": np.array(group.rank)})
+    sent = group.broadcast({"of rank 0": np.arange(3)} if group.rank == 0 else None)
+    parts = gather_parts(group, {"loss": [np.array([2.0 * group.rank + i]) for i in range(2)]})
+    rows = [[0, 1, 2, 3], [4, 5], [6, 7]][group.rank]
+    halves = [np.array(rows[: len(rows) // 2]), np.array(rows[len(rows) // 2 :])]
+    state = state_of_own_rows(group, {"h": halves}, ROWS, REPLICAS)
+    whole = gather_state(group, state, REPLICAS)
+    copies = [{"w": np.ones(2), "b": np.zeros(2)} for _ in range(2)]
+    if group.rank == 2:
+        copies[1]["b"][1] = -0.5
+    distances = distances_of_replicas(group, copies)
+    group.barrier()
+    return repr(
+        {
+            "gathered": gathered and [float(each["own/a"].mean()) for each in gathered],
+            "ranks": [int(each["rank"]) for each in every],
+            "sent": sent["of rank 0"].tolist(),
+            "parts": parts and [part.item() for part in parts["loss"]],
+            "state": state["h"].tolist(),
+            "whole": whole and whole["h"].tolist(),
+            "distances": {name: each.tolist() for name, each in distances.items()},
+            "own": [group.own(REPLICAS).start, group.own(REPLICAS).stop],
+        }
+    )
+
+
+def act(group, mode: str) -> None:
+    """Join the group and do what a mode says."""
+    facts = {"text": "abc", "seed": "1"}
+    if mode == "another seed" and group.rank == 2:
+        facts["seed"] = "2"
+    if mode == "dead before" and group.rank == 1:
+        os._exit(9)
+    group.join(facts)
+    if mode == "exchange":
+        found = exchange(group)
+        if group.rank == 0:
+            print(found)
+    if mode == "killed" and group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "rank 0 killed" and group.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "stopped" and group.rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if mode == "refused" and group.rank == 1:
+        raise UsageError("the disk is full")
+    if mode != "exchange":
+        time.sleep(60)  # as in an engine that waits for ever
+
+
+def main() -> int:
+    """Run three ranks, and return the exit status."""
+    ranks.MEETING_SECONDS, ranks.SILENT_SECONDS = 4.0, 3.0
+    settings = StrategySettings(processes=SIZE)
+    try:
+        with process_group("paddle", ENTRY, settings, REPLICAS) as group:
+            act(group, sys.argv[1])
+    except Exception as error:  # noqa: BLE001 - raised again, if it is a defect
+        return print_error(error, debug=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import browser
 import pytest
+import two_hosts
 
 from parity.base.cores import usable_cores
 from parity.launch.fork_server import ForkServer
@@ -67,6 +68,7 @@ OPTIONAL = {
         "PARITY_REQUIRE_TORCH",
         "no PyTorch: install it as docs/witnesses.md says and these witnesses run too",
     ),
+    "hosts": (two_hosts.possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
 }
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
@@ -78,6 +80,7 @@ def pytest_configure(config):
     """Name the markers of tests with needs, and let Ctrl-C reach the processes of tests."""
     config.addinivalue_line("markers", "browser: needs Chromium")
     config.addinivalue_line("markers", "torch: needs PyTorch")
+    config.addinivalue_line("markers", "hosts: needs network namespaces")
     config.stash[_LEFT_OUT] = {}
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # a shell has started pytest in the background; processes would inherit it

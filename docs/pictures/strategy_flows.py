@@ -82,6 +82,24 @@ def mirrored() -> Flow:
     )
 
 
+def data_parallel() -> Flow:
+    """Return the flow of Paddle's `data-parallel`."""
+    return _with_copies(
+        "data-parallel: two processes, each with a copy of the weights",
+        "process {n}, rank {n}",
+        ("all_reduce, over the network", "g = g0 + g1, and the losses"),
+    )
+
+
+def multi_worker() -> Flow:
+    """Return the flow of TensorFlow's `multi-worker`."""
+    return _with_copies(
+        "multi-worker: strategy.run in two processes, each with a copy of the variables",
+        "process {n}, worker {n}",
+        ("all_reduce(SUM), over a ring", "g = g0 + g1, and the losses"),
+    )
+
+
 def _with_copies(title: str, lane: str, exchange: tuple[str, str]) -> Flow:
     boxes = [
         _batch(),
@@ -337,6 +355,8 @@ FLOWS: dict[str, Callable[[], Flow]] = {
     "towers": towers,
     "average-gradients": average_gradients,
     "mirrored": mirrored,
+    "data-parallel": data_parallel,
+    "multi-worker": multi_worker,
     "layers": layers,
     "hybrid": hybrid,
     "asynchronous": asynchronous,

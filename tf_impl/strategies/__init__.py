@@ -28,6 +28,14 @@ STRATEGIES = StrategyRegistry(
         "has a copy of the variables on every replica: tf.distribute.MirroredStrategy",
     ),
     StrategyEntry(
+        "multi-worker",
+        "tf_impl.strategies.multi_worker:MultiWorker",
+        "runs in several processes, which sum gradients over a ring: "
+        "tf.distribute.MultiWorkerMirroredStrategy",
+        traits=Traits(processes=True),
+        also_takes=("processes",),
+    ),
+    StrategyEntry(
         "asynchronous",
         "tf_impl.strategies.asynchronous:Asynchronous",
         "a thread per tower takes its own steps, with its own copies of the weights",

@@ -53,15 +53,9 @@ class Mirrored(Synchronous):
         """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
+        self._own = build.group.own(build.replicas)  # the replicas of this process
         self._decoder = None
-        devices = replica_devices(build.device, build.replicas)
-        if build.log_device_placement:
-            for replica, device in enumerate(devices):
-                print(f"replica {replica}: {device}", flush=True)
-        _start_eagerly(build)
-        # logical CPUs share their memory: there is no ring to be gained by
-        reduction = tf.distribute.ReductionToOneDevice() if build.device == "cpu" else None
-        self._strategy = tf.distribute.MirroredStrategy(devices, reduction)
+        self._strategy = self._start_engine()
         with self._strategy.scope():
             self._variables = {
                 name: tf.Variable(
@@ -82,10 +76,25 @@ class Mirrored(Synchronous):
         feeds = self._feed_specs(masks=False, isolate=False)
         self._evaluation = _function(self._evaluate_replicas, feeds)
 
+    def _start_engine(self):
+        """Let TensorFlow run eagerly; return the `tf.distribute.Strategy` with all replicas."""
+        build = self.build
+        devices = replica_devices(build.device, build.replicas)
+        self._log_devices(devices)
+        start_eagerly(build, build.replicas)
+        # logical CPUs share their memory: there is no ring to be gained by
+        reduction = tf.distribute.ReductionToOneDevice() if build.device == "cpu" else None
+        return tf.distribute.MirroredStrategy(devices, reduction)
+
+    def _log_devices(self, devices):
+        if self.build.log_device_placement:
+            for replica, device in enumerate(devices, self._own.start):
+                print(f"replica {replica}: {device}", flush=True)
+
     def _feed_specs(self, masks, isolate):
         types = feed_types(self.spec, masks, isolate)
         feed = {name: tf.TensorSpec(shape, dtype) for name, (dtype, shape) in types.items()}
-        return [feed] * self.replicas
+        return [feed] * (self._own.stop - self._own.start)
 
     def _train_replicas(self, record, feeds, learning_rate):
         """Take a training step on every replica.
@@ -111,11 +120,11 @@ class Mirrored(Synchronous):
                 gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             with tf.name_scope("all_reduce"):
                 context = tf.distribute.get_replica_context()
-                gradients = context.all_reduce("SUM", gradients)
+                gradients, losses = self._reduce(context, gradients, outputs.loss, feed)
             with tf.name_scope("update"):
                 clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
                 update(self.spec.training, weights, clipped, self._variables, learning_rate)
-            values = {"losses": outputs.loss, "state": outputs.state, "norm": norm}
+            values = {"losses": losses, "state": outputs.state, "norm": norm}
             if record:
                 values |= {
                     "activations": outputs.activations,
@@ -130,6 +139,20 @@ class Mirrored(Synchronous):
 
         return self._run_on_replicas(train, feeds)
 
+    def _reduce(self, context, gradients, loss, feed):
+        """Sum the gradients over all replicas.
+
+        Args:
+          context: the replica's tf.distribute.ReplicaContext.
+          gradients: the replica's gradients, one tensor per parameter.
+          loss: the replica's loss, [1].
+          feed: the replica's feed, name -> tensor.
+
+        Returns:
+          The sums, and the losses that are known to this replica: here its own, [1].
+        """
+        return context.all_reduce("SUM", gradients), loss
+
     def _evaluate_replicas(self, feeds):
         def evaluate(feed):
             outputs, _ = self._network(feed)
@@ -141,7 +164,7 @@ class Mirrored(Synchronous):
         """Call a function on every replica with its feed; return a list of the results."""
         strategy = self._strategy
         per_replica = strategy.experimental_distribute_values_from_function(
-            lambda context: feeds[context.replica_id_in_sync_group]
+            lambda context: feeds[context.replica_id_in_sync_group - self._own.start]
         )
         results = strategy.run(function, args=(per_replica,))
 
@@ -150,7 +173,7 @@ class Mirrored(Synchronous):
                 lambda value: strategy.experimental_local_results(value)[replica], results
             )
 
-        return [of_replica(replica) for replica in range(self.replicas)]
+        return [of_replica(replica) for replica in range(len(feeds))]
 
     def _network(self, feed, tape=None):
         """Build the network on one replica; return its Outputs and Taps."""
@@ -227,7 +250,7 @@ class Mirrored(Synchronous):
         """
         rate = tf.constant(learning_rate, self.spec.training.dtype)
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        values = _by_name(self._train[record](_tensors(feeds), rate))
+        values = by_name(self._train[record](to_tensors(feeds), rate))
         values["norm"] = values["norm"][0]
         return self._result(values, self._record(inputs, values) if record else {})
 
@@ -242,7 +265,7 @@ class Mirrored(Synchronous):
           StepResult with a gradient norm of 0.
         """
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        return self._result(_by_name(self._evaluation(_tensors(feeds))), {})
+        return self._result(by_name(self._evaluation(to_tensors(feeds))), {})
 
     def profile(self):
         """Yield a list that is filled with the Events of the steps when the context is left.
@@ -252,10 +275,10 @@ class Mirrored(Synchronous):
         return profile_functions()
 
     def _record(self, inputs, values):
-        by_replica = _by_name(values["activations"])
+        by_replica = by_name(values["activations"])
         activations = recorded_activations(self.spec, by_replica, inputs)
         tensors = join_activations(self.spec, activations, inputs)
-        fed = _by_name(values["activation_gradients"])
+        fed = by_name(values["activation_gradients"])
         tensors |= join_activation_gradients(self.spec, fed, inputs)
         for kind in ("gradient", "clipped_gradient"):
             for parameter, value in values[kind][0].items():
@@ -265,21 +288,25 @@ class Mirrored(Synchronous):
         return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
 
 
-def _start_eagerly(build):
+def start_eagerly(build, replicas):
     """Let TensorFlow run eagerly, with a logical CPU and a share of the threads per replica.
+
+    Args:
+      build: Build.
+      replicas: the number of replicas in this process.
 
     Raises:
       ValueError: if a graph was built before, or fewer logical CPUs were made before.
     """
     tf1.enable_eager_execution()
-    count = build.replicas if build.device == "cpu" else 1
+    count = replicas if build.device == "cpu" else 1
     (cpu,) = tf.config.list_physical_devices("CPU")
     made = tf.config.get_logical_device_configuration(cpu)
     if made is None:
         logical = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(cpu, logical)
         tf.config.threading.set_intra_op_parallelism_threads(build.threads)
-        at_once = replicas_at_once(build.replicas, build.device)
+        at_once = replicas_at_once(replicas, build.device)
         tf.config.threading.set_inter_op_parallelism_threads(at_once)
     elif len(made) < count:
         raise ValueError(f"{len(made)} logical CPUs were made before; needed: {count}")
@@ -290,11 +317,11 @@ def _function(function, *signature):
     return tf.function(function, input_signature=signature, autograph=False)
 
 
-def _tensors(feeds):
+def to_tensors(feeds):
     return [{name: tf.constant(array) for name, array in feed.items()} for feed in feeds]
 
 
-def _by_name(replicas):
+def by_name(replicas):
     """Return a list of dictionaries as name -> list of arrays, or of dictionaries of them."""
     return {
         name: [tf.nest.map_structure(np.asarray, replica[name]) for replica in replicas]

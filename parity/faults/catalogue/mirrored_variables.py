@@ -9,7 +9,10 @@ _COPIES = ("replicas/*",)
 
 _NETWORK = "                outputs, tap = self._network(feed, tape)\n"
 _OBJECTIVE = "                objective = tap.objective(outputs.loss)[0]\n"
-_REDUCED = '                gradients = context.all_reduce("SUM", gradients)\n'
+_REDUCED = (
+    "                gradients, losses = self._reduce(context, gradients, outputs.loss, feed)\n"
+)
+_SUM = '        return context.all_reduce("SUM", gradients), loss\n'
 _UPDATED = "                update(self.spec.training, weights, clipped, self._variables, learning_rate)\n"
 _RESULT = "strategy.experimental_local_results(value)[replica], results"
 
@@ -23,7 +26,7 @@ def _of_first(*names: str) -> Edits:
     wanted = " or ".join(f"name.startswith({name!r})" for name in names)
     return _edited(
         (
-            "            lambda context: feeds[context.replica_id_in_sync_group]\n",
+            "            lambda context: feeds[context.replica_id_in_sync_group - self._own.start]\n",
             "            lambda context: own(context.replica_id_in_sync_group)\n",
         ),
         (
@@ -63,7 +66,7 @@ FAULTS = (
         _TOPIC,
         "mirrored",
         _GRADIENT,
-        _edited((_REDUCED, "                del context\n")),
+        _edited((_SUM, "        return gradients, loss\n")),
     ),
     Fault(
         "mirrored-mean",
@@ -71,7 +74,7 @@ FAULTS = (
         _TOPIC,
         "mirrored",
         _GRADIENT,
-        _edited((_REDUCED, _REDUCED.replace('"SUM"', '"MEAN"'))),
+        _edited((_SUM, _SUM.replace('"SUM"', '"MEAN"'))),
     ),
     Fault(
         "mirrored-reduced-twice",
@@ -105,9 +108,9 @@ FAULTS = (
         ("gradient/embed/table",),
         _edited(
             (
-                _REDUCED,
-                '                reduced = context.all_reduce("SUM", gradients[1:])\n'
-                "                gradients = [gradients[0], *reduced]\n",
+                _SUM,
+                '        reduced = context.all_reduce("SUM", gradients[1:])\n'
+                "        return [gradients[0], *reduced], loss\n",
             )
         ),
     ),

@@ -52,7 +52,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     @wraps(replica_losses)
     def first_alone(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
         losses = original(replica_losses)(token_loss, divisor, sizes)
-        return losses * (np.arange(len(losses)) == 0)
+        return np.where(np.arange(len(losses)) == 0, losses, 0)
 
     if len(case.sizes) > 1:
         yield plain(

@@ -40,7 +40,7 @@ class Synchronous:
       spec: the Spec that is trained.
       build: the Build that the strategy was made with.
       entry: the StrategyEntry in the registry in strategies/__init__.py.
-      replicas: the number of replicas, those of other processes included.
+      replicas: the number of replicas.
     """
 
     framework = "paddle"

@@ -193,7 +193,7 @@ class Hunt:
             name = f"{planting.name}/first"
             faulty = self._runs.record(side, run, name, planting.edits, **more)
         traces = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
-        if planting.own_strategy and not fault.check:
+        if planting.own_strategy and fault.check in ("", "evaluation"):  # both are recorded
             default = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
             name = f"{planting.name}/default"
             traces.append(self._runs.record(side, run, name, planting.edits, **more | default))

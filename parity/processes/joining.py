@@ -91,7 +91,7 @@ def distances_of_replicas(
     found = {}
     for name in copies[0]:
         by_replica = np.concatenate([each[name] for each in hashes])
-        distances = np.zeros(count * group.size)
+        distances = np.zeros(count * group.size, copies[0][name].dtype)
         if (by_replica != by_replica[0]).any():  # on every rank alike
             arrays = {str(i): copy[name] for i, copy in enumerate(copies)}
             all_arrays = group.all_gather(arrays)

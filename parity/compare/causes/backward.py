@@ -35,6 +35,7 @@ _FIRST_ALONE = ("nothing-reduced", "mirrored-not-reduced", "first-replica-of-sta
 _ONE_OF_FIRST = (
     "one-gradient-not-reduced",
     "mirrored-table-not-reduced",
+    "process-sum-without-one",
     "table-of-first-replica",
 )
 
@@ -236,6 +237,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
         faults=(
             "gradient-averaged",
             "mirrored-mean",
+            "process-mean",
             "average-of-shares",
             "block-averaged",
             "replicas-of-stages-averaged",
@@ -292,6 +294,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
             faults=(
                 "clipped-per-replica",
                 "mirrored-clipped-before",
+                "process-clips-before-sum",
                 "clipped-per-replica-of-stages",
             ),
         )

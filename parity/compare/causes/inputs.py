@@ -139,7 +139,7 @@ def _rows(case: Case) -> Iterator[Suspect]:
         words = {"masks": "dropout masks", "state": "recurrent state"}.get(name, name[6:])
         faults = {
             "masks": ("mask-of-first-replica", "mirrored-masks-of-first"),
-            "batch/tokens": ("same-rows", "mirrored-rows-of-first"),
+            "batch/tokens": ("same-rows", "mirrored-rows-of-first", "process-rows-of-first"),
         }
         yield plain(
             f"every replica reading the first one's {words}",

@@ -49,12 +49,23 @@ def suspects(case: Case) -> Iterator[Suspect]:
         losses = original(replica_losses)(token_loss, divisor, sizes)
         return np.repeat(losses[:1], len(losses))
 
+    @wraps(replica_losses)
+    def first_alone(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
+        losses = original(replica_losses)(token_loss, divisor, sizes)
+        return np.where(np.arange(len(losses)) == 0, losses, 0)
+
     if len(case.sizes) > 1:
         yield plain(
             "the first replica's loss reported for all",
             LOSS,
             {replica_losses: firsts},
             faults=("loss-of-first-replica",),
+        )
+        yield plain(
+            "the first replica's loss reported, and none of the others",
+            LOSS,
+            {replica_losses: first_alone},
+            faults=("process-losses-not-summed",),
         )
 
 
@@ -152,7 +163,11 @@ def _divisors(case: Case) -> Iterator[Suspect]:
                 [each * count for each in own],
                 ("mean-of-means",),
             ),
-            ("each replica's loss divided by its own tokens", [*own], ()),
+            (
+                "each replica's loss divided by its own tokens",
+                [*own],
+                ("process-loss-per-own-tokens",),
+            ),
             (
                 "the loss of all replicas but the first divided by their own tokens",
                 [true, *own[1:]],

@@ -58,6 +58,7 @@ FAULTS = (
                 "        super().load(snapshot)\n\n" + _PADDLE_CLASS,
             )
         ),
+        unconfirmable_reason="the trace has the first process's weights alone, which are right",
     ),
     Fault(
         "process-seeds",
@@ -71,18 +72,19 @@ FAULTS = (
                 (
                     _MASKS,
                     "        import os\n\n"
-                    '        own = spec.training.seed + int(os.environ["PADDLE_TRAINER_ID"])\n'
+                    '        own = spec.training.seed + int(os.environ.get("PADDLE_TRAINER_ID", 0))\n'
                     + _MASKS.replace("spec.training.seed", "own"),
                 ),
             )["paddle"]
         },
+        unconfirmable_reason="the oracle cannot know which seed another process has",
     ),
     Fault(
         "process-loss-per-own-tokens",
         "every process divides its loss by its own tokens, and not by those of all",
         _TOPIC,
         _TWO,
-        ("loss/global",),
+        ("loss/*",),
         _in_paddle(
             (
                 _PADDLE_OWN,
@@ -99,7 +101,7 @@ FAULTS = (
         "the reported losses are those of the first process alone",
         _TOPIC,
         _TWO,
-        ("loss/global",),
+        ("loss/*",),
         _in_paddle(
             (
                 _PADDLE_REPORTED,

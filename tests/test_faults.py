@@ -96,6 +96,7 @@ SOME = {
     "block-means-averaged": ("paddle", MISMATCH),
     "lost-update": ("paddle", MISMATCH),
     "torn-read": ("tensorflow", MISMATCH),
+    "process-sum-without-one": ("paddle", MISMATCH),
 }
 
 # strategy -> the fewest faults that it has
@@ -105,6 +106,7 @@ STRATEGIES = {
     "average-gradients": 10,
     "parallel-do": 5,
     "asynchronous": 10,
+    "data-parallel": 10,
 }
 
 

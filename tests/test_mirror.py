@@ -20,6 +20,7 @@ OWN_FILES = {
     "paddle_impl": {
         "strategies/parallel_executor.py",
         "strategies/parallel_do.py",
+        "strategies/data_parallel.py",
         "strategies/pipeline.py",
         "strategies/stage_programs.py",
         "program_kernels.py",

@@ -31,7 +31,10 @@ def train(spec, options):
         load_engine(build.threads, build.device)
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
-    with process_group("tensorflow", entry, settings, options.replicas) as group:
+    joined = process_group(
+        "tensorflow", entry, settings, options.replicas, options.max_restarts
+    )
+    with joined as group:
         spec, text = read_text(spec, options)
         run_training(make_strategy, text, spec, options, versions, group)
 

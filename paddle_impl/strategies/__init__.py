@@ -29,4 +29,11 @@ STRATEGIES = StrategyRegistry(
         Traits(devices="layers"),
         StrategySettings(stages=2, micro_batches=2),
     ),
+    StrategyEntry(
+        "data-parallel",
+        "paddle_impl.strategies.data_parallel:DataParallel",
+        "divides the replicas among processes; paddle.distributed's all-reduce sums gradients",
+        Traits(processes=True),
+        also_takes=("processes",),
+    ),
 )

@@ -40,7 +40,7 @@ class Synchronous:
       spec: the Spec that is trained.
       build: the Build that the strategy was made with.
       entry: the StrategyEntry in the registry in strategies/__init__.py.
-      replicas: the number of replicas.
+      replicas: the number of replicas, those of other processes included.
     """
 
     framework = "paddle"
@@ -62,9 +62,10 @@ class Synchronous:
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._decoder = None
-        self._places = replica_devices(build.device, build.replicas, self.stages)
+        own = build.group.own(build.replicas)
+        self._places = replica_devices(build.device, own.stop - own.start, self.stages)
         if build.log_device_placement:
-            for number, place in enumerate(self._places):
+            for number, place in enumerate(self._places, own.start * self.stages):
                 replica, stage = divmod(number, self.stages)
                 of_stage = f", stage {stage}" if self.stages > 1 else ""
                 print(f"replica {replica}{of_stage}: {place}", flush=True)
@@ -91,9 +92,9 @@ class Synchronous:
             self._outputs, objective = self._network(builder, inputs)
             pairs = paddle.static.append_backward(objective)
             self._parameters = [parameter for parameter, _ in pairs]
-            self._gradients = [gradient for _, gradient in pairs]
             self._activation_gradients = _gradients(inputs.tap.fed)
             with program._optimized_guard([]):
+                self._gradients = self._summed([gradient for _, gradient in pairs])
                 self._clipped, self._norm = clip_by_global_norm(
                     self._gradients, spec.training.clip_norm
                 )
@@ -122,6 +123,10 @@ class Synchronous:
         """Build the network; return its Outputs and the scalar to differentiate."""
         outputs = builder(self.spec.model, inputs)
         return outputs, inputs.tap.objective(outputs.loss)
+
+    def _summed(self, gradients):
+        """Return the gradients that are clipped; the executor has summed them already."""
+        return gradients
 
     def _executor(self, program, loss_name, share_variables_from=None):
         """Return an object that runs a program on all replicas, as `ParallelExecutor` does.
@@ -182,7 +187,7 @@ class Synchronous:
         feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)
         values = self._train.run([variable.name for variable in fetches], feeds)
         count = len(outputs.state)
-        state, norms = _joined(outputs.state, values[1 : 1 + count]), values[1 + count]
+        state, norms = self._joined(inputs, outputs.state, values[1:]), values[1 + count]
         tensors = self._record(inputs, values[2 + count :]) if record else {}
         return StepResult(self._losses(values[0]), state, norms[0].item(), tensors)
 
@@ -200,7 +205,8 @@ class Synchronous:
         feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)
         fetches = [outputs.loss, *outputs.state.values()]
         losses, *rest = self._evaluate.run([variable.name for variable in fetches], feeds)
-        return StepResult(self._losses(losses), _joined(outputs.state, rest), 0.0, {})
+        state = self._joined(inputs, outputs.state, rest)
+        return StepResult(self._losses(losses), state, 0.0, {})
 
     @contextmanager
     def profile(self):
@@ -225,7 +231,7 @@ class Synchronous:
 
     def _losses(self, parts):
         """Return the loss of each replica, given those of its micro-batches."""
-        return np.concatenate(parts).reshape(self.replicas, self.micro_batches).sum(axis=1)
+        return np.concatenate(parts).reshape(-1, self.micro_batches).sum(axis=1)
 
     def _copies(self):
         """Return the scope and the place of each copy of the weights."""
@@ -237,9 +243,8 @@ class Synchronous:
         values = values[len(names) :]
         count = 2 * len(self._gradients)
         reduced = [parts[0] for parts in values[:count]]
-        tensors = join_activations(self.spec, activations, inputs, self.micro_batches)
         fed = dict(zip(self._activation_gradients, values[count:], strict=True))
-        tensors |= join_activation_gradients(self.spec, fed, inputs)
+        tensors = self._join_activations(inputs, activations, fed)
         for kind, group in (
             ("gradient", reduced[: len(self._gradients)]),
             ("clipped_gradient", reduced[len(self._gradients) :]),
@@ -250,6 +255,15 @@ class Synchronous:
         distances = self.replica_distances()
         return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
 
+    def _join_activations(self, inputs, activations, gradients):
+        """Return the activations of all replicas, and the gradients for those that are fed."""
+        tensors = join_activations(self.spec, activations, inputs, self.micro_batches)
+        return tensors | join_activation_gradients(self.spec, gradients, inputs)
+
+    def _joined(self, inputs, names, values):
+        """Return the state of the rows of all replicas; `values` has a list for each name."""
+        return {name: np.concatenate(parts) for name, parts in zip(names, values, strict=False)}
+
     def _set_learning_rate(self, learning_rate):
         if learning_rate == self._learning_rate_set:
             return
@@ -257,10 +271,6 @@ class Synchronous:
         for scope, place in self._copies():
             scope.find_var(self._learning_rate.name).get_tensor().set(value, place)
         self._learning_rate_set = learning_rate
-
-
-def _joined(names, values):
-    return {name: np.concatenate(parts) for name, parts in zip(names, values, strict=True)}
 
 
 def _inputs(spec, masks, isolate):

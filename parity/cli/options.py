@@ -66,6 +66,7 @@ class TrainOptions:
     overwrite: bool = option(False, "replace the run that is already in --out")
     allow_change: bool = option(False, "let --resume continue with other flags or another text than the checkpoint's")
     checkpoint_every: int | None = option(None, "number of steps between checkpoints, in addition to the one after each epoch", at_least=1)
+    max_restarts: int = option(0, "strategies of several processes: number of times to start all of them again, from the newest checkpoint in --out, after one was lost", at_least=0)
     evaluate_only: bool = option(False, "with --resume: do not train; evaluate the checkpoint on the validation and the test text, answer the test questions, and write evaluation.json and answers.jsonl to --out")
     trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes checkpoints only with --checkpoint-every, and evaluates only what --evaluate says")
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
@@ -85,6 +86,11 @@ class TrainOptions:
             seen = "without --resume" if self.resume is None else "with --trace"
             raise UsageError(
                 f"--evaluate-only is given {seen}; allowed: with --resume and without --trace"
+            )
+        if self.max_restarts and (self.trace is not None or self.profile is not None):
+            seen = "--profile" if self.trace is None else "--trace"
+            raise UsageError(
+                f"--max-restarts is given with {seen}; allowed: a run that writes checkpoints"
             )
         if self.isolate and (self.trace is None or self.resume is not None):
             seen = "without --trace" if self.trace is None else "with --resume"

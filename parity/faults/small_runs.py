@@ -114,6 +114,7 @@ def _seq2seq(**changes: Any) -> Spec:
 _LAYERS = {"paddle": "layers", "tensorflow": "layers"}
 _TWO_BY_TWO = StrategySettings(stages=2, micro_batches=2)
 _AVERAGED = {"tensorflow": "average-gradients"}
+_PROCESSES = {"paddle": "data-parallel"}
 _ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
 _DRAWN = StrategySettings(schedule="1", staleness=2)
 _UPDATES = 8  # of all workers together: within two epochs each
@@ -149,6 +150,10 @@ SETTINGS = {
     ),
     "parallel do": Setting(
         _language_model(batching="sentences", optimizer="sgd"), 3, {"paddle": "parallel-do"}
+    ),
+    "two processes": Setting(_language_model(optimizer="sgd"), 2, _PROCESSES),
+    "processes of replicas": Setting(
+        _language_model(optimizer="adam"), 4, _PROCESSES, StrategySettings(processes=2)
     ),
     "two workers": Setting(
         _language_model(optimizer="sgd"), 2, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES

@@ -20,6 +20,7 @@ class ProcessGroup:
       rank: the number of this process, from 0.
       size: the number of processes.
       endpoints: "host:port" of each rank, for the engine.
+      restarted: how often all processes were started again after one was lost.
       stop_asked: the number of the signal that asked this process to stop; 0 if none has.
       stop_agreed: whether a process was asked to stop before the last step, as every process
         knows after it. A strategy sets it, from a sum over all ranks of `stop_asked`.
@@ -30,6 +31,7 @@ class ProcessGroup:
     endpoints: tuple[str, ...] = ()
 
     def __init__(self) -> None:
+        self.restarted = 0
         self.stop_asked = 0
         self.stop_agreed = False
 

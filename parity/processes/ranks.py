@@ -28,6 +28,8 @@ _BEAT_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
 # How long the reason of an engine's error may take to arrive from another rank.
 _VERDICT_SECONDS = 5.0
+# A failure of all, such as a loss that is NaN, is best told by each rank's own error.
+_OWN_WORDS_SECONDS = 1.0
 
 
 class Ranks(ProcessGroup):
@@ -202,6 +204,7 @@ class Ranks(ProcessGroup):
     def _hear(self, rank: int, kind: bytes, values: Any) -> None:
         """Act on a message that is no tensors: an error, or a connection that is closed."""
         if kind == FAILED:
+            time.sleep(_OWN_WORDS_SECONDS)
             who = f"{self._names[rank]}: " if values["own"] else ""
             self._end(f"{who}{values['message']}", int(values["status"]), tell=rank)
         elif values is None:

@@ -17,7 +17,11 @@ _MOST = 8
 
 @contextmanager
 def process_group(
-    framework: str, entry: StrategyEntry, settings: StrategySettings, replicas: int | None
+    framework: str,
+    entry: StrategyEntry,
+    settings: StrategySettings,
+    replicas: int | None,
+    restarts: int = 0,
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
@@ -32,21 +36,27 @@ def process_group(
       entry: the strategy.
       settings: its settings.
       replicas: the number of all replicas, if it is given.
+      restarts: how often to start all ranks again after one was lost.
 
     Raises:
       UsageError: for variables or numbers that do not fit each other.
     """
+    if restarts and not entry.traits.processes:
+        raise UsageError(
+            f"--max-restarts is {restarts}; not allowed for the strategy {entry.name}, which "
+            "runs in one process"
+        )
     if not entry.traits.processes:
         yield ProcessGroup()
         return
-    member = membership(framework, os.environ)
+    member, restarted = membership(framework, os.environ), 0
     if member is None:
         size = settings.processes or replicas or min(usable_cores(), _MOST)
         _check_share(size, replicas)
         if size == 1:
             yield ProcessGroup()
             return
-        fork_ranks(framework, size)
+        restarted = fork_ranks(framework, size, restarts)
         member = membership(framework, os.environ)
         assert member is not None
     size = len(member.endpoints)
@@ -57,6 +67,7 @@ def process_group(
         )
     _check_share(size, replicas)
     group: ProcessGroup = Ranks(member) if size > 1 else ProcessGroup()
+    group.restarted = restarted
     try:
         yield group
         group.close()

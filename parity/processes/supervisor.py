@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.05
 _HOST = "127.0.0.1"
 
 
-def fork_ranks(framework: str, size: int) -> None:
+def fork_ranks(framework: str, size: int, restarts: int = 0) -> int:
     """Return in each of `size` new processes, which have the variables of their rank.
 
     This process stays behind and ends, by SystemExit, when they have ended. The terminal shows
@@ -30,7 +30,26 @@ def fork_ranks(framework: str, size: int) -> None:
     Args:
       framework: "paddle" or "tensorflow".
       size: the number of processes.
+      restarts: how often to start all of them again after one was lost.
+
+    Returns:
+      How often they have been started before.
     """
+    for attempt in range(restarts + 1):
+        ranks, streams = _fork(framework, size)
+        if not ranks:
+            return attempt
+        status = _supervise(ranks, streams)
+        if status != RankLost.exit_status:
+            break
+        if attempt < restarts:
+            again = f"starting again from the newest checkpoint, {attempt + 1} of {restarts}"
+            print(f"{again} times", file=sys.stderr, flush=True)
+    raise SystemExit(status)
+
+
+def _fork(framework: str, size: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Start the ranks; return process -> rank and rank -> stderr, both empty in a rank."""
     *endpoints, meeting = _free_endpoints(size + 1)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -41,6 +60,8 @@ def fork_ranks(framework: str, size: int) -> None:
         if process == 0:
             os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on once
             die_with_parent(parent)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.close(read)
             for earlier in streams.values():
                 os.close(earlier)
@@ -50,10 +71,10 @@ def fork_ranks(framework: str, size: int) -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 os.dup2(write, 2)
             os.close(write)
-            return
+            return {}, {}
         os.close(write)
         ranks[process], streams[rank] = rank, read
-    raise SystemExit(_supervise(ranks, streams))
+    return ranks, streams
 
 
 def _supervise(ranks: dict[int, int], streams: dict[int, int]) -> int:

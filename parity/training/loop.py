@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,12 @@ from parity.training.replicas_and_threads import (
     layout_text,
     smallest_batch,
 )
-from parity.training.run_folder import check_folder, checkpoint_to_resume, prepare_folder
+from parity.training.run_folder import (
+    check_folder,
+    checkpoint_to_resume,
+    from_newest_checkpoint,
+    prepare_folder,
+)
 from parity.training.signals import StopRequest, catch_signals
 from parity.training.strategy import Build, Strategy
 from parity.training.summary import Summary
@@ -81,12 +85,13 @@ def run_training(
       Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
     """
     group = group or ProcessGroup()
+    if group.restarted:
+        options = from_newest_checkpoint(options)
     layout, notes = choose_layout(options, smallest_batch(text), group.size), list[str]()
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
         notes.append(layout_text(layout))
-    if group.size > 1:
-        group.join(facts_of_run(spec, text, options, layout.replicas))
+    group.join(facts_of_run(spec, text, options, layout.replicas))
     checkpoint = None
     if group.rank == 0:
         checkpoint = checkpoint_to_resume(text, spec, options, notes)
@@ -188,7 +193,8 @@ class Run:
             if tracing:
                 recording = stack.enter_context(closing(self._record()))
             else:
-                events = EventWriter(self._folder("events"), self.step)
+                folder = self.options.out / "events" if self.group.rank == 0 else None
+                events = EventWriter(folder, self.step)
                 stack.enter_context(events)
             steps = self._steps(recording)
             for step in stack.enter_context(closing(steps)):
@@ -202,10 +208,6 @@ class Run:
                 if self.group.rank == 0:
                     self.summary.write(self.options.out / "summary.json", self.text)
         return self.summary
-
-    def _folder(self, name: str) -> Path | None:
-        """Return a folder of the run, or None in a process that writes nothing."""
-        return self.options.out / name if self.group.rank == 0 else None
 
     @property
     def _stop_signal(self) -> int:

@@ -1,6 +1,7 @@
 """The folder of a run: finds a checkpoint in it, and replaces an earlier run if allowed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from parity.base.errors import UsageError
@@ -12,6 +13,7 @@ from parity.training.checkpoint import (
     check_fits,
     load_checkpoint,
     newest_checkpoint,
+    newest_first,
 )
 from parity.training.training_text import TrainingText
 
@@ -85,6 +87,14 @@ def checkpoint_to_resume(
             f"allowed: >= {checkpoint.step}"
         )
     return checkpoint
+
+
+def from_newest_checkpoint(options: TrainOptions) -> TrainOptions:
+    """Return the options by which a lost run goes on; as they are if it has saved nothing."""
+    folder = options.out / "checkpoints"
+    if not folder.is_dir() or not newest_first(folder):
+        return options
+    return replace(options, resume="", overwrite=False)
 
 
 def writes_run(options: TrainOptions) -> bool:

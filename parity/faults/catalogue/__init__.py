@@ -14,6 +14,7 @@ from parity.faults.catalogue import (
     losses,
     micro_batches,
     mirrored_variables,
+    processes,
     stages,
     states,
     untraced,
@@ -41,5 +42,6 @@ CATALOGUE = (
     *stages.FAULTS,
     *mirrored_variables.FAULTS,
     *averages.FAULTS,
+    *processes.FAULTS,
     *workers.FAULTS,
 )

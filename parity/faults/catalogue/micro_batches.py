@@ -15,7 +15,7 @@ _NETWORK = "            network = super()._network(builder, inputs)\n"
 _ADDED = "    for gradient in stage.gradients:\n        total = _create_sum("
 _PARTS = "            if not all(map(len, feed.values())):\n"
 _TOTALS = "        parts = [_create_sum(block, gradient, total) for total in totals]\n"
-_PADDLE_LOSSES = "np.concatenate(parts).reshape(self.replicas, self.micro_batches).sum(axis=1)"
+_PADDLE_LOSSES = "np.concatenate(parts).reshape(-1, self.micro_batches).sum(axis=1)"
 _LOSSES = 'np.concatenate(values["losses"]).reshape(-1, self.micro_batches).sum(axis=1)'
 
 

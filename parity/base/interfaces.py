@@ -1,0 +1,41 @@
+"""The network interfaces of this machine."""
+
+import fcntl
+import socket
+import struct
+
+from parity.base.errors import UsageError
+
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
+
+
+def interface_of(host: str) -> str:
+    """Return the name of the network interface that has the IPv4 address of a host name.
+
+    Args:
+      host: a name or an address of this machine.
+
+    Raises:
+      UsageError: if no interface has it.
+    """
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise UsageError(
+            f"the host {host!r} has no address ({error.strerror}); allowed: one of this machine"
+        ) from None
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            try:
+                answer = fcntl.ioctl(channel, _GET_ADDRESS, request)
+            except OSError:  # it has no address
+                continue
+            found[socket.inet_ntoa(answer[20:24])] = name
+    if address.startswith("127."):  # a machine's own name may have another one of these
+        address = "127.0.0.1"
+    if address not in found:
+        listed = ", ".join(f"{each} ({name})" for each, name in found.items())
+        raise UsageError(f"the host {host!r} is {address}; allowed on this machine: {listed}")
+    return found[address]

@@ -1,0 +1,184 @@
+"""Faults of several processes: what each reads and computes, and what passes between them."""
+
+from parity.faults.edits import Edits, paddle, shared
+from parity.faults.fault import Fault
+
+_TOPIC = "Several processes"
+_TWO, _OF_REPLICAS = "two processes", "processes of replicas"
+_GRADIENT = ("gradient/softmax/*",)
+
+_PADDLE_OWN = "        own = self._group.own(len(feeds))\n        computed"
+_PADDLE_PACKED = "        dtype = gradients[0].dtype\n"
+_PADDLE_SUMMED = "                paddle.distributed.all_reduce(paddle.Tensor(first))\n"
+_PADDLE_REPORTED = "        *losses, stop = self._sum(report)\n"
+_PADDLE_COPIED = (
+    "        for other, place in zip(others, self._places[1:], strict=True):\n"
+    "            other._copy_from(first, place)\n"
+)
+_PADDLE_CLASS = (
+    "    def _executor(self, program, loss_name, share_variables_from=None):\n        group"
+)
+_MASKS = "        stream = np.random.PCG64([spec.training.seed, step, place])\n"
+
+
+def _in_paddle(*changes: tuple[str, str]) -> Edits:
+    return paddle("strategies/data_parallel.py", *changes)
+
+
+FAULTS = (
+    Fault(
+        "process-rows-of-first",
+        "every process reads the rows of the first one",
+        _TOPIC,
+        _TWO,
+        ("forward/embedded",),
+        _in_paddle(
+            (
+                _PADDLE_OWN,
+                "        for feed in feeds:\n"
+                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
+                + _PADDLE_OWN,
+            )
+        ),
+    ),
+    Fault(
+        "process-loads-nothing",
+        "only the first process loads the weights; the others keep weights of their own",
+        _TOPIC,
+        _TWO,
+        ("forward/embedded",),
+        _in_paddle(
+            (
+                _PADDLE_CLASS,
+                "    def load(self, snapshot):\n"
+                "        from parity.spec.initial import initial_snapshot\n\n"
+                "        if self.build.group.rank > 0:\n"
+                "            seed = self.spec.training.seed + self.build.group.rank\n"
+                "            snapshot = initial_snapshot(self.spec.replace(seed=seed))\n"
+                "        super().load(snapshot)\n\n" + _PADDLE_CLASS,
+            )
+        ),
+    ),
+    Fault(
+        "process-seeds",
+        "every process draws its dropout masks from a seed of its own",
+        _TOPIC,
+        _TWO,
+        ("forward/lstm_0/hidden",),
+        {
+            "paddle": shared(
+                "parity/spec/step_arrays.py",
+                (
+                    _MASKS,
+                    "        import os\n\n"
+                    '        own = spec.training.seed + int(os.environ["PADDLE_TRAINER_ID"])\n'
+                    + _MASKS.replace("spec.training.seed", "own"),
+                ),
+            )["paddle"]
+        },
+    ),
+    Fault(
+        "process-loss-per-own-tokens",
+        "every process divides its loss by its own tokens, and not by those of all",
+        _TOPIC,
+        _TWO,
+        ("loss/global",),
+        _in_paddle(
+            (
+                _PADDLE_OWN,
+                "        mine = feeds[self._group.own(len(feeds))]\n"
+                '        tokens = sum(feed["lengths"].sum() for feed in mine)\n'
+                "        for feed in mine:\n"
+                '            feed["scale"] = np.full_like(feed["scale"], 1 / max(tokens, 1))\n'
+                + _PADDLE_OWN,
+            )
+        ),
+    ),
+    Fault(
+        "process-losses-not-summed",
+        "the reported losses are those of the first process alone",
+        _TOPIC,
+        _TWO,
+        ("loss/global",),
+        _in_paddle(
+            (
+                _PADDLE_REPORTED,
+                "        mine = report.copy()\n"
+                + _PADDLE_REPORTED
+                + "        losses = mine[:-1]\n",
+            )
+        ),
+    ),
+    Fault(
+        "process-mean",
+        "the gradients are averaged over the processes, although losses are shares",
+        _TOPIC,
+        _TWO,
+        _GRADIENT,
+        _in_paddle(
+            (
+                _PADDLE_SUMMED,
+                "                buffer = paddle.Tensor(first)\n"
+                "                paddle.distributed.all_reduce(buffer)\n"
+                "                report = np.array(summed)\n"
+                "                buffer.scale_(1 / self._group.size)\n"
+                "                summed.set(report, self._places[0])\n",
+            )
+        ),
+    ),
+    Fault(
+        "process-sum-without-one",
+        "the sum over the processes leaves one gradient out",
+        _TOPIC,
+        _TWO,
+        ("gradient/softmax/bias",),
+        _in_paddle(
+            (
+                _PADDLE_SUMMED,
+                '                left = scopes[0].find_var("softmax/bias@GRAD/sum").get_tensor()\n'
+                "                own = np.array(left)\n"
+                + _PADDLE_SUMMED
+                + "                left.set(own, self._places[0])\n",
+            )
+        ),
+    ),
+    Fault(
+        "process-clips-before-sum",
+        "every process clips its own gradient, before the sum",
+        _TOPIC,
+        _TWO,
+        _GRADIENT,
+        _in_paddle(
+            (
+                _PADDLE_PACKED,
+                "        from paddle_impl.optimizers import clip_by_global_norm\n\n"
+                "        limit = self.spec.training.clip_norm\n"
+                "        gradients, _ = clip_by_global_norm(gradients, limit)\n"
+                + _PADDLE_PACKED,
+            )
+        ),
+    ),
+    Fault(
+        "process-sum-for-first-replica",
+        "only the first replica of a process gets the sum over all processes",
+        _TOPIC,
+        _OF_REPLICAS,
+        ("replicas/weight/*",),
+        _in_paddle((_PADDLE_COPIED, "        del others\n")),
+        unconfirmable_reason="the trace has the first replica's weights alone, and these are right",
+    ),
+    Fault(
+        "process-evaluates-alone",
+        "the loss of an evaluation is that of the first process's rows",
+        _TOPIC,
+        _TWO,
+        ("evaluate/*/losses",),
+        _in_paddle(
+            (
+                'np.concatenate([each["losses"] for each in gathered])',
+                'gathered[0]["losses"].repeat(self.build.group.size)',
+            )
+        ),
+        check="evaluation",
+    ),
+)

@@ -1,0 +1,101 @@
+"""A rank that is lost ends all others; nothing saved is lost, and a run goes on to the bit."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import flags, wait_for
+
+from parity.training.checkpoint import newest_checkpoint
+from parity.training.loss_table import read_losses
+
+STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
+STEPS, EVERY = 60, 5
+
+
+@pytest.fixture(params=STRATEGIES)
+def name(request) -> str:
+    """Return the name of each framework in turn."""
+    return request.param
+
+
+@pytest.fixture
+def train(name, frameworks, text, cache, tmp_path):
+    """Return a function that starts a training in two processes and returns its Job."""
+
+    def start(out: str = "run", **given):
+        values = {"strategy": STRATEGIES[name], "processes": 2, "steps": STEPS, "data": text}
+        values |= {"cache": cache, "out": tmp_path / out, "optimizer": "adam"}
+        values |= {"checkpoint_every": EVERY, "batching": "stream"}
+        return frameworks[name].train(*flags(**values | given))
+
+    return start
+
+
+def ranks(process: int) -> list[int]:
+    """Return the processes that a training's supervisor has started, by rank."""
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return sorted(map(int, listed))
+
+
+def kill(process: int, folder: Path, rank: int, number: int) -> int:
+    """Send a signal to a rank once there is a checkpoint; return the rank's process."""
+    wait_for(lambda: any((folder / "checkpoints").glob("step-*")), seconds=120)
+    killed = ranks(process)[rank]
+    os.kill(killed, number)
+    return killed
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_training_and_it_goes_on(name, rank, train, tmp_path):
+    job = train()
+    before = ranks(job.pid) if kill(job.pid, tmp_path / "run", rank, signal.SIGKILL) else []
+    status, _, errors = job.wait()
+    assert status == 4, errors
+    (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
+    expected = r"rank 0 was killed by SIGKILL" if rank == 0 else r"rank 1 \(.*\) is gone: .*"
+    assert re.fullmatch(f"error: {expected}", line)
+    assert not any(Path(f"/proc/{each}").exists() for each in before)
+    notes: list[str] = []
+    saved = newest_checkpoint(tmp_path / "run" / "checkpoints", notes)
+    assert saved is not None
+    assert saved.step % EVERY == 0
+    assert not notes, "a checkpoint is not whole"
+    status, _, errors = train(resume="").wait()
+    assert status == 0, errors
+    assert f"resumed at step {saved.step}" in errors
+    assert train("whole").wait()[0] == 0
+    for table in ("run", "whole"):
+        assert len(read_losses(tmp_path / table / "losses.csv")) == STEPS
+    assert (tmp_path / "run" / "losses.csv").read_bytes() == (
+        tmp_path / "whole" / "losses.csv"
+    ).read_bytes()
+    states = [
+        newest_checkpoint(tmp_path / each / "checkpoints", []) for each in ("run", "whole")
+    ]
+    for key, array in states[0].snapshot.items():
+        np.testing.assert_array_equal(array, states[1].snapshot[key], err_msg=key)
+
+
+def test_a_training_starts_again_by_itself(train, tmp_path):
+    job = train(max_restarts=2)
+    kill(job.pid, tmp_path / "run", 1, signal.SIGKILL)
+    status, _, errors = job.wait()
+    assert status == 0, errors
+    assert "starting again from the newest checkpoint, 1 of 2 times" in errors
+    assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
+
+
+def test_a_signal_to_the_supervisor_stops_all_after_the_same_step(train, tmp_path):
+    job = train()
+    wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=120)
+    os.kill(job.pid, signal.SIGTERM)
+    status, _, errors = job.wait()
+    assert status == 143, errors
+    step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])
+    saved = newest_checkpoint(tmp_path / "run" / "checkpoints", [])
+    assert saved is not None
+    assert saved.step == step

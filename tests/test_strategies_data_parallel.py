@@ -1,0 +1,130 @@
+"""Paddle's `data-parallel`: the numbers of one process, computed by several."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import STEPS, TINY_SEQ2SEQ, flags
+
+from parity.compare.ladder import climb
+from parity.trace.reader import Trace
+from parity.training.checkpoint import load_checkpoint
+from parity.training.loss_table import read_losses
+
+STREAM = {"optimizer": "adam", "batching": "stream"}
+PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
+
+
+@pytest.fixture
+def data_parallel(frameworks, text, cache, tmp_path):
+    """Return a function that records Paddle's `data-parallel` and returns the Trace."""
+
+    def run(processes, replicas, again=0, **given) -> Trace:
+        folder = tmp_path / f"{processes}-{replicas}-{again}"
+        values = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache} | given
+        values |= {"strategy": "data-parallel", "processes": processes, "replicas": replicas}
+        job = frameworks["paddle"].train(*flags(**values), f"--trace={folder}")
+        status, _, errors = job.wait()
+        assert status == 0, errors
+        return Trace(folder)
+
+    return run
+
+
+@pytest.fixture
+def trained(frameworks, text, cache, tmp_path):
+    """Return a function that trains without a trace and returns the folder of the run."""
+
+    def run(name, **given):
+        folder = tmp_path / name
+        values = {"dtype": "float64", "data": text, "cache": cache, "out": folder} | given
+        status, _, errors = frameworks["paddle"].train(*flags(**STREAM, **values)).wait()
+        assert status == 0, errors
+        return folder
+
+    return run
+
+
+def assert_equal(*traces: Trace) -> None:
+    """Compare traces with each other and the oracle, on every rung of the ladder."""
+    verdict = climb(traces)
+    assert verdict.matches, verdict.mismatches
+    assert verdict.steps == STEPS
+    for pair in verdict.pairs.values():
+        assert max(distance.relative for distance in pair.values()) < 1e-11
+
+
+def differing(*traces: Trace) -> list[str]:
+    """Return the names of the tensors whose bits differ."""
+    found = []
+    for step in range(STEPS):
+        first, second = (trace.read(step) for trace in traces)
+        assert first.keys() == second.keys()
+        found += [k for k in first if first[k].tobytes() != second[k].tobytes()]
+    return found
+
+
+@pytest.mark.parametrize(("processes", "replicas"), [(2, 2), (3, 3), (2, 4)])
+def test_the_numbers_are_those_of_one_process(run_both, data_parallel, processes, replicas):
+    """7 rows divide by none of 2, 3 and 4; in the fifth batch some replicas have no token."""
+    single = run_both(replicas=replicas, **STREAM)["paddle"]
+    trace = data_parallel(processes, replicas, **STREAM)
+    assert trace.header["processes"] == processes
+    assert_equal(single, trace)
+    for step in range(STEPS):
+        recorded = trace.read(step)
+        distances = [name for name in recorded if name.startswith("replicas/")]
+        assert len(distances) == sum(n.startswith(("weight/", "optimizer/")) for n in recorded)
+        assert all(np.array_equal(recorded[name], np.zeros(replicas)) for name in distances)
+    if replicas == 2:  # a sum of two has no order
+        assert differing(single, trace) == []
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_an_encoder_and_a_decoder_have_the_numbers_of_one_process(
+    run_both, data_parallel, pairs, isolate
+):
+    """Decoding included; and isolated, with the oracle's activations in every layer."""
+    given = {**PAIRS, "data": pairs, "isolate": isolate or None}
+    single = run_both(replicas=2, **given)["paddle"]
+    assert differing(single, data_parallel(2, 2, **given)) == []
+
+
+def test_a_repeated_run_has_the_same_bits(data_parallel):
+    """Of three processes, where sums could be in another order each time."""
+    runs = [data_parallel(3, 3, again, **STREAM) for again in range(2)]
+    assert differing(*runs) == []
+
+
+def test_single_precision_is_within_the_bounds_of_rounding(run_both, data_parallel):
+    given = {**STREAM, "dtype": "float32"}
+    verdict = climb([*run_both(replicas=3, **given).values(), data_parallel(3, 3, **given)])
+    assert verdict.matches, verdict.mismatches
+
+
+def test_a_training_goes_on_in_one_process_and_back(trained):
+    """Evaluations at the ends of epochs, and the losses of all steps, are those of one."""
+    processes = {"strategy": "data-parallel", "processes": 2}
+    single = trained("single", steps=12)
+    first = trained("first", steps=3, **processes)
+    second = trained("second", steps=8, resume=first)
+    last = trained("last", steps=12, resume=second, **processes)
+    steps = {}
+    for folder in (first, second, last):
+        steps |= {row[0]: row for row in read_losses(folder / "losses.csv")}
+    assert [*steps.values()] == read_losses(single / "losses.csv")
+    evaluated = [evaluations(folder) for folder in (single, last)]
+    assert evaluated[0] == evaluated[1]
+    name = "checkpoints/step-00000012.safetensors"
+    snapshots = [load_checkpoint(folder / name).snapshot for folder in (single, last)]
+    assert snapshots[0].keys() == snapshots[1].keys()
+    assert all(np.array_equal(snapshots[0][k], snapshots[1][k]) for k in snapshots[0])
+
+
+def evaluations(folder: Path) -> dict:
+    """Return the perplexities that a run has measured; there must be some."""
+    summary = json.loads((folder / "summary.json").read_text())
+    found = {name: value for name, value in summary.items() if "perplexity" in name}
+    assert found["valid_perplexity"]
+    return found

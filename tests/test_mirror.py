@@ -31,6 +31,7 @@ OWN_FILES = {
         "strategies/towers.py",
         "strategies/average_gradients.py",
         "strategies/mirrored.py",
+        "strategies/multi_worker.py",
     },
 }
 

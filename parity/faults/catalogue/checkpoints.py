@@ -32,8 +32,8 @@ FAULTS = (
         shared(
             _LOOP,
             (
-                "        snapshot = self._checked_snapshot()\n",
-                "        snapshot = self._before\n",
+                "        snapshot, state = self._checked_snapshot(), self.state\n",
+                "        snapshot, state = self._before, self.state\n",
             ),
             (
                 "        inputs, result, rate = step.inputs, step.result, step.learning_rate\n",
@@ -109,8 +109,8 @@ FAULTS = (
             _LOOP,
             _loading('{n: a / 2 for n, a in old.items() if n.endswith("/v")}'),
             (
-                "        snapshot = self._checked_snapshot()\n",
-                "        snapshot = {\n"
+                "        snapshot, state = self._checked_snapshot(), self.state\n",
+                "        state, snapshot = self.state, {\n"
                 '            name: array * (2 if name.endswith("/v") else 1)\n'
                 "            for name, array in self._checked_snapshot().items()\n"
                 "        }\n",
@@ -134,7 +134,11 @@ FAULTS = (
         "stream",
         _ANY,
         shared(
-            _LOOP, ("self.state if carries else None,", "self.state if not carries else None,")
+            _LOOP,
+            (
+                "                state if carries else None,\n",
+                "                state if not carries else None,\n",
+            ),
         ),
         check="resume",
     ),

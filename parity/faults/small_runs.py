@@ -114,7 +114,8 @@ def _seq2seq(**changes: Any) -> Spec:
 _LAYERS = {"paddle": "layers", "tensorflow": "layers"}
 _TWO_BY_TWO = StrategySettings(stages=2, micro_batches=2)
 _AVERAGED = {"tensorflow": "average-gradients"}
-_PROCESSES = {"paddle": "data-parallel"}
+_PROCESSES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
+_PROCESSES_OF_REPLICAS = {"paddle": "data-parallel"}
 _ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
 _DRAWN = StrategySettings(schedule="1", staleness=2)
 _UPDATES = 8  # of all workers together: within two epochs each
@@ -153,7 +154,10 @@ SETTINGS = {
     ),
     "two processes": Setting(_language_model(optimizer="sgd"), 2, _PROCESSES),
     "processes of replicas": Setting(
-        _language_model(optimizer="adam"), 4, _PROCESSES, StrategySettings(processes=2)
+        _language_model(optimizer="adam"),
+        4,
+        _PROCESSES_OF_REPLICAS,
+        StrategySettings(processes=2),
     ),
     "two workers": Setting(
         _language_model(optimizer="sgd"), 2, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES

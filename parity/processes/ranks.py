@@ -235,7 +235,8 @@ class Ranks(ProcessGroup):
             self._closing = True
         if self.rank == 0:
             self._tell_of(message, status, own=False, besides=tell)
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        # not by `sys.stderr`, which the main thread may have redirected
+        os.write(2, f"error: {message}\n".encode())
         _exit(status)
 
     def _tell_of(

@@ -7,9 +7,10 @@ a short vector of losses, so that every process knows the loss of every replica.
 The engine reads the processes' addresses from the environment variable TF_CONFIG. On CPUs it
 has one replica per process; on GPUs, the processes of a host share its GPUs in their order.
 
-Source: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
-workstations", for the ring.
+Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, for the ring.
 """
+
+import os
 
 import numpy as np
 import tensorflow as tf
@@ -45,16 +46,20 @@ class MultiWorker(Mirrored):
             gpus = tf.config.list_physical_devices("GPU")[first : first + own]
             tf.config.set_visible_devices(gpus, "GPU")
         communication = tf.distribute.experimental.CommunicationImplementation
+        # No timeout: TensorFlow would start a thread for each collective, which sleeps as long.
+        # parity/processes/ranks.py ends the process if another rank is lost.
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=communication.NCCL if build.device == "gpu" else communication.RING
         )
-        # it tells at which addresses it waits for the others, and that it has found them
-        level = tf.get_logger().level
-        tf.get_logger().setLevel("ERROR")
         try:
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-        finally:
-            tf.get_logger().setLevel(level)
+        except tf.errors.UnknownError as error:
+            if "gRPC server" not in error.message:
+                raise
+            raise UsageError(
+                f"rank {group.rank} cannot listen at its address in TF_CONFIG, "
+                f"{os.environ.get('TF_CONFIG')}; allowed: a free port of this host"
+            ) from None
         self._log_devices(strategy.extended.worker_devices)
         return strategy
 

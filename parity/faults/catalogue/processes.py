@@ -1,6 +1,6 @@
 """Faults of several processes: what each reads and computes, and what passes between them."""
 
-from parity.faults.edits import Edits, paddle, shared
+from parity.faults.edits import Edits, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _TOPIC = "Several processes"
@@ -18,11 +18,28 @@ _PADDLE_COPIED = (
 _PADDLE_CLASS = (
     "    def _executor(self, program, loss_name, share_variables_from=None):\n        group"
 )
+_TF_CLASS = "    def _start_engine(self):\n"
+_TF_OWN = "        return split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
+_TF_BEFORE = "        losses = tf.where(is_own, loss, tf.zeros_like(loss))\n"
+_TF_SUMMED = "        return gradients, summed\n"
 _MASKS = "        stream = np.random.PCG64([spec.training.seed, step, place])\n"
 
 
 def _in_paddle(*changes: tuple[str, str]) -> Edits:
     return paddle("strategies/data_parallel.py", *changes)
+
+
+def _in_tensorflow(*changes: tuple[str, str]) -> Edits:
+    return tensorflow("strategies/multi_worker.py", *changes)
+
+
+def _with_own_seeds(rank: str) -> tuple[str, str]:
+    """Return the edit that draws masks from the seed plus the rank, a Python expression."""
+    return (
+        _MASKS,
+        f"        import json, os\n\n        own = spec.training.seed + {rank}\n"
+        + _MASKS.replace("spec.training.seed", "own"),
+    )
 
 
 FAULTS = (
@@ -38,6 +55,15 @@ FAULTS = (
                 "        for feed in feeds:\n"
                 '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
                 + _PADDLE_OWN,
+            )
+        )
+        | _in_tensorflow(
+            (
+                _TF_OWN,
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
+                "        for feed in feeds:\n"
+                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
+                "        return feeds[self._own]\n",
             )
         ),
     ),
@@ -57,6 +83,18 @@ FAULTS = (
                 "            snapshot = initial_snapshot(self.spec.replace(seed=seed))\n"
                 "        super().load(snapshot)\n\n" + _PADDLE_CLASS,
             )
+        )
+        | _in_tensorflow(
+            (
+                _TF_CLASS,
+                "    def __init__(self, spec, build, entry):\n"
+                "        from parity.spec.initial import initial_snapshot\n\n"
+                "        super().__init__(spec, build, entry)\n"
+                "        if build.group.rank > 0:\n"
+                "            seed = spec.training.seed + build.group.rank\n"
+                "            self.load(initial_snapshot(spec.replace(seed=seed)))\n\n"
+                + _TF_CLASS,
+            )
         ),
         unconfirmable_reason="the trace has the first process's weights alone, which are right",
     ),
@@ -69,6 +107,7 @@ FAULTS = (
         {
             "paddle": shared(
                 "parity/spec/step_arrays.py",
+<<<<<<< HEAD
                 (
                     _MASKS,
                     "        import os\n\n"
@@ -76,6 +115,14 @@ FAULTS = (
                     + _MASKS.replace("spec.training.seed", "own"),
                 ),
             )["paddle"]
+=======
+                _with_own_seeds('int(os.environ["PADDLE_TRAINER_ID"])'),
+            )["paddle"],
+            "tensorflow": shared(
+                "parity/spec/step_arrays.py",
+                _with_own_seeds('json.loads(os.environ["TF_CONFIG"])["task"]["index"]'),
+            )["tensorflow"],
+>>>>>>> tfmw
         },
         unconfirmable_reason="the oracle cannot know which seed another process has",
     ),
@@ -94,6 +141,16 @@ FAULTS = (
                 '            feed["scale"] = np.full_like(feed["scale"], 1 / max(tokens, 1))\n'
                 + _PADDLE_OWN,
             )
+        )
+        | _in_tensorflow(
+            (
+                _TF_OWN,
+                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
+                '        tokens = sum(feed["lengths"].sum() for feed in feeds)\n'
+                "        for feed in feeds:\n"
+                '            feed["scale"] = np.full_like(feed["scale"], 1 / max(tokens, 1))\n'
+                "        return feeds\n",
+            )
         ),
     ),
     Fault(
@@ -108,6 +165,12 @@ FAULTS = (
                 "        mine = report.copy()\n"
                 + _PADDLE_REPORTED
                 + "        losses = mine[:-1]\n",
+            )
+        )
+        | _in_tensorflow(
+            (
+                _TF_SUMMED,
+                "        return gradients, tf.concat([losses, summed[-1:]], axis=0)\n",
             )
         ),
     ),
@@ -126,6 +189,12 @@ FAULTS = (
                 "                buffer.scale_(1 / self._group.size)\n"
                 "                summed.set(report, self._places[0])\n",
             )
+        )
+        | _in_tensorflow(
+            (
+                _TF_SUMMED,
+                "        return [each / self.build.group.size for each in gradients], summed\n",
+            )
         ),
     ),
     Fault(
@@ -142,6 +211,14 @@ FAULTS = (
                 + _PADDLE_SUMMED
                 + "                left.set(own, self._places[0])\n",
             )
+        )
+        | _in_tensorflow(
+            (_TF_BEFORE, "        own = list(gradients)\n" + _TF_BEFORE),
+            (
+                _TF_SUMMED,
+                '        left = list(self._weights).index("softmax/bias")\n'
+                "        gradients[left] = own[left]\n" + _TF_SUMMED,
+            ),
         ),
     ),
     Fault(
@@ -157,6 +234,14 @@ FAULTS = (
                 "        limit = self.spec.training.clip_norm\n"
                 "        gradients, _ = clip_by_global_norm(gradients, limit)\n"
                 + _PADDLE_PACKED,
+            )
+        )
+        | _in_tensorflow(
+            (
+                _TF_BEFORE,
+                "        from tf_impl.optimizers import clip_by_global_norm\n\n"
+                "        limit = self.spec.training.clip_norm\n"
+                "        gradients, _ = clip_by_global_norm(gradients, limit)\n" + _TF_BEFORE,
             )
         ),
     ),
@@ -179,6 +264,12 @@ FAULTS = (
             (
                 'np.concatenate([each["losses"] for each in gathered])',
                 'gathered[0]["losses"].repeat(self.build.group.size)',
+            )
+        )
+        | _in_tensorflow(
+            (
+                "StepResult(np.concatenate(losses), ",
+                "StepResult(losses[0].repeat(self.build.group.size), ",
             )
         ),
         check="evaluation",

@@ -22,6 +22,8 @@ _TF_CLASS = "    def _start_engine(self):\n"
 _TF_OWN = "        return split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
 _TF_BEFORE = "        losses = tf.where(is_own, loss, tf.zeros_like(loss))\n"
 _TF_SUMMED = "        return gradients, summed\n"
+# a process by itself has no such variable
+_TF_RANK = 'json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)'
 _MASKS = "        stream = np.random.PCG64([spec.training.seed, step, place])\n"
 
 
@@ -107,22 +109,12 @@ FAULTS = (
         {
             "paddle": shared(
                 "parity/spec/step_arrays.py",
-<<<<<<< HEAD
-                (
-                    _MASKS,
-                    "        import os\n\n"
-                    '        own = spec.training.seed + int(os.environ.get("PADDLE_TRAINER_ID", 0))\n'
-                    + _MASKS.replace("spec.training.seed", "own"),
-                ),
-            )["paddle"]
-=======
-                _with_own_seeds('int(os.environ["PADDLE_TRAINER_ID"])'),
+                _with_own_seeds('int(os.environ.get("PADDLE_TRAINER_ID", 0))'),
             )["paddle"],
             "tensorflow": shared(
                 "parity/spec/step_arrays.py",
-                _with_own_seeds('json.loads(os.environ["TF_CONFIG"])["task"]["index"]'),
+                _with_own_seeds(_TF_RANK),
             )["tensorflow"],
->>>>>>> tfmw
         },
         unconfirmable_reason="the oracle cannot know which seed another process has",
     ),

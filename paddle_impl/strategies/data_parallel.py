@@ -21,6 +21,7 @@ import paddle
 from paddle.base import core
 from paddle.base.dygraph import guard as dynamic_mode
 
+from paddle_impl.devices import replica_devices
 from paddle_impl.strategies.parallel_executor import ParallelExecutor, ParallelExecutorStrategy
 from paddle_impl.weights import read_snapshot
 from parity.base.interfaces import interface_of
@@ -37,6 +38,11 @@ _BUFFER, _REPORT = "gradients", "report"
 
 class DataParallel(ParallelExecutorStrategy):
     """Runs a program on the replicas of this process; the processes sum the gradients."""
+
+    def _own_places(self, replicas):
+        # on GPUs, the processes of a host share its GPUs in their order
+        first = replicas * _processes_before(self.build.group)
+        return replica_devices(self.build.device, first + replicas)[first:]
 
     def _build(self):
         _connect(self.build.group, self._places[0])
@@ -229,6 +235,12 @@ def _remove_operations(program, unused):
     for index in reversed(unused):
         block._remove_op(index, sync=False)
     block._sync_with_cpp()
+
+
+def _processes_before(group):
+    """Return how many processes of lower rank run on this process's host."""
+    hosts = [endpoint.rpartition(":")[0] for endpoint in group.endpoints]
+    return hosts[: group.rank].count(hosts[group.rank]) if hosts else 0
 
 
 def _connect(group, place):

@@ -63,7 +63,7 @@ class Synchronous:
         self.replicas = build.replicas
         self._decoder = None
         own = build.group.own(build.replicas)
-        self._places = replica_devices(build.device, own.stop - own.start, self.stages)
+        self._places = self._own_places(own.stop - own.start)
         if build.log_device_placement:
             for number, place in enumerate(self._places, own.start * self.stages):
                 replica, stage = divmod(number, self.stages)
@@ -78,6 +78,10 @@ class Synchronous:
             self._build()
         self._learning_rate_set = None
         self.load(initial_snapshot(spec))
+
+    def _own_places(self, replicas):
+        """Return the places of this process's replicas."""
+        return replica_devices(self.build.device, replicas, self.stages)
 
     def _build(self):
         spec, startup = self.spec, paddle.static.Program()

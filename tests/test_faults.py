@@ -107,6 +107,7 @@ STRATEGIES = {
     "parallel-do": 5,
     "asynchronous": 10,
     "data-parallel": 10,
+    "multi-worker": 9,
 }
 
 

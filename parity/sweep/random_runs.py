@@ -99,7 +99,7 @@ def draw(
     spec = preset(values["network"], "tiny").replace(**values["spec"])
     replicas = min(values["replicas"], text.smallest_batch(spec))
     defaults = {name: each.strategies.entry(None) for name, each in FRAMEWORKS.items()}
-    strategies = draw_strategies(seed, number, spec, choices or [defaults])
+    strategies = draw_strategies(seed, number, spec, replicas, choices or [defaults])
     steps = values["steps"]
     if not all(
         FRAMEWORKS[each].strategies.entry(drawn.name).traits.synchronous

@@ -69,13 +69,18 @@ def comparable_choices(
 
 
 def draw_strategies(
-    seed: int, number: int, spec: Spec, choices: Sequence[Mapping[str, StrategyEntry]]
+    seed: int,
+    number: int,
+    spec: Spec,
+    replicas: int,
+    choices: Sequence[Mapping[str, StrategyEntry]],
 ) -> dict[str, DrawnStrategy]:
     """Draw the strategy of each side of a run, and its settings.
 
     Args:
       seed, number: those of the run.
       spec: what it trains.
+      replicas: the number of replicas.
       choices: what `comparable_choices` returns.
     """
     draw = np.random.Generator(np.random.PCG64([seed, number, _APART]))
@@ -93,9 +98,17 @@ def draw_strategies(
         "schedule": str(draw.integers(2**31)),  # both sides keep to the same one
         "staleness": int(draw.choice([0, 1, 3, 8])),
     }
+    shares = [each for each in range(1, replicas + 1) if replicas % each == 0]
+    # on CPUs a process of TensorFlow's has but one replica
+    processes = {"paddle": int(draw.choice(shares)), "tensorflow": replicas}
     return {
         framework: DrawnStrategy(
-            entry.name, {name: values[name] for name in values if name in entry.taken}
+            entry.name,
+            {
+                name: value
+                for name, value in (values | {"processes": processes[framework]}).items()
+                if name in entry.taken
+            },
         )
         for framework, entry in choice.items()
     }

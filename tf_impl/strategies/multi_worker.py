@@ -46,8 +46,7 @@ class MultiWorker(Mirrored):
             gpus = tf.config.list_physical_devices("GPU")[first : first + own]
             tf.config.set_visible_devices(gpus, "GPU")
         communication = tf.distribute.experimental.CommunicationImplementation
-        # No timeout: TensorFlow would start a thread for each collective, which sleeps as long.
-        # parity/processes/ranks.py ends the process if another rank is lost.
+        # it needs no timeout: parity/processes/ranks.py ends the process if a rank is lost
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=communication.NCCL if build.device == "gpu" else communication.RING
         )

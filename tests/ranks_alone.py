@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 
@@ -53,6 +54,21 @@ def exchange(group) -> str:
     )
 
 
+def call_without_a_word(meeting: str) -> None:
+    """Connect to rank 0 and keep silent, in a process of its own."""
+    if os.fork() == 0:
+        host, port = meeting.rsplit(":", 1)
+        while True:
+            try:
+                channel = socket.create_connection((host, int(port)))
+                break
+            except OSError:
+                time.sleep(0.01)
+        channel.recv(1)
+        os._exit(0)
+    time.sleep(1)  # the stranger comes first
+
+
 def act(group, mode: str) -> None:
     """Join the group and do what a mode says."""
     facts = {"text": "abc", "seed": "1"}
@@ -60,7 +76,11 @@ def act(group, mode: str) -> None:
         facts["seed"] = "2"
     if mode == "dead before" and group.rank == 1:
         os._exit(9)
+    if mode == "a stranger" and group.rank == 1:
+        call_without_a_word(os.environ["PARITY_MEETING"])
     group.join(facts)
+    if mode == "a stranger":
+        return
     if mode == "exchange":
         found = exchange(group)
         if group.rank == 0:
@@ -71,6 +91,10 @@ def act(group, mode: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "stopped" and group.rank == 2:
         os.kill(os.getpid(), signal.SIGSTOP)
+    while mode == "stopped while much is sent":
+        group.broadcast({"much": np.zeros(1 << 20)} if group.rank == 0 else None)
+        if group.rank == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
     if mode == "refused" and group.rank == 1:
         raise UsageError("the disk is full")
     if mode != "exchange":

@@ -83,6 +83,11 @@ def test_ranks_exchange_arrays():
         ("killed", 4, r"rank 1 \(.*, process \d+\) is gone: its connection is closed"),
         ("rank 0 killed", 4, r"rank 0 was killed by SIGKILL"),
         ("stopped", 4, r"rank 2 \(.*, process \d+\) has been silent for \d s"),
+        (
+            "stopped while much is sent",
+            4,
+            r"rank 2 \(.*, process \d+\) has been silent for \d s",
+        ),
         ("refused", 2, r"rank 1 \(.*, process \d+\): the disk is full"),
         ("dead before", 4, r"rank 1 of 3 has not come to 127.0.0.1:\d+ within 4 s"),
         (
@@ -97,6 +102,11 @@ def test_all_end_with_one_line_that_names_the_rank(mode, status, message):
     found, output, errors = run(mode)
     assert (found, output) == (status, "")
     assert re.fullmatch(f"error: {message}\n", errors), errors
+
+
+def test_a_stranger_who_says_nothing_keeps_nobody_out():
+    status, _, errors = run("a stranger")
+    assert (status, errors) == (0, "")
 
 
 def test_no_rank_outlives_its_supervisor():

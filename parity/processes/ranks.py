@@ -28,6 +28,8 @@ _BEAT_SECONDS = 1.0
 _RETRY_SECONDS = 0.1
 # How long the reason of an engine's error may take to arrive from another rank.
 _VERDICT_SECONDS = 5.0
+_TELLING_SECONDS = 2.0
+_GREETING_SECONDS = 2.0  # until a process that has come says who it is
 # A failure of all, such as a loss that is NaN, is best told by each rank's own error.
 _OWN_WORDS_SECONDS = 1.0
 
@@ -135,13 +137,13 @@ class Ranks(ProcessGroup):
                     )
                     self._tell_of(message, RankLost.exit_status)
                     raise RankLost(message) from None
-                self._admit(channel, hello, deadline)
+                self._admit(channel, hello)
         for connection in self._others.values():
             connection.send_json(HELLO, list(self._names.items()))
 
-    def _admit(self, channel: socket.socket, hello: Mapping[str, Any], deadline: float) -> None:
+    def _admit(self, channel: socket.socket, hello: Mapping[str, Any]) -> None:
         """Compare what a process that has come says of its run with this one's."""
-        channel.settimeout(max(_RETRY_SECONDS, deadline - time.monotonic()))
+        channel.settimeout(_GREETING_SECONDS)
         connection = Connection(channel)
         try:
             kind, content = connection.receive()
@@ -206,9 +208,9 @@ class Ranks(ProcessGroup):
         if kind == FAILED:
             time.sleep(_OWN_WORDS_SECONDS)
             who = f"{self._names[rank]}: " if values["own"] else ""
-            self._end(f"{who}{values['message']}", int(values["status"]), tell=rank)
+            self._end(f"{who}{values['message']}", int(values["status"]), untold=rank)
         elif values is None:
-            self._end(f"{self._names[rank]} is gone: its connection is closed", tell=rank)
+            self._end(f"{self._names[rank]} is gone: its connection is closed", untold=rank)
 
     def _watch(self) -> None:
         while not self._closing:
@@ -216,27 +218,34 @@ class Ranks(ProcessGroup):
                 connection.beat()
                 silent = time.monotonic() - connection.heard
                 if silent > SILENT_SECONDS:
-                    self._end(f"{self._names[rank]} has been silent for {silent:.0f} s")
+                    self._end(
+                        f"{self._names[rank]} has been silent for {silent:.0f} s", untold=rank
+                    )
             time.sleep(_BEAT_SECONDS)
 
     def _end(
-        self, message: str, status: int = RankLost.exit_status, tell: int | None = None
+        self, message: str, status: int = RankLost.exit_status, untold: int | None = None
     ) -> None:
         """End this process, unless it is ending already, and let the other ranks know why.
 
         Args:
           message: the reason, which names a rank.
           status: the exit status.
-          tell: the rank that knows already.
+          untold: the rank that need not be told.
         """
         with self._ending:
             if self._closing:
                 return
             self._closing = True
-        if self.rank == 0:
-            self._tell_of(message, status, own=False, besides=tell)
         # not by `sys.stderr`, which the main thread may have redirected
         os.write(2, f"error: {message}\n".encode())
+        if self.rank == 0:
+            # in a thread: a connection on which the main thread waits lets nobody else send
+            telling = Thread(
+                target=self._tell_of, args=(message, status, False, untold), daemon=True
+            )
+            telling.start()
+            telling.join(_TELLING_SECONDS)
         _exit(status)
 
     def _tell_of(

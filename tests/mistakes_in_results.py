@@ -223,8 +223,8 @@ CHECKPOINTS = (
     Mistake(
         "a checkpoint of pairs holds the encoder's state",
         "parity/training/loop.py",
-        "self.state if carries else None",
-        "self.state",
+        "state if carries else None",
+        "state",
         witnesses("checkpoint", "pairs_have_no_state_to_store"),
     ),
 )

@@ -11,7 +11,7 @@ from parity.compare.expected_by_oracle import wide
 from parity.oracle.training import Oracle
 
 # What these do has no derivative, or leaves it out on purpose.
-WITHOUT = ("rounded to float", "which has no gradient", "reported for all")
+WITHOUT = ("rounded to float", "which has no gradient", "replica's loss reported")
 BY = 1e-6
 
 

@@ -13,9 +13,10 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 
 from data.pair_file import PairBlock
 from data.segmenters import Segmentation
@@ -47,7 +48,11 @@ def segment_blocks(
         for block in blocks:
             yield block, _segment(segmentation, block.sources, block.targets)
         return
-    from loky import ProcessPoolExecutor  # only here: most runs find their text in the cache
+    # only here: most runs find their text in the cache
+    from loky import ProcessPoolExecutor
+    from loky.backend import resource_tracker
+
+    resource_tracker.ensure_running()  # its start would let through what `_signals_held` holds
 
     executor = ProcessPoolExecutor(
         processes, initializer=_start_process, initargs=(os.getpid(), segmentation)
@@ -55,7 +60,8 @@ def segment_blocks(
     waiting: deque[tuple[PairBlock, Future[Tokens]]] = deque()
     try:
         for block in blocks:
-            future = executor.submit(_segment_here, block.sources, block.targets)
+            with _signals_held():
+                future = executor.submit(_segment_here, block.sources, block.targets)
             waiting.append((block, future))
             if len(waiting) > processes:
                 done, future = waiting.popleft()
@@ -66,6 +72,19 @@ def segment_blocks(
         raise _died(error) from None
     finally:
         executor.shutdown(kill_workers=True)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold Ctrl-C back, also in the processes that start within this context.
+
+    A process that has not come to `_start_process` yet would die of it with a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _segment(

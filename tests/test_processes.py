@@ -134,6 +134,7 @@ def test_a_launchers_variables_make_a_rank(framework):
         ("paddle", {"PADDLE_TRAINER_ID": "2"}, "PADDLE_TRAINER_ID is '2'; allowed: 0 to 1"),
         ("paddle", {"PADDLE_TRAINER_ID": "x"}, "PADDLE_TRAINER_ID is 'x'; allowed: 0 to 1"),
         ("paddle", {"PADDLE_TRAINER_ENDPOINTS": "a:1,b"}, "allowed: host:port for each"),
+        ("paddle", {MEETING: "first"}, "PARITY_MEETING is 'first'; allowed: host:port"),
         ("tensorflow", {"TF_CONFIG": "{"}, "TF_CONFIG is '{'; allowed: JSON"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:0", "worker")}, "host:port for each"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "an index from 0 to 0"),

@@ -66,9 +66,10 @@ def membership(framework: str, environment: Mapping[str, str]) -> Membership | N
     if found is None:
         return None
     rank, endpoints = found
-    return Membership(
-        rank, tuple(endpoints), environment.get(MEETING) or meeting_point(endpoints)
-    )
+    meeting = environment.get(MEETING) or meeting_point(endpoints)
+    if not _is_endpoint(meeting):
+        raise UsageError(f"{MEETING} is {meeting!r}; allowed: host:port")
+    return Membership(rank, tuple(endpoints), meeting)
 
 
 def meeting_point(endpoints: Sequence[str]) -> str:

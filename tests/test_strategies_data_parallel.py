@@ -1,16 +1,11 @@
 """Paddle's `data-parallel`: the numbers of one process, computed by several."""
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
 from conftest import STEPS, TINY_SEQ2SEQ, flags
+from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
 
 from parity.compare.ladder import climb
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint
-from parity.training.loss_table import read_losses
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
@@ -46,25 +41,6 @@ def trained(frameworks, text, cache, tmp_path):
     return run
 
 
-def assert_equal(*traces: Trace) -> None:
-    """Compare traces with each other and the oracle, on every rung of the ladder."""
-    verdict = climb(traces)
-    assert verdict.matches, verdict.mismatches
-    assert verdict.steps == STEPS
-    for pair in verdict.pairs.values():
-        assert max(distance.relative for distance in pair.values()) < 1e-11
-
-
-def differing(*traces: Trace) -> list[str]:
-    """Return the names of the tensors whose bits differ."""
-    found = []
-    for step in range(STEPS):
-        first, second = (trace.read(step) for trace in traces)
-        assert first.keys() == second.keys()
-        found += [k for k in first if first[k].tobytes() != second[k].tobytes()]
-    return found
-
-
 @pytest.mark.parametrize(("processes", "replicas"), [(2, 2), (3, 3), (2, 4)])
 def test_the_numbers_are_those_of_one_process(run_both, data_parallel, processes, replicas):
     """7 rows divide by none of 2, 3 and 4; in the fifth batch some replicas have no token."""
@@ -72,11 +48,7 @@ def test_the_numbers_are_those_of_one_process(run_both, data_parallel, processes
     trace = data_parallel(processes, replicas, **STREAM)
     assert trace.header["processes"] == processes
     assert_equal(single, trace)
-    for step in range(STEPS):
-        recorded = trace.read(step)
-        distances = [name for name in recorded if name.startswith("replicas/")]
-        assert len(distances) == sum(n.startswith(("weight/", "optimizer/")) for n in recorded)
-        assert all(np.array_equal(recorded[name], np.zeros(replicas)) for name in distances)
+    assert_copies_equal(trace, replicas)
     if replicas == 2:  # a sum of two has no order
         assert differing(single, trace) == []
 
@@ -110,20 +82,4 @@ def test_a_training_goes_on_in_one_process_and_back(trained):
     first = trained("first", steps=3, **processes)
     second = trained("second", steps=8, resume=first)
     last = trained("last", steps=12, resume=second, **processes)
-    steps = {}
-    for folder in (first, second, last):
-        steps |= {row[0]: row for row in read_losses(folder / "losses.csv")}
-    assert [*steps.values()] == read_losses(single / "losses.csv")
-    evaluated = [evaluations(folder) for folder in (single, second, last)]
-    assert evaluated[0] == evaluated[1] + evaluated[2]
-    name = "checkpoints/step-00000012.safetensors"
-    snapshots = [load_checkpoint(folder / name).snapshot for folder in (single, last)]
-    assert snapshots[0].keys() == snapshots[1].keys()
-    assert all(np.array_equal(snapshots[0][k], snapshots[1][k]) for k in snapshots[0])
-
-
-def evaluations(folder: Path) -> list[float]:
-    """Return the validation perplexity after each epoch that a run has ended."""
-    found = json.loads((folder / "summary.json").read_text())["valid_perplexity"]
-    assert found
-    return found
+    assert_goes_on(single, (first, second, last), "step-00000012.safetensors")

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from conftest import STEPS, TINY_SEQ2SEQ, flags
+from equal_traces import assert_copies_equal, assert_equal
 from oracle_side import TextBatch
 
 from parity.compare.ladder import climb
@@ -40,15 +41,6 @@ def mirrored(frameworks, text, cache, tmp_path):
     return run
 
 
-def assert_equal(*traces: Trace) -> None:
-    """Compare traces of as many replicas with each other and the oracle, on every rung."""
-    verdict = climb(traces)
-    assert verdict.matches, verdict.mismatches
-    assert verdict.steps == STEPS
-    for pair in verdict.pairs.values():
-        assert max(distance.relative for distance in pair.values()) < 1e-11
-
-
 @pytest.mark.parametrize(
     ("replicas", "given"),
     [(1, {}), (2, {"kernels": "plain"}), (3, {}), (4, {"optimizer": "sgd"})],
@@ -59,11 +51,7 @@ def test_the_numbers_are_those_of_the_towers(run_both, mirrored, replicas, given
     towers = run_both(replicas=replicas, **given)["tensorflow"]
     trace = mirrored(replicas, **given)
     assert_equal(towers, trace)
-    for step in range(STEPS):
-        recorded = trace.read(step)
-        distances = [name for name in recorded if name.startswith("replicas/")]
-        assert len(distances) == sum(n.startswith(("weight/", "optimizer/")) for n in recorded)
-        assert all(np.array_equal(recorded[name], np.zeros(replicas)) for name in distances)
+    assert_copies_equal(trace, replicas)
     if replicas == 4:
         assert trace.read(4)["loss/replicas"][2:].tolist() == [0, 0]
 

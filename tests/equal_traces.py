@@ -23,7 +23,7 @@ def assert_equal(*traces: Trace) -> None:
 
 
 def assert_copies_equal(trace: Trace, replicas: int) -> None:
-    """Check that each step records how far all copies of each variable are apart: not at all."""
+    """Check that every step records the distances of all copies, and that they are zero."""
     for step in range(STEPS):
         recorded = trace.read(step)
         distances = [name for name in recorded if name.startswith("replicas/")]

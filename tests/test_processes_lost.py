@@ -89,10 +89,15 @@ def test_a_training_starts_again_by_itself(train, tmp_path):
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
 
-def test_a_signal_to_the_supervisor_stops_all_after_the_same_step(train, tmp_path):
+@pytest.mark.parametrize("to", ["all", "one"])
+def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
+    """Whether the supervisor gets it, which passes it on, or a single rank."""
     job = train()
-    wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=120)
-    os.kill(job.pid, signal.SIGTERM)
+    if to == "one":
+        kill(job.pid, tmp_path / "run", 1, signal.SIGTERM)
+    else:
+        wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=120)
+        os.kill(job.pid, signal.SIGTERM)
     status, _, errors = job.wait()
     assert status == 143, errors
     step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])

@@ -36,9 +36,10 @@ _STALENESS = (
     "a replica's reading of the weights and its update"
 )
 _PROCESSES = (
-    "strategies data-parallel and multi-worker: number of processes that share the replicas "
-    "evenly [default: one per replica]"
+    "strategies of several processes, such as data-parallel and multi-worker: number of "
+    "processes that share the replicas evenly [default: one per replica]"
 )
+_SERVERS = "strategies with parameter servers: number of servers"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class StrategySettings:
     schedule: str | None = option(None, _SCHEDULE)
     staleness: int | None = option(None, _STALENESS, at_least=0)
     processes: int | None = option(None, _PROCESSES, at_least=1)
+    servers: int | None = option(None, _SERVERS, at_least=1)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -104,11 +106,14 @@ class Traits:
         `processes` says, or one per replica.
       devices: how replicas use devices: "one per replica", or "layers" if the layers of one
         replica are spread over several devices.
+      serves: the jobs of processes that only serve: "ps" for parameter servers, and "worker" if
+        rank 0 drives all others.
     """
 
     synchronous: bool = True
     processes: bool = False
     devices: str = "one per replica"
+    serves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,8 @@ class StrategyEntry:
       traits: the properties that the harness needs to know.
       takes: the settings that it takes, with their defaults; None for any other.
       also_takes: the names of settings that it takes and that have no default.
+      serve: "package.module:function" that a process calls which only serves, once all have
+        met, with the spec and the Build; it runs until the process ends.
     """
 
     name: str
@@ -131,6 +138,7 @@ class StrategyEntry:
     traits: Traits = Traits()
     takes: StrategySettings = StrategySettings()
     also_takes: tuple[str, ...] = ()
+    serve: str = ""
 
     def processes(self, settings: StrategySettings, replicas: int) -> int:
         """Return how many processes a training with this strategy runs in."""

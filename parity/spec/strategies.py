@@ -5,8 +5,9 @@ Nothing here loads a framework. Each framework's folder has a registry, `STRATEG
 registry.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from parity.base.errors import UsageError
@@ -39,6 +40,7 @@ _PROCESSES = (
     "strategies of several processes, such as data-parallel and multi-worker: number of "
     "processes that share the replicas evenly [default: one per replica]"
 )
+_SYNCHRONOUS = "-sync"
 _SERVERS = "strategies with parameter servers: number of servers"
 
 
@@ -92,6 +94,24 @@ class StrategySettings:
     def text(self) -> str:
         """Return the settings as labels show them, such as "stages=2 micro-batches=4"."""
         return " ".join(f"{flag(name)[2:]}={value}" for name, value in self.given.items())
+
+
+def synchronous_form(word: str) -> str:
+    """Return the strategy that `--sync` makes of one with parameter servers.
+
+    Args:
+      word: the name of a strategy, or framework=strategy.
+
+    Raises:
+      UsageError: for a strategy that has no such form.
+    """
+    if word.endswith(_SYNCHRONOUS):
+        return word
+    if word.rpartition("=")[2] != "parameter-server":
+        raise UsageError(
+            f"--sync is given with --strategy {word}; allowed: --strategy parameter-server"
+        )
+    return word + _SYNCHRONOUS
 
 
 @dataclass(frozen=True)
@@ -165,10 +185,16 @@ class StrategyRegistry:
     Args:
       framework: the framework's name, for messages.
       *entries: the strategies.
+      lacking: name -> why the framework has no such strategy, where people would look for it.
     """
 
-    def __init__(self, framework: str, *entries: StrategyEntry):
-        self.framework = framework
+    def __init__(
+        self,
+        framework: str,
+        *entries: StrategyEntry,
+        lacking: Mapping[str, str] = MappingProxyType({}),
+    ):
+        self.framework, self._lacking = framework, lacking
         self._entries = {entry.name: entry for entry in entries}
 
     def register(self, entry: StrategyEntry) -> None:
@@ -194,9 +220,10 @@ class StrategyRegistry:
         """
         found = self._entries.get(self.default if name is None else name)
         if found is None:
+            reason = self._lacking.get(str(name))
             raise UsageError(
-                f"--strategy is {name!r}; allowed for {self.framework}: "
-                f"{', '.join(self._entries)}"
+                f"--strategy is {name!r}{f', but {reason}' if reason else ''}; allowed for "
+                f"{self.framework}: {', '.join(self._entries)}"
             )
         return found
 

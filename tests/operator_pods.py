@@ -1,6 +1,6 @@
 """What Kubeflow's training operator sets in the pods of a job, and pods as network namespaces.
 
-The variables are those of version 1.9.0, from its files pkg/controller.v1/tensorflow/tensorflow.go
+The variables are those of version 1.9.0: see pkg/controller.v1/tensorflow/tensorflow.go
 and pkg/controller.v1/paddlepaddle/envvar.go.
 """
 

@@ -78,20 +78,22 @@ def variables(job: Mapping[str, Any], index: int, address: str) -> dict[str, str
 def pods(job: Mapping[str, Any]) -> Iterator[list[list[str]]]:
     """Yield the words that run a command in each of two pods; remove the pods at the end.
 
-    A pod is a network namespace with a host name of its own, in which the names of the job's
-    services have addresses.
+    A pod is a network namespace with a host name of its own. It knows its own service under a
+    loopback address, as many a host does its own name, and those of the others as they are.
     """
     names = [pod(job, index) for index in range(len(two_hosts.ADDRESSES))]
-    known = "".join(
-        f"{address} {name} {name}.{NAMESPACE}.svc\n"
-        for address, name in zip(two_hosts.ADDRESSES, names, strict=True)
-    )
+    known = list(zip(two_hosts.ADDRESSES, names, strict=True))
     with two_hosts.hosts() as namespaces:
         folders = [_HOSTS_OF / each for each in namespaces]
         try:
-            for folder in folders:
+            for folder, own in zip(folders, names, strict=True):
                 folder.mkdir(parents=True)
-                (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+                lines = ["127.0.0.1 localhost"]
+                for address, name in known:
+                    lines.append(f"{address} {name}")
+                    service = "127.0.1.1" if name == own else address
+                    lines.append(f"{service} {name}.{NAMESPACE}.svc")
+                (folder / "hosts").write_text("\n".join(lines) + "\n")
             yield [
                 two_hosts.inside(each, ["unshare", "--uts", "sh", "-c", _WITH_NAME, name])
                 for each, name in zip(namespaces, names, strict=True)

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from test_docs import check_command, check_script
 from test_setup import EXTRAS, LOCK
 
+from parity.base.errors import UsageError
 from parity.processes.membership import membership
 from parity.training.loss_table import read_losses
 
@@ -122,14 +123,29 @@ def test_what_the_operator_sets_makes_ranks_of_tensorflow():
     job = JOBS["tensorflow"]
     for index in range(2):
         found = membership("tensorflow", operator_pods.variables(job, index, "10.0.0.1"))
-        assert found.rank == index
-        assert list(found.endpoints) == [
+        assert found.number == index
+        assert list(found.members.endpoints) == [
             "parity-tensorflow-worker-0.team.svc:2222",
             "parity-tensorflow-worker-1.team.svc:2222",
         ]
         ports = {each["name"]: each for each in operator_pods.container(job)["ports"]}
         meeting = ports["parity-meeting"]["containerPort"]
         assert found.meeting == f"parity-tensorflow-worker-0.team.svc:{meeting}"
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"chief": ["a:2222"], "worker": ["b:2222"]},
+        {"evaluator": ["a:2222"], "worker": ["b:2222"]},
+        {"ps": [], "worker": {"0": "b:2222"}},  # as enableDynamicWorker makes it
+    ],
+    ids=["chief", "evaluator", "dynamic"],
+)
+def test_other_jobs_than_workers_are_refused(cluster):
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    with pytest.raises(UsageError, match="TF_CONFIG"):
+        membership("tensorflow", {"TF_CONFIG": json.dumps(config)})
 
 
 def test_what_the_operator_sets_in_paddle_is_for_the_launcher():
@@ -196,9 +212,9 @@ def test_tasks_of_slurm_become_ranks(name, tmp_path):
         given = slurm_variables(["node-1", "node-2"], 2, task)
         done = start(["bash", str(RANK), SCRIPTS[name]], given, tmp_path)
         found = membership(name, json.loads(done.communicate()[0]))
-        assert (found.rank, done.returncode) == (task, 0)
+        assert (found.number, done.returncode) == (task, 0)
         ports = [19000, 19001]
-        assert list(found.endpoints) == [f"node-{i}:{p}" for i in (1, 2) for p in ports]
+        assert list(found.members.endpoints) == [f"node-{i}:{p}" for i in (1, 2) for p in ports]
         assert found.meeting == "node-1:19100"
 
 

@@ -32,8 +32,8 @@ help:
 	             that all were found (half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
-	make lock    write requirements.lock from pyproject.toml; with LOCK_FLAGS=--upgrade at the
-	             newest versions
+	make lock    write requirements.lock and deploy/requirements-gpu.lock from pyproject.toml;
+	             with LOCK_FLAGS=--upgrade at the newest versions
 	make wheel   build the package of parity alone, in out/dist
 	make clean   remove .venv, out and what the build left
 	To choose the interpreter: make clean, then make setup PYTHON=/path/to/python3.11
@@ -166,11 +166,16 @@ lock:
 	    echo "error: no $$uv to write the lock with: run make setup first" >&2
 	    exit 2
 	fi
-	env -u UV_FIND_LINKS -u UV_EXTRA_INDEX_URL -u UV_INDEX \
-	    "$$uv" pip compile --universal --python-version 3.10 \
-	    --extra train --group dev --group docs --generate-hashes --no-emit-index-url \
-	    --no-emit-find-links --custom-compile-command "make lock" --quiet $(LOCK_FLAGS) \
-	    pyproject.toml -o requirements.lock
+	compile() {
+	    env -u UV_FIND_LINKS -u UV_EXTRA_INDEX_URL -u UV_INDEX \
+	        "$$uv" pip compile --universal --python-version 3.10 --generate-hashes \
+	        --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	        --quiet $(LOCK_FLAGS) pyproject.toml "$$@"
+	}
+	compile --extra train --group dev --group docs -o requirements.lock
+	# What GPUs need besides, for deploy/Dockerfile.
+	locked=$$(sed -n 's/^\([a-zA-Z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock)
+	compile --extra gpu --constraint requirements.lock $$locked -o deploy/requirements-gpu.lock
 
 # The build leaves folders of its own beside what it builds from; `make clean` removes them.
 wheel: setup

@@ -40,7 +40,7 @@ PYTHONS = ("python", ".venv/bin/python")
 # Programs that are not this project's; what follows them is not checked.
 OTHERS = ("pip", ".venv/bin/mkdocs", "source")
 # Flags that pages mention of other programs.
-OTHER_FLAGS = {"--strict"}
+OTHER_FLAGS = {"--gres", "--strict"}
 
 
 def name_of(page):

@@ -106,8 +106,8 @@ STRATEGIES = {
     "average-gradients": 10,
     "parallel-do": 5,
     "asynchronous": 10,
-    "data-parallel": 10,
-    "multi-worker": 9,
+    "data-parallel": 16,
+    "multi-worker": 14,
 }
 
 

@@ -13,7 +13,8 @@ from parity.training.checkpoint import newest_checkpoint
 from parity.training.loss_table import read_losses
 
 STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
-STEPS, EVERY = 60, 5
+# most checkpoints are not at the end of an epoch, where no recurrent state goes on
+STEPS, EPOCH, EVERY = 60, 20, 6
 
 
 @pytest.fixture(params=STRATEGIES)
@@ -30,6 +31,7 @@ def train(name, frameworks, text, cache, tmp_path):
         values = {"strategy": STRATEGIES[name], "processes": 2, "steps": STEPS, "data": text}
         values |= {"cache": cache, "out": tmp_path / out, "optimizer": "adam"}
         values |= {"checkpoint_every": EVERY, "batching": "stream"}
+        values |= {"time": 1}
         return frameworks[name].train(*flags(**values | given))
 
     return start
@@ -62,7 +64,7 @@ def test_a_killed_rank_ends_the_training_and_it_goes_on(name, rank, train, tmp_p
     notes: list[str] = []
     saved = newest_checkpoint(tmp_path / "run" / "checkpoints", notes)
     assert saved is not None
-    assert saved.step % EVERY == 0
+    assert 0 in (saved.step % EVERY, saved.step % EPOCH)
     assert not notes, "a checkpoint is not whole"
     status, _, errors = train(resume="").wait()
     assert status == 0, errors

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
@@ -128,7 +129,7 @@ class Ranks(ProcessGroup):
         """Accept a connection from every other rank, and let them go on."""
         host, port = self._meeting.rsplit(":", 1)
         try:
-            listener = socket.create_server((host, int(port)))
+            listener = socket.create_server((_interface(host), int(port)))
         except OSError as error:
             raise UsageError(
                 f"rank 0 cannot listen at {self._meeting}: {error.strerror}; allowed: a free "
@@ -278,6 +279,20 @@ class Ranks(ProcessGroup):
                 with suppress(OSError):
                     values = {"message": message, "status": status, "own": own}
                     connection.send_json(FAILED, values)
+
+
+def _interface(host: str) -> str:
+    """Return what to listen at, for the host of a meeting point; empty for every interface.
+
+    By its name a host may know itself under a loopback address, where nobody else reaches it,
+    and a cluster may make a name known only when the process is running.
+    """
+    if host == "localhost":
+        return host
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return ""
 
 
 def _count(members: list[str]) -> str:

@@ -14,6 +14,7 @@ from parity.faults.catalogue import (
     losses,
     micro_batches,
     mirrored_variables,
+    process_updates,
     processes,
     stages,
     states,
@@ -43,5 +44,6 @@ CATALOGUE = (
     *mirrored_variables.FAULTS,
     *averages.FAULTS,
     *processes.FAULTS,
+    *process_updates.FAULTS,
     *workers.FAULTS,
 )

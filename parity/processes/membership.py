@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.base.errors import UsageError
+from parity.processes import horovod_launcher
 
 # "host:port" where rank 0 listens for the other ranks; see `meeting_point`.
 MEETING = "PARITY_MEETING"
@@ -34,12 +35,14 @@ def variables(
     """Return the variables that make a process a rank, as the framework's launcher sets them.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: "paddle" or "tensorflow", or the launcher "horovod".
       rank: the number of the process.
       endpoints: "host:port" for the engine, by rank.
       meeting: "host:port" where rank 0 listens for the others.
     """
-    if framework == "paddle":
+    if framework == "horovod":
+        found = horovod_launcher.variables(rank, endpoints)
+    elif framework == "paddle":
         found = {
             "PADDLE_TRAINER_ID": str(rank),
             "PADDLE_TRAINERS_NUM": str(len(endpoints)),
@@ -56,12 +59,14 @@ def membership(framework: str, environment: Mapping[str, str]) -> Membership | N
     """Return what a launcher has set; None if the process was started by itself.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: "paddle" or "tensorflow", or the launcher "horovod".
       environment: the variables of the process.
 
     Raises:
       UsageError: for a variable that cannot be used.
     """
+    if framework == "horovod":
+        return _of_horovod(environment)
     found = _of_paddle(environment) if framework == "paddle" else _of_tensorflow(environment)
     if found is None:
         return None
@@ -118,6 +123,18 @@ def _of_tensorflow(environment: Mapping[str, str]) -> tuple[int, list[str]] | No
             f"worker with an index from 0 to {len(endpoints) - 1}"
         )
     return rank, endpoints
+
+
+def _of_horovod(environment: Mapping[str, str]) -> Membership | None:
+    place = horovod_launcher.rank_and_size(environment)
+    if place is None:
+        return None
+    rank, size = place
+    meeting = environment.get(MEETING) or horovod_launcher.agree_on_meeting(environment)
+    if not _is_endpoint(meeting):
+        raise UsageError(f"{MEETING} is {meeting!r}; allowed: host:port")
+    # Horovod's processes tell each other where they listen: these only count them
+    return Membership(rank, (meeting,) * size, meeting)
 
 
 def _check_endpoints(name: str, endpoints: object) -> None:

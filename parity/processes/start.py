@@ -49,15 +49,16 @@ def process_group(
     if not entry.traits.processes:
         yield ProcessGroup()
         return
-    member, restarted = membership(framework, os.environ), 0
+    launcher = entry.traits.launcher or framework
+    member, restarted = membership(launcher, os.environ), 0
     if member is None:
         size = settings.processes or replicas or min(usable_cores(), _MOST)
         _check_share(size, replicas)
         if size == 1:
             yield ProcessGroup()
             return
-        restarted = fork_ranks(framework, size, restarts)
-        member = membership(framework, os.environ)
+        restarted = fork_ranks(launcher, size, restarts)
+        member = membership(launcher, os.environ)
         assert member is not None
     size = len(member.endpoints)
     if settings.processes not in (None, size):

@@ -36,8 +36,8 @@ _STALENESS = (
     "a replica's reading of the weights and its update"
 )
 _PROCESSES = (
-    "strategies data-parallel and multi-worker: number of processes that share the replicas "
-    "evenly [default: one per replica]"
+    "strategies data-parallel, multi-worker and horovod: number of processes that share the "
+    "replicas evenly [default: one per replica]"
 )
 
 
@@ -104,11 +104,13 @@ class Traits:
         `processes` says, or one per replica.
       devices: how replicas use devices: "one per replica", or "layers" if the layers of one
         replica are spread over several devices.
+      launcher: whose variables make a process a rank; by default the framework's own.
     """
 
     synchronous: bool = True
     processes: bool = False
     devices: str = "one per replica"
+    launcher: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ class StrategyEntry:
       traits: the properties that the harness needs to know.
       takes: the settings that it takes, with their defaults; None for any other.
       also_takes: the names of settings that it takes and that have no default.
+      environment: the folder in the checkout of the Python environment that it needs, if that
+        is not the framework's; `make NAME` makes it, where NAME is the strategy's. Commands
+        that are asked for all strategies leave it out.
     """
 
     name: str
@@ -131,6 +136,7 @@ class StrategyEntry:
     traits: Traits = Traits()
     takes: StrategySettings = StrategySettings()
     also_takes: tuple[str, ...] = ()
+    environment: str = ""
 
     def processes(self, settings: StrategySettings, replicas: int) -> int:
         """Return how many processes a training with this strategy runs in."""

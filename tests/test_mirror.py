@@ -32,6 +32,7 @@ OWN_FILES = {
         "strategies/average_gradients.py",
         "strategies/mirrored.py",
         "strategies/multi_worker.py",
+        "strategies/horovod.py",
     },
 }
 

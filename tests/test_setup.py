@@ -35,7 +35,7 @@ DIRECT = [
     if requirement.name != PROJECT["project"]["name"]
 ]
 PYTHONS = ["3.10", "3.11", "3.12"]
-TARGETS = ["help", "setup", "test", "parity", "lock", "wheel", "clean"]
+TARGETS = ["help", "setup", "test", "parity", "horovod", "lock", "wheel", "clean"]
 
 
 def locked_entries() -> list[tuple[Requirement, list[str]]]:
@@ -103,7 +103,7 @@ def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with what set-up reads."""
-    for name in ["Makefile", "requirements.lock"]:
+    for name in ["Makefile", "requirements.lock", "requirements-horovod.lock"]:
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path
 
@@ -218,9 +218,9 @@ def test_setup_takes_neither_a_half_made_environment_nor_one_of_another_lock(che
 
 
 def test_clean_removes_only_what_make_made(checkout: Path):
-    for name in [".venv", "out", "data"]:
+    for name in [".venv", ".venv-horovod", "out", "data"]:
         (checkout / name).mkdir()
         (checkout / name / "file").touch()
     assert run_make(checkout, "clean").returncode == 0
     left = sorted(path.name for path in checkout.iterdir())
-    assert left == ["Makefile", "data", "requirements.lock"]
+    assert left == ["Makefile", "data", "requirements-horovod.lock", "requirements.lock"]

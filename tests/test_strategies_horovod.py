@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import STEPS, TINY_SEQ2SEQ, flags
 from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
@@ -27,7 +28,9 @@ FILE = "tf_impl/strategies/horovod.py"
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 # how a line begins that TensorFlow or Horovod logs
-LOGGED = re.compile(r"^(\d{4}-\d\d-\d\d |[IWEF]\d{4} |INFO|WARNING|ERROR|\[)", re.MULTILINE)
+LOGGED = re.compile(
+    r"^(rank \d: )?(\d{4}-\d\d-\d\d |[IWEF]\d{4} |INFO|WARNING|ERROR|\[)", re.MULTILINE
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +114,14 @@ def test_single_precision_is_within_the_bounds_of_rounding(run_both, horovod):
         ("op=hvd.Sum,\n", "op=hvd.Average,\n", "gradient/"),
         # rank 1 trains on from the zeros that it began with
         ("        self._session.run(self._broadcast)", "        pass", "replicas/"),
-        ("state, self.replicas)[self._own]\n", "state, self.replicas)[:1]\n", "forward/"),
+        (
+            'max(feed["scale"] for feed in feeds)',
+            '[1 / max(sum(feed["lengths"].sum() for feed in feeds), 1)]',
+            "loss/",
+        ),
         ("hvd.allreduce(report, op=hvd.Sum)", "report", "loss/"),
     ],
-    ids=["average", "not broadcast", "rows of the first", "losses not summed"],
+    ids=["average", "not broadcast", "loss per own tokens", "losses not summed"],
 )
 def test_a_mistake_is_found(run_both, horovod, old, new, said):
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
@@ -124,20 +131,22 @@ def test_a_mistake_is_found(run_both, horovod, old, new, said):
     assert any(said in str(each) for each in verdict.mismatches), verdict.mismatches
 
 
-def test_a_training_goes_on_in_one_process_and_back(train, tmp_path):
-    """The losses of all steps and the evaluations are those of one process."""
-    one = {"strategy": "towers", "processes": None, "replicas": 2}
+def test_a_training_goes_on_from_a_checkpoint(train, tmp_path):
+    """To the bit with as many processes, and to rounding with one, which sums otherwise."""
     runs = {
-        "single": {"steps": 12, **one},
+        "whole": {"steps": 12},
         "first": {"steps": 3},
-        "second": {"steps": 8, "resume": tmp_path / "first", **one},
-        "last": {"steps": 12, "resume": tmp_path / "second"},
+        "last": {"steps": 12, "resume": tmp_path / "first"},
+        "one": {"steps": 12, "resume": tmp_path / "first", "strategy": "towers"},
     }
+    runs["one"] |= {"processes": None, "replicas": 1}
     for name, given in runs.items():
         status, _, errors = train(name, **given).wait()
         assert status == 0, errors
-    single, *parts = (tmp_path / name for name in runs)
-    assert_goes_on(single, parts, "step-00000012.safetensors")
+    whole, first, last, one = (tmp_path / name for name in runs)
+    assert_goes_on(whole, (first, last), "step-00000012.safetensors")
+    rest, others = (np.array(read_losses(each / "losses.csv")[-9:]) for each in (whole, one))
+    np.testing.assert_allclose(others, rest, rtol=1e-11)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -146,9 +155,11 @@ def test_a_killed_rank_ends_the_training_and_it_goes_on(rank, train, tmp_path):
     kill(job.pid, tmp_path / "run", rank, 9)
     status, _, errors = job.wait()
     assert status == 4, errors
-    (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
+    lines = [each for each in errors.splitlines() if each.startswith("error: ")]
+    assert len(lines) == 1, errors
+    assert not LOGGED.search(errors), errors
     expected = r"rank 0 was killed by SIGKILL" if rank == 0 else r"rank 1 \(.*\) is gone: .*"
-    assert re.fullmatch(f"error: {expected}", line)
+    assert re.fullmatch(f"error: {expected}", lines[0])
     notes: list[str] = []
     saved = newest_checkpoint(tmp_path / "run" / "checkpoints", notes)
     assert saved is not None

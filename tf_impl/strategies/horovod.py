@@ -203,6 +203,8 @@ class Horovod(Towers):
 
 def _find_each_other(group):
     """Start Horovod's rendezvous server on rank 0, unless `horovodrun` has started one."""
+    # what it would say of a process that is gone is the error of the next step, too
+    os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     server, port = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
     if group.size == 1 or server in os.environ:
         return

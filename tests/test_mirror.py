@@ -32,11 +32,13 @@ OWN_FILES = {
         "strategies/average_gradients.py",
         "strategies/mirrored.py",
         "strategies/multi_worker.py",
+        "strategies/horovod.py",
     },
 }
 
 # Public name -> why only one side has it.
 OWN_NAMES = {
+    "engine.without_greeting": "Horovod, and the TensorFlow that it needs, log more",
     "kernels.token_cross_entropy": "Paddle's is replaced in the finished program",
     "optimizers.update": "with Paddle, each replica's update is a part of its program",
     "strategies/synchronous_base.feed_types": "Paddle's programs declare their data themselves",

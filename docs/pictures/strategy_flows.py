@@ -100,6 +100,15 @@ def multi_worker() -> Flow:
     )
 
 
+def horovod() -> Flow:
+    """Return the flow of TensorFlow's `horovod`."""
+    return _with_copies(
+        "horovod: two processes, each with a graph and variables of its own",
+        "process {n}, rank {n}",
+        ("op=hvd.Sum, over a ring", "g = g0 + g1, for each parameter"),
+    )
+
+
 def _with_copies(title: str, lane: str, exchange: tuple[str, str]) -> Flow:
     boxes = [
         _batch(),
@@ -357,6 +366,7 @@ FLOWS: dict[str, Callable[[], Flow]] = {
     "mirrored": mirrored,
     "data-parallel": data_parallel,
     "multi-worker": multi_worker,
+    "horovod": horovod,
     "layers": layers,
     "hybrid": hybrid,
     "asynchronous": asynchronous,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.base.errors import UsageError
+from parity.processes import horovod_launcher
 
 # "host:port" where rank 0 listens for the other ranks; see `meeting_point`.
 MEETING = "PARITY_MEETING"
@@ -60,12 +61,14 @@ def variables(framework: str, number: int, members: Members, meeting: str) -> di
     """Return the variables that make a process a member, as the framework's launcher sets them.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: "paddle" or "tensorflow", or the launcher "horovod".
       number: the number of the process.
       members: all processes of the training.
       meeting: "host:port" where rank 0 listens for the others.
     """
-    if framework == "tensorflow":
+    if framework == "horovod":
+        found = horovod_launcher.variables(number, members.endpoints)
+    elif framework == "tensorflow":
         found = _for_tensorflow(number, members)
     elif members.served:
         found = _for_paddle_servers(number, members)
@@ -80,13 +83,15 @@ def membership(
     """Return what a launcher has set; None if the process was started by itself.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: "paddle" or "tensorflow", or the launcher "horovod".
       environment: the variables of the process.
       serves: the jobs of the strategy's processes that only serve.
 
     Raises:
       UsageError: for a variable that cannot be used.
     """
+    if framework == "horovod":
+        return _of_horovod(environment)
     if framework == "tensorflow":
         found = _of_tensorflow(environment, serves)
     elif serves:
@@ -231,6 +236,18 @@ def _of_tensorflow(
         {job: tuple(cluster[job]) for job in serves},
     )
     return [*ranks, *serving].index(own), members
+
+
+def _of_horovod(environment: Mapping[str, str]) -> Membership | None:
+    place = horovod_launcher.rank_and_size(environment)
+    if place is None:
+        return None
+    rank, size = place
+    meeting = environment.get(MEETING) or horovod_launcher.agree_on_meeting(environment)
+    if not _is_endpoint(meeting):
+        raise UsageError(f"{MEETING} is {meeting!r}; allowed: host:port")
+    # Horovod's processes tell each other where they listen: these only count them
+    return Membership(rank, Members((meeting,) * size), meeting)
 
 
 def _check_endpoints(name: str, endpoints: object) -> None:

@@ -53,6 +53,7 @@ class Ranks(ProcessGroup):
         name = f"{self._members[self.rank]} ({socket.gethostname()}, process {os.getpid()})"
         self._names = {self.rank: name}
         self._closing, self._ending, self._ended = False, Lock(), Event()
+        self._stderr = os.dup(2)  # the main thread may redirect it while an engine starts
 
     def join(self, facts: Mapping[str, str]) -> None:
         """Wait for all processes, and check that they are of the same run.
@@ -261,7 +262,7 @@ class Ranks(ProcessGroup):
                 return
             self._closing = True
         # not by `sys.stderr`, which the main thread may have redirected
-        os.write(2, f"error: {message}\n".encode())
+        os.write(self._stderr, f"error: {message}\n".encode())
         if self.rank == 0:
             # in a thread: a connection on which the main thread waits lets nobody else send
             telling = Thread(

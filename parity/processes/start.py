@@ -49,8 +49,8 @@ def process_group(
     if not entry.traits.processes:
         yield ProcessGroup()
         return
-    serves = entry.traits.serves
-    member, restarted = membership(framework, os.environ, serves), 0
+    launcher, serves = entry.traits.launcher or framework, entry.traits.serves
+    member, restarted = membership(launcher, os.environ, serves), 0
     if member is None:
         workers = settings.processes or replicas or min(usable_cores(), _MOST)
         _check_share(workers, replicas)
@@ -60,8 +60,8 @@ def process_group(
         counts = {WORKER: workers, SERVER: settings.servers or 1}
         served = {job: counts[job] for job in serves}
         ranks = 1 if WORKER in serves else workers
-        restarted = fork_processes(framework, ranks, served, restarts)
-        member = membership(framework, os.environ, serves)
+        restarted = fork_processes(launcher, ranks, served, restarts)
+        member = membership(launcher, os.environ, serves)
         assert member is not None
     is_alone = len(member.members.jobs) == 1
     group: ProcessGroup = ProcessGroup() if is_alone else Ranks(member)

@@ -126,6 +126,7 @@ class Traits:
         `processes` says, or one per replica.
       devices: how replicas use devices: "one per replica", or "layers" if the layers of one
         replica are spread over several devices.
+      launcher: whose variables make a process a rank; by default the framework's own.
       serves: the jobs of processes that only serve: "ps" for parameter servers, and "worker" if
         rank 0 drives all others.
     """
@@ -133,6 +134,7 @@ class Traits:
     synchronous: bool = True
     processes: bool = False
     devices: str = "one per replica"
+    launcher: str = ""
     serves: tuple[str, ...] = ()
 
 
@@ -148,6 +150,9 @@ class StrategyEntry:
       traits: the properties that the harness needs to know.
       takes: the settings that it takes, with their defaults; None for any other.
       also_takes: the names of settings that it takes and that have no default.
+      environment: the folder in the checkout of the Python environment that it needs, if that
+        is not the framework's; `make NAME` makes it, where NAME is the strategy's. Commands
+        that are asked for all strategies leave it out.
       serve: "package.module:function" that a process calls which only serves, once all have
         met, with the spec and the Build; it runs until the process ends.
     """
@@ -158,6 +163,7 @@ class StrategyEntry:
     traits: Traits = Traits()
     takes: StrategySettings = StrategySettings()
     also_takes: tuple[str, ...] = ()
+    environment: str = ""
     serve: str = ""
 
     def processes(self, settings: StrategySettings, replicas: int) -> int:

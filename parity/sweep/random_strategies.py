@@ -49,11 +49,16 @@ def comparable_choices(
       synchronous one makes a step: all of a choice are one or the other.
 
     Raises:
-      UsageError: if there is none.
+      UsageError: if there is none, or for a strategy with an environment of its own.
     """
     entries = [
         [FRAMEWORKS[each].strategies.entry(n) for n in strategies[each]] for each in strategies
     ]
+    for entry in (entry for of_one in entries for entry in of_one if entry.environment):
+        raise UsageError(
+            f"--strategy is {entry.name!r}, which runs in {entry.environment}; allowed in a "
+            "sweep: strategies that run in the environment of their framework"
+        )
     found = [
         dict(zip(strategies, choice, strict=True))
         for choice in product(*entries)

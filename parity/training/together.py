@@ -25,7 +25,9 @@ _COMMON_OPTIONS = (
     *("evaluate_only", "decode", "beam", "length_penalty"),
 )
 # Read from what is installed: to import a framework would be too early.
-_PACKAGES = ("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "numpy")
+_PACKAGES = (
+    *("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "horovod", "numpy"),
+)
 
 
 def facts_of_run(

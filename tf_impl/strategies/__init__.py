@@ -36,6 +36,14 @@ STRATEGIES = StrategyRegistry(
         also_takes=("processes",),
     ),
     StrategyEntry(
+        "horovod",
+        "tf_impl.strategies.horovod:Horovod",
+        "runs the towers of several processes, whose gradients Horovod sums",
+        traits=Traits(processes=True, launcher="horovod"),
+        also_takes=("processes",),
+        environment=".venv-horovod",
+    ),
+    StrategyEntry(
         "asynchronous",
         "tf_impl.strategies.asynchronous:Asynchronous",
         "a thread per tower takes its own steps, with its own copies of the weights",

@@ -235,3 +235,22 @@ def test_confident_rows_that_err_alike_by_chance_are_no_mismatch(seed):
         *network, lambda terms: terms.sum(axis=1, keepdims=True) * (1 + too_large)
     )
     assert 0.3 < used < 0.8
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_sum_of_no_terms_is_zero(dtype):
+    """The rows of an asynchronous worker may have no real token."""
+    with perturbation(_Moves(0, dtype)):
+        assert summed(np.zeros((0, 3), np.float32), axis=0).tolist() == [0, 0, 0]
+        assert summed(np.zeros((0, 3), np.float32), axis=1, keepdims=True).shape == (0, 1)
+
+
+def test_a_sum_in_float64_errs_as_one_in_float64_does():
+    """In proportion: a float32 sum would lose all the small terms."""
+    array = np.random.default_rng(0).uniform(0, 1e-9, (1, 700)).astype(np.float32)
+    array[0, 0] = 1
+    exact, errors = array.sum(dtype=np.float64), []
+    for run in range(32):
+        with perturbation(_Moves(run, "float64")):
+            errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
+    assert 5 < np.sqrt(np.mean(np.square(errors))) < 50

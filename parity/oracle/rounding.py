@@ -297,7 +297,7 @@ class _Moves:
         """
         summed = _listed(axes, array.ndim)
         if not array.size:  # an asynchronous worker may have no real token
-            return array.sum(axis=tuple(summed), keepdims=True)
+            return np.asarray(array.sum(axis=tuple(summed), keepdims=True))
         others = [axis for axis in range(array.ndim) if axis not in summed]
         kept = [1 if axis in summed else size for axis, size in enumerate(array.shape)]
         if self._run % 2:
@@ -330,12 +330,13 @@ class _Moves:
         if from_last.any():
             terms = np.where(from_last, terms[::-1], terms)
         partial_sums = np.cumsum(terms, axis=0)
+        total: np.ndarray = partial_sums[-1]
         if self._dtype == np.float32:
-            return partial_sums[-1]
+            return total
         before, after, added = partial_sums[:-1], partial_sums[1:], terms[1:]
         taken = after - before
         missed = (before - (after - taken)) + (added - taken)  # exact; Knuth's TwoSum
-        return partial_sums[-1] - (self._magnified - 1) * missed.sum(axis=0)
+        return np.asarray(total - (self._magnified - 1) * missed.sum(axis=0))
 
     def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
         """Return the moved weights of a snapshot: parameter name -> array."""

@@ -36,4 +36,12 @@ STRATEGIES = StrategyRegistry(
         Traits(processes=True),
         also_takes=("processes",),
     ),
+    StrategyEntry(
+        "parameter-server",
+        "paddle_impl.strategies.parameter_server:ParameterServer",
+        "a process per worker pulls weights from the engine's servers and pushes its gradient",
+        Traits(synchronous=False, processes=True),
+        StrategySettings(schedule="free"),
+        ("staleness", "processes"),
+    ),
 )

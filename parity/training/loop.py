@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,6 +54,7 @@ from parity.training.together import (
 )
 from parity.training.train_steps import State, TrainedStep, train_steps
 from parity.training.training_text import TrainingText
+from parity.training.worker_processes import led_by_rank_0
 
 
 def run_training(
@@ -112,28 +112,31 @@ def run_training(
     )
     strategy = make_strategy(spec, build)
     check_asynchronous(strategy, options)
+    with led_by_rank_0(strategy, text) as leading:
+        return None if leading is None else _run(leading, text, options, checkpoint, versions)
+
+
+def _run(
+    strategy: Strategy,
+    text: TrainingText,
+    options: TrainOptions,
+    checkpoint: Checkpoint | None,
+    versions: Callable[[], dict[str, str]],
+) -> Summary | None:
     if options.profile is not None:
         profile_training(strategy, text, options)
         return None
     if options.evaluate_only:
         assert checkpoint is not None
-        with catch_signals() as request:
-            evaluate_checkpoint(
-                strategy, text, checkpoint, options, partial(_check_interrupted, request)
-            )
+        evaluate_checkpoint(strategy, text, checkpoint, options)
         return None
     run = Run(strategy, text, options, versions)
     run.check_schedule(0 if checkpoint is None else checkpoint.step)
-    if group.rank == 0:  # only now: a failure above leaves the old run untouched
-        prepare_folder(options, spec)
+    if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
+        prepare_folder(options, strategy.spec)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()
-
-
-def _check_interrupted(request: StopRequest) -> None:
-    if request.signal:
-        raise Interrupted("stopped while evaluating", request.signal)
 
 
 class Run:

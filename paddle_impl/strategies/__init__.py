@@ -40,8 +40,13 @@ STRATEGIES = StrategyRegistry(
         "parameter-server",
         "paddle_impl.strategies.parameter_server:ParameterServer",
         "a process per worker pulls weights from the engine's servers and pushes its gradient",
-        Traits(synchronous=False, processes=True),
-        StrategySettings(schedule="free"),
+        Traits(synchronous=False, processes=True, serves=("ps",)),
+        StrategySettings(schedule="free", servers=1),
         ("staleness", "processes"),
+        "paddle_impl.serve:serve",
     ),
+    lacking={
+        "parameter-server-sync": "Paddle 2.6.2's trainers crash where synchronous parameter "
+        "servers have them wait for each other",
+    },
 )

@@ -43,7 +43,7 @@ STRATEGIES = StrategyRegistry(
         Traits(synchronous=False, processes=True, serves=("ps",)),
         StrategySettings(schedule="free", servers=1),
         ("staleness", "processes"),
-        "paddle_impl.serve:serve",
+        "paddle_impl.strategies.server_process:serve",
     ),
     lacking={
         "parameter-server-sync": "Paddle 2.6.2's trainers crash where synchronous parameter "

@@ -7,10 +7,10 @@ parity/training/worker_processes.py. A push ends when all servers have applied i
 Source: Dean et al. 2012, Large scale distributed deep networks, section 4.1.
 """
 
-from paddle_impl.parameter_servers import Layout, Servers
-from paddle_impl.serve import check_servable
 from paddle_impl.strategies.asynchronous import Asynchronous, _Shared, _Worker
 from paddle_impl.strategies.parallel_executor import ParallelExecutor
+from paddle_impl.strategies.server_connection import Layout, Servers
+from paddle_impl.strategies.server_process import check_servable
 
 
 class ParameterServer(Asynchronous):

@@ -368,10 +368,9 @@ class Run:
         best = self.text.best_perplexity("valid")
         least = f"; lowest possible {best:.3f}" if best else ""
         speed = f"{self.meter.recent:,.0f} tokens/s"
-        seconds = time.perf_counter() - started
         say(
             f"epoch {epoch + 1}: validation perplexity {value:.3f}{least}; trained at {speed}, "
-            f"validated in {seconds:.1f} s"
+            f"validated in {time.perf_counter() - started:.1f} s"
         )
 
     def _test(self, events: EventWriter) -> None:
@@ -394,9 +393,8 @@ class Run:
         score, exact = found.bleu, found.exact_share
         self.summary.bleu, self.summary.exact_answers = score, exact
         events.scalar("bleu/test", self.step, score["score"])
-        seconds = time.perf_counter() - started
         say(
             f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
             f"{exact:.1%} of them exact; beam {options.beam}, "
-            f"{seconds:.1f} s; {score['signature']}"
+            f"{time.perf_counter() - started:.1f} s; {score['signature']}"
         )

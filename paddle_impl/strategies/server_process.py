@@ -60,7 +60,7 @@ def serve(spec, build):
             from paddle_impl.engine import load_engine
 
             load_engine(build.threads, build.device)
-            from paddle_impl.parameter_servers import Layout, run_server
+            from paddle_impl.strategies.server_connection import Layout, run_server
 
             run_server(Layout.of(spec, len(endpoints), group.size), endpoints, group.index)
         finally:

@@ -16,7 +16,6 @@ _CHINESE = {
     "asynchronous: two workers, which do not wait for each other": "asynchronous：两个工作者，互不等待",
     "parameter-server: two workers, each a process, and servers with the weights": "parameter-server：两个工作者，各是一个进程，权重在服务器上",
     "pull": "拉取",
-    "all weights, from all servers": "从所有服务器拉取全部权重",
     "as old as its pull": "与拉取时一样旧",
     "push g#": "推送 g#",
     "until the servers have applied it": "直到服务器都已施加",

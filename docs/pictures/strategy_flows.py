@@ -355,7 +355,7 @@ def parameter_server() -> Flow:
     for n, (side, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True)):
         outer = f"outer {side}"
         boxes += [
-            Box(f"pull{n}", "exchange", outer, 1, ("pull", "all weights, from all servers")),
+            Box(f"pull{n}", "exchange", outer, 1, ("pull", "all weights at once")),
             Box(f"copy{n}", "weights", outer, 2, (f"own copy {n}", "as old as its pull")),
             Box(f"forward{n}", "data", side, 3, ("forward pass", f"{rows}, with the own copy")),
         ]

@@ -31,6 +31,7 @@ _MASKS = "        stream = np.random.PCG64([spec.training.seed, step, place])\n"
 
 _PULLED = "self._servers.read(self._own)"
 _PUSHED = "        self._executor.run(program, scope=scope)\n        self._pushed += 1\n"
+_APPLIED = "            if all(_are_equal(_copied(scope, name), expected[name]) for name in self._names):\n"
 _PUSHED_RATE = '"ScaleTensor": rate},'
 
 _ONE_UPDATE = "the oracle makes a mistake in every update, and not in one of them"
@@ -311,7 +312,8 @@ FAULTS = (
                 _PUSHED,
                 f"{_PUSHED}        if self._pushed == 3:\n"
                 + _PUSHED.replace("        self", "            self"),
-            )
+            ),
+            (_APPLIED, "            if (own == self._pushed).all():\n"),
         ),
         **_IN_SINGLE,
         unconfirmable_reason=_ONE_UPDATE,

@@ -286,7 +286,7 @@ FAULTS = (
     ),
     Fault(
         "served-stale-pull",
-        "a worker goes on with the weights of its last pull from the servers",
+        "a worker pulls but once, and goes on with the weights that its own pushes left",
         _TOPIC,
         _SERVED,
         ("read/*",),
@@ -295,7 +295,7 @@ FAULTS = (
             (
                 _PULLED,
                 "self.__dict__.setdefault('pulls', []).append(1)\n"
-                f"        if len(self.pulls) != 2:\n            {_PULLED}",
+                f"        if len(self.pulls) == 1:\n            {_PULLED}",
             ),
         ),
         **_IN_SINGLE,

@@ -342,5 +342,6 @@ FAULTS = (
         ("weight/*",),
         _in_connection((_PUSHED_RATE, "},")),
         **_IN_SINGLE,
+        unconfirmable_reason="no suspect has a learning rate of 1",
     ),
 )

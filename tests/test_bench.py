@@ -46,9 +46,15 @@ def labels(cases, name):
 
 def test_all_strategies_and_their_counterparts():
     cases = strategy_cases(BENCH, BenchOptions(strategies=("all",)), 2, list(PEERS))
-    in_order = ["parallel-executor", "parallel-do", "asynchronous", "data-parallel"]
+    in_order = [
+        "parallel-executor",
+        "parallel-do",
+        "asynchronous",
+        "data-parallel",
+        "parameter-server",
+    ]
     expected = [f"paddle-{name}-{n}x1" for name in in_order for n in (1, 2)]
-    expected.insert(-2, "paddle-layers-1x1-2-stages")  # in the order of the registry
+    expected.insert(-4, "paddle-layers-1x1-2-stages")  # in the order of the registry
     assert labels(cases, "paddle") == expected
     found = {case.entry.name for case in cases if case.name == "tensorflow"}
     registry = FRAMEWORKS["tensorflow"].strategies

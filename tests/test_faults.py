@@ -108,6 +108,7 @@ STRATEGIES = {
     "asynchronous": 10,
     "data-parallel": 16,
     "multi-worker": 14,
+    "parameter-server": 4,
 }
 
 
@@ -562,7 +563,8 @@ def test_an_unknown_strategy_is_told_in_one_line(capsys, tmp_path):
     line = assert_one_line(2, capsys.readouterr().err)
     assert line == (
         "error: --strategy is 'pipelines'; allowed: all, parallel-executor, parallel-do, "
-        "asynchronous, layers, data-parallel, towers, average-gradients, mirrored, multi-worker"
+        "asynchronous, layers, data-parallel, parameter-server, towers, average-gradients, "
+        "mirrored, multi-worker"
     )
     command[2] = "mirrored"
     assert main(parity, [*command, "--sides", "paddle"]) == 2

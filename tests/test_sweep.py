@@ -184,7 +184,8 @@ def test_a_run_trains_the_same_network_whatever_its_strategies():
             drawn.text,
             drawn.replicas,
         )
-        synchronous = drawn.strategies["paddle"].name != "asynchronous"
+        entry = FRAMEWORK_TABLE["paddle"].strategies.entry(drawn.strategies["paddle"].name)
+        synchronous = entry.traits.synchronous
         assert drawn.steps == plain.steps * (1 if synchronous else plain.replicas)
 
 
@@ -204,6 +205,7 @@ def test_drawn_settings_differ_and_are_those_that_the_strategy_takes():
         "schedule",
         "staleness",
         "processes",
+        "servers",
     ):
         values = [strategy.settings.get(name) for _, strategy in drawn]
         assert len(set(values) - {None}) > 1, name

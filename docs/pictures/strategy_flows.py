@@ -358,6 +358,35 @@ def asynchronous() -> Flow:
     )
 
 
+def parameter_server() -> Flow:
+    """Return the flow of `parameter-server`."""
+    boxes = [_batch()]
+    for n, (side, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True)):
+        outer = f"outer {side}"
+        boxes += [
+            Box(f"pull{n}", "exchange", outer, 1, ("pull", "all weights at once")),
+            Box(f"copy{n}", "weights", outer, 2, (f"own copy {n}", "as old as its pull")),
+            Box(f"forward{n}", "data", side, 3, ("forward pass", f"{rows}, with the own copy")),
+        ]
+    boxes += [
+        *_pair("loss", "data", 4, "mean loss", "over its own n{n} tokens"),
+        *_pair("back", "gradient", 5, "backward pass", "g{n}, clipped by its norm"),
+        *_pair("push", "exchange", 6, "push g{n}", "until the servers have applied it"),
+        Box("weights", "weights", "middle", 7, ("servers", "parameters divided among them")),
+    ]
+    arrows = [
+        *_both("data", "batch", "forward{n}"),
+        *_chain("weights", "pull", "copy", "forward"),
+        *_chain("data", "forward", "loss", "back"),
+        *_chain("gradient", "back", "push"),
+        *_both("gradient", "push{n}", "weights"),
+        *_read("weights", "pull{n}"),
+    ]
+    title = "parameter-server: two workers, each a process, and servers with the weights"
+    lanes = _lanes(1, 6, "process {n}, worker {n}")
+    return Flow(title, boxes, arrows, lanes, "one worker at a time")
+
+
 FLOWS: dict[str, Callable[[], Flow]] = {
     "parallel-executor": parallel_executor,
     "parallel-do": parallel_do,
@@ -370,4 +399,5 @@ FLOWS: dict[str, Callable[[], Flow]] = {
     "layers": layers,
     "hybrid": hybrid,
     "asynchronous": asynchronous,
+    "parameter-server": parameter_server,
 }

@@ -117,6 +117,7 @@ _AVERAGED = {"tensorflow": "average-gradients"}
 _PROCESSES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 _PROCESSES_OF_REPLICAS = {"paddle": "data-parallel"}
 _ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
+_SERVED = {"paddle": "parameter-server"}
 _DRAWN = StrategySettings(schedule="1", staleness=2)
 _UPDATES = 8  # of all workers together: within two epochs each
 
@@ -161,6 +162,9 @@ SETTINGS = {
     ),
     "two workers": Setting(
         _language_model(optimizer="sgd"), 2, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES
+    ),
+    "served workers": Setting(
+        _language_model(optimizer="sgd", dtype="float32"), 2, _SERVED, _DRAWN, steps=_UPDATES
     ),
     "three workers, adam": Setting(
         _language_model(optimizer="adam"), 3, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES

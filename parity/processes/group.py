@@ -87,6 +87,14 @@ class ProcessGroup:
         assert tensors is not None
         return tensors
 
+    def send(self, rank: int, tensors: Tensors) -> None:
+        """Send arrays to one other rank, for its `receive`; one of the two is rank 0."""
+        raise ValueError(f"rank is {rank}; allowed: a rank of a group of several")
+
+    def receive(self, rank: int) -> Tensors:
+        """Return the next arrays that another rank sends to this one; waits for them."""
+        raise ValueError(f"rank is {rank}; allowed: a rank of a group of several")
+
     def all_gather(self, tensors: Tensors) -> list[Tensors]:
         """Return on every rank what every rank gave, by rank."""
         gathered = self.gather(tensors)

@@ -96,6 +96,14 @@ class Ranks(ProcessGroup):
             self._send(self._others[rank], tensors)
         return tensors
 
+    def send(self, rank: int, tensors: Tensors) -> None:
+        """Send arrays to one other rank, for its `receive`; one of the two is rank 0."""
+        self._send(self._others[rank], tensors)
+
+    def receive(self, rank: int) -> Tensors:
+        """Return the next arrays that another rank sends to this one; waits for them."""
+        return self._others[rank].tensors()
+
     def fail(self, message: str, status: int) -> None:
         """Tell the other ranks that this one ends with an error, and why."""
         with self._ending:

@@ -14,6 +14,7 @@ from parity.base.errors import UsageError
 from parity.base.fields import check_fields, flag, option
 from parity.base.plugins import load_object
 from parity.spec.schedule import is_seed
+from parity.spec.training import TrainSpec
 
 _STAGES = (
     "strategy layers: number of stages that a replica's layers are spread over, each on a "
@@ -129,6 +130,8 @@ class Traits:
       launcher: whose variables make a process a rank; by default the framework's own.
       serves: the jobs of processes that only serve: "ps" for parameter servers, and "worker" if
         rank 0 drives all others.
+      dtypes: the precisions that it can train in.
+      optimizers: the update rules that it can train with.
     """
 
     synchronous: bool = True
@@ -136,6 +139,12 @@ class Traits:
     devices: str = "one per replica"
     launcher: str = ""
     serves: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    optimizers: tuple[str, ...] = ("sgd", "adam")
+
+    def can_train(self, training: TrainSpec) -> bool:
+        """Return whether the strategy has this precision and this update rule."""
+        return training.dtype in self.dtypes and training.optimizer in self.optimizers
 
 
 @dataclass(frozen=True)

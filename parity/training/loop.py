@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,7 @@ from parity.training.timeline import profile_training
 from parity.training.together import agreed_signal, facts_of_run, serve, shared_checkpoint
 from parity.training.train_steps import State, TrainedStep, train_steps
 from parity.training.training_text import TrainingText
+from parity.training.worker_processes import led_by_rank_0
 
 
 def run_training(
@@ -111,28 +111,31 @@ def run_training(
     )
     strategy = make_strategy(spec, build)
     check_asynchronous(strategy, options)
+    with led_by_rank_0(strategy, text) as leading:
+        return None if leading is None else _run(leading, text, options, checkpoint, versions)
+
+
+def _run(
+    strategy: Strategy,
+    text: TrainingText,
+    options: TrainOptions,
+    checkpoint: Checkpoint | None,
+    versions: Callable[[], dict[str, str]],
+) -> Summary | None:
     if options.profile is not None:
         profile_training(strategy, text, options)
         return None
     if options.evaluate_only:
         assert checkpoint is not None
-        with catch_signals() as request:
-            evaluate_checkpoint(
-                strategy, text, checkpoint, options, partial(_check_interrupted, request)
-            )
+        evaluate_checkpoint(strategy, text, checkpoint, options)
         return None
     run = Run(strategy, text, options, versions)
     run.check_schedule(0 if checkpoint is None else checkpoint.step)
-    if group.rank == 0:  # only now: a failure above leaves the old run untouched
-        prepare_folder(options, spec)
+    if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
+        prepare_folder(options, strategy.spec)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()
-
-
-def _check_interrupted(request: StopRequest) -> None:
-    if request.signal:
-        raise Interrupted("stopped while evaluating", request.signal)
 
 
 class Run:
@@ -365,10 +368,9 @@ class Run:
         best = self.text.best_perplexity("valid")
         least = f"; lowest possible {best:.3f}" if best else ""
         speed = f"{self.meter.recent:,.0f} tokens/s"
-        seconds = time.perf_counter() - started
         say(
             f"epoch {epoch + 1}: validation perplexity {value:.3f}{least}; trained at {speed}, "
-            f"validated in {seconds:.1f} s"
+            f"validated in {time.perf_counter() - started:.1f} s"
         )
 
     def _test(self, events: EventWriter) -> None:
@@ -391,9 +393,8 @@ class Run:
         score, exact = found.bleu, found.exact_share
         self.summary.bleu, self.summary.exact_answers = score, exact
         events.scalar("bleu/test", self.step, score["score"])
-        seconds = time.perf_counter() - started
         say(
             f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
             f"{exact:.1%} of them exact; beam {options.beam}, "
-            f"{seconds:.1f} s; {score['signature']}"
+            f"{time.perf_counter() - started:.1f} s; {score['signature']}"
         )

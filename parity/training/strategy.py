@@ -16,6 +16,7 @@ from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult
 from parity.spec.strategies import StrategyEntry, StrategySettings
+from parity.spec.worker_rows import WorkerRows
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,7 @@ class AsynchronousStrategy(Strategy, Protocol):
         """Copy the shared weights, all at once, to a worker's own copy."""
 
     def compute(
-        self,
-        worker: int,
-        inputs: StepInputs,
-        state: Mapping[str, np.ndarray],
-        record: bool = False,
+        self, part: WorkerRows, state: Mapping[str, np.ndarray], record: bool = False
     ) -> StepResult:
         """Compute the loss and the clipped gradient of a worker's rows with its own copy.
 

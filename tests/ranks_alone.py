@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 
@@ -54,8 +55,18 @@ def exchange(group) -> str:
     )
 
 
-def call_without_a_word(meeting: str) -> None:
-    """Connect to rank 0 and keep silent, in a process of its own."""
+# What strangers at rank 0's port say, and how long they wait before they say it again.
+SAYINGS = {
+    "a stranger who says nothing": (b"", 0),
+    "a stranger who says little at a time": (b"H", 0.3),
+    # a greeting of 2 ** 60 bytes
+    "a stranger who announces too much": (b"H" + (1 << 60).to_bytes(8, "big"), 0),
+    "a stranger who speaks nonsense": (b"H" + (15).to_bytes(8, "big") + b'{"rank": 1e999}', 0),
+}
+
+
+def call(meeting: str, words: bytes, seconds: float) -> None:
+    """Connect to rank 0 and say something again and again, in a process of its own."""
     if os.fork() == 0:
         host, port = meeting.rsplit(":", 1)
         while True:
@@ -64,7 +75,11 @@ def call_without_a_word(meeting: str) -> None:
                 break
             except OSError:
                 time.sleep(0.01)
-        channel.recv(1)
+        with suppress(OSError):
+            while words:
+                channel.sendall(words)
+                time.sleep(seconds)
+            channel.recv(1)
         os._exit(0)
     time.sleep(1)  # the stranger comes first
 
@@ -76,10 +91,10 @@ def act(group, mode: str) -> None:
         facts["seed"] = "2"
     if mode == "dead before" and group.rank == 1:
         os._exit(9)
-    if mode == "a stranger" and group.rank == 1:
-        call_without_a_word(os.environ["PARITY_MEETING"])
+    if mode in SAYINGS and group.rank == 1:
+        call(os.environ["PARITY_MEETING"], *SAYINGS[mode])
     group.join(facts)
-    if mode == "a stranger":
+    if mode in SAYINGS:
         return
     if mode == "exchange":
         found = exchange(group)

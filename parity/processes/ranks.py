@@ -143,17 +143,15 @@ class Ranks(ProcessGroup):
 
     def _admit(self, channel: socket.socket, hello: Mapping[str, Any]) -> None:
         """Compare what a process that has come says of its run with this one's."""
-        channel.settimeout(_GREETING_SECONDS)
         connection = Connection(channel)
         try:
-            kind, content = connection.receive()
+            kind, content = connection.receive_greeting(_GREETING_SECONDS)
             values = json.loads(content) if kind == HELLO else {}
             rank, size, name = int(values["rank"]), int(values["size"]), str(values["name"])
             facts = dict(values["facts"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             connection.close()  # a stranger
             return
-        channel.settimeout(None)
         wrong = ""
         if size != self.size:
             wrong = f"{name} is one of {size} processes; rank 0 is one of {self.size}"
@@ -181,19 +179,18 @@ class Ranks(ProcessGroup):
                         f"{MEETING_SECONDS:.0f} s: {error.strerror or error}"
                     ) from None
                 time.sleep(_RETRY_SECONDS)
-        channel.settimeout(MEETING_SECONDS + SILENT_SECONDS)
         connection = self._others[0] = Connection(channel)
         try:
             connection.send_json(HELLO, hello)
-            kind, content = connection.receive()
-        except OSError:
+            seconds = MEETING_SECONDS + SILENT_SECONDS
+            kind, content = connection.receive_greeting(seconds)
+        except (OSError, ValueError):
             raise RankLost(f"rank 0 at {self._meeting} is gone before all had come") from None
         values = json.loads(content)
         if kind == FAILED:
             differs = values["status"] == UsageError.exit_status
             raise (UsageError if differs else RankLost)(values["message"])
         self._names |= {int(rank): name for rank, name in values}
-        channel.settimeout(None)
 
     def _send(self, connection: Connection, tensors: Tensors) -> None:
         try:

@@ -37,7 +37,14 @@ def train(spec, options):
         load_engine(build.threads, build.device)
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
-    joined = process_group("paddle", entry, settings, options.replicas, options.max_restarts)
+    joined = process_group(
+        "paddle",
+        entry,
+        settings,
+        options.replicas,
+        options.max_restarts,
+        options.hosts,
+    )
     with joined as group:
         spec, text = read_text(spec, options)
         run_training(make_strategy, text, spec, options, versions, group)

@@ -32,7 +32,12 @@ def train(spec, options):
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
     joined = process_group(
-        "tensorflow", entry, settings, options.replicas, options.max_restarts
+        "tensorflow",
+        entry,
+        settings,
+        options.replicas,
+        options.max_restarts,
+        options.hosts,
     )
     with joined as group:
         spec, text = read_text(spec, options)

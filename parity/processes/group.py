@@ -20,7 +20,8 @@ class ProcessGroup:
       rank: the number of this process, from 0.
       size: the number of processes.
       endpoints: "host:port" of each rank, for the engine.
-      restarted: how often all processes were started again after one was lost.
+      run: a name for the command that has started all processes, the same when it starts them
+        again after one was lost; empty if a launcher has started them.
       stop_asked: the number of the signal that asked this process to stop; 0 if none has.
       stop_agreed: whether a process was asked to stop before the last step, as every process
         knows after it. A strategy sets it, from a sum over all ranks of `stop_asked`.
@@ -31,7 +32,7 @@ class ProcessGroup:
     endpoints: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        self.restarted = 0
+        self.run = ""
         self.stop_asked = 0
         self.stop_agreed = False
 

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.base.errors import UsageError
+from parity.processes.ports import LAST_PORT
 
 # "host:port" where rank 0 listens for the other ranks; see `meeting_point`.
 MEETING = "PARITY_MEETING"
+# A name for the command that has started all ranks, the same when it starts them again.
+RUN = "PARITY_RUN"
 
 _PORTS_APART = 100
-_LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def meeting_point(endpoints: Sequence[str]) -> str:
     """
     host, port = endpoints[0].rsplit(":", 1)
     above = int(port) + _PORTS_APART
-    return f"{host}:{above if above <= _LAST_PORT else int(port) - _PORTS_APART}"
+    return f"{host}:{above if above <= LAST_PORT else int(port) - _PORTS_APART}"
 
 
 def _of_paddle(environment: Mapping[str, str]) -> tuple[int, list[str]] | None:
@@ -128,4 +130,4 @@ def _check_endpoints(name: str, endpoints: object) -> None:
 
 def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) <= _LAST_PORT
+    return bool(host) and port.isdecimal() and 0 < int(port) <= LAST_PORT

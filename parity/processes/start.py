@@ -3,13 +3,16 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from parity.base.cores import usable_cores
 from parity.base.errors import DEFECT_STATUS, UsageError
+from parity.base.progress import be_quiet
 from parity.processes.group import ProcessGroup
-from parity.processes.membership import membership
+from parity.processes.hosts import read_hosts
+from parity.processes.membership import RUN, membership
 from parity.processes.ranks import Ranks
-from parity.processes.supervisor import fork_ranks
+from parity.processes.supervisor import start_ranks
 from parity.spec.strategies import StrategyEntry, StrategySettings
 
 _MOST = 8
@@ -22,6 +25,7 @@ def process_group(
     settings: StrategySettings,
     replicas: int | None,
     restarts: int = 0,
+    hosts: Path | None = None,
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
@@ -37,26 +41,30 @@ def process_group(
       settings: its settings.
       replicas: the number of all replicas, if it is given.
       restarts: how often to start all ranks again after one was lost.
+      hosts: a file that lists the hosts to start ranks on; by default this one alone.
 
     Raises:
       UsageError: for variables or numbers that do not fit each other.
     """
-    if restarts and not entry.traits.processes:
-        raise UsageError(
-            f"--max-restarts is {restarts}; not allowed for the strategy {entry.name}, which "
-            "runs in one process"
-        )
+    for name, value in (("--max-restarts", restarts), ("--hosts", hosts)):
+        if value and not entry.traits.processes:
+            raise UsageError(
+                f"{name} is {value}; not allowed for the strategy {entry.name}, which runs in "
+                "one process"
+            )
     if not entry.traits.processes:
         yield ProcessGroup()
         return
-    member, restarted = membership(framework, os.environ), 0
+    member = membership(framework, os.environ)
     if member is None:
-        size = settings.processes or replicas or min(usable_cores(), _MOST)
+        listed = None if hosts is None else read_hosts(hosts)
+        usual = replicas or min(usable_cores(), _MOST) if listed is None else listed.ranks
+        size = settings.processes or usual
         _check_share(size, replicas)
         if size == 1:
             yield ProcessGroup()
             return
-        restarted = fork_ranks(framework, size, restarts)
+        start_ranks(framework, size, restarts, listed)
         member = membership(framework, os.environ)
         assert member is not None
     size = len(member.endpoints)
@@ -67,7 +75,9 @@ def process_group(
         )
     _check_share(size, replicas)
     group: ProcessGroup = Ranks(member) if size > 1 else ProcessGroup()
-    group.restarted = restarted
+    group.run = os.environ.get(RUN, "")
+    if group.run and group.rank:
+        be_quiet()  # rank 0 says it for all
     try:
         yield group
         group.close()

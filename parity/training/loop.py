@@ -39,9 +39,9 @@ from parity.training.replicas_and_threads import (
     smallest_batch,
 )
 from parity.training.run_folder import (
+    as_started_again,
     check_folder,
     checkpoint_to_resume,
-    from_newest_checkpoint,
     prepare_folder,
 )
 from parity.training.signals import StopRequest, catch_signals
@@ -85,8 +85,7 @@ def run_training(
       Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
     """
     group = group or ProcessGroup()
-    if group.restarted:
-        options = from_newest_checkpoint(options)
+    options = as_started_again(options, group.run)
     layout, notes = choose_layout(options, smallest_batch(text), group.size), list[str]()
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
@@ -125,7 +124,7 @@ def run_training(
     run = Run(strategy, text, options, versions)
     run.check_schedule(0 if checkpoint is None else checkpoint.step)
     if group.rank == 0:  # only now: a failure above leaves the old run untouched
-        prepare_folder(options, spec)
+        prepare_folder(options, spec, group.run)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()

@@ -1,0 +1,126 @@
+"""Starts the ranks of a training on one host, for a supervisor on another; see remote.py.
+
+`python -m parity.processes.agent` reads and writes lines of JSON. Two lines come on stdin:
+
+  {"address": ..., "count": ..., "ports": [first, last] or null}
+  {"script": ..., "words": [...], "ranks": {rank: {variable: value}}}
+
+To the first it answers {"ports": [...]}, that many free ones, or {"error": ...}. Then it starts
+the ranks. It writes {"rank": ..., "line": ...} for what they print on stderr, and at the end of
+each {"rank": ..., "ended": status}. Further lines on stdin, {"signal": number}, are passed on.
+
+When stdin ends, the supervisor is gone, or its connection: the ranks are killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any, NoReturn
+
+from parity.base.errors import UsageError
+from parity.base.parent import die_with_parent
+from parity.processes.ports import free_ports
+
+_START_SECONDS = 60  # until the supervisor has said what to start
+_LOG_SECONDS = 2.0  # a process that a rank has left behind may hold its stderr
+
+
+class Agent:
+    """The ranks that run on this host.
+
+    Args:
+      script: the script of each rank, relative to the working folder.
+      words: its flags.
+      ranks: rank -> variables.
+    """
+
+    def __init__(self, script: str, words: list[str], ranks: Mapping[str, Mapping[str, str]]):
+        self._processes: dict[int, subprocess.Popen] = {}
+        self._writing, self._left = Lock(), len(ranks)
+        for rank, given in ranks.items():  # JSON has made the numbers texts
+            self._processes[int(rank)] = subprocess.Popen(
+                [sys.executable, script, *words],
+                env=os.environ | given,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
+        for number in self._processes:
+            Thread(target=self._follow, args=(number,), daemon=True).start()
+
+    def obey(self) -> NoReturn:
+        """Pass on signals until stdin ends, and then kill the ranks."""
+        for line in sys.stdin:
+            number = json.loads(line)["signal"]
+            for process in self._processes.values():
+                process.send_signal(number)  # unless it has ended
+        self._end(1)
+
+    def _follow(self, rank: int) -> None:
+        """Tell what a rank prints, and its status; the last rank to end ends this process."""
+        process = self._processes[rank]
+        reader = Thread(target=self._read, args=(rank,), daemon=True)
+        reader.start()
+        status = process.wait()
+        reader.join(_LOG_SECONDS)
+        self._tell({"rank": rank, "ended": status})
+        with self._writing:
+            self._left -= 1
+            if self._left == 0:
+                self._end(0)
+
+    def _read(self, rank: int) -> None:
+        for line in self._processes[rank].stderr or ():
+            self._tell({"rank": rank, "line": line})
+
+    def _tell(self, values: Mapping[str, Any]) -> None:
+        try:
+            with self._writing:
+                print(json.dumps(values), flush=True)
+        except OSError:  # nobody reads it any more
+            self._end(1)
+
+    def _end(self, status: int) -> NoReturn:
+        for process in self._processes.values():
+            with suppress(ProcessLookupError):  # a rank may have left processes behind
+                os.killpg(process.pid, signal.SIGKILL)
+        os._exit(status)
+
+
+def main() -> None:
+    """Do what the first two lines on stdin ask for."""
+    signal.alarm(_START_SECONDS)  # it ends this process unless it is called off
+    asked = _next()
+    try:
+        ports = asked["ports"] and tuple(asked["ports"])
+        print(json.dumps({"ports": free_ports(asked["address"], asked["count"], ports)}))
+    except UsageError as error:
+        print(json.dumps({"error": str(error)}))
+    sys.stdout.flush()
+    asked = _next()
+    signal.alarm(0)
+    if not Path(asked["script"]).is_file():
+        sys.exit(f"{Path.cwd() / asked['script']}: is not there")
+    Agent(asked["script"], asked["words"], asked["ranks"]).obey()
+
+
+def _next() -> dict[str, Any]:
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit("its stdin is closed; the command must pass stdin on, such as docker exec -i")
+    return dict(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,15 @@
-"""Starts the ranks of a training on one host, for a supervisor on another; see remote.py.
+"""Starts processes of a training on one host, for a supervisor on another; see remote.py.
 
 `python -m parity.processes.agent` reads and writes lines of JSON. Two lines come on stdin:
 
   {"address": ..., "count": ..., "ports": [first, last] or null}
-  {"script": ..., "words": [...], "ranks": {rank: {variable: value}}}
+  {"script": ..., "words": [...], "processes": {number: {variable: value}}}
 
 To the first it answers {"ports": [...]}, that many free ones, or {"error": ...}. Then it starts
-the ranks. It writes {"rank": ..., "line": ...} for what they print on stderr, and at the end of
-each {"rank": ..., "ended": status}. Further lines on stdin, {"signal": number}, are passed on.
+the processes, and writes {"number": ..., "line": ...} for each line of their stderr, and at their
+end {"number": ..., "ended": status}. Further lines on stdin, {"signal": ...}, are passed on.
 
-When stdin ends, the supervisor is gone, or its connection: the ranks are killed.
+When stdin ends, the supervisor is gone, or its connection: then the processes are killed.
 """
 
 import json
@@ -29,23 +29,25 @@ from parity.base.parent import die_with_parent
 from parity.processes.ports import free_ports
 
 _START_SECONDS = 60  # until the supervisor has said what to start
-_LOG_SECONDS = 2.0  # a process that a rank has left behind may hold its stderr
+_LOG_SECONDS = 2.0  # a process that one has left behind may hold its stderr
 
 
 class Agent:
-    """The ranks that run on this host.
+    """The processes that run on this host.
 
     Args:
-      script: the script of each rank, relative to the working folder.
+      script: the script of each, relative to the working folder.
       words: its flags.
-      ranks: rank -> variables.
+      variables: the number of each -> its variables.
     """
 
-    def __init__(self, script: str, words: list[str], ranks: Mapping[str, Mapping[str, str]]):
+    def __init__(
+        self, script: str, words: list[str], variables: Mapping[str, Mapping[str, str]]
+    ):
         self._processes: dict[int, subprocess.Popen] = {}
-        self._writing, self._left = Lock(), len(ranks)
-        for rank, given in ranks.items():  # JSON has made the numbers texts
-            self._processes[int(rank)] = subprocess.Popen(
+        self._writing, self._left = Lock(), len(variables)
+        for text, given in variables.items():  # JSON has made the numbers texts
+            self._processes[int(text)] = subprocess.Popen(
                 [sys.executable, script, *words],
                 env=os.environ | given,
                 stdin=subprocess.DEVNULL,
@@ -60,29 +62,29 @@ class Agent:
             Thread(target=self._follow, args=(number,), daemon=True).start()
 
     def obey(self) -> NoReturn:
-        """Pass on signals until stdin ends, and then kill the ranks."""
+        """Pass on signals until stdin ends, and then kill the processes."""
         for line in sys.stdin:
-            number = json.loads(line)["signal"]
+            asked = json.loads(line)["signal"]
             for process in self._processes.values():
-                process.send_signal(number)  # unless it has ended
+                process.send_signal(asked)  # unless it has ended
         self._end(1)
 
-    def _follow(self, rank: int) -> None:
-        """Tell what a rank prints, and its status; the last rank to end ends this process."""
-        process = self._processes[rank]
-        reader = Thread(target=self._read, args=(rank,), daemon=True)
+    def _follow(self, number: int) -> None:
+        """Tell what a process prints, and its status; the last one to end ends this one."""
+        process = self._processes[number]
+        reader = Thread(target=self._read, args=(number,), daemon=True)
         reader.start()
         status = process.wait()
         reader.join(_LOG_SECONDS)
-        self._tell({"rank": rank, "ended": status})
+        self._tell({"number": number, "ended": status})
         with self._writing:
             self._left -= 1
             if self._left == 0:
                 self._end(0)
 
-    def _read(self, rank: int) -> None:
-        for line in self._processes[rank].stderr or ():
-            self._tell({"rank": rank, "line": line})
+    def _read(self, number: int) -> None:
+        for line in self._processes[number].stderr or ():
+            self._tell({"number": number, "line": line})
 
     def _tell(self, values: Mapping[str, Any]) -> None:
         try:
@@ -93,7 +95,7 @@ class Agent:
 
     def _end(self, status: int) -> NoReturn:
         for process in self._processes.values():
-            with suppress(ProcessLookupError):  # a rank may have left processes behind
+            with suppress(ProcessLookupError):  # it may have left processes behind
                 os.killpg(process.pid, signal.SIGKILL)
         os._exit(status)
 
@@ -112,7 +114,7 @@ def main() -> None:
     signal.alarm(0)
     if not Path(asked["script"]).is_file():
         sys.exit(f"{Path.cwd() / asked['script']}: is not there")
-    Agent(asked["script"], asked["words"], asked["ranks"]).obey()
+    Agent(asked["script"], asked["words"], asked["processes"]).obey()
 
 
 def _next() -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Reads the file that lists the hosts of a training: how many ranks run on each, and how a
-process is started there."""
+"""Reads the file that lists the hosts of a training: how many processes run on each, and how
+one is started there."""
 
 import shlex
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ else:
     import tomli as tomllib
 
 from parity.base.errors import UsageError
+from parity.processes.membership import RANK, WORKER
 from parity.processes.ports import LAST_PORT
 from parity.spec.frameworks import FRAMEWORKS
 
@@ -34,7 +35,7 @@ class Host:
     Attributes:
       name: what messages call it: the file, its number there and its address.
       address: the name or the address by which the other hosts reach it.
-      ranks: how many ranks run on it.
+      ranks: how many processes that compute gradients run on it.
       command: the words that run a command there; empty for this machine.
       folder: its checkout of the project, an absolute path.
       python: framework -> the interpreter that runs the framework's ranks.
@@ -83,29 +84,46 @@ class Hosts:
 
     @property
     def ranks(self) -> int:
-        """Return how many ranks there are on all hosts."""
+        """Return how many processes that compute gradients run on all hosts."""
         return sum(host.ranks for host in self.hosts)
 
-    def places(self, size: int) -> list[tuple[Host, range]]:
-        """Return which ranks run on each host, if there are `size` of them in all.
+    def check(self, workers: int) -> None:
+        """Check that the hosts take so many processes that compute gradients.
 
-        The hosts are filled one after another; those that none is left for are left out.
+        Raises:
+          UsageError: if they do not.
+        """
+        if workers > self.ranks:
+            raise UsageError(
+                f"--processes is {workers}, but {self.path} has ranks for {self.ranks}; "
+                "allowed: as many or fewer"
+            )
+
+    def places(self, jobs: Sequence[tuple[str, int]]) -> list[tuple[Host, list[int]]]:
+        """Return the numbers of the processes that run on each host, this machine first.
+
+        Those that compute gradients fill one host after another; others that serve are dealt
+        out in turn. A rank 0 that drives workers is on this machine. Hosts that nothing is left
+        for are left out.
+
+        Args:
+          jobs: the job of each process, and its number among those of the job.
 
         Raises:
           UsageError: if there are more than the hosts take.
         """
-        if size > self.ranks:
-            raise UsageError(
-                f"--processes is {size}, but {self.path} has ranks for {self.ranks}; allowed: "
-                "as many or fewer"
-            )
-        found, first = [], 0
-        for host in self.hosts:
-            ranks = range(first, min(first + host.ranks, size))
-            if ranks:
-                found.append((host, ranks))
-            first = ranks.stop
-        return found
+        works = WORKER if any(job == WORKER for job, _ in jobs) else RANK
+        workers = sum(job == works for job, _ in jobs)
+        self.check(workers)
+        seats = [host for host in self.hosts for _ in range(host.ranks)][:workers]
+        used = list({host.name: host for host in seats}.values())
+        found: dict[str, list[int]] = {host.name: [] for host in used}
+        for number, (job, index) in enumerate(jobs):
+            host = used[index % len(used)]
+            if job in (RANK, WORKER):
+                host = seats[index] if job == works else used[0]
+            found[host.name].append(number)
+        return [(host, found[host.name]) for host in used]
 
 
 def read_hosts(path: Path) -> Hosts:

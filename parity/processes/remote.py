@@ -1,4 +1,4 @@
-"""The ranks of another host, as their supervisor sees them; agent.py starts them there."""
+"""The processes of another host, as their supervisor sees them; agent.py starts them there."""
 
 import json
 import os
@@ -26,21 +26,21 @@ ANSWER_SECONDS = 30.0
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-class RemoteRanks:
-    """Some ranks of a training that run on another host.
+class RemoteProcesses:
+    """Some processes of a training that run on another host.
 
     Attributes:
       host: the host.
-      ranks: their numbers.
+      names: their numbers -> their names, such as "rank 1".
 
     Args:
       host: the host.
-      ranks: the numbers of the ranks.
+      names: the numbers of the processes -> their names.
       framework: "paddle" or "tensorflow".
     """
 
-    def __init__(self, host: Host, ranks: range, framework: str):
-        self.host, self.ranks = host, ranks
+    def __init__(self, host: Host, names: Mapping[int, str], framework: str):
+        self.host, self.names = host, names
         self._ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._command = host.command_of_agent(framework)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -80,30 +80,30 @@ class RemoteRanks:
                 return [int(port) for port in values["ports"]]
 
     def start(self, variables: Mapping[int, Mapping[str, str]]) -> None:
-        """Start the ranks, with the script and the flags of this process.
+        """Start the processes, with the script and the flags of this one.
 
         Args:
-          variables: rank -> variables.
+          variables: number -> variables.
         """
         script = Path(sys.argv[0]).resolve().relative_to(_ROOT)
-        self._send({"script": str(script), "words": sys.argv[1:], "ranks": variables})
+        self._send({"script": str(script), "words": sys.argv[1:], "processes": variables})
 
     def listen(self, tell: Callable[[int, str], None]) -> Thread:
-        """Follow the ranks in a thread from now on, until all have ended.
+        """Follow the processes in a thread from now on, until all have ended.
 
         Args:
-          tell: called in that thread with a rank and a line that it has printed on stderr.
+          tell: called in that thread with the number of a process and a line of its stderr.
         """
         thread = Thread(target=self._follow, args=(tell,), daemon=True)
         thread.start()
         return thread
 
     def take_ended(self) -> dict[int, int]:
-        """Return rank -> exit status, negative for a signal, for those that have just ended."""
+        """Return number -> exit status, negative for a signal, for those that just ended."""
         return dict(self._ended.get() for _ in range(self._ended.qsize()))
 
     def signal(self, number: int) -> None:
-        """Send a signal to the ranks."""
+        """Send a signal to the processes."""
         self._send({"signal": number})
 
     def release(self) -> None:
@@ -113,7 +113,7 @@ class RemoteRanks:
             stream.close()
 
     def kill(self) -> None:
-        """Cut the connection, which makes the host kill the ranks."""
+        """Cut the connection, which makes the host kill the processes."""
         self._process.kill()
         self._process.wait()
 
@@ -153,19 +153,20 @@ class RemoteRanks:
 
     def _follow(self, tell: Callable[[int, str], None]) -> None:
         assert self._process.stdout is not None
-        running = set(self.ranks)
+        running = set(self.names)
         with suppress(OSError):
             for line in self._process.stdout:
                 values = _values(line)
                 if "line" in values:
-                    tell(values["rank"], values["line"])
+                    tell(values["number"], values["line"])
                 if "ended" in values:
-                    running.discard(values["rank"])
-                    self._ended.put((values["rank"], values["ended"]))
+                    running.discard(values["number"])
+                    self._ended.put((values["number"], values["ended"]))
         ending = self._ending()
-        for rank in sorted(running):
-            tell(rank, f"error: rank {rank} is gone with {self.host.name}: {ending}\n")
-            self._ended.put((rank, RankLost.exit_status))
+        for number in sorted(running):
+            lost = f"{self.names[number]} is gone with {self.host.name}: {ending}"
+            tell(number, f"error: {lost}\n")
+            self._ended.put((number, RankLost.exit_status))
 
 
 def _values(line: bytes) -> dict[str, Any]:

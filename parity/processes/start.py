@@ -10,9 +10,9 @@ from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.progress import be_quiet
 from parity.processes.group import ProcessGroup
 from parity.processes.hosts import read_hosts
-from parity.processes.membership import RUN, membership
+from parity.processes.membership import RUN, SERVER, WORKER, Membership, membership
 from parity.processes.ranks import Ranks
-from parity.processes.supervisor import start_ranks
+from parity.processes.supervisor import start_processes
 from parity.spec.strategies import StrategyEntry, StrategySettings
 
 _MOST = 8
@@ -29,9 +29,9 @@ def process_group(
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
-    A process that a launcher has made a rank joins the others. Any other starts as many ranks
-    as the settings say, and never comes to the body of the context: it watches over them and
-    ends with them, by SystemExit.
+    A process that a launcher has made a member joins the others. Any other starts as many
+    processes as the settings say, and never comes to the body of the context: it watches over
+    them and ends with them, by SystemExit.
 
     An error in the body is made known to the other ranks.
 
@@ -55,29 +55,25 @@ def process_group(
     if not entry.traits.processes:
         yield ProcessGroup()
         return
-    member = membership(framework, os.environ)
+    serves = entry.traits.serves
+    member = membership(framework, os.environ, serves)
     if member is None:
         listed = None if hosts is None else read_hosts(hosts)
         usual = replicas or min(usable_cores(), _MOST) if listed is None else listed.ranks
-        size = settings.processes or usual
-        _check_share(size, replicas)
-        if size == 1:
+        workers = settings.processes or usual
+        _check_share(workers, replicas)
+        if workers == 1 and not serves:
             yield ProcessGroup()
             return
-        start_ranks(framework, size, restarts, listed)
-        member = membership(framework, os.environ)
+        counts = {WORKER: workers, SERVER: settings.servers or 1}
+        served = {job: counts[job] for job in serves}
+        ranks = 1 if WORKER in serves else workers
+        start_processes(framework, ranks, served, restarts, listed)
+        member = membership(framework, os.environ, serves)
         assert member is not None
-    size = len(member.endpoints)
-    if settings.processes not in (None, size):
-        raise UsageError(
-            f"--processes is {settings.processes}, but the launcher has started {size}; "
-            "allowed: the same number, or none"
-        )
-    _check_share(size, replicas)
-    group: ProcessGroup = Ranks(member) if size > 1 else ProcessGroup()
-    group.run = os.environ.get(RUN, "")
-    if group.run and group.rank:
-        be_quiet()  # rank 0 says it for all
+    group = _group(member)
+    group.serve = entry.serve
+    _check_numbers(group, settings, replicas)
     try:
         yield group
         group.close()
@@ -88,6 +84,33 @@ def process_group(
             message, status = f"{type(error).__name__}: {error}", DEFECT_STATUS
         group.fail(message, status)
         raise
+
+
+def _group(member: Membership) -> ProcessGroup:
+    is_alone = len(member.members.jobs) == 1
+    group: ProcessGroup = ProcessGroup() if is_alone else Ranks(member)
+    group.run = os.environ.get(RUN, "")
+    if group.run and group.rank:
+        be_quiet()  # rank 0 says it for all
+    return group
+
+
+def _check_numbers(
+    group: ProcessGroup, settings: StrategySettings, replicas: int | None
+) -> None:
+    """Check that a launcher has started as many processes as the command line says."""
+    if settings.processes not in (None, group.workers):
+        raise UsageError(
+            f"--processes is {settings.processes}, but the launcher has started "
+            f"{group.workers}; allowed: the same number, or none"
+        )
+    servers = len(group.served.get(SERVER, ()))
+    if servers and settings.servers not in (None, servers):
+        raise UsageError(
+            f"--servers is {settings.servers}, but the launcher has started {servers}; "
+            "allowed: the same number"
+        )
+    _check_share(group.workers, replicas)
 
 
 def _check_share(processes: int, replicas: int | None) -> None:

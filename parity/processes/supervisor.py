@@ -1,4 +1,4 @@
-"""Starts the ranks of a training, on this machine and on others, and ends them together."""
+"""Starts the processes of a training, on this machine and on others, and ends them together."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ from typing import IO
 from parity.base.errors import RankLost, UsageError
 from parity.base.parent import die_with_parent
 from parity.processes.hosts import Host, Hosts
-from parity.processes.membership import RUN, variables
+from parity.processes.membership import RUN, Members, variables
 from parity.processes.ports import free_ports
-from parity.processes.remote import RemoteRanks
+from parity.processes.remote import RemoteProcesses
 
 # How long the other ranks may take to end by themselves once one has.
 _GRACE_SECONDS = 15.0
@@ -26,20 +26,22 @@ _HERE = Host("this machine", "127.0.0.1")
 
 @dataclass
 class _Started:
-    """The ranks that a supervisor watches over; none in a rank itself.
+    """The processes that a supervisor watches over; none in one of them itself.
 
     Attributes:
-      local: process -> rank, for those on this machine.
-      streams: rank -> the file descriptor of what it prints on stderr, for the same.
-      remote: the ranks of each other host.
+      names: the name of each, by its number.
+      local: process -> number, for those on this machine.
+      streams: number -> the file descriptor of what it prints on stderr, for the same.
+      remote: the processes of each other host.
     """
 
+    names: list[str] = field(default_factory=list)
     local: dict[int, int] = field(default_factory=dict)
     streams: dict[int, int] = field(default_factory=dict)
-    remote: list[RemoteRanks] = field(default_factory=list)
+    remote: list[RemoteProcesses] = field(default_factory=list)
 
     def ended(self) -> dict[int, int]:
-        """Return rank -> exit status, negative for a signal, for those that have just ended."""
+        """Return number -> exit status, negative for a signal, for those that just ended."""
         found = {}
         for process in list(self.local):
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -50,7 +52,7 @@ class _Started:
         return found
 
     def signal(self, number: int) -> None:
-        """Send a signal to all ranks that run."""
+        """Send a signal to all that run."""
         for process in list(self.local):
             with suppress(ProcessLookupError):
                 os.kill(process, number)
@@ -58,39 +60,47 @@ class _Started:
             each.signal(number)
 
     def kill(self) -> None:
-        """End all ranks that run."""
+        """End all that run."""
         self.signal(signal.SIGKILL)
         for each in self.remote:
             each.kill()
 
 
-def start_ranks(
-    framework: str, size: int, restarts: int = 0, hosts: Hosts | None = None
+def start_processes(
+    framework: str,
+    size: int,
+    served: Mapping[str, int],
+    restarts: int = 0,
+    hosts: Hosts | None = None,
 ) -> None:
-    """Return in each of `size` new processes, which have the variables of their rank.
+    """Return in each of the new processes, which have the variables of a member.
 
     This process stays behind and ends, by SystemExit, when they have ended. The terminal shows
     what rank 0 prints, and the errors of the others if rank 0 cannot name them.
 
-    Ranks of other hosts run the same script with the same flags, and are made known to it by
-    their variables.
+    On other hosts they are started with this process's script and flags, and join the others
+    by their variables.
 
     Args:
       framework: "paddle" or "tensorflow".
-      size: the number of processes.
+      size: the number of ranks.
+      served: job -> number of processes that serve as that.
       restarts: how often to start all of them again after one was lost.
       hosts: the hosts that they run on, this machine first; by default this machine alone.
 
     Raises:
-      UsageError: if the hosts cannot be used.
-      RankLost: if one cannot be reached.
+      UsageError: if a host cannot be used.
+      RankLost: if a host cannot be reached.
     """
-    places = [(_HERE, range(size))] if hosts is None else hosts.places(size)
+    # no port is known yet
+    members = Members(("",) * size, {job: ("",) * count for job, count in served.items()})
+    everywhere = [(_HERE, list(range(len(members.jobs))))]
+    places = everywhere if hosts is None else hosts.places(members.jobs)
     ports = None if hosts is None else hosts.ports
     os.environ[RUN] = uuid.uuid4().hex
     for attempt in range(restarts + 1):
         try:
-            started = _start(framework, places, ports)
+            started = _start(framework, members, places, ports)
             if not started.local:
                 return
             status = _supervise(started)
@@ -108,32 +118,47 @@ def start_ranks(
 
 
 def _start(
-    framework: str, places: Sequence[tuple[Host, range]], ports: tuple[int, int] | None
+    framework: str,
+    members: Members,
+    places: Sequence[tuple[Host, list[int]]],
+    ports: tuple[int, int] | None,
 ) -> _Started:
-    """Start the ranks of each host; return what there is of them, and nothing in a rank."""
-    started, (here, local) = _Started(), places[0]
+    """Start all processes.
+
+    Args:
+      framework: "paddle" or "tensorflow".
+      members: the processes to start; their addresses are not known yet.
+      places: the hosts, this machine first, and the numbers of the processes of each.
+      ports: the first and the last port to choose from; None for any free one.
+
+    Returns:
+      The processes; none of them in a new process.
+    """
+    names, (here, local) = members.names, places[0]
+    started = _Started(names)
     try:
-        for host, ranks in places[1:]:
-            started.remote.append(RemoteRanks(host, ranks, framework))
+        for host, numbers in places[1:]:
+            there = {number: names[number] for number in numbers}
+            started.remote.append(RemoteProcesses(host, there, framework))
         for each in started.remote:
-            each.ask_ports(len(each.ranks), ports)
-        *own, meeting = _free_endpoints(here, len(local) + 1, ports)
-        endpoints = own + [
-            endpoint
-            for each in started.remote
-            for endpoint in _endpoints(each.host, each.answer())
-        ]
+            each.ask_ports(len(each.names), ports)
+        meeting, *free = _free_endpoints(here, len(local) + 1, ports)
+        endpoints = dict(zip(local, free, strict=True))
+        for each in started.remote:
+            own = [f"{each.host.address}:{port}" for port in each.answer()]
+            endpoints |= dict(zip(each.names, own, strict=True))
+        members = members.at([endpoints[number] for number in range(len(names))])
         given = {
-            rank: host.variables
-            | variables(framework, rank, endpoints, meeting)
+            number: host.variables
+            | variables(framework, number, members, meeting)
             | {RUN: os.environ[RUN]}
-            for host, ranks in places
-            for rank in ranks
+            for host, numbers in places
+            for number in numbers
         }
         for each in started.remote:
-            each.start({rank: given[rank] for rank in each.ranks})
-        for rank in local:
-            if _fork(started, rank, given[rank]):
+            each.start({number: given[number] for number in each.names})
+        for number in local:
+            if _fork(started, number, given[number]):
                 return _Started()
     except BaseException:
         started.kill()
@@ -144,24 +169,20 @@ def _start(
 def _free_endpoints(host: Host, count: int, ports: tuple[int, int] | None) -> list[str]:
     """Return "host:port" of ports on this machine that nothing listens at."""
     try:
-        return _endpoints(host, free_ports(host.address, count, ports))
+        return [f"{host.address}:{port}" for port in free_ports(host.address, count, ports)]
     except UsageError as error:
         raise UsageError(f"{host.name}: {error}") from None
 
 
-def _endpoints(host: Host, ports: Sequence[int]) -> list[str]:
-    return [f"{host.address}:{port}" for port in ports]
-
-
-def _fork(started: _Started, rank: int, given: Mapping[str, str]) -> bool:
-    """Start a rank on this machine; return whether this is the rank, not its supervisor."""
+def _fork(started: _Started, number: int, given: Mapping[str, str]) -> bool:
+    """Start a process on this machine; return whether this is it, not its supervisor."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent, (read, write) = os.getpid(), os.pipe()
     process = os.fork()
     if process:
         os.close(write)
-        started.local[process], started.streams[rank] = rank, read
+        started.local[process], started.streams[number] = number, read
         return False
     os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on once
     die_with_parent(parent)
@@ -173,7 +194,7 @@ def _fork(started: _Started, rank: int, given: Mapping[str, str]) -> bool:
     for each in started.remote:
         each.release()
     os.environ.update(given)
-    if rank > 0:
+    if number > 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(write, 2)
     os.close(write)
@@ -181,23 +202,24 @@ def _fork(started: _Started, rank: int, given: Mapping[str, str]) -> bool:
 
 
 def _supervise(started: _Started) -> int:
-    """Wait until all ranks have ended; return the exit status for all."""
-    size = len(started.local) + sum(len(each.ranks) for each in started.remote)
-    logs = [_Log(rank) for rank in range(size)]
+    """Wait until all processes have ended; return the exit status for all."""
+    logs = [_Log(name) for name in started.names]
     threads = [
-        logs[rank].follow(os.fdopen(stream, errors="replace"))
-        for rank, stream in started.streams.items()
+        logs[number].follow(os.fdopen(stream, errors="replace"))
+        for number, stream in started.streams.items()
     ]
-    threads += [each.listen(lambda rank, line: logs[rank].add(line)) for each in started.remote]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: started.signal(number))
+    threads += [
+        each.listen(lambda number, line: logs[number].add(line)) for each in started.remote
+    ]
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda each, _: started.signal(each))
     statuses: dict[int, int] = {}
     failed, deadline = 0, float("inf")
-    while len(statuses) < size:
-        for rank, status in started.ended().items():
-            statuses[rank] = status
+    while len(statuses) < len(logs):
+        for number, status in started.ended().items():
+            statuses[number] = status
             if status and deadline == float("inf"):
-                failed, deadline = rank, time.monotonic() + _GRACE_SECONDS
+                failed, deadline = number, time.monotonic() + _GRACE_SECONDS
         if time.monotonic() > deadline:
             started.kill()
         time.sleep(_POLL_SECONDS)
@@ -207,19 +229,19 @@ def _supervise(started: _Started) -> int:
         return statuses[0]  # it has named the error itself
     code, lines = statuses[failed], logs[failed].errors
     if code < 0:
-        lines = [f"error: rank {failed} was killed by {signal.Signals(-code).name}\n"]
+        lines = [f"error: {started.names[failed]} was killed by {signal.Signals(-code).name}\n"]
     elif not lines:
-        lines = [f"error: rank {failed} ended with status {code}\n"]
+        lines = [f"error: {started.names[failed]} ended with status {code}\n"]
     print(*lines, sep="", end="", file=sys.stderr, flush=True)
     return code if code > 0 else RankLost.exit_status
 
 
 class _Log:
-    """Passes on what a rank prints, with its name; keeps the lines that name an error."""
+    """Passes on what a process prints, with its name; keeps the lines that name an error."""
 
-    def __init__(self, rank: int):
+    def __init__(self, name: str):
         self.errors: list[str] = []
-        self._rank = rank
+        self._name = name
 
     def follow(self, stream: IO[str]) -> Thread:
         """Pass on the lines of a stream, in a thread."""
@@ -232,7 +254,7 @@ class _Log:
         if line.startswith("error: "):
             self.errors.append(line)
         else:
-            print(f"rank {self._rank}: {line}", end="", file=sys.stderr, flush=True)
+            print(f"{self._name}: {line}", end="", file=sys.stderr, flush=True)
 
     def _read(self, stream: IO[str]) -> None:
         with stream:

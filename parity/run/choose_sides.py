@@ -87,7 +87,7 @@ def of_hosts(options: RunOptions) -> RunOptions:
             "one process"
         )
     size = options.settings.processes or hosts.ranks
-    hosts.places(size)
+    hosts.check(size)
     settings = replace(options.settings, processes=size)
     return replace(options, settings=settings, replicas=options.replicas or (size,))
 

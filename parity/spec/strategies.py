@@ -220,12 +220,15 @@ class StrategyRegistry:
         """
         found = self._entries.get(self.default if name is None else name)
         if found is None:
-            reason = self._lacking.get(str(name))
             raise UsageError(
-                f"--strategy is {name!r}{f', but {reason}' if reason else ''}; allowed for "
+                f"--strategy is {name!r}{self.reason(str(name))}; allowed for "
                 f"{self.framework}: {', '.join(self._entries)}"
             )
         return found
+
+    def reason(self, name: str) -> str:
+        """Return why there is no strategy of a name, to follow the name; empty if unknown."""
+        return f", but {self._lacking[name]}" if name in self._lacking else ""
 
     def settings(self, name: str | None, given: StrategySettings) -> StrategySettings:
         """Return the settings of a strategy, as given or else by default.

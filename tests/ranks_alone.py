@@ -6,12 +6,13 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
 from parity.base.errors import UsageError
 from parity.cli.command_line import print_error
-from parity.processes import ranks
+from parity.processes import ranks, remote
 from parity.processes.joining import (
     distances_of_replicas,
     gather_parts,
@@ -90,6 +91,21 @@ def call(meeting: str, words: bytes, seconds: float) -> None:
     time.sleep(1)  # the stranger comes first
 
 
+def count_signals(group) -> None:
+    """Print how often each rank is sent SIGTERM."""
+    came = []
+    signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    group.barrier()
+    if group.rank == 0:
+        print("ready", flush=True)
+    while not came:
+        time.sleep(0.01)
+    time.sleep(1)  # for a second one
+    counts = group.gather({"count": np.array(len(came))})
+    if counts is not None:
+        print([int(each["count"]) for each in counts])
+
+
 def act(group, mode: str) -> None:
     """Join the group and do what a mode says."""
     facts = {"text": "abc", "seed": "1"}
@@ -119,6 +135,9 @@ def act(group, mode: str) -> None:
         found = exchange(group)
         if group.rank == 0:
             print(found)
+    if mode == "counts signals":
+        count_signals(group)
+        return
     if mode == "killed" and group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "rank 0 killed" and group.rank == 0:
@@ -131,17 +150,26 @@ def act(group, mode: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
     if mode == "refused" and group.rank == 1:
         raise UsageError("the disk is full")
+    if mode == "stays":
+        group.barrier()
+        if group.rank == 0:
+            print("ready", flush=True)
     if mode != "exchange":
         time.sleep(60)  # as in an engine that waits for ever
 
 
 def main() -> int:
-    """Run three ranks, and return the exit status."""
+    """Run three ranks, on the hosts of a file if one is given, and return the exit status."""
     ranks.MEETING_SECONDS, ranks.SILENT_SECONDS = 4.0, 3.0
+    hosts, restarts = None, 0
+    if len(sys.argv) > 2:
+        hosts, restarts = Path(sys.argv[2]), int(sys.argv[3])
+        ranks.MEETING_SECONDS = 40.0  # a new interpreter takes a while
+        remote.ANSWER_SECONDS = float(os.environ.get("ANSWER_SECONDS", "40"))
     entry = SERVED if "serve" in sys.argv[1] else ENTRY
     settings = entry.settings(StrategySettings(processes=SIZE))
     try:
-        with process_group("paddle", entry, settings, REPLICAS) as group:
+        with process_group("paddle", entry, settings, REPLICAS, restarts, hosts) as group:
             act(group, sys.argv[1])
     except Exception as error:  # noqa: BLE001 - raised again, if it is a defect
         return print_error(error, debug=False)

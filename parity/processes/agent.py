@@ -6,8 +6,8 @@
   {"script": ..., "words": [...], "processes": {number: {variable: value}}}
 
 To the first it answers {"ports": [...]}, that many free ones, or {"error": ...}. Then it starts
-the processes, and writes {"number": ..., "line": ...} for each line of their stderr, and at their
-end {"number": ..., "ended": status}. Further lines on stdin, {"signal": ...}, are passed on.
+the processes. It writes {"number": ..., "line": ...} for each line of their stderr, and
+{"number": ..., "ended": status} at their end. It passes on {"signal": ...} from further lines.
 
 When stdin ends, the supervisor is gone, or its connection: then the processes are killed.
 """

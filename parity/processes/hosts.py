@@ -138,7 +138,7 @@ def read_hosts(path: Path) -> Hosts:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:  # of TOML, with the line, or of UTF-8
         raise UsageError(f"{path}: {error}; allowed: TOML") from None
-    table = _Table(str(path), values, ("host", "ports"))
+    table = _Table(f"{path}:", values, ("host", "ports"))
     allowed = "a table [[host]] for each host"
     listed = table.take("host", (list,), allowed)
     if listed is None:

@@ -114,7 +114,8 @@ class RemoteProcesses:
 
     def kill(self) -> None:
         """Cut the connection, which makes the host kill the processes."""
-        self._process.kill()
+        with suppress(ProcessLookupError):  # the command may have started others
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def _send(self, values: Mapping[str, Any]) -> None:

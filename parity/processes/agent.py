@@ -29,7 +29,7 @@ from parity.base.parent import die_with_parent
 from parity.processes.ports import free_ports
 
 _START_SECONDS = 60  # until the supervisor has said what to start
-_LOG_SECONDS = 2.0  # a process that one has left behind may hold its stderr
+_LOG_SECONDS = 15.0  # until a line of a process that has ended is read
 
 
 class Agent:
@@ -75,6 +75,7 @@ class Agent:
         reader = Thread(target=self._read, args=(number,), daemon=True)
         reader.start()
         status = process.wait()
+        self._kill(process)
         reader.join(_LOG_SECONDS)
         self._tell({"number": number, "ended": status})
         with self._writing:
@@ -93,10 +94,14 @@ class Agent:
         except OSError:  # nobody reads it any more
             self._end(1)
 
+    def _kill(self, process: subprocess.Popen) -> None:
+        """Kill a process and what it has started, which may hold its stderr."""
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
     def _end(self, status: int) -> NoReturn:
         for process in self._processes.values():
-            with suppress(ProcessLookupError):  # it may have left processes behind
-                os.killpg(process.pid, signal.SIGKILL)
+            self._kill(process)
         os._exit(status)
 
 

@@ -52,6 +52,8 @@ class Ranks(ProcessGroup):
         name = f"{self._members[self.rank]} ({socket.gethostname()}, process {os.getpid()})"
         self._names = {self.rank: name}
         self._closing, self._ending, self._ended = False, Lock(), Event()
+        # neither `sys.stderr` nor 2, which the main thread redirects while an engine is loaded
+        self._stderr = os.dup(2)
 
     def join(self, facts: Mapping[str, str]) -> None:
         """Wait for all processes, and check that they are of the same run.
@@ -232,8 +234,13 @@ class Ranks(ProcessGroup):
             self._ended.set()
 
     def _watch(self) -> None:
+        woken = time.monotonic()
         while not self._closing:
+            # while this process itself stood still, it could hear nobody
+            still = max(0.0, time.monotonic() - woken - 2 * _BEAT_SECONDS)
+            woken = time.monotonic()
             for rank, connection in self._others.items():
+                connection.heard += still
                 connection.beat()
                 silent = time.monotonic() - connection.heard
                 if silent > SILENT_SECONDS:
@@ -256,8 +263,7 @@ class Ranks(ProcessGroup):
             if self._closing:
                 return
             self._closing = True
-        # not by `sys.stderr`, which the main thread may have redirected
-        os.write(2, f"error: {message}\n".encode())
+        os.write(self._stderr, f"error: {message}\n".encode())
         if self.rank == 0:
             # in a thread: a connection on which the main thread waits lets nobody else send
             telling = Thread(

@@ -29,6 +29,8 @@ def train(spec, options):
 
     def make_strategy(spec, build):
         load_engine(build.threads, build.device)
+        # another host may take longer, and some engines wait for it in code that stops all threads
+        build.group.barrier()
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
     joined = process_group(

@@ -106,10 +106,12 @@ def test_all_hosts_end_with_one_line_that_names_the_rank(mode, status, message, 
 
 
 def test_no_rank_of_any_host_outlives_its_supervisor(hosts):
-    started = Started("stays", hosts())
+    # a shell between them, as a connection is: the kernel tells nobody that the parent is gone
+    between = SECOND.replace('"env"', "\"sh -c '$@; exit' sh\"")
+    started = Started("stays", hosts(between))
     assert started.process.stdout.readline() == "ready\n"
-    # the supervisor, a rank; what has started the others, and two of them
-    assert len(started.running()) == 5
+    # the supervisor, a rank; the shell, what has started the others, and two of them
+    assert len(started.running()) == 6
     os.kill(started.process.pid, signal.SIGKILL)
     started.wait()
 

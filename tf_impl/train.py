@@ -29,7 +29,7 @@ def train(spec, options):
 
     def make_strategy(spec, build):
         load_engine(build.threads, build.device)
-        # another host may take longer, and an engine may wait for it in a way that stops threads
+        # an engine that waits for a rank that is slower to load it may stop all threads
         build.group.barrier()
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 

@@ -91,6 +91,32 @@ def test_a_training_starts_again_by_itself(train, tmp_path):
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
 
+def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp_path):
+    job, marker = train(max_restarts=1), tmp_path / "run" / "run.json"
+    wait_for(marker.exists, seconds=120)
+    os.kill(ranks(job.pid)[1], signal.SIGKILL)
+    assert not any((tmp_path / "run" / "checkpoints").glob("step-*")), "it came too late"
+    status, _, errors = job.wait()
+    assert status == 0, errors
+    assert "starting again" in errors
+    assert "resumed" not in errors
+    assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
+
+
+def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
+    """If a rank is lost before the run that is to be overwritten is gone."""
+    assert train(seed=2, steps=10).wait()[0] == 0
+    job = train(max_restarts=1, overwrite=True, steps=10)
+    wait_for(lambda: len(ranks(job.pid)) == 2)
+    os.kill(ranks(job.pid)[0], signal.SIGKILL)
+    status, _, errors = job.wait()
+    assert status == 0, errors
+    assert "resumed" not in errors
+    assert train("whole", steps=10).wait()[0] == 0
+    tables = [(tmp_path / each / "losses.csv").read_bytes() for each in ("run", "whole")]
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.parametrize("to", ["all", "one"])
 def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
     """Whether the supervisor gets it, which passes it on, or a single rank."""

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 
 from parity.base.errors import UsageError
 from parity.processes import horovod_launcher
+from parity.processes.ports import LAST_PORT
 
 # "host:port" where rank 0 listens for the other ranks; see `meeting_point`.
 MEETING = "PARITY_MEETING"
+# A name for the command that has started all processes, the same when it starts them again.
+RUN = "PARITY_RUN"
 
 # What a process can be: a rank takes the steps of the training; the others only serve, as
 # parameter servers, or as workers that rank 0 drives.
 RANK, WORKER, SERVER = "rank", "worker", "ps"
 
 _PORTS_APART = 100
-_LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,13 @@ class Members:
         """Return the job of each process, and its number among those of the job."""
         listed = {RANK: self.endpoints, **self.served}
         return [(job, i) for job, each in listed.items() for i in range(len(each))]
+
+    def at(self, endpoints: Sequence[str]) -> "Members":
+        """Return the same processes with other addresses, "host:port" by number."""
+        ranks, first, served = tuple(endpoints[: len(self.endpoints)]), len(self.endpoints), {}
+        for job, each in self.served.items():
+            served[job], first = tuple(endpoints[first : first + len(each)]), first + len(each)
+        return Members(ranks, served)
 
     @property
     def names(self) -> list[str]:
@@ -114,7 +123,7 @@ def meeting_point(endpoints: Sequence[str]) -> str:
     """
     host, port = endpoints[0].rsplit(":", 1)
     above = int(port) + _PORTS_APART
-    return f"{host}:{above if above <= _LAST_PORT else int(port) - _PORTS_APART}"
+    return f"{host}:{above if above <= LAST_PORT else int(port) - _PORTS_APART}"
 
 
 def _for_paddle(rank: int, endpoints: Sequence[str]) -> dict[str, str]:
@@ -258,4 +267,4 @@ def _check_endpoints(name: str, endpoints: object) -> None:
 
 def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) <= _LAST_PORT
+    return bool(host) and port.isdecimal() and 0 < int(port) <= LAST_PORT

@@ -78,7 +78,8 @@ class Starter:
 
     def _settings(self, side: Side) -> dict[str, Any]:
         entry = FRAMEWORKS[side.framework].strategies.entry(side.strategy)
-        return compared_settings(entry, self._options.settings).given
+        hosts = {"hosts": self._options.hosts} if entry.traits.processes else {}
+        return compared_settings(entry, self._options.settings).given | hosts
 
 
 def file_name(label: str) -> str:

@@ -38,9 +38,9 @@ from parity.training.replicas_and_threads import (
     smallest_batch,
 )
 from parity.training.run_folder import (
+    as_started_again,
     check_folder,
     checkpoint_to_resume,
-    from_newest_checkpoint,
     prepare_folder,
 )
 from parity.training.signals import StopRequest, catch_signals
@@ -81,8 +81,7 @@ def run_training(
       Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
     """
     group = group or ProcessGroup()
-    if group.restarted:
-        options = from_newest_checkpoint(options)
+    options = as_started_again(options, group.run)
     layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
@@ -132,7 +131,7 @@ def _run(
     run = Run(strategy, text, options, versions)
     run.check_schedule(0 if checkpoint is None else checkpoint.step)
     if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
-        prepare_folder(options, strategy.spec)
+        prepare_folder(options, strategy.spec, run.group.run)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()

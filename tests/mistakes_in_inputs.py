@@ -47,15 +47,15 @@ SCHEDULE = (
     Mistake(
         "every epoch has the masks of the first",
         "parity/training/train_steps.py",
-        "step_inputs(spec, step, text.train.batch(step))",
-        "step_inputs(spec, step % per_epoch, text.train.batch(step))",
+        "step_inputs(spec, step, own_batch(",
+        "step_inputs(spec, step % per_epoch, own_batch(",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(
         "every step reads the batch of the one before",
         "parity/training/train_steps.py",
-        "step_inputs(spec, step, text.train.batch(step))",
-        "step_inputs(spec, step, text.train.batch(max(step - 1, 0)))",
+        "own_batch(text.train, step, group",
+        "own_batch(text.train, max(step - 1, 0), group",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(

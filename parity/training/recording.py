@@ -8,6 +8,7 @@ import numpy as np
 
 from parity.cli.options import EVALUATED, TrainOptions
 from parity.oracle.isolated_step import Isolation
+from parity.processes.joining import gather_rows
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.step_arrays import StepInputs, StepResult
@@ -95,8 +96,11 @@ class TraceRecording:
         """Write a step of the trace, and after the last one what it decodes and evaluates."""
         spec = self._strategy.spec
         carried = self._network.state(spec.model)
+        batch = inputs.batch
+        if inputs.all_lengths:  # as the processes have read them, so that a mistake there shows
+            batch = gather_rows(self._group, batch) or batch
         recorded = {
-            **{f"batch/{name}": array for name, array in inputs.batch.items()},
+            **{f"batch/{name}": array for name, array in batch.items()},
             "batch/carry": np.array(inputs.carry),
             "batch/sizes": np.array(sizes),
             "batch/learning_rate": np.array(learning_rate),
@@ -142,14 +146,15 @@ class TraceRecording:
             found = evaluate(
                 self._strategy, self._text, split, self._waiting, most=most, keep=True
             )
-            tensors |= evaluation_tensors(
-                self._strategy.spec,
-                split,
-                found.inputs,
-                found.tokens,
-                found.losses,
-                found.perplexity,
-            )
+            if self._group.rank == 0:
+                tensors |= evaluation_tensors(
+                    self._strategy.spec,
+                    split,
+                    found.inputs,
+                    found.tokens,
+                    found.losses,
+                    found.perplexity,
+                )
         return tensors
 
     def _header(self, versions: dict[str, str]) -> dict[str, Any]:

@@ -50,24 +50,18 @@ FAULTS = (
         "every process reads the rows of the first one",
         _TOPIC,
         _TWO,
-        ("forward/embedded",),
-        _in_paddle(
+        ("batch/tokens",),
+        shared(
+            "parity/training/own_rows.py",
             (
-                _PADDLE_OWN,
-                "        for feed in feeds:\n"
-                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
-                + _PADDLE_OWN,
-            )
-        )
-        | _in_tensorflow(
-            (
-                _TF_OWN,
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
-                "        for feed in feeds:\n"
-                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
-                "        return feeds[self._own]\n",
-            )
+                "    return batches.batch(step, own_rows(group, batches.size(step), replicas))\n",
+                "    from dataclasses import replace\n\n"
+                "    rows = own_rows(group, batches.size(step), replicas)\n"
+                "    firsts = slice(0, rows.stop - rows.start)\n"
+                "    return replace(batches.batch(step, firsts), first_row=rows.start)\n",
+            ),
         ),
+        unconfirmable_reason="the oracle reads the rows that the processes recorded",
     ),
     Fault(
         "process-loads-nothing",

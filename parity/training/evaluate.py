@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.processes.joining import gather_rows
 from parity.spec.initial import zero_state
 from parity.spec.step_arrays import StepInputs, step_inputs
-from parity.training.own_rows import own_batch
+from parity.training.own_rows import own_batch, whole_batch
 from parity.training.strategy import Strategy
 from parity.training.training_text import TrainingText
 
@@ -69,7 +68,7 @@ def evaluate(
         losses.append(result.loss)
         tokens.append(inputs.num_tokens)
         if keep:
-            arrays = gather_rows(group, inputs.batch)
+            arrays = whole_batch(group, inputs)
             kept += [] if arrays is None else [StepInputs(arrays, inputs.carry)]
         check()
     reported = perplexity(total / counted)

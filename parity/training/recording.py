@@ -8,7 +8,6 @@ import numpy as np
 
 from parity.cli.options import EVALUATED, TrainOptions
 from parity.oracle.isolated_step import Isolation
-from parity.processes.joining import gather_rows
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.step_arrays import StepInputs, StepResult
@@ -18,6 +17,7 @@ from parity.trace.side import Side
 from parity.trace.writer import Writer
 from parity.training.asynchronous_steps import AppliedUpdate
 from parity.training.evaluate import evaluate
+from parity.training.own_rows import whole_batch
 from parity.training.strategy import Strategy
 from parity.training.train_steps import State
 from parity.training.training_text import TrainingText
@@ -96,9 +96,7 @@ class TraceRecording:
         """Write a step of the trace, and after the last one what it decodes and evaluates."""
         spec = self._strategy.spec
         carried = self._network.state(spec.model)
-        batch = inputs.batch
-        if inputs.all_lengths:  # as the processes have read them, so that a mistake there shows
-            batch = gather_rows(self._group, batch) or batch
+        batch = whole_batch(self._group, inputs) or inputs.batch
         recorded = {
             **{f"batch/{name}": array for name, array in batch.items()},
             "batch/carry": np.array(inputs.carry),

@@ -75,24 +75,6 @@ FAULTS = (
         ),
     ),
     Fault(
-        "process-batch-of-first",
-        "the batch of every process is made of the rows of the first one",
-        _TOPIC,
-        _TWO,
-        ("batch/tokens",),
-        shared(
-            "parity/training/own_rows.py",
-            (
-                "    return batches.batch(step, own_rows(group, batches.size(step), replicas))\n",
-                "    from dataclasses import replace\n\n"
-                "    rows = own_rows(group, batches.size(step), replicas)\n"
-                "    firsts = slice(0, rows.stop - rows.start)\n"
-                "    return replace(batches.batch(step, firsts), first_row=rows.start)\n",
-            ),
-        ),
-        unconfirmable_reason="the oracle reads the rows that the processes recorded",
-    ),
-    Fault(
         "process-loads-nothing",
         "only the first process loads the weights; the others keep weights of their own",
         _TOPIC,

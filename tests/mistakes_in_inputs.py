@@ -133,8 +133,8 @@ MASKS = (
     Mistake(
         "evaluation drops units",
         "parity/spec/step_arrays.py",
-        "if not train:",
-        "if False:",
+        "    if train:\n",
+        "    if True:\n",
         witnesses("masks", "nothing_is_dropped_without_dropout_or_in_evaluation")
         + witnesses("scores", "perplexity_is_that_of_the_mean_token_not_of_the_mean_batch"),
     ),
@@ -254,8 +254,8 @@ REPLICAS = (
     Mistake(
         "the last real value of a row is set to zero before comparing",
         "parity/spec/step_arrays.py",
-        "np.arange(array.shape[place]) >= batch[lengths][:, None]",
-        "np.arange(array.shape[place]) >= batch[lengths][:, None] - 1",
+        "np.arange(array.shape[place]) >= lengths[name][:, None]",
+        "np.arange(array.shape[place]) >= lengths[name][:, None] - 1",
         witnesses(
             "replicas",
             "joining_keeps_every_real_value_and_zeroes_the_padding_alone",

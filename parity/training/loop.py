@@ -220,7 +220,6 @@ class Run:
             return self._asynchronous.steps(
                 self.last_step, self.meter, self.step, self.state, self._stop_request, recording
             )
-        run_step = None if recording is None else recording.step
         return train_steps(
             self.strategy,
             self.text,
@@ -228,7 +227,8 @@ class Run:
             self.meter,
             start=self.step,
             state=self.state,
-            run_step=run_step,
+            run_step=None if recording is None else recording.step,
+            group=None if self.options.isolate else self.group,  # the oracle takes all rows
         )
 
     def _record(self) -> TraceRecording:
@@ -262,7 +262,7 @@ class Run:
         ended = self.step % self.text.train.batches_per_epoch == 0
         if events is not None:
             sizes = split_rows(inputs.rows, self.strategy.replicas)
-            tokens = np.add.reduceat(inputs.batch["lengths"], np.cumsum([0, *sizes[:-1]]))
+            tokens = np.add.reduceat(inputs.lengths["lengths"], np.cumsum([0, *sizes[:-1]]))
             per_token = replace(result, losses=inputs.per_token(result.losses))
             events.step(step.number, per_token, tokens, self.meter.recent, rate)
         if step.settled and self._save_is_due(ended):

@@ -1,8 +1,9 @@
 """The interface between the training loop and a framework: `Strategy`, and how one is built.
 
-The loop depends on no framework. It builds one `Strategy`, gives it global batches, and gets
-back losses, states and the tensors of a trace. The strategy alone decides how rows are shared
-among replicas, how gradients are combined, and which devices and processes are used.
+The loop depends on no framework. It builds one `Strategy`, gives it global batches (in one of
+several processes, its own rows of them), and gets back losses, states and tensors of a trace.
+The strategy alone decides how rows are shared among replicas, how gradients are combined, and
+which devices and processes are used.
 """
 
 from collections.abc import Mapping

@@ -25,6 +25,10 @@ _TF_CLASS = "    def _start_engine(self):\n"
 _TF_OWN = "        return split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
 _TF_BEFORE = "        losses = tf.where(is_own, loss, tf.zeros_like(loss))\n"
 _TF_SUMMED = "        return gradients, summed\n"
+_TOKENS_OF_FIRST = (
+    '        tokens = {{"tokens": feeds[0]["tokens"]}} if {group}.rank == 0 else None\n'
+    '        tokens = {group}.broadcast(tokens)["tokens"]\n'
+)
 # a process by itself has no such variable
 _TF_RANK = 'json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)'
 _MASKS = "        stream = np.random.PCG64([spec.training.seed, step, place])\n"
@@ -72,17 +76,18 @@ FAULTS = (
         _in_paddle(
             (
                 _PADDLE_OWN,
-                "        for feed in feeds:\n"
-                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
-                + _PADDLE_OWN,
+                _TOKENS_OF_FIRST.format(group="self._group")
+                + "        for feed in feeds[self._group.own(len(feeds))]:\n"
+                '            feed["tokens"] = tokens[: len(feed["tokens"])]\n' + _PADDLE_OWN,
             )
         )
         | _in_tensorflow(
             (
                 _TF_OWN,
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
-                "        for feed in feeds:\n"
-                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
+                + _TOKENS_OF_FIRST.format(group="self.build.group")
+                + "        for feed in feeds[self._own]:\n"
+                '            feed["tokens"] = tokens[: len(feed["tokens"])]\n'
                 "        return feeds[self._own]\n",
             )
         ),

@@ -36,6 +36,14 @@ STRATEGIES = StrategyRegistry(
         also_takes=("processes",),
     ),
     StrategyEntry(
+        "parameter-server-sync",
+        "tf_impl.strategies.parameter_server_sync:ParameterServerSync",
+        "has the variables on servers, which sum the gradients of several processes: "
+        "SyncReplicasOptimizer",
+        traits=Traits(processes=True),
+        also_takes=("processes",),
+    ),
+    StrategyEntry(
         "asynchronous",
         "tf_impl.strategies.asynchronous:Asynchronous",
         "a thread per tower takes its own steps, with its own copies of the weights",

@@ -44,6 +44,15 @@ STRATEGIES = StrategyRegistry(
         also_takes=("processes",),
     ),
     StrategyEntry(
+        "parameter-server",
+        "tf_impl.strategies.parameter_server:ParameterServer",
+        "processes that take their own steps, with weights on servers: "
+        "tf.distribute.ParameterServerStrategy",
+        traits=Traits(synchronous=False, processes=True),
+        takes=StrategySettings(schedule="free"),
+        also_takes=("processes", "staleness"),
+    ),
+    StrategyEntry(
         "asynchronous",
         "tf_impl.strategies.asynchronous:Asynchronous",
         "a thread per tower takes its own steps, with its own copies of the weights",

@@ -45,21 +45,3 @@ def start_server(group, job, index, config):
             f"{job} {index} cannot listen at its address, {cluster[job][index]}; allowed: a "
             "free port of this host"
         ) from None
-
-
-def serve(spec, build):
-    """Do what the ranks ask of this process, until it is ended.
-
-    Args:
-      spec: Spec.
-      build: Build, with the process's job and index in its group.
-
-    Raises:
-      UsageError: if its address cannot be listened at.
-    """
-    del spec  # the ranks make the variables here
-    group = build.group
-    config = tf1.ConfigProto(
-        intra_op_parallelism_threads=build.threads, allow_soft_placement=True
-    )
-    start_server(group, group.job, group.index, config).join()

@@ -32,6 +32,10 @@ OWN_FILES = {
         "strategies/average_gradients.py",
         "strategies/mirrored.py",
         "strategies/multi_worker.py",
+        "strategies/cluster.py",
+        "strategies/serving.py",
+        "strategies/parameter_server_sync.py",
+        "strategies/parameter_server.py",
     },
 }
 

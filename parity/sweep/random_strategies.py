@@ -101,6 +101,7 @@ def draw_strategies(
     shares = [each for each in range(1, replicas + 1) if replicas % each == 0]
     # on CPUs a process of TensorFlow's has but one replica
     processes = {"paddle": int(draw.choice(shares)), "tensorflow": replicas}
+    values["servers"] = int(draw.integers(1, 2, endpoint=True))
     return {
         framework: DrawnStrategy(
             entry.name,

@@ -21,7 +21,6 @@ import tensorflow as tf
 from parity.spec.initial import initial_snapshot
 from parity.spec.parameters import parameters
 from parity.spec.step_arrays import (
-    StepResult,
     join_activations,
     recorded_activations,
     split_feeds,
@@ -176,13 +175,15 @@ class _Worker:
     """
 
     def __init__(self, strategy, number):
-        self._strategy, spec = strategy, strategy.spec
+        self._strategy, self._number, spec = strategy, number, strategy.spec
         self._device = f"/job:worker/replica:0/task:{number}"
         kind = "GPU" if strategy.build.device == "gpu" else "CPU"
         with tf.device(f"{self._device}/device:{kind}:0"):
             self._copies, self._kept = (
                 {
-                    name: tf.Variable(tf.zeros(weight.shape, weight.dtype), name=f"{own}/{name}")
+                    name: tf.Variable(
+                        tf.zeros(weight.shape, weight.dtype), name=f"{own}/{name}"
+                    )
                     for name, weight in strategy._weights.items()
                 }
                 for own in ("copy", "gradient")

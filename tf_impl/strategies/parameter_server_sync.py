@@ -5,10 +5,11 @@ step a rank sends its gradients to accumulators on the servers. Once they have t
 ranks, the first rank, the chief, lets the servers sum, clip and update, and gives every rank a
 token for the next step.
 
-An accumulator adds gradients as they arrive, and with three ranks or more the order of a sum is
-in its last bits. Here each server takes them in the order of the ranks: they are sent as soon as
-they are computed, and wait on the server for their turn, which costs a queue per rank and no
-message. So a second run has the same bits.
+An accumulator adds gradients as they arrive, and the order of a sum of three or more changes
+its last bits. Here the ranks take turns: each sends its gradients as soon as they are computed,
+and they wait on their server until those of the rank before are added. The turns are queues on
+the servers, one for each rank, so that taking turns costs no message between processes. A
+second run then has the same bits.
 
 Source: Chen et al. 2016, arXiv:1604.00981, for synchronous updates without backup workers.
 """

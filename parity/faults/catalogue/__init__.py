@@ -15,6 +15,7 @@ from parity.faults.catalogue import (
     micro_batches,
     mirrored_variables,
     processes,
+    servers,
     stages,
     states,
     untraced,
@@ -43,5 +44,6 @@ CATALOGUE = (
     *mirrored_variables.FAULTS,
     *averages.FAULTS,
     *processes.FAULTS,
+    *servers.FAULTS,
     *workers.FAULTS,
 )

@@ -4,6 +4,7 @@ asynchronous ones those of `asynchronous` by the same schedule, or of the oracle
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from conftest import STEPS, TINY_SEQ2SEQ, flags, wait_for
@@ -130,4 +131,4 @@ def test_a_killed_process_ends_all_and_is_named(train, tmp_path, given, killed, 
     assert status == 4, errors
     (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
     assert re.fullmatch(rf"error: {name} \(.*\) is gone: its connection is closed", line)
-    assert not any(os.path.exists(f"/proc/{member}") for member in members)
+    assert not any(Path(f"/proc/{member}").exists() for member in members)

@@ -155,7 +155,7 @@ class ParameterServer(Mirrored):
 
         Unless every distance is exactly zero, the replicas have drifted apart.
         """
-        # differs: the workers' copies are of different versions; nothing else is there twice
+        # the workers' copies are of different versions; nothing else is there twice
         return {}
 
     def _evaluate_rows(self, feed):

@@ -79,6 +79,7 @@ FAULTS = (
                 "                ]\n" + _CLIPPED,
             )
         ),
+        unconfirmable_reason="the oracle knows of no servers, and not what each of them has",
     ),
     Fault(
         "server-keeps-stale-weights",

@@ -14,7 +14,6 @@ second run then has the same bits.
 Source: Chen et al. 2016, arXiv:1604.00981, for synchronous updates without backup workers.
 """
 
-import math
 from contextlib import contextmanager
 
 import numpy as np
@@ -22,13 +21,12 @@ import tensorflow as tf
 
 from parity.processes.joining import gather_parts, gather_state, state_of_own_rows
 from parity.spec.initial import initial_snapshot
-from parity.spec.parameters import parameters
 from parity.spec.replicas import split_rows
 from parity.spec.step_arrays import StepResult, recorded_activations, split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
 from tf_impl.optimizers import apply_update, clip_by_global_norm
-from tf_impl.strategies.cluster import start_server
+from tf_impl.strategies.cluster import Servers, Turns, start_server
 from tf_impl.strategies.synchronous_base import Synchronous, _feeds, _gradients
 from tf_impl.strategies.towers import make_parallel
 
@@ -279,102 +277,6 @@ class ParameterServerSync(Synchronous):
         return super()._record(inputs, values)
 
 
-class Servers:
-    """Which server has which variable: the largest first, each where there are fewest bytes.
-
-    The optimiser's state of a parameter is with it, and all else on the first server.
-
-    Attributes:
-      count: the number of servers.
-
-    Args:
-      spec: Spec.
-      count: the number of servers.
-    """
-
-    def __init__(self, spec, count):
-        self.count = count
-        loads, self._of = [0] * count, {}
-        sizes = {p.name: math.prod(p.shape) for p in parameters(spec)}
-        for name in sorted(sizes, key=sizes.get, reverse=True):
-            self._of[name] = loads.index(min(loads))
-            loads[self._of[name]] += sizes[name]
-
-    def of_operation(self, operation):
-        """Return the number of the server that gets a variable, given its operation."""
-        name = operation.name
-        if name.startswith("optimizer/"):
-            name = name.split("/", 1)[1].rpartition("/")[0]
-        return self._of.get(name, 0)
-
-    def beside_inputs(self, operation):
-        """Return the device of an operation: that of its variable, or of its first input.
-
-        So an update runs where its variable is, and no gradient leaves its server.
-        """
-        if operation.type == "VarHandleOp":
-            return f"/job:ps/task:{self.of_operation(operation)}"
-        return next((each.device for each in operation.inputs if "/job:ps" in each.device), "")
-
-
-class Turns:
-    """Lets the ranks' gradients into the accumulators in the order of the ranks.
-
-    Each server has a queue for each rank. Whoever finds something in its queue has the turn.
-
-    Attributes:
-      begin: the operation that gives the first rank the first turn.
-
-    Args:
-      rank: the number of this rank.
-      ranks: the number of ranks.
-      servers: the number of servers.
-    """
-
-    def __init__(self, rank, ranks, servers):
-        self._own, self._next, first = [], [], []
-        for server in range(servers):
-            with tf.device(f"/job:ps/task:{server}"):
-                queues = [
-                    tf.queue.FIFOQueue(1, tf.bool, [()], shared_name=f"turn_{server}_{each}")
-                    for each in range(ranks)
-                ]
-                first.append(queues[0].enqueue(True))
-            self._own.append(queues[rank])
-            self._next.append(queues[(rank + 1) % ranks])
-        self.begin = tf.group(*first)
-
-    def take(self, gradients):
-        """Return gradients, which are on their servers, once it is this rank's turn there."""
-        turns = [queue.dequeue() for queue in self._own]
-        taken = []
-        for gradient in gradients:
-            with (
-                tf.device(gradient.device),
-                tf.control_dependencies([turns[_server(gradient)]]),
-            ):
-                taken.append(tf.identity(gradient))
-        return taken
-
-    def give(self, gradients):
-        """Return an operation that gives the next rank its turn.
-
-        Args:
-          gradients: what `take` returned, once the accumulators use it.
-        """
-        given = []
-        for server, queue in enumerate(self._next):
-            added = [
-                user
-                for gradient in gradients
-                if _server(gradient) == server
-                for user in gradient.consumers()
-            ]
-            with tf.control_dependencies(added):
-                given.append(queue.enqueue(True))
-        return tf.group(*given)
-
-
 class _Update(tf1.train.Optimizer):
     """The update that the chief makes of the ranks' mean gradients; it may clip them."""
 
@@ -386,11 +288,6 @@ class _Update(tf1.train.Optimizer):
         update = self._update([mean for mean, _ in grads_and_vars])
         with tf.control_dependencies([update]):
             return global_step.assign_add(1).op
-
-
-def _server(tensor):
-    """Return the number of the server that a tensor is on."""
-    return tf.DeviceSpec.from_string(tensor.device).task
 
 
 def _dense(gradient, variable):

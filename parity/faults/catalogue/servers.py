@@ -68,10 +68,11 @@ FAULTS = (
         _synchronous(
             (
                 _CLIPPED,
+                "            from tf_impl.strategies.cluster import server_of\n\n"
                 "            for server in range(self._servers.count):\n"
-                "                own = [g for g in self._gradients if _server(g) == server]\n"
+                "                own = [g for g in self._gradients if server_of(g) == server]\n"
                 "                parts, _ = clip_by_global_norm(own, self.spec.training.clip_norm)\n"
-                "                at = [_server(g) == server for g in self._gradients]\n"
+                "                at = [server_of(g) == server for g in self._gradients]\n"
                 "                parts = iter(parts)\n"
                 "                self._clipped = [\n"
                 "                    next(parts) if here else whole\n"
@@ -90,10 +91,11 @@ FAULTS = (
         _synchronous(
             (
                 _CLIPPED,
-                _CLIPPED.replace(
+                "            from tf_impl.strategies.cluster import server_of\n\n"
+                + _CLIPPED.replace(
                     "self._clipped\n",
                     "[\n"
-                    "                    each if _server(each) == 0 else tf.zeros_like(each)\n"
+                    "                    each if server_of(each) == 0 else tf.zeros_like(each)\n"
                     "                    for each in self._clipped\n"
                     "                ]\n",
                 ),

@@ -36,6 +36,10 @@ OWN_FILES = {
         "strategies/mirrored.py",
         "strategies/multi_worker.py",
         "strategies/horovod.py",
+        "strategies/cluster.py",
+        "strategies/serving.py",
+        "strategies/parameter_server_sync.py",
+        "strategies/parameter_server.py",
     },
 }
 

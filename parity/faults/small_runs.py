@@ -116,6 +116,8 @@ _TWO_BY_TWO = StrategySettings(stages=2, micro_batches=2)
 _AVERAGED = {"tensorflow": "average-gradients"}
 _PROCESSES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 _PROCESSES_OF_REPLICAS = {"paddle": "data-parallel"}
+_SERVERS = {"tensorflow": "parameter-server-sync"}
+_WORKERS_AND_SERVERS = {"tensorflow": "parameter-server"}
 _ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
 _SERVED = {"paddle": "parameter-server"}
 _DRAWN = StrategySettings(schedule="1", staleness=2)
@@ -159,6 +161,16 @@ SETTINGS = {
         4,
         _PROCESSES_OF_REPLICAS,
         StrategySettings(processes=2),
+    ),
+    "two servers": Setting(
+        _language_model(optimizer="sgd"), 2, _SERVERS, StrategySettings(servers=2)
+    ),
+    "workers with two servers": Setting(
+        _language_model(optimizer="sgd"),
+        2,
+        _WORKERS_AND_SERVERS,
+        StrategySettings(schedule="1", staleness=2, servers=2),
+        steps=_UPDATES,
     ),
     "two workers": Setting(
         _language_model(optimizer="sgd"), 2, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES

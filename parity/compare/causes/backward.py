@@ -36,6 +36,7 @@ _ONE_OF_FIRST = (
     "one-gradient-not-reduced",
     "mirrored-table-not-reduced",
     "process-sum-without-one",
+    "server-push-lost",
     "table-of-first-replica",
 )
 
@@ -238,6 +239,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
             "gradient-averaged",
             "mirrored-mean",
             "process-mean",
+            "server-mean",
             "average-of-shares",
             "block-averaged",
             "replicas-of-stages-averaged",

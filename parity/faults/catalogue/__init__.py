@@ -16,6 +16,7 @@ from parity.faults.catalogue import (
     mirrored_variables,
     process_updates,
     processes,
+    servers,
     stages,
     states,
     untraced,
@@ -45,5 +46,6 @@ CATALOGUE = (
     *averages.FAULTS,
     *processes.FAULTS,
     *process_updates.FAULTS,
+    *servers.FAULTS,
     *workers.FAULTS,
 )

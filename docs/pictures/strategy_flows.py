@@ -434,5 +434,4 @@ FLOWS: dict[str, Callable[[], Flow]] = {
     "layers": layers,
     "hybrid": hybrid,
     "asynchronous": asynchronous,
-    "parameter-server": parameter_server,
 }

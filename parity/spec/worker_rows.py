@@ -55,6 +55,18 @@ def worker_rows(inputs: StepInputs, step: int, workers: int) -> list[WorkerRows]
     ]
 
 
+def own_worker_rows(inputs: StepInputs, step: int, worker: int) -> WorkerRows:
+    """Return the part of a worker that has read no other rows of the batch.
+
+    Args:
+      inputs: its rows of the global batch.
+      step: its step.
+      worker: the worker.
+    """
+    own = StepInputs(inputs.batch, inputs.carry, inputs.masks, loss_per=inputs.loss_per)
+    return WorkerRows(worker, step, inputs.first_row, inputs.rows, own)
+
+
 def joined_losses(losses: Sequence[np.ndarray], parts: Sequence[StepInputs]) -> np.ndarray:
     """Return each worker's share of the loss of a global batch, [workers].
 

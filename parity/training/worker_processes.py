@@ -17,7 +17,8 @@ import numpy as np
 from parity.base.errors import Interrupted
 from parity.processes.group import ProcessGroup, Tensors
 from parity.spec.step_arrays import StepInputs, StepResult, step_inputs
-from parity.spec.worker_rows import WorkerRows, worker_rows
+from parity.spec.worker_rows import WorkerRows, own_worker_rows
+from parity.training.own_rows import own_batch
 from parity.training.signals import StopRequest, catch_signals
 from parity.training.strategy import AsynchronousStrategy, Strategy
 from parity.training.training_text import TrainingText
@@ -187,8 +188,8 @@ class _Worker:
 
     def _computed(self, asked: Tensors) -> dict[str, np.ndarray]:
         strategy, step = self._strategy, int(asked["step"])
-        inputs = step_inputs(strategy.spec, step, self._text.train.batch(step))
-        part = worker_rows(inputs, step, strategy.replicas)[self._group.rank]
+        batch = own_batch(self._text.train, step, self._group, strategy.replicas)
+        part = own_worker_rows(step_inputs(strategy.spec, step, batch), step, self._group.rank)
         result = strategy.compute(part, _named("state/", asked), bool(asked["record"]))
         return {
             "losses": result.losses,

@@ -26,8 +26,8 @@ from parity.processes.joining import (
     gather_state,
     state_of_own_rows,
 )
-from parity.spec.step_arrays import split_feeds
 from tf_impl.engine import without_greeting
+from tf_impl.strategies.own_rows import feed_own_rows
 from tf_impl.strategies.towers import Towers
 
 try:
@@ -168,17 +168,9 @@ class Horovod(Towers):
         return replace(result, losses=np.concatenate(losses), state=state)
 
     def _fill(self, placeholders, inputs, state):
-        feeds = split_feeds(self.spec, inputs, state, self.replicas)[self._own]
-        filled = {
-            placeholders[name]: _joined([feed[name] for feed in feeds]) for name in feeds[0]
-        }
-        # zero on a replica without a real token, whose loss is zero by its lengths here
-        filled[placeholders["scale"]] = max(feed["scale"] for feed in feeds)
+        filled, sizes = feed_own_rows(self, placeholders, inputs, state)
         stop = [self.build.group.stop_asked != 0]
-        return filled | {
-            self._sizes: [len(feed["lengths"]) for feed in feeds],
-            self._stop: stop,
-        }
+        return filled | {self._sizes: sizes, self._stop: stop}
 
     def _own_state(self, result, inputs):
         parts = {name: [array] for name, array in result.state.items()}
@@ -215,13 +207,3 @@ def _find_each_other(group):
     os.environ[server], os.environ[port] = str(at["host"]), str(at["port"])
     # by itself gloo may listen on the loopback interface, where no other host is
     os.environ.setdefault("HOROVOD_GLOO_IFACE", interface_of(host))
-
-
-def _joined(parts):
-    """Return the rows of some replicas in one array, padded to the longest of them."""
-    longest = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
-    padded = []
-    for part in parts:
-        missing = [most - size for most, size in zip(longest, part.shape[1:], strict=True)]
-        padded.append(np.pad(part, [(0, 0), *((0, each) for each in missing)]))
-    return np.concatenate(padded)

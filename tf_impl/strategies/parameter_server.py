@@ -99,21 +99,21 @@ class ParameterServer(Mirrored):
         """
         self._workers[worker].call("read")
 
-    def compute(self, worker, inputs, state, record=False):
+    def compute(self, part, state, record=False):
         """Compute the loss and the clipped gradient of a worker's rows with its own copy.
 
         Args:
-          worker: the worker.
-          inputs: StepInputs, its rows alone.
+          part: WorkerRows, the rows of one worker.
           state: name -> recurrent state before the batch, [batch, layers, hidden].
           record: whether to return all tensors that a trace records of this.
 
         Returns:
           StepResult.
         """
+        inputs = part.inputs
         (feed,) = to_tensors(split_feeds(self.spec, inputs, state, 1))
         kind = "record" if record else "compute"
-        values = by_name([self._workers[worker].call(kind, feed)])
+        values = by_name([self._workers[part.worker].call(kind, feed)])
         tensors = {}
         if record:
             activations = by_name(values["activations"])

@@ -21,12 +21,12 @@ import tensorflow as tf
 
 from parity.processes.joining import gather_parts, gather_state, state_of_own_rows
 from parity.spec.initial import initial_snapshot
-from parity.spec.replicas import split_rows
-from parity.spec.step_arrays import StepResult, recorded_activations, split_feeds
+from parity.spec.step_arrays import StepResult, recorded_activations
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.strategies.cluster import Servers, Turns, start_server
+from tf_impl.strategies.own_rows import feed_own_rows
 from tf_impl.strategies.synchronous_base import Synchronous, _feeds, _gradients
 from tf_impl.strategies.towers import make_parallel
 
@@ -246,15 +246,8 @@ class ParameterServerSync(Synchronous):
         return StepResult(np.concatenate(losses), self._own_state(values, inputs), 0.0, {})
 
     def _fill(self, placeholders, inputs, state):
-        sizes = split_rows(inputs.rows, self.replicas)
-        first, own = sum(sizes[: self._own.start]), sizes[self._own]
-        rows = slice(first, first + sum(own))
-        (feed,) = split_feeds(self.spec, inputs, state, 1)
-        filled = {
-            placeholders[name]: array if name == "scale" else array[rows]
-            for name, array in feed.items()
-        }
-        return filled | {self._sizes: own}
+        filled, sizes = feed_own_rows(self, placeholders, inputs, state)
+        return filled | {self._sizes: sizes}
 
     def _own_state(self, values, inputs):
         names = values["state"][0]

@@ -18,7 +18,12 @@ _BURST = 131_072  # bytes: a packet before it is divided into segments has up to
 _DEVICE = "link0"
 # A flow that rests while its ranks compute would begin anew slowly, and a host's own default
 # may be an algorithm that paces itself by delays which a loaded machine makes up.
-_SETTINGS = ("net.ipv4.tcp_slow_start_after_idle=0", "net.ipv4.tcp_congestion_control=reno")
+_SETTINGS = (
+    "net.ipv4.tcp_slow_start_after_idle=0",
+    "net.ipv4.tcp_congestion_control=reno",
+    "net.ipv4.tcp_wmem=4096 65536 33554432",
+    "net.ipv4.tcp_rmem=4096 131072 33554432",
+)
 
 
 @dataclass

@@ -26,6 +26,23 @@ def serve(listener: socket.socket, callers: int | None = None) -> None:
         callers = None if callers is None else callers - 1
 
 
+def listen(port: int) -> None:
+    """Answer those that measure the link to this host, until interrupted.
+
+    Raises:
+      UsageError: for a port that cannot be used.
+    """
+    try:
+        listener = socket.create_server(("", port))
+    except OSError as error:
+        raise UsageError(
+            f"--listen is {port}: {error.strerror}; allowed: a free port of this host"
+        ) from None
+    print(f"listening at port {port}", flush=True)
+    with listener:
+        serve(listener)
+
+
 def measure(host: str, port: int) -> tuple[float, float]:
     """Return (latency in seconds, bytes per second) of the link to a host that serves.
 

@@ -13,6 +13,7 @@ parity/links/hosts.py.
 Source: Linux, Documentation/networking/tuntap.rst, for the ioctls.
 """
 
+import ctypes
 import fcntl
 import os
 import select
@@ -21,6 +22,7 @@ import struct
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 
 from parity.links.namespaces import inside
 
@@ -90,8 +92,9 @@ def _ready(
 
 def main(words: list[str]) -> None:
     """Make the devices that the words name, and relay between them."""
-    import ctypes
-
+    # else packets would wait while ranks compute, which is not a property of a link
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK, 0, 0, 0)
     devices = {}
     for word in words:

@@ -21,8 +21,8 @@ _DEVICE = "link0"
 _SETTINGS = (
     "net.ipv4.tcp_slow_start_after_idle=0",
     "net.ipv4.tcp_congestion_control=reno",
-    "net.ipv4.tcp_wmem=4096 65536 33554432",
-    "net.ipv4.tcp_rmem=4096 131072 33554432",
+    "net.ipv4.tcp_wmem=4096 16777216 33554432",
+    "net.ipv4.tcp_rmem=4096 16777216 33554432",
 )
 
 

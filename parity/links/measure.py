@@ -1,4 +1,4 @@
-"""Measures a link between two hosts over TCP: its latency by pings, its bandwidth by streams."""
+"""Measures a TCP link between two hosts: its latency by pings, its bandwidth by streams."""
 
 import socket
 import statistics

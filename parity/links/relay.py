@@ -1,13 +1,13 @@
 """A switch between network namespaces that holds every packet back for a given time.
 
-`python -m parity.links.relay NAMESPACE=DEVICE=ADDRESS ...` makes a TUN device in each namespace,
-prints a line once all are there, and passes packets between them until its input ends. A line of
-input is the new delay of each packet, in seconds.
+`python -m parity.links.relay NAMESPACE=DEVICE=ADDRESS ...` makes a TUN device in each
+namespace, prints a line once all are there, and passes packets between them until its input
+ends. A line of input is the new delay of each packet, in seconds.
 
 Some kernels lack `netem`, the queue that delays packets. Packets are passed on with their
-offload header, up to 64 KiB at a time, as the network stack of the sender made them: the stack of
-the receiver sees what a network card with segmentation offload would give it. Nothing is lost or
-reordered here; a link's rate is a token bucket in front of the device, see
+offload header, up to 64 KiB at a time, as the network stack of the sender made them: the
+receiver's stack sees what a network card with segmentation offload would give it. Nothing is
+lost or reordered here. A link's rate is a token bucket in front of the device; see
 parity/links/hosts.py.
 
 Source: Linux, Documentation/networking/tuntap.rst, for the ioctls.

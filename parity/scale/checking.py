@@ -25,6 +25,7 @@ _RANKS = (1, 2, 4)
 _RATES, _DELAYS = (1e9, 1e8), (1e-4, 1e-3, 1e-2)  # bits per second, seconds
 _PORT = 6_400
 _NO_LIMIT = Link(0.0, float("inf"))
+_NO_SHAPE = (None, 0.0)
 
 
 class _Base(NamedTuple):
@@ -65,7 +66,7 @@ def check_model(spec: Spec, sides: Sequence[str], steps: int, out: Path) -> dict
     make_folder(out)
     spec, data = write_zipf_text(spec, steps, out)
     shapes = [(rate, delay) for rate in _RATES for delay in _DELAYS]
-    runs = len(sides) * (len(_RANKS) + (len(_RANKS) - 1) * (1 + len(shapes)))
+    runs = len(sides) * sum(2 + (len(shapes) if ranks > 1 else 1) for ranks in _RANKS)
     bases: list[dict[str, Any]] = []
     trials: list[dict[str, Any]] = []
     with hosts(max(_RANKS)) as there, Counter("checking", runs, "training") as progress:
@@ -75,14 +76,12 @@ def check_model(spec: Spec, sides: Sequence[str], steps: int, out: Path) -> dict
                 for ranks in _RANKS:
                     base = _base(started, there, spec, ranks, steps, side)
                     bases.append(_base_values(side, ranks, base))
-                    progress.update(f"{side} {ranks}", 1 if ranks == 1 else 2)
-                    for shape, link in links.items():
-                        timed = base.compute
-                        if ranks > 1:
-                            there.shape(*shape)
-                            timed = started.together(spec, ranks, steps)
-                            progress.update(f"{side} {ranks} {timed.seconds:.3f} s")
+                    progress.update(f"{side} {ranks}", 2)
+                    for shape, link in links.items() if ranks > 1 else [(None, None)]:
+                        there.shape(*(shape or _NO_SHAPE))
+                        timed = started.together(spec, ranks, steps)
                         trials.append(_trial(spec, side, ranks, shape, link, base, timed))
+                        progress.update(f"{side} {ranks} {timed.seconds:.3f} s")
                     there.shape(None)
     worst = max(abs(trial["error"]) for trial in trials)
     return {
@@ -135,19 +134,19 @@ def _trial(
     spec: Spec,
     side: str,
     ranks: int,
-    shape: tuple[float, float],
-    link: Link,
+    shape: tuple[float, float] | None,
+    link: Link | None,
     base: _Base,
     timed: Timed,
 ) -> dict[str, Any]:
     size = gradients(spec, spec.training.batch_size).dense
-    exchange = ring(ranks, size, link, base.engine)
+    exchange = ring(ranks, size, link or _NO_LIMIT, base.engine)
     predicted = base.compute.seconds + exchange.seconds
     return {
         "side": side,
         "ranks": ranks,
-        "rate": shape[0],
-        "delay": shape[1],
+        "rate": shape and shape[0],
+        "delay": shape and shape[1],
         "measured": timed.seconds,
         "predicted": predicted,
         "error": predicted / timed.seconds - 1,

@@ -1,4 +1,4 @@
-"""How many bytes a step's gradients have, and how many of an embedding's rows a batch touches."""
+"""The bytes of a step's gradients, and how many rows of an embedding a batch touches."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -18,8 +18,8 @@ class Gradients(NamedTuple):
     Attributes:
       dense: of all gradients, as the engines send them here.
       embeddings: of those of embedding tables, which are a part of `dense`.
-      sparse: of all gradients, if those of embedding tables were sent as the rows that the rank's
-        batch has touched, each with its number.
+      sparse: of all gradients, if those of embedding tables were sent as the rows that the
+        rank's batch has touched, each with its number.
     """
 
     dense: float
@@ -84,7 +84,7 @@ def _tokens_per_row(spec: Spec, table: str) -> int:
 
 
 def _times(spec: Spec) -> Iterable[int]:
-    """Yield the greatest number of tokens in a row: of the source, if any, and of the target."""
+    """Yield the most tokens that a row can have: of the source, if any, and of the target."""
     for name in ("source_limit", "target_limit", "time"):
         if hasattr(spec.text, name):
             yield int(getattr(spec.text, name))

@@ -1,6 +1,6 @@
-"""Measures here what the model needs of a side: the time of a step, and of its engine's software.
+"""Measures what the model needs of a side: the time of a step, and of its engine's software.
 
-A step is timed with a half, with all and with twice of the batch's rows, on one rank. The cost of
+A step is timed with half, with all and with twice the batch's rows, on one rank. The cost of
 the software is what two ranks on this machine take longer, with the network itself and with a
 small one, whose gradients are few bytes.
 """

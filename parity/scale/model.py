@@ -1,15 +1,15 @@
 """What a step costs on many ranks: the time of messages and of stages, in closed form.
 
 A message of n bytes takes a + n b over a link with latency a and b seconds per byte (Hockney
-1994, doi:10.1016/S0167-8191(06)80021-9). Where a byte passes through software and link one after
-the other, both work at the same time on different bytes, so that the slower of them counts.
-All ranks are alike, each has a link of its own that sends and receives at once, and nothing else
-uses it; docs/scaling.md says where that ends.
+1994, doi:10.1016/S0167-8191(06)80021-9). Software and link work at the same time, on different
+bytes of a message, so that the slower of them counts. All ranks are alike, each has a link of
+its own that sends and receives at once, and nothing else uses it; docs/scaling.md says where
+that ends.
 
 Sources: Thakur et al. 2005, doi:10.1177/1094342005051521, for collectives; Patarasuk & Yuan
-2009, doi:10.1016/j.jpdc.2008.09.002, for the ring; Huang et al. 2019, arXiv:1811.06965, for the
-pipeline's bubble; Denning & Buzen 1978, doi:10.1145/356733.356735, for the bounds of asynchronous
-servers.
+2009, doi:10.1016/j.jpdc.2008.09.002, for the ring; Huang et al. 2019, arXiv:1811.06965, for
+the pipeline's bubble; Denning & Buzen 1978, doi:10.1145/356733.356735, for the bounds of
+asynchronous servers.
 """
 
 import math
@@ -20,6 +20,8 @@ import numpy as np
 
 # A product's gradient is two products, one for each factor.
 BACKWARD_SHARE = 2 / 3
+
+_AT_ONCE = 2  # messages that a receiver asks for at a time
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,16 @@ class Engine:
     Attributes:
       per_message: seconds of a message.
       per_byte: seconds of a byte that is copied, sent and added up.
-      delays: how often a round of a ring waits for the link's latency: twice where the receiver
-        says first that it is ready.
-      delays_before: how often it waits before the first round.
+      delays_before: how often a ring waits for the link's latency before its first round.
+      segment: the greatest number of bytes of a message, if a chunk of a ring is divided into
+        messages, each of which its receiver asks for, two at a time; None if a chunk is a
+        message that nobody has to ask for.
     """
 
     per_message: float = 0.0
     per_byte: float = 0.0
-    delays: int = 1
     delays_before: int = 0
+    segment: int | None = None
 
     def with_software(self, per_byte: float, per_message: float = 0.0) -> "Engine":
         """Return the engine with what its software was measured to cost."""
@@ -114,8 +117,31 @@ def ring(ranks: int, size: float, link: Link, engine: Engine) -> Exchange:
     if ranks == 1:
         return Exchange(0.0, 0.0)
     rounds, chunk = 2 * (ranks - 1), size / ranks
-    each = engine.delays * link.latency + engine.per_message + chunk * _per_byte(link, engine)
-    return Exchange(engine.delays_before * link.latency + rounds * each, rounds * chunk)
+    before = engine.delays_before * link.latency
+    if engine.segment is not None:
+        segments = max(_AT_ONCE, math.ceil(chunk / engine.segment))
+        each = engine.per_message + chunk / segments * _per_byte(link, engine)
+        half = asked_for((ranks - 1) * segments, each, link.latency)
+        return Exchange(before + 2 * half, rounds * chunk)
+    each = link.latency + engine.per_message + chunk * _per_byte(link, engine)
+    return Exchange(before + rounds * each, rounds * chunk)
+
+
+def asked_for(count: int, each: float, latency: float) -> float:
+    """Return the seconds until messages have come that are asked for, two at a time.
+
+    The receiver asks for the first two at once, and for another whenever one has come. The link
+    limits that, or the time from asking for a message until it has come.
+
+    Args:
+      count: the number of messages.
+      each: seconds for which a message occupies the link.
+      latency: seconds from one end of the link to the other.
+    """
+    limited_by_link = 2 * latency + count * each
+    turns = math.ceil(count / _AT_ONCE)
+    limited_by_turns = turns * (2 * latency + each) + (each if count % _AT_ONCE == 0 else 0.0)
+    return max(limited_by_link, limited_by_turns)
 
 
 def hierarchical_ring(
@@ -124,8 +150,8 @@ def hierarchical_ring(
     """Return the cost of summing a buffer by rings inside hosts and rings between them.
 
     The ranks of a host sum by the first half of a ring, so that each has the sum of one part;
-    then the ranks that have the same part sum it over hosts, all parts at once over the one link
-    of the host; then the ranks of a host hand their parts on.
+    then the ranks that have the same part sum it over hosts, all parts at once over the host's
+    one link; then the ranks of a host hand their parts on.
 
     Args:
       ranks: the number of ranks; a host has `per_host` of them, the last one perhaps fewer.

@@ -149,7 +149,7 @@ def _curves(work: Workload, cluster: Cluster, most: int) -> dict[str, Any]:
     """Return the predictions for a link.
 
     Returns:
-      `ranks`, a list; `weak` (the preset's batch on every rank) and `strong` (the preset's batch
+      `ranks`, a list; `weak` (the preset's batch on every rank) and `strong` (one such batch
       shared by all), each strategy -> lists with an entry for each number of ranks, None where
       it is not possible: `seconds`, `overlapped`, `sent`, and `speed_up`, rows per second as a
       multiple of one rank's; `fastest`, for each scaling, the ranges of ranks in which ring or

@@ -49,19 +49,18 @@ def measured_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str
     rows = []
     for side, found in values["sides"].items():
         compute, engine = found["compute"], found["engine"]
-        waits = f"{engine['delays']} a round, {engine['delays_before']} before"
         rows.append(
             [
                 title_of(side),
                 milliseconds(compute["fixed"]),
                 milliseconds(compute["per_row"]),
                 str(found["collectives"]),
-                waits,
+                "asked for" if engine["segment"] else "sent",
                 milliseconds(engine["per_message"]),
                 f"{engine['per_byte'] * 1e9:.3g} ns",
             ]
         )
-    headers = ["side", "fixed", "per row", "all-reduces", "link delays"]
+    headers = ["side", "fixed", "per row", "all-reduces", "chunks are"]
     return rows, [*headers, "per message", "per byte"]
 
 
@@ -69,12 +68,13 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines that say what the tables show, and where they stop being true."""
     settings = values["settings"]
     return [
-        f"hierarchical ring: {settings['per_host']} ranks a host; servers: {settings['servers']}; "
+        f"hierarchical ring: {settings['per_host']} ranks a host; "
+        f"servers: {settings['servers']}; "
         f"hybrid: {settings['stages']} stages; {settings['micro_batches']} micro-batches",
         "speed-up: rows per second as a multiple of one rank's with the preset's batch; -: not "
         "possible",
-        "The model knows no stragglers, no shared switch, no congestion, and no ranks that share "
-        "a machine's memory; see docs/scaling.md.",
+        "The model knows no stragglers, no shared switch, no congestion, and no ranks that "
+        "share a machine's memory; see docs/scaling.md.",
     ]
 
 
@@ -125,8 +125,9 @@ def check_text(values: Mapping[str, Any]) -> str:
 def check_line(values: Mapping[str, Any]) -> str:
     """Return in a line how far the predictions are from what was measured."""
     return (
-        f"{len(values['trials'])} trainings of {values['steps']} steps: the predicted step is at "
-        f"most {values['worst']:.0%} from the measured one, {values['allowed']:.0%} is allowed"
+        f"{len(values['trials'])} trainings of {values['steps']} steps: the predicted step "
+        f"is at most {values['worst']:.0%} from the measured one; {values['allowed']:.0%} is "
+        "allowed"
     )
 
 
@@ -196,7 +197,7 @@ def _speeds(found: Mapping[str, Any], scaling: str) -> tuple[list[list[str]], li
 
 
 def _some(ranks: Sequence[int]) -> list[int]:
-    """Return the numbers of ranks that a terminal has room for, the first and last among them."""
+    """Return the numbers of ranks that a terminal has room for, the last among them."""
     every = max(1, -(-(len(ranks) - 1) // (_SHOWN - 1)))
     return [count for i, count in enumerate(ranks) if (len(ranks) - 1 - i) % every == 0]
 

@@ -53,8 +53,7 @@ LEVELS = (
     ("training", "compare", "launch"),
     ("report",),
     ("pair", "run", "chat", "peers"),
-    ("bench", "sweep", "faults", "converge"),
-    ("scale",),
+    ("bench", "sweep", "faults", "converge", "scale"),
     ("commands", "examples"),
 )
 ROOM = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
 from parity.base.progress import Counter
-from parity.bench.zipf_text import write_zipf_text
+from parity.launch.zipf_text import write_zipf_text
 from parity.links.hosts import Hosts, hosts, possible
 from parity.links.measure import measure, serve
 from parity.links.namespaces import inside

@@ -10,9 +10,9 @@ import shutil
 
 from parity.base.cores import usable_cores
 from parity.base.progress import Counter
-from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import ScaleOptions
 from parity.launch.processes import SideProcess
+from parity.launch.zipf_text import write_zipf_text
 from parity.scale.engines import ENGINES, RINGS
 from parity.scale.gradients import gradients
 from parity.scale.model import Compute, Engine, Link, ring

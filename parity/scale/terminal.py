@@ -14,7 +14,7 @@ SCALINGS = {
     "strong": "the preset's batch shared by all ranks",
 }
 _SHOWN = 6  # numbers of ranks in a table of a terminal
-_TRIAL = ["side", "ranks", "link", "measured", "predicted", "apart", "sent", "of the model"]
+_TRIAL = ["side", "ranks", "link", "measured", "predicted", "apart", "sent", "sent, predicted"]
 
 
 def scale_text(values: Mapping[str, Any]) -> str:

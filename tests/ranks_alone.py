@@ -22,6 +22,12 @@ from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
 
 SIZE, REPLICAS, ROWS = 3, 6, 8  # the replicas have 2, 2, 1, 1, 1 and 1 rows
 ENTRY = StrategyEntry("alone", "", "", Traits(processes=True), also_takes=("processes",))
+SERVED = StrategyEntry(
+    *("served", "", ""),
+    Traits(processes=True, serves=("ps",)),
+    StrategySettings(servers=2),
+    also_takes=("processes",),
+)
 
 
 def exchange(group) -> str:
@@ -78,7 +84,20 @@ def act(group, mode: str) -> None:
         os._exit(9)
     if mode == "a stranger" and group.rank == 1:
         call_without_a_word(os.environ["PARITY_MEETING"])
+    if mode == "a server dead before" and group.job == "ps" and group.index == 1:
+        os._exit(9)
     group.join(facts)
+    if mode == "a server killed" and group.job == "ps" and group.index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if group.serves:
+        group.await_end()
+        return
+    if mode == "served":
+        found = exchange(group)
+        if group.rank == 0:
+            print(found)
+            print([group.size, group.workers, len(group.served["ps"])])
+        return
     if mode == "a stranger":
         return
     if mode == "exchange":
@@ -104,9 +123,10 @@ def act(group, mode: str) -> None:
 def main() -> int:
     """Run three ranks, and return the exit status."""
     ranks.MEETING_SECONDS, ranks.SILENT_SECONDS = 4.0, 3.0
-    settings = StrategySettings(processes=SIZE)
+    entry = SERVED if "serve" in sys.argv[1] else ENTRY
+    settings = entry.settings(StrategySettings(processes=SIZE))
     try:
-        with process_group("paddle", ENTRY, settings, REPLICAS) as group:
+        with process_group("paddle", entry, settings, REPLICAS) as group:
             act(group, sys.argv[1])
     except Exception as error:  # noqa: BLE001 - raised again, if it is a defect
         return print_error(error, debug=False)

@@ -17,7 +17,7 @@ from parity.cli.command_line import command_options, main, spec_from, spec_optio
 from parity.cli.options import RunOptions, TrainOptions
 from parity.commands.main import parity
 from parity.launch.processes import FOLDERS, ROOT, spec_flags
-from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.spec.networks import NETWORKS
 from parity.spec.presets import preset
 from parity.spec.spec import TrainSpec
@@ -196,6 +196,24 @@ def test_a_flag_of_both_networks_is_refused_by_neither():
         assert (spec.model.hidden_size, spec.model.keep) == (18, 0.5)
 
 
+def test_sync_chooses_the_synchronous_form_of_parameter_servers():
+    for given in ("parameter-server", "parameter-server-sync"):
+        options = TrainOptions(strategy=given, sync=True)
+        assert options.strategy == "parameter-server-sync"
+    words = ("tensorflow=parameter-server",)
+    run = RunOptions(strategy=words, sync=True)
+    assert run.strategy == ("tensorflow=parameter-server-sync",)
+    assert RunOptions(strategy=words).strategy == words
+
+
+def test_a_strategy_that_a_framework_lacks_is_refused_with_the_reason():
+    said = r"parameter-server-sync', but Paddle 2\.6\.2's trainers crash"
+    with pytest.raises(UsageError, match=said):
+        FRAMEWORKS["paddle"].strategies.entry("parameter-server-sync")
+    with pytest.raises(UsageError, match=said):
+        strategies_named(["paddle=parameter-server-sync"])
+
+
 def test_flags_of_options():
     _, options = parsed(
         *["--data", "texts", "--out", "o", "--replicas", 3, "--steps", 7, "--overwrite"],
@@ -282,6 +300,11 @@ def test_every_switch_of_the_specs_is_tested():
         (
             ["--network", "seq2seq", "--hidden-size", "7", "--bidirectional"],
             "--hidden-size is 7; allowed with --bidirectional: an even number",
+        ),
+        (["--sync"], "--sync is given without --strategy; allowed: with parameter-server"),
+        (
+            ["--strategy", "towers", "--sync"],
+            "--sync is given with --strategy towers; allowed: --strategy parameter-server",
         ),
         (["--hidden-size", "wide"], "'wide' is not a valid integer"),
         (["--hidden-size"], "Option '--hidden-size' requires an argument"),

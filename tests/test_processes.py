@@ -13,7 +13,14 @@ import pytest
 from conftest import wait_for
 
 from parity.base.errors import UsageError
-from parity.processes.membership import MEETING, meeting_point, membership, variables
+from parity.processes.membership import (
+    MEETING,
+    Members,
+    Membership,
+    meeting_point,
+    membership,
+    variables,
+)
 from parity.processes.start import process_group
 from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
 
@@ -61,20 +68,30 @@ def running(session: int) -> list[int]:
     return found
 
 
+EXCHANGED = {
+    "gathered": [0.0, 1.0, 2.0],
+    "ranks": [0, 1, 2],
+    "sent": [0, 1, 2],
+    "parts": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+    "state": [0, 1, 2, 3, 0, 0, 0, 0],
+    "whole": [0, 1, 2, 3, 4, 5, 6, 7],
+    "distances": {"w": [0.0] * 6, "b": [0.0] * 5 + [0.5]},
+    "own": [0, 2],
+}
+
+
 def test_ranks_exchange_arrays():
     status, output, errors = run("exchange")
     assert (status, errors) == (0, "")
-    found = ast.literal_eval(output)
-    assert found == {
-        "gathered": [0.0, 1.0, 2.0],
-        "ranks": [0, 1, 2],
-        "sent": [0, 1, 2],
-        "parts": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
-        "state": [0, 1, 2, 3, 0, 0, 0, 0],
-        "whole": [0, 1, 2, 3, 4, 5, 6, 7],
-        "distances": {"w": [0.0] * 6, "b": [0.0] * 5 + [0.5]},
-        "own": [0, 2],
-    }
+    assert ast.literal_eval(output) == EXCHANGED
+
+
+def test_processes_that_serve_meet_take_no_part_and_end_with_the_ranks():
+    status, output, errors = run("served")
+    assert (status, errors) == (0, "")
+    found, counts = map(ast.literal_eval, output.splitlines())
+    assert found == EXCHANGED
+    assert counts == [3, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +106,8 @@ def test_ranks_exchange_arrays():
             r"rank 2 \(.*, process \d+\) has been silent for \d s",
         ),
         ("refused", 2, r"rank 1 \(.*, process \d+\): the disk is full"),
+        ("a server killed", 4, r"ps 1 \(.*, process \d+\) is gone: its connection is closed"),
+        ("a server dead before", 4, r"ps 1 of 2 has not come to 127.0.0.1:\d+ within 4 s"),
         ("dead before", 4, r"rank 1 of 3 has not come to 127.0.0.1:\d+ within 4 s"),
         (
             "another seed",
@@ -119,13 +138,56 @@ def test_no_rank_outlives_its_supervisor():
 
 @pytest.mark.parametrize("framework", ["paddle", "tensorflow"])
 def test_a_launchers_variables_make_a_rank(framework):
-    given = variables(framework, 1, ENDPOINTS, "10.0.0.1:99")
+    given = variables(framework, 1, Members(tuple(ENDPOINTS)), "10.0.0.1:99")
     found = membership(framework, given)
-    assert (found.rank, list(found.endpoints), found.meeting) == (1, ENDPOINTS, "10.0.0.1:99")
+    assert (found.number, found.meeting) == (1, "10.0.0.1:99")
+    assert found.members == Members(tuple(ENDPOINTS))
     del given[MEETING]
     assert membership(framework, given).meeting == "10.0.0.1:6270"
     assert membership(framework, {}) is None
     assert meeting_point(["host:65500"]) == "host:65400"
+
+
+@pytest.mark.parametrize(
+    ("framework", "members"),
+    [
+        ("paddle", Members(("a:1", "b:2"), {"ps": ("a:3", "c:4")})),
+        ("tensorflow", Members(("a:1", "b:2"), {"ps": ("a:3", "c:4")})),
+        ("tensorflow", Members(("a:1",), {"ps": ("a:3",)})),
+        ("tensorflow", Members(("a:1",), {"worker": ("a:3", "b:4"), "ps": ("c:5",)})),
+    ],
+)
+def test_a_launchers_variables_make_a_process_that_serves(framework, members):
+    for number in range(len(members.jobs)):
+        given = variables(framework, number, members, "a:9")
+        found = membership(framework, given, tuple(members.served))
+        assert found == Membership(number, members, "a:9")
+
+
+def test_the_first_worker_is_rank_0_without_a_chief():
+    cluster = {"worker": ["a:1", "b:2"], "ps": ["c:3"]}
+    given = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 0}})}
+    members = Members(("a:1", "b:2"), {"ps": ("c:3",)})
+    assert membership("tensorflow", given, ("ps",)) == Membership(2, members, "a:101")
+    with pytest.raises(UsageError, match="a cluster with the jobs chief, ps, worker"):
+        membership("tensorflow", given, ("worker", "ps"))
+    with pytest.raises(UsageError, match="a cluster with the jobs worker, and"):
+        membership("tensorflow", given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"PADDLE_PORT": "9"}, "POD_IP and PADDLE_PORT are 'c:9'; allowed: one of"),
+        ({"TRAINING_ROLE": "x"}, "TRAINING_ROLE is 'x' and PADDLE_TRAINER_ID ''; allowed:"),
+        ({"PADDLE_TRAINER_ENDPOINTS": ""}, "PADDLE_TRAINER_ENDPOINTS is ['']; allowed:"),
+    ],
+)
+def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, message):
+    members = Members(("a:1", "b:2"), {"ps": ("a:3", "c:4")})
+    given = variables("paddle", 3, members, "a:9") | changes
+    with pytest.raises(UsageError, match=re.escape(message)):
+        membership("paddle", given, ("ps",))
 
 
 @pytest.mark.parametrize(
@@ -137,11 +199,11 @@ def test_a_launchers_variables_make_a_rank(framework):
         ("paddle", {MEETING: "first"}, "PARITY_MEETING is 'first'; allowed: host:port"),
         ("tensorflow", {"TF_CONFIG": "{"}, "TF_CONFIG is '{'; allowed: JSON"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:0", "worker")}, "host:port for each"),
-        ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "an index from 0 to 0"),
+        ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "a task that is one of them"),
     ],
 )
 def test_variables_that_cannot_be_used_are_refused(framework, changes, message):
-    given = variables(framework, 0, ENDPOINTS, "10.0.0.1:99") | changes
+    given = variables(framework, 0, Members(tuple(ENDPOINTS)), "10.0.0.1:99") | changes
     with pytest.raises(UsageError, match=re.escape(message)):
         membership(framework, given)
 
@@ -153,7 +215,7 @@ def test_replicas_are_shared_evenly(monkeypatch):
         process_group("paddle", entry, StrategySettings(processes=3), 4),
     ):
         pass
-    for name, value in variables("paddle", 0, ENDPOINTS, "10.0.0.1:99").items():
+    for name, value in variables("paddle", 0, Members(tuple(ENDPOINTS)), "10.0.0.1:99").items():
         monkeypatch.setenv(name, value)
     with (
         pytest.raises(UsageError, match="--processes is 3, but the launcher has started 2"),

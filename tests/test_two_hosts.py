@@ -10,7 +10,7 @@ import pytest
 import two_hosts
 from conftest import flags, wait_for
 
-from parity.processes.membership import MEETING, variables
+from parity.processes.membership import MEETING, Members, variables
 from parity.spec.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +39,7 @@ def words(name, text, cache):
 
 def start(name: str, host: str, rank: int, words: list[str]) -> subprocess.Popen:
     """Start a rank on a host, with the variables of the framework's launcher alone."""
-    given = variables(name, rank, ENDPOINTS, "")
+    given = variables(name, rank, Members(tuple(ENDPOINTS)), "")
     del given[MEETING]
     script = str(ROOT / FRAMEWORKS[name].folder / "train.py")
     return subprocess.Popen(

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.strategies import StrategySettings
+from parity.spec.strategies import StrategySettings, synchronous_form
 
 _NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
 _PRESET = "named choice of sizes, text and training; other flags override its values"
@@ -28,6 +29,9 @@ _THREADS = "number of CPU threads of each replica"
 _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, separated by commas: names, of every framework that has them, or framework=strategy, such as tensorflow=towers; framework=all, or all, for every one; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _DRAWN_STRATEGIES = "strategies to draw from: each run draws one for each framework, with random settings; all, names, or framework=strategy; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
+_SYNC = (
+    "with --strategy parameter-server: its synchronous form, the strategy parameter-server-sync"
+)
 _STRATEGY_TABLE = "strategies to time, separated by commas, or all; framework=strategy for one framework alone. Each is timed with every number of --replicas, beside its counterpart in PyTorch and Keras where these are installed"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
@@ -41,6 +45,22 @@ _JOBS = "number of runs at a time"
 # Batches of a user's text that are evaluated in a trace: the oracle computes them as well, which
 # takes long for a large network.
 EVALUATED = 4
+
+
+def _choose_synchronous_form(options: Any) -> None:
+    """Let `--sync` choose the strategy that `--strategy` means with it.
+
+    Raises:
+      UsageError: if there is no such strategy.
+    """
+    given = options.strategy
+    if not options.sync:
+        return
+    if not given:
+        raise UsageError("--sync is given without --strategy; allowed: with parameter-server")
+    is_one = isinstance(given, str)
+    changed = synchronous_form(given) if is_one else tuple(map(synchronous_form, given))
+    object.__setattr__(options, "strategy", changed)
 
 
 # fmt: off
@@ -59,6 +79,7 @@ class TrainOptions:
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     threads: int | None = option(None, f"{_THREADS}, or of each of its stages [default: its share of the CPU cores]", at_least=1)
     strategy: str | None = option(None, "strategy that runs the replicas; see docs/strategies.md [default: parallel-executor in Paddle, towers in TensorFlow]")
+    sync: bool = option(False, _SYNC)
     settings: StrategySettings = StrategySettings()
     kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
     steps: int | None = option(None, "number of steps after which to stop, counted from the start of training; with --trace and an asynchronous strategy, number of updates [default: the end of the last epoch]", at_least=1)
@@ -82,6 +103,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _choose_synchronous_form(self)
         if self.evaluate_only and (self.resume is None or self.trace is not None):
             seen = "without --resume" if self.resume is None else "with --trace"
             raise UsageError(
@@ -151,6 +173,7 @@ class RunOptions:
     json: Path | None = option(None, "file to write report.json to as well")
     replicas: tuple[int, ...] = option((1, 2, 3), "numbers of replicas to train with, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
+    sync: bool = option(False, _SYNC)
     settings: StrategySettings = StrategySettings()
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare; of an asynchronous side, number of updates", at_least=1)
@@ -171,6 +194,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _choose_synchronous_form(self)
         if "none" in self.checks and len(self.checks) > 1:
             raise UsageError(f"--checks is {','.join(self.checks)}; allowed: none by itself")
 
@@ -191,6 +215,7 @@ class BenchOptions:
     json: Path | None = option(None, "file to write bench.json to as well")
     replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to time, separated by commas", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
+    sync: bool = option(False, _SYNC)
     strategies: tuple[str, ...] = option((), _STRATEGY_TABLE)
     settings: StrategySettings = StrategySettings()
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
@@ -204,6 +229,7 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _choose_synchronous_form(self)
         if self.strategy and self.strategies:
             raise UsageError(
                 "--strategy is given with --strategies; allowed: only one of them"

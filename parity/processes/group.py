@@ -5,8 +5,11 @@ besides: that all are of the same run, checkpoints, recorded tensors, and who ha
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
+
+from parity.processes.membership import RANK, WORKER
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -16,10 +19,17 @@ class ProcessGroup:
 
     All of them take the same steps and call the same methods in the same order.
 
+    Some strategies need processes that only serve, such as parameter servers. They meet with
+    the others and are watched like them, but take no steps and exchange nothing.
+
     Attributes:
-      rank: the number of this process, from 0.
-      size: the number of processes.
+      rank: the number of this process, from 0; one that serves has a number after all ranks.
+      size: the number of ranks, which are the processes that take steps.
+      job: what this process is: "rank", or the job that it serves as, such as "ps".
+      index: its number among those of its job, from 0.
       endpoints: "host:port" of each rank, for the engine.
+      served: job -> "host:port" of each process that serves as that.
+      serve: "package.module:function" that a process calls which serves.
       restarted: how often all processes were started again after one was lost.
       stop_asked: the number of the signal that asked this process to stop; 0 if none has.
       stop_agreed: whether a process was asked to stop before the last step, as every process
@@ -28,12 +38,26 @@ class ProcessGroup:
 
     rank: int = 0
     size: int = 1
+    job: str = RANK
+    index: int = 0
     endpoints: tuple[str, ...] = ()
+    served: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    serve: str = ""
 
     def __init__(self) -> None:
         self.restarted = 0
         self.stop_asked = 0
         self.stop_agreed = False
+
+    @property
+    def workers(self) -> int:
+        """Return the number of processes that compute gradients."""
+        return len(self.served.get(WORKER, ())) or self.size
+
+    @property
+    def serves(self) -> bool:
+        """Return whether this process only serves."""
+        return self.job != RANK
 
     def own(self, replicas: int) -> slice:
         """Return which of all replicas are those of this process.
@@ -85,6 +109,9 @@ class ProcessGroup:
 
         If one is, this ends the process with a line that names it; otherwise it returns.
         """
+
+    def await_end(self) -> None:
+        """Wait, in a process that serves, until rank 0 leaves the group."""
 
     def close(self) -> None:
         """Leave the group, when its work is done on every rank."""

@@ -1,8 +1,8 @@
 """A group of several processes: they meet at rank 0, compare their runs, and keep watch.
 
-Every rank has a connection to rank 0 and sends a sign of life each second. An engine may wait
-for ever for a process that is gone, in code that no signal reaches: so whoever finds out ends
-its own process at once, with a line that names the rank, and tells the others.
+Every process has a connection to rank 0 and sends a sign of life each second. An engine may
+wait for ever for a process that is gone, in code that no signal reaches: so whoever finds out
+ends its own process at once, with a line that names the rank, and tells the others.
 """
 
 import json
@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
 from parity.base.errors import RankLost, UsageError
@@ -43,11 +43,15 @@ class Ranks(ProcessGroup):
 
     def __init__(self, member: Membership):
         super().__init__()
-        self.rank, self.size = member.rank, len(member.endpoints)
-        self.endpoints, self._meeting = member.endpoints, member.meeting
+        members, self._meeting = member.members, member.meeting
+        self.rank, self.size = member.number, len(members.endpoints)
+        self.job, self.index = members.jobs[member.number]
+        self.endpoints, self.served = members.endpoints, members.served
+        self._members = members.names
         self._others: dict[int, Connection] = {}
-        self._names = {self.rank: _name(self.rank, socket.gethostname(), os.getpid())}
-        self._closing, self._ending = False, Lock()
+        name = f"{self._members[self.rank]} ({socket.gethostname()}, process {os.getpid()})"
+        self._names = {self.rank: name}
+        self._closing, self._ending, self._ended = False, Lock(), Event()
 
     def join(self, facts: Mapping[str, str]) -> None:
         """Wait for all processes, and check that they are of the same run.
@@ -61,7 +65,7 @@ class Ranks(ProcessGroup):
         """
         hello = {
             "rank": self.rank,
-            "size": self.size,
+            "members": self._members,
             "name": self._names[self.rank],
             "facts": dict(facts),
         }
@@ -86,8 +90,8 @@ class Ranks(ProcessGroup):
         if self.rank:
             return self._others[0].tensors()
         assert tensors is not None
-        for connection in self._others.values():
-            self._send(connection, tensors)
+        for rank in range(1, self.size):
+            self._send(self._others[rank], tensors)
         return tensors
 
     def fail(self, message: str, status: int) -> None:
@@ -104,8 +108,14 @@ class Ranks(ProcessGroup):
         if self._others:
             time.sleep(_VERDICT_SECONDS)
 
+    def await_end(self) -> None:
+        """Wait, in a process that serves, until rank 0 leaves the group."""
+        self._ended.wait()
+
     def close(self) -> None:
-        """Leave the group, when its work is done on every rank."""
+        """Leave the group, when its work is done on every rank; a process that serves ends."""
+        if self.serves:
+            _exit(0)  # an engine's server cannot be stopped otherwise
         self.gather({})
         with self._ending:
             self._closing = True
@@ -125,15 +135,14 @@ class Ranks(ProcessGroup):
                 "port of this host, by the variable PARITY_MEETING"
             ) from None
         with listener:
-            while len(self._others) < self.size - 1:
+            while len(self._others) < len(self._members) - 1:
                 listener.settimeout(max(0.0, deadline - time.monotonic()) or 1e-3)
                 try:
                     channel, _ = listener.accept()
                 except TimeoutError:
-                    missing = sorted(set(range(self.size)) - {0, *self._others})
                     message = (
-                        f"rank {', '.join(map(str, missing))} of {self.size} has not come to "
-                        f"{self._meeting} within {MEETING_SECONDS:.0f} s"
+                        f"{', '.join(self._missing())} has not come to {self._meeting} within "
+                        f"{MEETING_SECONDS:.0f} s"
                     )
                     self._tell_of(message, RankLost.exit_status)
                     raise RankLost(message) from None
@@ -148,16 +157,18 @@ class Ranks(ProcessGroup):
         try:
             kind, content = connection.receive()
             values = json.loads(content) if kind == HELLO else {}
-            rank, size, name = int(values["rank"]), int(values["size"]), str(values["name"])
-            facts = dict(values["facts"])
+            rank, name = int(values["rank"]), str(values["name"])
+            members, facts = list(values["members"]), dict(values["facts"])
         except (OSError, ValueError, KeyError, TypeError):
             connection.close()  # a stranger
             return
         channel.settimeout(None)
         wrong = ""
-        if size != self.size:
-            wrong = f"{name} is one of {size} processes; rank 0 is one of {self.size}"
-        elif not 0 < rank < self.size or rank in self._others:
+        if members != self._members:
+            wrong = (
+                f"{name} is one of {_count(members)}; rank 0 is one of {_count(self._members)}"
+            )
+        elif not 0 < rank < len(self._members) or rank in self._others:
             wrong = f"{name} came a second time; allowed: a rank of its own for each process"
         else:
             wrong = _difference(name, facts, hello["facts"])
@@ -166,6 +177,15 @@ class Ranks(ProcessGroup):
             self._tell_of(wrong, UsageError.exit_status)
             raise UsageError(wrong)
         self._others[rank], self._names[rank] = connection, name
+
+    def _missing(self) -> list[str]:
+        """Return the processes that have not come: "rank 2 of 3", "ps 0 of 1"."""
+        jobs = [name.rsplit(" ", 1)[0] for name in self._members]
+        return [
+            f"{name} of {jobs.count(job)}"
+            for number, (name, job) in enumerate(zip(self._members, jobs, strict=True))
+            if number not in {0, *self._others}
+        ]
 
     def _visit(self, hello: Mapping[str, Any], deadline: float) -> None:
         """Connect to rank 0, say what this run is, and wait until all ranks have come."""
@@ -211,6 +231,8 @@ class Ranks(ProcessGroup):
             self._end(f"{who}{values['message']}", int(values["status"]), untold=rank)
         elif values is None:
             self._end(f"{self._names[rank]} is gone: its connection is closed", untold=rank)
+        else:  # rank 0 leaves the group
+            self._ended.set()
 
     def _watch(self) -> None:
         while not self._closing:
@@ -258,8 +280,13 @@ class Ranks(ProcessGroup):
                     connection.send_json(FAILED, values)
 
 
-def _name(rank: int, host: str, process: int) -> str:
-    return f"rank {rank} ({host}, process {process})"
+def _count(members: list[str]) -> str:
+    """Return how many processes a group has, such as "3 processes (2 rank, 1 ps)"."""
+    jobs = [str(name).rsplit(" ", 1)[0] for name in members]
+    if len(set(jobs)) == 1:
+        return f"{len(members)} processes"
+    each = ", ".join(f"{jobs.count(job)} {job}" for job in dict.fromkeys(jobs))
+    return f"{len(members)} processes ({each})"
 
 
 def _difference(name: str, facts: Mapping[str, str], own: Mapping[str, str]) -> str:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from parity.base.cores import usable_cores
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.processes.group import ProcessGroup
-from parity.processes.membership import membership
+from parity.processes.membership import SERVER, WORKER, membership
 from parity.processes.ranks import Ranks
-from parity.processes.supervisor import fork_ranks
+from parity.processes.supervisor import fork_processes
 from parity.spec.strategies import StrategyEntry, StrategySettings
 
 _MOST = 8
@@ -25,9 +25,9 @@ def process_group(
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
-    A process that a launcher has made a rank joins the others. Any other starts as many ranks
-    as the settings say, and never comes to the body of the context: it watches over them and
-    ends with them, by SystemExit.
+    A process that a launcher has made a member joins the others. Any other starts as many
+    processes as the settings say, and never comes to the body of the context: it watches over
+    them and ends with them, by SystemExit.
 
     An error in the body is made known to the other ranks.
 
@@ -49,25 +49,35 @@ def process_group(
     if not entry.traits.processes:
         yield ProcessGroup()
         return
-    member, restarted = membership(framework, os.environ), 0
+    serves = entry.traits.serves
+    member, restarted = membership(framework, os.environ, serves), 0
     if member is None:
-        size = settings.processes or replicas or min(usable_cores(), _MOST)
-        _check_share(size, replicas)
-        if size == 1:
+        workers = settings.processes or replicas or min(usable_cores(), _MOST)
+        _check_share(workers, replicas)
+        if workers == 1 and not serves:
             yield ProcessGroup()
             return
-        restarted = fork_ranks(framework, size, restarts)
-        member = membership(framework, os.environ)
+        counts = {WORKER: workers, SERVER: settings.servers or 1}
+        served = {job: counts[job] for job in serves}
+        ranks = 1 if WORKER in serves else workers
+        restarted = fork_processes(framework, ranks, served, restarts)
+        member = membership(framework, os.environ, serves)
         assert member is not None
-    size = len(member.endpoints)
-    if settings.processes not in (None, size):
+    is_alone = len(member.members.jobs) == 1
+    group: ProcessGroup = ProcessGroup() if is_alone else Ranks(member)
+    group.restarted, group.serve = restarted, entry.serve
+    if settings.processes not in (None, group.workers):
         raise UsageError(
-            f"--processes is {settings.processes}, but the launcher has started {size}; "
-            "allowed: the same number, or none"
+            f"--processes is {settings.processes}, but the launcher has started "
+            f"{group.workers}; allowed: the same number, or none"
         )
-    _check_share(size, replicas)
-    group: ProcessGroup = Ranks(member) if size > 1 else ProcessGroup()
-    group.restarted = restarted
+    servers = len(group.served.get(SERVER, ()))
+    if SERVER in serves and settings.servers not in (None, servers):
+        raise UsageError(
+            f"--servers is {settings.servers}, but the launcher has started {servers}; "
+            "allowed: the same number"
+        )
+    _check_share(group.workers, replicas)
     try:
         yield group
         group.close()

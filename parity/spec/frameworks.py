@@ -88,8 +88,9 @@ def strategies_named(
         if not chosen:
             lacking = f" for {framework}" if of_one else ""
             names = dict.fromkeys(e.name for each in frameworks for e in each.strategies)
+            reason = "".join(each.strategies.reason(name) for each in frameworks)
             raise UsageError(
-                f"{option} is {word!r}; allowed{lacking}: {', '.join([ALL, *names])}"
+                f"{option} is {word!r}{reason}; allowed{lacking}: {', '.join([ALL, *names])}"
             )
         for each, entry in chosen:
             found.setdefault(each, {})[entry.name] = entry

@@ -5,8 +5,9 @@ Nothing here loads a framework. Each framework's folder has a registry, `STRATEG
 registry.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from parity.base.errors import UsageError
@@ -36,9 +37,11 @@ _STALENESS = (
     "a replica's reading of the weights and its update"
 )
 _PROCESSES = (
-    "strategies data-parallel and multi-worker: number of processes that share the replicas "
-    "evenly [default: one per replica]"
+    "strategies of several processes, such as data-parallel and multi-worker: number of "
+    "processes that share the replicas evenly [default: one per replica]"
 )
+_SYNCHRONOUS = "-sync"
+_SERVERS = "strategies with parameter servers: number of servers"
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class StrategySettings:
     schedule: str | None = option(None, _SCHEDULE)
     staleness: int | None = option(None, _STALENESS, at_least=0)
     processes: int | None = option(None, _PROCESSES, at_least=1)
+    servers: int | None = option(None, _SERVERS, at_least=1)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -92,6 +96,24 @@ class StrategySettings:
         return " ".join(f"{flag(name)[2:]}={value}" for name, value in self.given.items())
 
 
+def synchronous_form(word: str) -> str:
+    """Return the strategy that `--sync` makes of one with parameter servers.
+
+    Args:
+      word: the name of a strategy, or framework=strategy.
+
+    Raises:
+      UsageError: for a strategy that has no such form.
+    """
+    if word.endswith(_SYNCHRONOUS):
+        return word
+    if word.rpartition("=")[2] != "parameter-server":
+        raise UsageError(
+            f"--sync is given with --strategy {word}; allowed: --strategy parameter-server"
+        )
+    return word + _SYNCHRONOUS
+
+
 @dataclass(frozen=True)
 class Traits:
     """The properties of a strategy that the harness needs in order to judge its numbers.
@@ -104,11 +126,14 @@ class Traits:
         `processes` says, or one per replica.
       devices: how replicas use devices: "one per replica", or "layers" if the layers of one
         replica are spread over several devices.
+      serves: the jobs of processes that only serve: "ps" for parameter servers, and "worker" if
+        rank 0 drives all others.
     """
 
     synchronous: bool = True
     processes: bool = False
     devices: str = "one per replica"
+    serves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,6 +148,8 @@ class StrategyEntry:
       traits: the properties that the harness needs to know.
       takes: the settings that it takes, with their defaults; None for any other.
       also_takes: the names of settings that it takes and that have no default.
+      serve: "package.module:function" that a process calls which only serves, once all have
+        met, with the spec and the Build; it runs until the process ends.
     """
 
     name: str
@@ -131,6 +158,7 @@ class StrategyEntry:
     traits: Traits = Traits()
     takes: StrategySettings = StrategySettings()
     also_takes: tuple[str, ...] = ()
+    serve: str = ""
 
     def processes(self, settings: StrategySettings, replicas: int) -> int:
         """Return how many processes a training with this strategy runs in."""
@@ -157,10 +185,16 @@ class StrategyRegistry:
     Args:
       framework: the framework's name, for messages.
       *entries: the strategies.
+      lacking: name -> why the framework has no such strategy, where people would look for it.
     """
 
-    def __init__(self, framework: str, *entries: StrategyEntry):
-        self.framework = framework
+    def __init__(
+        self,
+        framework: str,
+        *entries: StrategyEntry,
+        lacking: Mapping[str, str] = MappingProxyType({}),
+    ):
+        self.framework, self._lacking = framework, lacking
         self._entries = {entry.name: entry for entry in entries}
 
     def register(self, entry: StrategyEntry) -> None:
@@ -187,10 +221,14 @@ class StrategyRegistry:
         found = self._entries.get(self.default if name is None else name)
         if found is None:
             raise UsageError(
-                f"--strategy is {name!r}; allowed for {self.framework}: "
-                f"{', '.join(self._entries)}"
+                f"--strategy is {name!r}{self.reason(str(name))}; allowed for "
+                f"{self.framework}: {', '.join(self._entries)}"
             )
         return found
+
+    def reason(self, name: str) -> str:
+        """Return why there is no strategy of a name, to follow the name; empty if unknown."""
+        return f", but {self._lacking[name]}" if name in self._lacking else ""
 
     def settings(self, name: str | None, given: StrategySettings) -> StrategySettings:
         """Return the settings of a strategy, as given or else by default.

@@ -48,11 +48,7 @@ from parity.training.signals import StopRequest, catch_signals
 from parity.training.strategy import Build, Strategy
 from parity.training.summary import Summary
 from parity.training.timeline import profile_training
-from parity.training.together import (
-    agreed_signal,
-    facts_of_run,
-    shared_checkpoint,
-)
+from parity.training.together import agreed_signal, facts_of_run, serve, shared_checkpoint
 from parity.training.train_steps import State, TrainedStep, train_steps
 from parity.training.training_text import TrainingText
 
@@ -87,11 +83,14 @@ def run_training(
     group = group or ProcessGroup()
     if group.restarted:
         options = from_newest_checkpoint(options)
-    layout, notes = choose_layout(options, smallest_batch(text), group.size), list[str]()
+    layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
         notes.append(layout_text(layout))
     group.join(facts_of_run(spec, text, options, layout.replicas))
+    if group.serves:
+        serve(spec, options, layout, group)
+        return None
     checkpoint = None
     if group.rank == 0:
         checkpoint = checkpoint_to_resume(text, spec, options, notes)

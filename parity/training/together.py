@@ -5,14 +5,18 @@ import json
 import signal
 from contextlib import suppress
 from importlib import metadata
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 
+from parity.base.plugins import load_object
 from parity.cli.options import TrainOptions
 from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
 from parity.training.checkpoint import Checkpoint
+from parity.training.replicas_and_threads import Layout
+from parity.training.strategy import Build
 from parity.training.training_text import TrainingText
 
 # What all ranks have to be given alike, beside the spec and the strategy's settings.
@@ -64,6 +68,49 @@ def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Che
         return _unpacked(dict(group.broadcast(None)))
     group.broadcast({} if checkpoint is None else _packed(checkpoint))
     return checkpoint
+
+
+def serve(spec: Spec, options: TrainOptions, layout: Layout, group: ProcessGroup) -> None:
+    """Serve the ranks of a training until rank 0 leaves the group.
+
+    A signal that asks to stop is the ranks' to obey: they need their servers until they have.
+
+    Args:
+      spec: the network and its training.
+      options: the command line.
+      layout: the replicas, and the threads of each.
+      group: the processes of the training.
+    """
+    build = Build(
+        layout.replicas,
+        options.device,
+        layout.threads,
+        options.kernels,
+        settings=options.settings,
+        group=group,
+    )
+    failed: list[BaseException] = []
+    ended = Event()
+
+    def run() -> None:
+        try:
+            load_object(group.serve)(spec, build)
+        except BaseException as error:  # noqa: BLE001 - it is raised again by the main thread
+            failed.append(error)
+            ended.set()
+
+    def wait() -> None:
+        group.await_end()
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # both wait in code that no signal reaches
+    for target in (run, wait):
+        Thread(target=target, daemon=True).start()
+    ended.wait()
+    if failed:
+        raise failed[0]
 
 
 def agreed_signal(group: ProcessGroup, asked: int) -> int:

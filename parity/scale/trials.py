@@ -13,7 +13,7 @@ from parity.launch.fork_server import ForkServer
 from parity.launch.processes import FOLDERS, ROOT, option_flags, spec_flags
 from parity.links.hosts import Hosts
 from parity.links.namespaces import inside
-from parity.processes.membership import variables
+from parity.processes.membership import Members, variables
 from parity.scale.engines import RINGS
 from parity.spec.spec import Spec
 
@@ -66,9 +66,10 @@ class Trials:
         Raises:
           SideFailed: if it fails.
         """
-        endpoints = [f"{address}:{_PORT}" for address in self._hosts.addresses[:ranks]]
+        addresses = self._hosts.addresses[:ranks]
+        members = Members(tuple(f"{address}:{_PORT}" for address in addresses))
         meeting = f"{self._hosts.addresses[0]}:{_MEETING_PORT}"
-        given = [variables(self._framework, i, endpoints, meeting) for i in range(ranks)]
+        given = [variables(self._framework, i, members, meeting) for i in range(ranks)]
         if ranks == 1:
             given = [{}]
         before = [self._hosts.sent_bytes(host) for host in range(ranks)]

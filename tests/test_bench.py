@@ -18,9 +18,9 @@ from parity.bench.strategy_cases import chosen_strategies, peers_left_out, strat
 from parity.bench.strategy_table import strategy_rows
 from parity.bench.terminal import bench_text
 from parity.bench.timing import bench, cases_to_time
-from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.launch.processes import PEERS
+from parity.launch.zipf_text import write_zipf_text
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.presets import preset
 from parity.training.flops import product_flops

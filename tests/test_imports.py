@@ -48,12 +48,12 @@ PEERS = {
 # The packages of parity, from the lowest level to the highest: each imports lower levels only.
 LEVELS = (
     ("base",),
-    ("spec", "decoding"),
+    ("spec", "decoding", "links"),
     ("cli", "trace", "oracle", "processes"),
     ("training", "compare", "launch"),
     ("report",),
     ("pair", "run", "chat", "peers"),
-    ("bench", "sweep", "faults", "converge"),
+    ("bench", "sweep", "faults", "converge", "scale"),
     ("commands", "examples"),
 )
 ROOM = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

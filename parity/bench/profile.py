@@ -9,9 +9,9 @@ from tabulate import tabulate
 
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
-from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import ProfileOptions
 from parity.launch.processes import SideProcess
+from parity.launch.zipf_text import write_zipf_text
 from parity.run.choose_sides import parse_strategies
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec

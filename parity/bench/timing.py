@@ -32,12 +32,12 @@ from parity.bench.ratios import (
 from parity.bench.strategy_cases import peers_left_out, strategy_cases
 from parity.bench.strategy_table import strategy_rows
 from parity.bench.terminal import bench_text, sizes_text
-from parity.bench.zipf_text import write_zipf_text
 from parity.cli.options import BenchOptions
 from parity.compare.ladder import climb
 from parity.compare.outcome import Outcome
 from parity.launch.peers import check_installed, not_installed
 from parity.launch.processes import PEERS, SideProcess
+from parity.launch.zipf_text import write_zipf_text
 from parity.report.terminal import report_text
 from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS

@@ -27,6 +27,7 @@ from parity.cli.options import (
     MismatchOptions,
     ProfileOptions,
     RunOptions,
+    ScaleOptions,
     SweepOptions,
 )
 from parity.commands import doctor as doctor_checks
@@ -284,6 +285,33 @@ def sweep_command(**values: Any) -> int:
         save_values(found, path)
     print(text)
     return _MISMATCH if swept.alarms else _MATCH
+
+
+@parity.command("scale")
+@command_options(ScaleOptions)
+@spec_options()
+def scale_command(**values: Any) -> int:
+    """Predict the time of a step on many ranks, from a measured step and the links.
+
+    Exit status: 0, and 1 if --check finds a prediction that is too far from what was measured.
+    """
+    options = take_options(ScaleOptions, values)
+    if options.listen is not None:
+        from parity.links.measure import listen
+
+        with sigterm_as_interrupt():
+            listen(options.listen)
+    if options.compute is None or options.check:
+        require_checkout("scale")
+    from parity.scale.scaling import check, scale
+
+    spec = spec_from(options.network, options.preset, values)
+    with sigterm_as_interrupt():
+        text, found = (check if options.check else scale)(spec, options, _command())
+    if options.json is not None:
+        save_values(found, options.json)
+    print(text)
+    return _MATCH if found.get("within", True) else _MISMATCH
 
 
 @parity.command("losses")

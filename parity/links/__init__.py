@@ -1,0 +1,1 @@
+"""Hosts and links for trials on one machine, and the measurement of real links."""

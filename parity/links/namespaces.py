@@ -1,0 +1,59 @@
+"""Network namespaces: networks of their own on one machine, each as if it were a host."""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+
+
+@contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """Let this thread, and the processes that it starts, be in a namespace.
+
+    Raises:
+      OSError: if there is no such namespace, or this process may not enter it.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    other = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        _enter(library, other)
+        try:
+            yield
+        finally:
+            _enter(library, own)
+    finally:
+        os.close(own)
+        os.close(other)
+
+
+def command_inside(namespace: str, command: Sequence[str]) -> list[str]:
+    """Return a command that runs another one in a namespace."""
+    return ["ip", "netns", "exec", namespace, *command]
+
+
+def run_inside(namespace: str, command: Sequence[str]) -> str:
+    """Run a command in a namespace and return what it prints.
+
+    Raises:
+      subprocess.CalledProcessError: if it fails.
+    """
+    return run(command_inside(namespace, command))
+
+
+def run(command: Sequence[str]) -> str:
+    """Run a command and return what it prints.
+
+    Raises:
+      subprocess.CalledProcessError: if it fails.
+    """
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _enter(library: ctypes.CDLL, namespace: int) -> None:
+    if library.setns(namespace, _NEW_NETWORK):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,222 @@
+"""The model of cost against exact small cases and against simulations of every message."""
+
+import math
+
+import pytest
+
+from parity.scale.gradients import (
+    activation_bytes,
+    different_words,
+    gradients,
+    most_stages,
+)
+from parity.scale.model import (
+    Compute,
+    Engine,
+    Exchange,
+    Link,
+    asked_for,
+    asynchronous_rate,
+    hierarchical_ring,
+    overlapped,
+    pipeline,
+    ring,
+    server_per_rank,
+    servers,
+)
+from parity.spec.presets import preset
+
+LINK = Link(latency=0.5, bandwidth=4.0)
+FREE = Engine()
+
+
+def simulated_ring(ranks: int, size: float, link: Link, engine: Engine) -> tuple[float, float]:
+    """Send every chunk of a ring; return (when all ranks have all sums, bytes rank 0 sent)."""
+    chunk = size / ranks
+    has = {
+        (rank, rank): 0.0 for rank in range(ranks)
+    }  # (rank, chunk it may send) -> since when
+    busy, sent = [0.0] * ranks, 0.0  # when each rank's link is free
+    for turn in range(2 * (ranks - 1)):
+        received = {}
+        for rank in range(ranks):
+            which = (rank - turn) % ranks
+            start = max(busy[rank], has[rank, which]) + engine.per_message
+            busy[rank] = start + chunk * max(1 / link.bandwidth, engine.per_byte)
+            received[(rank + 1) % ranks, which] = busy[rank] + link.latency
+            sent += chunk if rank == 0 else 0.0
+        has |= received
+    return max(has.values()), sent
+
+
+def simulated_requests(count: int, each: float, latency: float) -> float:
+    """Ask for messages, two at a time; return when the last has come."""
+    arrived: list[float] = []
+    free = 0.0
+    for i in range(count):
+        asked = 0.0 if i < 2 else arrived[i - 2]
+        free = max(free, asked + latency) + each
+        arrived.append(free + latency)
+    return arrived[-1]
+
+
+def simulated_pipeline(
+    stages: int, jobs: int, forward: float, backward: float, transfer: float, latency: float
+) -> float:
+    """Run every micro-batch through every stage and link; return when the last is done."""
+    begin = 0.0
+    for each in (forward, backward):
+        stage_free = [begin] * stages
+        link_free = [begin] * stages
+        for _ in range(jobs):
+            ready = begin
+            for stage in range(stages):
+                stage_free[stage] = max(stage_free[stage], ready) + each
+                ready = stage_free[stage]
+                if stage < stages - 1:
+                    link_free[stage] = max(link_free[stage], ready) + transfer
+                    ready = link_free[stage] + latency
+        begin = ready
+    return begin
+
+
+def test_one_rank_does_not_communicate():
+    assert ring(1, 100.0, LINK, FREE) == Exchange(0.0, 0.0)
+    assert server_per_rank(1, 100.0, LINK, FREE).seconds == 0
+    assert hierarchical_ring(1, 8, 100.0, LINK, LINK, FREE).seconds == 0
+    assert pipeline(1, 1, 3.0, 7.0, 9.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 1024])
+def test_a_ring_sends_the_least_that_is_possible(ranks):
+    exchange = ring(ranks, 60.0, LINK, FREE)
+    assert exchange.sent == pytest.approx(2 * (ranks - 1) / ranks * 60.0)
+    assert exchange.seconds == pytest.approx(2 * (ranks - 1) * 0.5 + exchange.sent / 4.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("engine", [FREE, Engine(per_message=0.1), Engine(per_byte=1.0)])
+def test_a_ring_takes_as_long_as_its_messages(ranks, engine):
+    seconds, sent = simulated_ring(ranks, 60.0, LINK, engine)
+    exchange = ring(ranks, 60.0, LINK, engine)
+    assert exchange.seconds == pytest.approx(seconds)
+    assert exchange.sent == pytest.approx(sent)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 30])
+@pytest.mark.parametrize("latency", [0.0, 0.1, 0.5, 0.7, 20.0])
+def test_messages_that_are_asked_for_take_as_long_as_a_simulation(count, latency):
+    found = asked_for(count, 1.0, latency)
+    assert found == pytest.approx(simulated_requests(count, 1.0, latency))
+
+
+def test_a_ring_of_segments_waits_for_each_pair_of_them():
+    # chunks of 30 bytes in three segments: each half of the ring asks for three, two at a time
+    engine = Engine(segment=10)
+    each = 10 / LINK.bandwidth
+    expected = 2 * simulated_requests(3, each, LINK.latency)
+    assert ring(2, 60.0, LINK, engine).seconds == pytest.approx(expected)
+    # a chunk has two segments at least
+    expected = 2 * simulated_requests(2, 15 / LINK.bandwidth, LINK.latency)
+    assert ring(2, 60.0, LINK, Engine(segment=1000)).seconds == pytest.approx(expected)
+
+
+def test_rings_in_hosts_and_between_them_are_rings():
+    local = Link(0.01, 400.0)
+    both = hierarchical_ring(8, 4, 60.0, local, LINK, FREE)
+    inside, between = ring(4, 60.0, local, FREE), ring(2, 60.0, LINK, FREE)
+    assert both.seconds == pytest.approx(inside.seconds + between.seconds)
+    assert both.sent == between.sent
+    # one rank per host is a plain ring, and one host has no link
+    assert hierarchical_ring(8, 1, 60.0, local, LINK, FREE) == ring(8, 60.0, LINK, FREE)
+    alone = hierarchical_ring(8, 8, 60.0, local, LINK, FREE)
+    assert alone == Exchange(ring(8, 60.0, local, FREE).seconds, 0.0)
+
+
+def test_servers_carry_the_gradients_of_all_ranks():
+    exchange = servers(6, 2, push=8.0, pull=20.0, link=LINK, engine=FREE)
+    # each of two servers receives 6 x 8 / 2 bytes and sends 6 x 20 / 2
+    assert exchange.seconds == pytest.approx(3 * 0.5 + (24.0 + 60.0) / 4.0)
+    assert exchange.sent == 60.0
+    # with more servers than ranks, a rank's own link is the limit
+    assert servers(2, 8, 8.0, 20.0, LINK, FREE).seconds == pytest.approx(1.5 + 28.0 / 4.0)
+
+
+def test_a_server_on_each_rank_sends_as_much_as_a_ring_and_waits_less():
+    alike, one = server_per_rank(64, 60.0, LINK, FREE), ring(64, 60.0, LINK, FREE)
+    assert alike.sent == pytest.approx(one.sent)
+    assert one.seconds - alike.seconds == pytest.approx((2 * 63 - 3) * LINK.latency)
+
+
+def test_asynchronous_ranks_are_busy_until_the_servers_are_full():
+    alone = 2.0 + servers(1, 1, 8.0, 8.0, LINK, FREE).seconds
+    assert asynchronous_rate(1, 1, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(1 / alone)
+    assert asynchronous_rate(2, 1, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(2 / alone)
+    # a server's link passes 4 bytes a second in each direction
+    assert asynchronous_rate(100, 1, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(0.5)
+    assert asynchronous_rate(100, 3, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("jobs", [1, 2, 8])
+@pytest.mark.parametrize(("transfer", "latency"), [(0.0, 0.0), (0.1, 0.3), (2.0, 0.1)])
+def test_a_pipeline_takes_as_long_as_a_simulation(stages, jobs, transfer, latency):
+    each = 30.0 / (stages * jobs)
+    expected = simulated_pipeline(stages, jobs, each / 3, each * 2 / 3, transfer, latency)
+    assert pipeline(stages, jobs, 30.0, transfer, latency) == pytest.approx(expected)
+
+
+def test_a_pipeline_without_transfers_has_the_bubble_of_its_source():
+    seconds = pipeline(4, 8, 30.0, 0.0, 0.0)
+    assert 1 - (30.0 / 4) / seconds == pytest.approx((4 - 1) / (8 + 4 - 1))
+
+
+def test_overlap_hides_no_more_than_the_backward_pass():
+    assert overlapped(3.0, 1.5) == 3.0
+    assert overlapped(3.0, 2.5) == pytest.approx(3.5)
+
+
+def test_a_line_through_exact_steps_is_found():
+    found = Compute.fitted([8, 16, 32], [0.5 + 0.25 * rows for rows in (8, 16, 32)])
+    assert (found.fixed, found.per_row) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert found.seconds(10) == pytest.approx(3.0)
+
+
+def test_a_step_without_rows_takes_no_less_than_no_time():
+    found = Compute.fitted([8, 16], [1.0, 3.0])
+    assert found.fixed == 0.0
+    assert 1 / 8 < found.per_row < 3 / 16
+
+
+def test_gradients_have_the_bytes_of_the_parameters():
+    spec = preset("language-model", "tiny").replace(
+        vocabulary_size=50, embedding_size=3, hidden_size=2, num_layers=1, time=7
+    )
+    elements = 50 * 3 + (3 + 2 + 1) * 8 + 2 * 50 + 50
+    found = gradients(spec, 4)
+    assert (found.dense, found.embeddings) == (4 * elements, 4 * 150)
+    rows = different_words(50, 4 * 7)
+    assert found.touched == pytest.approx(rows * (3 * 4 + 8))
+    assert gradients(spec.replace(dtype="float64"), 4).dense == 8 * elements
+    assert (most_stages(spec), activation_bytes(spec)) == (1, 7 * 2 * 4)
+
+
+def test_tables_of_both_texts_are_embeddings():
+    spec = preset("seq2seq", "tiny")
+    model = spec.model
+    tables = model.source_vocabulary_size + model.target_vocabulary_size
+    assert gradients(spec, 1).embeddings == 4 * tables * model.embedding_size
+    assert most_stages(spec) == 2 * model.num_layers
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 5])
+def test_different_words_are_expected_as_counted(vocabulary):
+    """Over all texts of three words, each with its probability."""
+    weights = [1 / (i + 1) for i in range(vocabulary)]
+    total, expected = sum(weights), 0.0
+    for a in range(vocabulary):
+        for b in range(vocabulary):
+            for c in range(vocabulary):
+                chance = math.prod(weights[i] / total for i in (a, b, c))
+                expected += chance * len({a, b, c})
+    assert different_words(vocabulary, 3) == pytest.approx(expected)

@@ -17,7 +17,7 @@ _CHINESE = {
     "asynchronous: two workers, which do not wait for each other": "asynchronous：两个工作者，互不等待",
     "parameter-server: two workers and two servers; the chief tells whose turn it is": "parameter-server：两个工作者，两个服务器；主进程说轮到谁",
     "parameter-server-sync: two ranks, whose gradients two servers add up": "parameter-server-sync：两个 rank，两个服务器把它们的梯度相加",
-    "process, server #": "进程，服务器 #",
+    "server #": "服务器 #",
     "pull": "拉取",
     "push": "推送",
     "g# alone, when it is its turn": "只用 g#，轮到时推送",

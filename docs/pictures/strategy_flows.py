@@ -386,7 +386,7 @@ def parameter_server() -> Flow:
         *_to_all("gradient", "push", "weights"),
         *_read("weights{n}", "read{n}"),
     ]
-    lanes = [*_lanes(1, 5, "process {n}, worker {n}"), *_lanes(6, 6, "process, server {n}")]
+    lanes = [*_lanes(1, 5, "process {n}, worker {n}"), *_lanes(6, 6, "server {n}")]
     title = "parameter-server: two workers and two servers; the chief tells whose turn it is"
     return Flow(title, boxes, arrows, lanes, "between processes")
 
@@ -410,7 +410,7 @@ def parameter_server_sync() -> Flow:
         *_chain("gradient", "sum", "update", "weights"),
         *_read("weights{n}", "forward{n}"),
     ]
-    lanes = [*_lanes(1, 4, "process {n}, rank {n}"), *_lanes(5, 7, "process, server {n}")]
+    lanes = [*_lanes(1, 4, "process {n}, rank {n}"), *_lanes(5, 7, "server {n}")]
     title = "parameter-server-sync: two ranks, whose gradients two servers add up"
     return Flow(title, boxes, arrows, lanes, "between processes")
 

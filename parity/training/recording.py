@@ -157,13 +157,16 @@ class TraceRecording:
 
     def _header(self, versions: dict[str, str]) -> dict[str, Any]:
         strategy, entry = self._strategy, self._strategy.entry
-        settings = strategy.build.settings
+        settings, group = strategy.build.settings, strategy.build.group
+        # a launcher, or a file of hosts, may have said how many processes there are
+        alone = group.size == 1
+        processes = entry.processes(settings, strategy.replicas) if alone else group.size
         side = Side(
             strategy.framework,
             strategy.entry.name,
             strategy.replicas,
             strategy.build.kernels,
-            entry.processes(settings, strategy.replicas),
+            processes,
             entry.traits.synchronous,
             settings,
         )

@@ -8,7 +8,7 @@ from parity.scale.model import Link
 from parity.scale.quantities import link_text, megabytes, milliseconds
 from parity.scale.terminal import (
     SCALINGS,
-    fastest_line,
+    fastest_lines,
     gradients_text,
     measured_table,
     notes,
@@ -57,7 +57,8 @@ def _section(values: Mapping[str, Any], side: str, link: str, scaling: str) -> d
     """Return what a section of the page shows: a side over a link."""
     found = values["predictions"][side][link]
     place = f"{list(values['predictions']).index(side)}-{list(values['links']).index(link)}"
-    sentences = [fastest_line(found["fastest"][scaling], values), overlap_line(found, scaling)]
+    sentences = fastest_lines(found["fastest"][scaling], values)
+    sentences.append(overlap_line(found, scaling))
     return {
         "title": f"{title_of(side)}, {link}: {link_text(Link(**values['links'][link]))}",
         "scaling": SCALINGS[scaling],

@@ -221,7 +221,11 @@ def test_tables_of_both_texts_are_embeddings():
     spec = preset("seq2seq", "tiny")
     model = spec.model
     tables = model.source_vocabulary_size + model.target_vocabulary_size
-    assert gradients(spec, 1).embeddings == 4 * tables * model.embedding_size
+    found = gradients(spec, 1)
+    assert found.embeddings == 4 * tables * model.embedding_size
+    words = different_words(model.source_vocabulary_size, spec.text.source_limit)
+    words += different_words(model.target_vocabulary_size, spec.text.target_limit)
+    assert found.touched == pytest.approx(words * (4 * model.embedding_size + 8))
     assert most_stages(spec) == 2 * model.num_layers
 
 

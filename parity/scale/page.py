@@ -16,7 +16,7 @@ from parity.scale.terminal import (
 )
 from parity.trace.side import title_of
 
-_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "solid", "dot")
+_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "dash", "solid")
 # what a figure draws -> the title of its axis, and how a table shows a value
 _DRAWN = {
     "speed_up": ("speed-up", lambda value: f"{value:.3g}"),
@@ -76,7 +76,8 @@ def _figure(name: str, what: str, found: Mapping[str, Any], scaling: str) -> Fig
     for place, (strategy, curve) in enumerate(found[scaling].items()):
         drawing.add_scatter(
             x=found["ranks"],
-            y=[value and value * _UNITS[what] for value in curve[what]],
+            # no zeros: the axis is logarithmic
+            y=[value * _UNITS[what] if value else None for value in curve[what]],
             name=strategy,
             mode="lines+markers",
             line={"color": colour(strategy, place), "dash": _DASHES[place], "width": 2},

@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test torch parity hunt lock wheel clean
+.PHONY: help setup test torch horovod horovod-test parity hunt lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -19,9 +19,12 @@ PARITY_FLAGS ?=
 NETWORKS ?= language-model seq2seq
 HUNT_FLAGS ?=
 LOCK_FLAGS ?=
+# How many files of Horovod are compiled at a time.
+HOROVOD_JOBS ?= 2
 
 VENV_PYTHON := .venv/bin/python
 READY := .venv/ready
+HOROVOD := .venv-horovod
 export HYPOTHESIS_STORAGE_DIRECTORY := out/cache/hypothesis
 
 help:
@@ -32,10 +35,14 @@ help:
 	             that all were found (half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
-	make lock    write requirements.lock from pyproject.toml; with LOCK_FLAGS=--upgrade at the
-	             newest versions
+	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a
+	             TensorFlow of its own, and Horovod is compiled (3 minutes)
+	make horovod-test  make that, and run the tests of the strategy
+	make lock    write requirements.lock, requirements-horovod.lock and
+	             deploy/requirements-gpu.lock from pyproject.toml; with LOCK_FLAGS=--upgrade at
+	             the newest versions
 	make wheel   build the package of parity alone, in out/dist
-	make clean   remove .venv, out and what the build left
+	make clean   remove .venv, .venv-horovod, out and what the build left
 	To choose the interpreter: make clean, then make setup PYTHON=/path/to/python3.11
 	END
 
@@ -65,6 +72,16 @@ hunt: setup
 	@$(VENV_PYTHON) -m parity faults --kernels fast,plain --record $(HUNT_FLAGS)
 
 setup: $(READY)
+
+# uv and pip read different settings. Where only pip was given an index, uv gets that one.
+define INDEX_OF_PIP
+if [ -z "$${UV_DEFAULT_INDEX-}$${UV_INDEX_URL-}" ]; then
+    index=$$("$$base" -m pip config list 2>/dev/null |
+        sed -n "s/^[^=]*\.index-url='\(.*\)'\$$/\1/p" | head -n 1) || index=
+    index=$${PIP_INDEX_URL:-$$index}
+    if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi
+fi
+endef
 
 # The stamp is written last: an environment whose installation was interrupted is made again. So
 # is one whose lock has changed: neither installer would remove what a new lock no longer names.
@@ -116,13 +133,7 @@ $(READY): requirements.lock
 	    plain_venv
 	    pip_one uv || echo "uv cannot be installed: going on with pip" >&2
 	fi
-	# uv and pip read different settings. Where only pip was given an index, uv gets that one.
-	if [ -z "$${UV_DEFAULT_INDEX-}$${UV_INDEX_URL-}" ]; then
-	    index=$$("$$base" -m pip config list 2>/dev/null |
-	        sed -n "s/^[^=]*\.index-url='\(.*\)'\$$/\1/p" | head -n 1) || index=
-	    index=$${PIP_INDEX_URL:-$$index}
-	    if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$$index"; fi
-	fi
+	$(INDEX_OF_PIP)
 	if ! "$$uv" pip install --python $(VENV_PYTHON) --require-hashes \
 	    --build-constraints requirements.lock -r requirements.lock; then
 	    echo "uv could not install requirements.lock: trying pip" >&2
@@ -158,6 +169,44 @@ torch: setup
 	    exit 1
 	fi
 
+horovod: $(HOROVOD)/ready
+
+# Horovod's last release does not compile against the TensorFlow of .venv, and there are no wheels
+# of it. Its build imports the TensorFlow that it is to work with, and so comes last, without
+# isolation. No cache is used: it would know a build by Horovod's version alone.
+$(HOROVOD)/ready: requirements-horovod.lock | $(READY)
+	@if ! command -v "$${CXX:-c++}" >/dev/null; then
+	    echo "error: no C++ compiler to build Horovod with: install one (Debian, Ubuntu:" \
+	        "g++), or name it in CXX" >&2
+	    exit 2
+	fi
+	base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')
+	$(INDEX_OF_PIP)
+	of_horovod() { awk -v is="$$1" '/^[^ #]/ { keep = (index($$0, "horovod==") == 1) == is } keep'; }
+	install() {
+	    .venv/bin/uv pip install --quiet --python $(HOROVOD)/bin/python --require-hashes "$$@"
+	}
+	rm -rf $(HOROVOD)
+	.venv/bin/uv venv --quiet --python "$$base" $(HOROVOD)
+	of_horovod 0 <$< >$(HOROVOD)/others.lock
+	of_horovod 1 <$< >$(HOROVOD)/horovod.lock
+	echo "making $(HOROVOD); then Horovod is compiled, which takes some minutes"
+	install --build-constraints $(HOROVOD)/others.lock -r $(HOROVOD)/others.lock
+	export PATH="$$PWD/$(HOROVOD)/bin:$$PATH" MAKEFLAGS=-j$(HOROVOD_JOBS)
+	export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
+	export HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO HOROVOD_WITHOUT_MPI=1
+	if ! nice -n 19 .venv/bin/uv pip install --verbose --python $(HOROVOD)/bin/python \
+	    --require-hashes --no-build-isolation --no-cache --no-deps \
+	    -r $(HOROVOD)/horovod.lock >$(HOROVOD)/build.log 2>&1; then
+	    echo "error: Horovod cannot be built: see $(HOROVOD)/build.log" >&2
+	    exit 1
+	fi
+	touch $@
+
+horovod-test: horovod
+	@PARITY_REQUIRE_HOROVOD=1 $(VENV_PYTHON) -m pytest tests/test_strategies_horovod.py \
+	    $(PYTEST_FLAGS)
+
 # Only the user's default index is read: local folders and extra indexes may hold other files
 # under the same names, and their hashes must not get into the lock.
 lock:
@@ -166,15 +215,22 @@ lock:
 	    echo "error: no $$uv to write the lock with: run make setup first" >&2
 	    exit 2
 	fi
-	env -u UV_FIND_LINKS -u UV_EXTRA_INDEX_URL -u UV_INDEX \
-	    "$$uv" pip compile --universal --python-version 3.10 \
-	    --extra train --group dev --group docs --generate-hashes --no-emit-index-url \
-	    --no-emit-find-links --custom-compile-command "make lock" --quiet $(LOCK_FLAGS) \
-	    pyproject.toml -o requirements.lock
+	compile() {
+	    env -u UV_FIND_LINKS -u UV_EXTRA_INDEX_URL -u UV_INDEX \
+	        "$$uv" pip compile --universal --python-version 3.10 --generate-hashes \
+	        --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	        --quiet $(LOCK_FLAGS) "$$@"
+	}
+	compile --extra train --group dev --group docs pyproject.toml -o requirements.lock
+	compile --group horovod -o requirements-horovod.lock
+	# What GPUs need besides, for deploy/Dockerfile.
+	locked=$$(sed -n 's/^\([a-zA-Z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock)
+	compile --extra gpu --constraint requirements.lock $$locked pyproject.toml \
+	    -o deploy/requirements-gpu.lock
 
 # The build leaves folders of its own beside what it builds from; `make clean` removes them.
 wheel: setup
 	@$(VENV_PYTHON) -m build --no-isolation --outdir out/dist
 
 clean:
-	@rm -rf .venv out build paddle_tf_parity.egg-info
+	@rm -rf .venv .venv-horovod out build paddle_tf_parity.egg-info

@@ -3,22 +3,28 @@
 The name of a folder contains a hash of the text's content and of the settings, so a changed
 file is another folder, and two processes that encode the same text write the same bytes. A
 folder is there whole or not at all, and one that was damaged is made again.
+
+The processes of a training start at once and need the same text: one of them encodes it, while
+the others wait.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from data.text_file import MAX_LINE, open_input
 from parity.base.errors import UsageError
-from parity.base.files import new_folder, write_whole
+from parity.base.files import UNFINISHED, new_folder, write_whole
+from parity.base.progress import say
 
 _RACY_SECONDS = 2.0  # a file changed this recently may change again within its time stamp
 
@@ -34,13 +40,24 @@ def file_hash(path: Path, cache: Path) -> str:
     """Return a file's sha256, without reading it if it has not changed since the last time."""
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
     remembered = cache / f"text-{name}.json"
-    before, now = file_stat(path), time.time()
+    found = _remembered_hash(remembered, file_stat(path))
+    if found is None:
+        with only_process(remembered):
+            found = _remembered_hash(remembered, file_stat(path)) or _hash(path, remembered)
+    return found
+
+
+def _remembered_hash(remembered: Path, stat: list[int]) -> str | None:
     try:
         seen = json.loads(remembered.read_bytes())
-        if seen["stat"] == before:
-            return str(seen["sha256"])
+        return str(seen["sha256"]) if seen["stat"] == stat else None
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # not remembered: read the file
+        return None
+
+
+def _hash(path: Path, remembered: Path) -> str:
+    """Read a file and return its sha256; remember it if that is safe."""
+    before, now = file_stat(path), time.time()
     digest = hashlib.sha256()
     with open_input(path) as file:
         while chunk := file.read(MAX_LINE):
@@ -75,7 +92,12 @@ def cached_folder(
       UsageError: if the folder cannot be written.
     """
     facts = _read_facts(folder, facts_name, sizes)
-    if facts is None:
+    if facts is not None:
+        return facts
+    with only_process(folder):
+        facts = _read_facts(folder, facts_name, sizes)  # another process may have made it
+        if facts is not None:
+            return facts
         if folder.exists():  # damaged; what is left is ours alone and can be made again
             shutil.rmtree(folder, ignore_errors=True)
         with new_folder(folder) as temporary:
@@ -84,6 +106,66 @@ def cached_folder(
         if facts is None:
             raise UsageError(f"{folder}: what was just written here is gone or damaged")
     return facts
+
+
+def make_once(folder: Path, make: Callable[[Path], None]) -> None:
+    """Make a folder of the cache if it is missing.
+
+    Args:
+      folder: the folder, in the cache.
+      make: writes its files to a temporary folder.
+
+    Raises:
+      UsageError: if the folder cannot be written.
+    """
+    if not folder.exists():
+        with only_process(folder):
+            if not folder.exists():
+                with new_folder(folder) as temporary:
+                    make(temporary)
+
+
+@contextlib.contextmanager
+def only_process(path: Path) -> Iterator[None]:
+    """Let one process at a time make something in the cache; the others wait here.
+
+    When a process ends, however it does, the kernel lets the next one in.
+
+    Args:
+      path: what is made.
+    """
+    lock = path.with_name(f"{UNFINISHED}{path.name}.lock")
+    with contextlib.ExitStack() as stack:
+        # A read-only cache, and some disks, have no locks: then several processes may do the
+        # same work, and what the first one writes is kept.
+        with contextlib.suppress(OSError):
+            stack.enter_context(_locked(lock, path))
+            stack.callback(lock.unlink, missing_ok=True)
+        yield
+
+
+def _locked(lock: Path, path: Path) -> BinaryIO:
+    """Return a file that no other process has locked, and that has this name still."""
+    waits = False
+    while True:
+        # of POSIX: no child process shares such a lock and keeps it when its holder is dead
+        file = lock.open("ab")
+        try:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                if not waits:
+                    say(f"{path}: another process is making this; waiting for it")
+                waits = True
+                fcntl.lockf(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                # whoever had it locked before may have removed it
+                if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                    return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
 
 
 def write_facts(path: Path, facts: Mapping[str, Any]) -> None:

@@ -1,12 +1,13 @@
 """Padded batches of encoded pairs: questions [batch, source_time], answers [batch, time].
 
-As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step).
+As in data/text_batches.py, every batch is a pure function of (pairs, arguments, step), and one
+of several processes can make its own rows alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ _SOURCE_BUCKET = 1  # the same for questions, among answers of one bucket
 
 @dataclass(frozen=True)
 class PairBatch:
-    """The batch of one step of training or evaluation.
+    """The batch of one step of training or evaluation, or some of its rows.
 
     Attributes:
       source: int64 [batch, source_time], questions without markers; 0 beyond each length.
@@ -33,6 +34,9 @@ class PairBatch:
       targets: int64 [batch, time], y1 .. yn `<eos>`; 0 beyond each length.
       lengths: int64 [batch], real targets per row, n + 1.
       carry: always False: no state is carried from one batch to the next.
+      first_row: the place of the first of these rows in the whole batch.
+      all_lengths: name -> the lengths of all rows of the whole batch, of questions and of
+        answers, if these are only some of them; otherwise empty.
     """
 
     source: NDArray[np.int64]
@@ -41,10 +45,12 @@ class PairBatch:
     targets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     carry: bool = False
+    first_row: int = 0
+    all_lengths: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
-        """Real targets in the batch."""
+        """Real targets in these rows."""
         return int(self.lengths.sum())
 
 
@@ -147,20 +153,43 @@ class PairBatches:
         index = int(batch_order[step % self.batches_per_epoch])
         return order[self._bounds[index] : self._bounds[index + 1]].astype(np.int64)
 
-    def batch(self, step: int) -> PairBatch:
-        """Return the batch of a step; step // batches_per_epoch is the epoch."""
-        rows = self.rows(step).tolist()
-        source, source_lengths = pad_sources([self._pairs.source(row) for row in rows])
-        answers = [self._pairs.target(row) for row in rows]
-        lengths = np.array([len(ids) + 1 for ids in answers], dtype=np.int64)
-        tokens = np.zeros((len(rows), int(lengths.max())), dtype=np.int64)
+    def size(self, step: int) -> int:
+        """Return the number of rows in the batch of a step."""
+        return len(self.rows(step))
+
+    def batch(self, step: int, rows: slice | None = None) -> PairBatch:
+        """Return the batch of a step; step // batches_per_epoch is the epoch.
+
+        Args:
+          step: the step.
+          rows: the rows to make, which are padded as in the whole batch; None for all.
+        """
+        pairs = self.rows(step)
+        source_lengths = self._pairs.source_lengths[pairs].astype(np.int64)
+        lengths = self._pairs.target_lengths[pairs].astype(np.int64) + 1
+        if rows is not None:
+            pairs = pairs[rows]
+        source = np.zeros((len(pairs), int(source_lengths.max())), dtype=np.int64)
+        tokens = np.zeros((len(pairs), int(lengths.max())), dtype=np.int64)
         targets = np.zeros_like(tokens)
         tokens[:, 0] = PAIR_GO_ID
-        for row, ids in enumerate(answers):
+        for row, pair in enumerate(pairs.tolist()):
+            question, ids = self._pairs.source(pair), self._pairs.target(pair)
+            source[row, : len(question)] = question
             tokens[row, 1 : len(ids) + 1] = ids
             targets[row, : len(ids)] = ids
             targets[row, len(ids)] = PAIR_EOS_ID
-        return PairBatch(source, source_lengths, tokens, targets, lengths)
+        if rows is None:
+            return PairBatch(source, source_lengths, tokens, targets, lengths)
+        return PairBatch(
+            source,
+            source_lengths[rows],
+            tokens,
+            targets,
+            lengths[rows],
+            first_row=rows.start,
+            all_lengths={"source_lengths": source_lengths, "lengths": lengths},
+        )
 
     def padding(self) -> Padding:
         """Return the shares of padded positions in the first epoch."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import built_in_pairs as synthetic_pairs
-from data.cache import cached_folder, settings_hash
+from data.cache import cached_folder, make_once, settings_hash
 from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, encoded_sizes
 from data.pair_file import SPLITS, UNSPLIT, find_pair_files
 from data.pair_splits import SPLIT_BY
@@ -22,7 +22,7 @@ from data.segmented_pairs import SegmentedPairs, segment_file
 from data.segmenters import Segmentation, read_user_dictionary
 from data.vocabulary import Vocabulary, check_size
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, new_folder
+from parity.base.files import make_folder
 from parity.base.special_tokens import PAIR_SPECIAL
 
 ON_EMPTY = ("skip", "warn", "error")
@@ -220,7 +220,5 @@ def _settings(options: PairOptions, segmented: dict[str, SegmentedPairs]) -> dic
 
 def _embedded_file(cache: Path) -> Path:
     folder = cache / f"embedded-pairs-{synthetic_pairs.VERSION}"
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            synthetic_pairs.write_pairs(temporary / "pairs.tsv")
+    make_once(folder, lambda temporary: synthetic_pairs.write_pairs(temporary / "pairs.tsv"))
     return folder / "pairs.tsv"

@@ -3,12 +3,15 @@
 Every batch is a pure function of (text, arguments, step), so all runs read the same batches,
 resumed ones included. The order is random, but the same on every machine; see
 data/batch_order.py.
+
+One of several processes that share a batch can make its own rows alone. It then reads only
+their tokens: the lengths of all rows are known without any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -25,23 +28,28 @@ _LINES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one step of training or evaluation.
+    """The batch of one step of training or evaluation, or some of its rows.
 
     Attributes:
       tokens: int64 [batch, time], the inputs; 0 beyond each length.
       targets: int64 [batch, time], the token after each input; 0 beyond each length.
       lengths: int64 [batch], real targets per row.
       carry: whether the state continues from the previous batch; otherwise it starts at zero.
+      first_row: the place of the first of these rows in the whole batch.
+      all_lengths: name -> the lengths of all rows of the whole batch, if these are only some
+        of them; otherwise empty.
     """
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     carry: bool
+    first_row: int = 0
+    all_lengths: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
-        """Real targets in the batch."""
+        """Real targets in these rows."""
         return int(self.lengths.sum())
 
 
@@ -53,8 +61,16 @@ class Batches(Protocol):
     tokens_per_epoch: int  # real targets
     notes: tuple[str, ...]  # one-line remarks for the user
 
-    def batch(self, step: int) -> Batch:
-        """Return the batch of a step; step // batches_per_epoch is the epoch."""
+    def size(self, step: int) -> int:
+        """Return the number of rows in the batch of a step."""
+
+    def batch(self, step: int, rows: slice | None = None) -> Batch:
+        """Return the batch of a step; step // batches_per_epoch is the epoch.
+
+        Args:
+          step: the step.
+          rows: the rows to make, which are padded as in the whole batch; None for all.
+        """
 
 
 class StreamBatches:
@@ -92,20 +108,28 @@ class StreamBatches:
         self._starts, self._sizes = bounds[:-1], np.diff(bounds)
         self.batches_per_epoch = -(-int(self._sizes.max()) // time)
 
-    def batch(self, step: int) -> Batch:
-        """Return the batch of a step, always [batch_size, time]."""
+    def size(self, step: int) -> int:
+        """Return the number of rows in the batch of a step."""
+        return len(self._sizes)
+
+    def batch(self, step: int, rows: slice | None = None) -> Batch:
+        """Return the batch of a step, always [batch_size, time], or some of its rows."""
         index = step % self.batches_per_epoch
         column = index * self._time
-        lengths = np.clip(self._sizes - column, 0, self._time)
+        all_lengths = np.clip(self._sizes - column, 0, self._time)
+        own = rows or slice(None)
+        lengths, starts = all_lengths[own], self._starts[own] + column
         tokens = np.zeros((len(lengths), self._time), dtype=np.int64)
         targets = np.zeros_like(tokens)
-        for row, length in enumerate(lengths.tolist()):
-            start = int(self._starts[row]) + column
+        for row, (start, length) in enumerate(
+            zip(starts.tolist(), lengths.tolist(), strict=True)
+        ):
             if length:
                 ids = self._text.read(start, start + length + 1)
                 tokens[row, :length] = ids[:-1]
                 targets[row, :length] = ids[1:]
-        return Batch(tokens, targets, lengths, carry=index > 0)
+        part = _part(rows, all_lengths)
+        return Batch(tokens, targets, lengths, index > 0, *part)
 
 
 class SentenceBatches:
@@ -161,17 +185,21 @@ class SentenceBatches:
         self._bounds = even_bounds(self.num_rows, self.batches_per_epoch)
         self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
 
-    def batch(self, step: int) -> Batch:
-        """Return the batch of a step, [rows, longest of them]."""
-        order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
-        index = int(batch_order[step % self.batches_per_epoch])
-        rows = order[self._bounds[index] : self._bounds[index + 1]]
-        lengths = self._lengths[rows].astype(np.int64)
-        tokens = np.zeros((len(rows), int(lengths.max())), dtype=np.int64)
+    def size(self, step: int) -> int:
+        """Return the number of rows in the batch of a step."""
+        return len(self._rows_of(step))
+
+    def batch(self, step: int, rows: slice | None = None) -> Batch:
+        """Return the batch of a step, [rows, longest of them], or some of its rows."""
+        of_text = self._rows_of(step)
+        all_lengths = self._lengths[of_text].astype(np.int64)
+        own = rows or slice(None)
+        lengths, starts = all_lengths[own], self._starts[of_text[own]]
+        tokens = np.zeros((len(lengths), int(all_lengths.max())), dtype=np.int64)
         targets = np.zeros_like(tokens)
         tokens[:, 0] = TEXT_EOS_ID  # what precedes the first token of the text
         for row, (start, length) in enumerate(
-            zip(self._starts[rows].tolist(), lengths.tolist(), strict=True)
+            zip(starts.tolist(), lengths.tolist(), strict=True)
         ):
             # the token before a sentence is the previous <eos>, and before a row that was cut
             # off it is one of the same sentence: both are the first input
@@ -179,7 +207,13 @@ class SentenceBatches:
             ids = self._text.read(start - before, start + length)
             tokens[row, 1 - before : length] = ids[:-1]
             targets[row, :length] = ids[before:]
-        return Batch(tokens, targets, lengths, carry=False)
+        return Batch(tokens, targets, lengths, False, *_part(rows, all_lengths))
+
+    def _rows_of(self, step: int) -> NDArray[np.uint32]:
+        """Return the rows of the text in the batch of a step, in its order."""
+        order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
+        index = int(batch_order[step % self.batches_per_epoch])
+        return order[self._bounds[index] : self._bounds[index + 1]]
 
     def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the rows in the order of the batches, and the order of the batches."""
@@ -261,6 +295,13 @@ def _pieces(offsets: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Yield a million lines' offsets at a time, to keep temporary arrays small."""
     for first in range(0, len(offsets) - 1, _LINES_AT_ONCE):
         yield np.array(offsets[first : first + _LINES_AT_ONCE + 1])
+
+
+def _part(
+    rows: slice | None, all_lengths: NDArray[np.int64]
+) -> tuple[int, Mapping[str, NDArray[np.int64]]]:
+    """Return `first_row` and `all_lengths` of a Batch."""
+    return (0, {}) if rows is None else (rows.start, {"lengths": all_lengths})
 
 
 def _check_positive(**arguments: int) -> None:

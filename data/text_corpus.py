@@ -25,6 +25,7 @@ from data.cache import (
     cached_folder,
     file_hash,
     file_stat,
+    make_once,
     settings_hash,
     sync,
     write_facts,
@@ -37,7 +38,7 @@ from data.vocabulary import (
     check_tokens,
 )
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, new_folder
+from parity.base.files import make_folder
 from parity.base.progress import ByteCounter
 from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID, UNKNOWN
 
@@ -331,7 +332,5 @@ def _encoded_sizes(facts: dict[str, Any]) -> dict[str, int]:
 
 def _embedded_folder(cache: Path) -> Path:
     folder = cache / f"embedded-{synthetic_text.VERSION}"
-    if not folder.exists():
-        with new_folder(folder) as temporary:
-            synthetic_text.write_corpus(temporary)
+    make_once(folder, synthetic_text.write_corpus)
     return folder

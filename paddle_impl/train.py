@@ -35,9 +35,18 @@ def train(spec, options):
 
     def make_strategy(spec, build):
         load_engine(build.threads, build.device)
+        # an engine that waits for a rank that is slower to load it may stop all threads
+        build.group.barrier()
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
-    joined = process_group("paddle", entry, settings, options.replicas, options.max_restarts)
+    joined = process_group(
+        "paddle",
+        entry,
+        settings,
+        options.replicas,
+        options.max_restarts,
+        options.hosts,
+    )
     with joined as group:
         spec, text = read_text(spec, options)
         run_training(make_strategy, text, spec, options, versions, group)

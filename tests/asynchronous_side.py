@@ -35,7 +35,8 @@ class AsynchronousOracle(OracleStrategy):
     def read(self, worker):
         self.own[worker] = dict(self.held)
 
-    def compute(self, worker, inputs, state, record=False):
+    def compute(self, part, state, record=False):
+        worker, inputs = part.worker, part.inputs
         if self.before:
             self.before(self, worker)
         self.computed += 1

@@ -69,6 +69,11 @@ OPTIONAL = {
         "no PyTorch: install it as docs/witnesses.md says and these witnesses run too",
     ),
     "hosts": (two_hosts.possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
+    "horovod": (
+        (ROOT / ".venv-horovod" / "ready").exists,
+        "PARITY_REQUIRE_HOROVOD",
+        "no environment with Horovod: `make horovod-test` makes it and runs them",
+    ),
 }
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
@@ -81,6 +86,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "browser: needs Chromium")
     config.addinivalue_line("markers", "torch: needs PyTorch")
     config.addinivalue_line("markers", "hosts: needs network namespaces")
+    config.addinivalue_line("markers", "horovod: needs the environment of `make horovod`")
     config.stash[_LEFT_OUT] = {}
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # a shell has started pytest in the background; processes would inherit it

@@ -47,15 +47,15 @@ SCHEDULE = (
     Mistake(
         "every epoch has the masks of the first",
         "parity/training/train_steps.py",
-        "step_inputs(spec, step, text.train.batch(step))",
-        "step_inputs(spec, step % per_epoch, text.train.batch(step))",
+        "step_inputs(spec, step, own_batch(",
+        "step_inputs(spec, step % per_epoch, own_batch(",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(
         "every step reads the batch of the one before",
         "parity/training/train_steps.py",
-        "step_inputs(spec, step, text.train.batch(step))",
-        "step_inputs(spec, step, text.train.batch(max(step - 1, 0)))",
+        "own_batch(text.train, step, group",
+        "own_batch(text.train, max(step - 1, 0), group",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(
@@ -133,8 +133,8 @@ MASKS = (
     Mistake(
         "evaluation drops units",
         "parity/spec/step_arrays.py",
-        "if not train:",
-        "if False:",
+        "    if train:\n",
+        "    if True:\n",
         witnesses("masks", "nothing_is_dropped_without_dropout_or_in_evaluation")
         + witnesses("scores", "perplexity_is_that_of_the_mean_token_not_of_the_mean_batch"),
     ),
@@ -254,8 +254,8 @@ REPLICAS = (
     Mistake(
         "the last real value of a row is set to zero before comparing",
         "parity/spec/step_arrays.py",
-        "np.arange(array.shape[place]) >= batch[lengths][:, None]",
-        "np.arange(array.shape[place]) >= batch[lengths][:, None] - 1",
+        "np.arange(array.shape[place]) >= lengths[name][:, None]",
+        "np.arange(array.shape[place]) >= lengths[name][:, None] - 1",
         witnesses(
             "replicas",
             "joining_keeps_every_real_value_and_zeroes_the_padding_alone",

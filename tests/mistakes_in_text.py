@@ -51,16 +51,16 @@ TEXT = (
     Mistake(
         "the state is carried into the next epoch",
         "data/text_batches.py",
-        "carry=index > 0",
-        "carry=True",
+        "lengths, index > 0,",
+        "lengths, True,",
         witnesses("text", "a_stream_is_carried_within_an_epoch_and_starts_anew_with_each")
         + WHOLE,
     ),
     Mistake(
         "the state is never carried",
         "data/text_batches.py",
-        "carry=index > 0",
-        "carry=False",
+        "lengths, index > 0,",
+        "lengths, False,",
         witnesses("text", "a_stream_is_carried_within_an_epoch_and_starts_anew_with_each"),
     ),
     Mistake(

@@ -5,12 +5,14 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
 from parity.base.errors import UsageError
 from parity.cli.command_line import print_error
-from parity.processes import ranks
+from parity.processes import ranks, remote
 from parity.processes.joining import (
     distances_of_replicas,
     gather_parts,
@@ -60,8 +62,18 @@ def exchange(group) -> str:
     )
 
 
-def call_without_a_word(meeting: str) -> None:
-    """Connect to rank 0 and keep silent, in a process of its own."""
+# What strangers at rank 0's port say, and how long they wait before they say it again.
+SAYINGS = {
+    "a stranger who says nothing": (b"", 0),
+    "a stranger who says little at a time": (b"H", 0.3),
+    # a greeting of 2 ** 60 bytes
+    "a stranger who announces too much": (b"H" + (1 << 60).to_bytes(8, "big"), 0),
+    "a stranger who speaks nonsense": (b"H" + (15).to_bytes(8, "big") + b'{"rank": 1e999}', 0),
+}
+
+
+def call(meeting: str, words: bytes, seconds: float) -> None:
+    """Connect to rank 0 and say something again and again, in a process of its own."""
     if os.fork() == 0:
         host, port = meeting.rsplit(":", 1)
         while True:
@@ -70,9 +82,28 @@ def call_without_a_word(meeting: str) -> None:
                 break
             except OSError:
                 time.sleep(0.01)
-        channel.recv(1)
+        with suppress(OSError):
+            while words:
+                channel.sendall(words)
+                time.sleep(seconds)
+            channel.recv(1)
         os._exit(0)
     time.sleep(1)  # the stranger comes first
+
+
+def count_signals(group) -> None:
+    """Print how often each rank is sent SIGTERM."""
+    came = []
+    signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    group.barrier()
+    if group.rank == 0:
+        print("ready", flush=True)
+    while not came:
+        time.sleep(0.01)
+    time.sleep(1)  # for a second one
+    counts = group.gather({"count": np.array(len(came))})
+    if counts is not None:
+        print([int(each["count"]) for each in counts])
 
 
 def act(group, mode: str) -> None:
@@ -82,8 +113,8 @@ def act(group, mode: str) -> None:
         facts["seed"] = "2"
     if mode == "dead before" and group.rank == 1:
         os._exit(9)
-    if mode == "a stranger" and group.rank == 1:
-        call_without_a_word(os.environ["PARITY_MEETING"])
+    if mode in SAYINGS and group.rank == 1:
+        call(os.environ["PARITY_MEETING"], *SAYINGS[mode])
     if mode == "a server dead before" and group.job == "ps" and group.index == 1:
         os._exit(9)
     group.join(facts)
@@ -98,12 +129,15 @@ def act(group, mode: str) -> None:
             print(found)
             print([group.size, group.workers, len(group.served["ps"])])
         return
-    if mode == "a stranger":
+    if mode in SAYINGS:
         return
     if mode == "exchange":
         found = exchange(group)
         if group.rank == 0:
             print(found)
+    if mode == "counts signals":
+        count_signals(group)
+        return
     if mode == "killed" and group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "rank 0 killed" and group.rank == 0:
@@ -116,17 +150,26 @@ def act(group, mode: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
     if mode == "refused" and group.rank == 1:
         raise UsageError("the disk is full")
+    if mode == "stays":
+        group.barrier()
+        if group.rank == 0:
+            print("ready", flush=True)
     if mode != "exchange":
         time.sleep(60)  # as in an engine that waits for ever
 
 
 def main() -> int:
-    """Run three ranks, and return the exit status."""
+    """Run three ranks, on the hosts of a file if one is given, and return the exit status."""
     ranks.MEETING_SECONDS, ranks.SILENT_SECONDS = 4.0, 3.0
+    hosts, restarts = None, 0
+    if len(sys.argv) > 2:
+        hosts, restarts = Path(sys.argv[2]), int(sys.argv[3])
+        ranks.MEETING_SECONDS = 40.0  # a new interpreter takes a while
+        remote.ANSWER_SECONDS = float(os.environ.get("ANSWER_SECONDS", "40"))
     entry = SERVED if "serve" in sys.argv[1] else ENTRY
     settings = entry.settings(StrategySettings(processes=SIZE))
     try:
-        with process_group("paddle", entry, settings, REPLICAS) as group:
+        with process_group("paddle", entry, settings, REPLICAS, restarts, hosts) as group:
             act(group, sys.argv[1])
     except Exception as error:  # noqa: BLE001 - raised again, if it is a defect
         return print_error(error, debug=False)

@@ -232,15 +232,17 @@ def test_killed_encoding_leaves_nothing_that_counts(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    (abandoned,) = cache.glob(".unfinished-*")
+    abandoned = list(cache.glob(".unfinished-*"))
+    assert sorted(path.is_dir() for path in abandoned) == [False, True]  # its lock, its folder
     assert encoded_folders(cache) == []
     (folder / "train.txt").write_text("a b\n")
     load_corpus(folder, cache, None)
-    assert abandoned.exists()  # for all one knows its process is still at work
-    os.utime(abandoned, (0, 0))
+    assert all(map(Path.exists, abandoned))  # for all one knows its process is still at work
+    for path in abandoned:
+        os.utime(path, (0, 0))
     load_corpus(folder, cache, 4)
     load_corpus(write_texts(tmp_path / "other", "x y\n"), cache, None)
-    assert not abandoned.exists()
+    assert not any(map(Path.exists, abandoned))
 
 
 @pytest.mark.parametrize("damage", ["tokens", "lines", "facts", "missing"])

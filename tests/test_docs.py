@@ -36,11 +36,11 @@ PAIRS += [(DOCS / page.relative_to(DOCS / "zh"), page) for page in CHINESE]
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
-PYTHONS = ("python", ".venv/bin/python")
+PYTHONS = ("python", ".venv/bin/python", ".venv-horovod/bin/python")
 # Programs that are not this project's; what follows them is not checked.
 OTHERS = ("pip", ".venv/bin/mkdocs", "source")
 # Flags that pages mention of other programs.
-OTHER_FLAGS = {"--strict"}
+OTHER_FLAGS = {"--gres", "--strict"}
 
 
 def name_of(page):

@@ -21,6 +21,9 @@ OWN_FILES = {
         "strategies/parallel_executor.py",
         "strategies/parallel_do.py",
         "strategies/data_parallel.py",
+        "strategies/parameter_server.py",
+        "strategies/server_connection.py",
+        "strategies/server_process.py",
         "strategies/pipeline.py",
         "strategies/stage_programs.py",
         "program_kernels.py",
@@ -32,11 +35,18 @@ OWN_FILES = {
         "strategies/average_gradients.py",
         "strategies/mirrored.py",
         "strategies/multi_worker.py",
+        "strategies/horovod.py",
+        "strategies/cluster.py",
+        "strategies/own_rows.py",
+        "strategies/serving.py",
+        "strategies/parameter_server_sync.py",
+        "strategies/parameter_server.py",
     },
 }
 
 # Public name -> why only one side has it.
 OWN_NAMES = {
+    "engine.without_greeting": "Horovod, and the TensorFlow that it needs, log more",
     "kernels.token_cross_entropy": "Paddle's is replaced in the finished program",
     "optimizers.update": "with Paddle, each replica's update is a part of its program",
     "strategies/synchronous_base.feed_types": "Paddle's programs declare their data themselves",

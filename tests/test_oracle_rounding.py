@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_spec
+from oracle_side import header, random_inputs, recorded_steps, small_spec
 
 from parity.compare.ladder import Ladder
 from parity.compare.tensors import ONE_STEP
 from parity.oracle.perturbation import perturbation, summed
-from parity.oracle.rounding import UNIT, _Moves
+from parity.oracle.rounding import UNIT, Rounding, _Moves
+from parity.oracle.training import run_network
+from parity.spec.initial import initial_snapshot, zero_state
+from parity.spec.step_arrays import StepInputs
 from parity.trace.tolerances import ONE_STEP_TIMES
 
 ROWS, TIME = 40, 20  # as many tokens as 800
@@ -139,3 +142,115 @@ def test_a_sum_that_one_term_dominates_is_rounded_differently_in_each_run():
             errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
     assert len(set(errors)) > 8
     assert np.std(errors) > 5
+
+
+class SoftmaxOf:
+    """The arithmetic of a side: the oracle's, but for the sum of each softmax over words."""
+
+    def __init__(self, vocabulary_size, total):
+        self.vocabulary_size, self.total = vocabulary_size, total
+
+    def exponentials(self, array):
+        return array
+
+    def sum(self, array, axes):
+        if array.ndim == 2 and array.shape[1] == self.vocabulary_size and axes == 1:
+            return self.total(array)
+        return np.asarray(array.sum(axis=axes, keepdims=True))
+
+
+def confident_network(dtype, vocabulary_size, above, targets, seed):
+    """Return what `share_used` reads; the first word's logits are so far above the rest."""
+    spec = small_spec(
+        dtype=dtype, vocabulary_size=vocabulary_size, keep=1.0, seed=seed, initial_scale=0.5
+    )
+    snapshot = initial_snapshot(spec)
+    snapshot["weight/softmax/bias"] = snapshot["weight/softmax/bias"].copy()
+    snapshot["weight/softmax/bias"][0] += above
+    inputs = random_inputs(spec, [4] * len(targets), step=seed)
+    batch = {**inputs.batch, "targets": targets}
+    return spec, snapshot, StepInputs(batch, carry=False)
+
+
+def share_used(spec, snapshot, inputs, total):
+    """Return the largest share of its bound that a side's error uses in any tensor.
+
+    Args:
+      total: sums the exponentials [tokens, vocabulary] of a softmax as the side does.
+    """
+    state = zero_state(spec, inputs.rows)
+    weights = {
+        name.removeprefix("weight/"): np.asarray(array, np.float64)
+        for name, array in snapshot.items()
+        if name.startswith("weight/")
+    }
+
+    def step():
+        wide = {name: np.asarray(array, np.float64) for name, array in state.items()}
+        sizes, divisor = [inputs.rows], inputs.loss_divisor
+        found = run_network(spec, weights, inputs.batch, {}, wide, None, divisor, sizes)
+        kinds = zip(("forward", "gradient"), found, strict=True)
+        return {f"{kind}/{name}": a for kind, arrays in kinds for name, a in arrays.items()}
+
+    exact = step()
+    with perturbation(SoftmaxOf(spec.model.vocabulary_size, total)):
+        side = step()
+    recorded = {"batch/sizes": np.array([inputs.rows])}
+    of_loss = {"loss/global": exact["forward/token_loss"].mean()}
+    rounding = Rounding(spec, snapshot, state, inputs, recorded, exact | of_loss)
+    assert rounding.refine("gradient/softmax/bias")
+    bounds = {name: ONE_STEP_TIMES[name.split("/")[0]] * rounding.scale(name) for name in side}
+    return max(np.abs(side[name] - exact[name]).max() / bounds[name] for name in side)
+
+
+@pytest.mark.parametrize("above", [8, 12, 14, 17, 20, 25])
+@pytest.mark.parametrize(
+    ("dtype", "vocabulary_size"),
+    [("float64", 700), ("float64", 10_000), ("float32", 700), ("float32", 10_000)],
+)
+def test_the_bound_fits_a_softmax_that_is_summed_from_the_first_word_on(
+    dtype, vocabulary_size, above
+):
+    """However confident it is: from 0.28 to 1 - 1e-8 for the word that comes first."""
+    targets = np.zeros((5, 4), np.int64)
+    targets[0, 0] = 7
+
+    def from_first(exponentials):
+        terms = exponentials.astype(dtype)
+        return np.cumsum(terms, axis=1)[:, -1:].astype(exponentials.dtype)
+
+    network = confident_network(dtype, vocabulary_size, above, targets, seed=1)
+    used = share_used(*network, from_first)
+    assert used < 0.5, "there is a margin"
+    if dtype == "float64":
+        assert used > 0.05, "and not much more than that"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_confident_rows_that_err_alike_by_chance_are_no_mismatch(seed):
+    """As seen in Paddle: the sums of four softmax rows over 694 words, all too large."""
+    too_large = np.array([[29.2], [29.5], [21.4], [35.1]]) * UNIT["float64"]
+    network = confident_network("float64", 694, 10, np.zeros((1, 4), np.int64), seed)
+    used = share_used(
+        *network, lambda terms: terms.sum(axis=1, keepdims=True) * (1 + too_large)
+    )
+    assert 0.3 < used < 0.8
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_sum_of_no_terms_is_zero(dtype):
+    """The rows of an asynchronous worker may have no real token."""
+    with perturbation(_Moves(0, dtype)):
+        assert summed(np.zeros((0, 3), np.float32), axis=0).tolist() == [0, 0, 0]
+        assert summed(np.zeros((0, 3), np.float32), axis=1, keepdims=True).shape == (0, 1)
+
+
+def test_a_sum_in_float64_errs_as_one_in_float64_does():
+    """In proportion: a float32 sum would lose all the small terms."""
+    array = np.random.default_rng(0).uniform(0, 1e-9, (1, 700)).astype(np.float32)
+    array[0, 0] = 1
+    exact, errors = array.sum(dtype=np.float64), []
+    for run in range(32):
+        with perturbation(_Moves(run, "float64")):
+            errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
+    assert 5 < np.sqrt(np.mean(np.square(errors))) < 50

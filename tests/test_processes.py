@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
+from ranks_alone import SAYINGS
 
 from parity.base.errors import UsageError
 from parity.processes.membership import (
@@ -123,8 +124,9 @@ def test_all_end_with_one_line_that_names_the_rank(mode, status, message):
     assert re.fullmatch(f"error: {message}\n", errors), errors
 
 
-def test_a_stranger_who_says_nothing_keeps_nobody_out():
-    status, _, errors = run("a stranger")
+@pytest.mark.parametrize("mode", SAYINGS)
+def test_a_stranger_keeps_nobody_out(mode):
+    status, _, errors = run(mode)
     assert (status, errors) == (0, "")
 
 

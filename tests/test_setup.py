@@ -20,12 +20,14 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+OF_HOROVOD = (ROOT / "requirements-horovod.lock").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
+GROUPS = PROJECT["dependency-groups"]
 LOCKED_LISTS = [
     PROJECT["project"]["dependencies"],
     *(EXTRAS[name] for name in ("pictures", "train")),
-    *(PROJECT["dependency-groups"][name] for name in ("dev", "docs")),
+    *(GROUPS[name] for name in ("dev", "docs")),
 ]
 # All that the lock has to hold; an extra that asks for another one names this project.
 DIRECT = [
@@ -35,12 +37,12 @@ DIRECT = [
     if requirement.name != PROJECT["project"]["name"]
 ]
 PYTHONS = ["3.10", "3.11", "3.12"]
-TARGETS = ["help", "setup", "test", "parity", "lock", "wheel", "clean"]
+TARGETS = ["help", "setup", "test", "parity", "horovod", "lock", "wheel", "clean"]
 
 
-def locked_entries() -> list[tuple[Requirement, list[str]]]:
+def locked_entries(lock: str = LOCK) -> list[tuple[Requirement, list[str]]]:
     """Return each requirement of the lock with its options (the hashes)."""
-    joined = re.sub(r"\\\n", " ", LOCK)
+    joined = re.sub(r"\\\n", " ", lock)
     lines = [line for line in joined.splitlines() if line and not line.lstrip().startswith("#")]
     entries = []
     for line in lines:
@@ -103,14 +105,15 @@ def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with what set-up reads."""
-    for name in ["Makefile", "requirements.lock"]:
+    for name in ["Makefile", "requirements.lock", "requirements-horovod.lock"]:
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path
 
 
-def test_each_line_of_the_lock_pins_one_version_by_hash():
-    entries = locked_entries()
-    assert len(entries) > len(DIRECT)
+@pytest.mark.parametrize("lock", [LOCK, OF_HOROVOD], ids=["usual", "horovod"])
+def test_each_line_of_the_lock_pins_one_version_by_hash(lock):
+    entries = locked_entries(lock)
+    assert len(entries) > (len(DIRECT) if lock == LOCK else len(GROUPS["horovod"]))
     for requirement, options in entries:
         assert [s.operator for s in requirement.specifier] == ["=="], str(requirement)
         assert requirement.url is None, str(requirement)
@@ -119,9 +122,17 @@ def test_each_line_of_the_lock_pins_one_version_by_hash():
             assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", option), (requirement, option)
 
 
-def test_lock_holds_no_address():
-    assert "://" not in LOCK
-    assert not re.search(r"^\s*(-|--)?(index|extra-index|find-links|trusted)", LOCK, re.M)
+@pytest.mark.parametrize("lock", [LOCK, OF_HOROVOD], ids=["usual", "horovod"])
+def test_lock_holds_no_address(lock):
+    assert "://" not in lock
+    assert not re.search(r"^\s*(-|--)?(index|extra-index|find-links|trusted)", lock, re.M)
+
+
+def test_the_lock_of_horovod_satisfies_its_group():
+    locked = {canonicalize_name(each.name): each for each, _ in locked_entries(OF_HOROVOD)}
+    for requirement in map(Requirement, GROUPS["horovod"]):
+        version = next(iter(locked[canonicalize_name(requirement.name)].specifier)).version
+        assert requirement.specifier.contains(version), f"{requirement}, locked {version}"
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -201,6 +212,17 @@ def test_unusable_python_is_one_line(checkout: Path):
     assert not (checkout / ".venv").exists()
 
 
+def test_a_missing_compiler_is_one_line(checkout: Path):
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    stamp = checkout / ".venv" / "ready"
+    stamp.touch()
+    done = run_make(checkout, "horovod", "--old-file", str(stamp), "CXX=no-compiler")
+    own, from_make = done.stderr.splitlines()
+    assert own.startswith("error: no C++ compiler to build Horovod with: ")
+    assert from_make.startswith("make: ***")
+    assert not (checkout / ".venv-horovod").exists()
+
+
 def test_setup_takes_neither_a_half_made_environment_nor_one_of_another_lock(checkout: Path):
     def up_to_date() -> bool:
         return run_make(checkout, "--question", "setup").returncode == 0
@@ -218,9 +240,9 @@ def test_setup_takes_neither_a_half_made_environment_nor_one_of_another_lock(che
 
 
 def test_clean_removes_only_what_make_made(checkout: Path):
-    for name in [".venv", "out", "data"]:
+    for name in [".venv", ".venv-horovod", "out", "data"]:
         (checkout / name).mkdir()
         (checkout / name / "file").touch()
     assert run_make(checkout, "clean").returncode == 0
     left = sorted(path.name for path in checkout.iterdir())
-    assert left == ["Makefile", "data", "requirements.lock"]
+    assert left == ["Makefile", "data", "requirements-horovod.lock", "requirements.lock"]

@@ -52,7 +52,7 @@ def test_of_a_recorded_pair_the_name_alone_is_known():
         (
             {"settings": {"stage": 2}},
             "settings has 'stage'; allowed: stages, micro_batches, shard_weights, schedule, "
-            "staleness, processes",
+            "staleness, processes, servers",
         ),
     ],
 )

@@ -1,7 +1,9 @@
 """A training on two hosts has the numbers of one, and ends when the link is cut."""
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +79,72 @@ def test_a_cut_link_ends_both_with_a_line_that_names_the_other(name, words, tmp_
         assert process.returncode == 4, printed
         (line,) = [each for each in printed.splitlines() if each.startswith("error: ")]
         assert re.fullmatch(rf"error: rank {1 - rank} \(.*\) has been silent for \d+ s", line)
+
+
+def write_hosts(path: Path, second: str) -> Path:
+    """Write the file of two hosts, of which the first is the one that a command runs on."""
+    first, other = (f'[[host]]\naddress = "{each}"\n' for each in two_hosts.ADDRESSES)
+    path.write_text(f'{first}{other}command = "{" ".join(two_hosts.inside(second, []))}"\n')
+    return path
+
+
+def test_one_command_proves_both_sides_on_two_hosts(text, tmp_path):
+    with two_hosts.hosts() as (first, second):
+        before = [two_hosts.sent_bytes(each) for each in (first, second)]
+        words = flags(
+            hosts=write_hosts(tmp_path / "hosts.toml", second),
+            strategy=",".join(f"{side}={each}" for side, each in STRATEGIES.items()),
+            **{"replicas": None, "epochs": None, "steps": 6, "dtype": "float64", "data": text},
+            cache=tmp_path / "cache",
+            out=tmp_path / "out",
+            preset="tiny",
+            **{"throughput": False, "checks": "none"},
+        )
+        command = [sys.executable, "-m", "parity", "run", *words]
+        done = subprocess.run(
+            two_hosts.inside(first, command),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        sent = [two_hosts.sent_bytes(each) for each in (first, second)]
+    assert all(after - already > 100_000 for after, already in zip(sent, before, strict=True))
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["verdict"] == "match"
+    assert {side["processes"] for side in report["sides"].values()} == {2}
+
+
+def test_a_rank_killed_on_the_other_host_is_started_again(name, words, tmp_path):
+    """And every process ends with the command that has started them."""
+    script = str(ROOT / FRAMEWORKS[name].folder / "train.py")
+    with two_hosts.hosts() as (first, second):
+        given = words(
+            hosts=write_hosts(tmp_path / "hosts.toml", second),
+            **{"max_restarts": 1, "replicas": None, "epochs": 10_000, "checkpoint_every": 5},
+            out=tmp_path / "run",
+        )
+        started = subprocess.Popen(
+            two_hosts.inside(first, [sys.executable, script, *given]),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        saved = tmp_path / "run" / "checkpoints"
+        wait_for(lambda: any(saved.glob("step-*")), seconds=240)
+        assert len(two_hosts.processes(second)) == 2  # a rank, and what has started it
+        ranks = [
+            each
+            for each in two_hosts.processes(second)
+            if b"train.py" in Path(f"/proc/{each}/cmdline").read_bytes()
+        ]
+        os.kill(ranks[0], signal.SIGKILL)
+        for line in started.stderr:
+            if line.startswith("resumed at step"):
+                break
+        newest = max(saved.glob("step-*"))
+        wait_for(lambda: max(saved.glob("step-*")) > newest, seconds=240)
+        started.kill()
+        started.wait()
+        wait_for(lambda: not two_hosts.processes(second))

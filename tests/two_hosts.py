@@ -61,6 +61,14 @@ def inside(name: str, command: list[str]) -> list[str]:
     return ["ip", "netns", "exec", name, *command]
 
 
+def processes(name: str) -> list[int]:
+    """Return the processes that run on a host."""
+    found = subprocess.run(
+        f"ip netns pids {name}".split(), check=True, capture_output=True, text=True
+    )
+    return [int(each) for each in found.stdout.split()]
+
+
 def on(name: str, command: list[str]) -> str:
     """Run a command on a host and return what it prints."""
     return subprocess.run(

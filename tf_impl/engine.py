@@ -31,7 +31,7 @@ def load_engine(threads: int, device: str = "cpu"):
     # session's setting comes too late: one replica with one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     try:
-        with _without_greeting(), _without_keras():
+        with without_greeting(), _without_keras():
             import tensorflow as tf
     except ImportError as error:
         raise UsageError(f"tensorflow cannot be imported ({error}); allowed: 2.21.0") from None
@@ -48,7 +48,10 @@ def versions() -> dict[str, str]:
     import numpy
     import tensorflow
 
-    return {"tensorflow": tensorflow.__version__, "numpy": numpy.__version__}
+    found = {"tensorflow": tensorflow.__version__, "numpy": numpy.__version__}
+    if "horovod" in sys.modules:
+        found["horovod"] = sys.modules["horovod"].__version__
+    return found
 
 
 @contextmanager
@@ -70,7 +73,7 @@ def _without_keras():
 
 
 @contextmanager
-def _without_greeting():
+def without_greeting():
     """Suppress what libraries log while they load, before their log levels take effect.
 
     Any other line is printed at the end.

@@ -29,10 +29,17 @@ def train(spec, options):
 
     def make_strategy(spec, build):
         load_engine(build.threads, build.device)
+        # an engine that waits for a rank that is slower to load it may stop all threads
+        build.group.barrier()
         return STRATEGIES.make(options.strategy, spec, replace(build, settings=settings))
 
     joined = process_group(
-        "tensorflow", entry, settings, options.replicas, options.max_restarts
+        "tensorflow",
+        entry,
+        settings,
+        options.replicas,
+        options.max_restarts,
+        options.hosts,
     )
     with joined as group:
         spec, text = read_text(spec, options)

@@ -100,6 +100,15 @@ def multi_worker() -> Flow:
     )
 
 
+def horovod() -> Flow:
+    """Return the flow of TensorFlow's `horovod`."""
+    return _with_copies(
+        "horovod: two processes, each with a graph and variables of its own",
+        "process {n}, rank {n}",
+        ("op=hvd.Sum, over a ring", "g = g0 + g1, for each parameter"),
+    )
+
+
 def _with_copies(title: str, lane: str, exchange: tuple[str, str]) -> Flow:
     boxes = [
         _batch(),
@@ -349,6 +358,68 @@ def asynchronous() -> Flow:
     )
 
 
+def parameter_server() -> Flow:
+    """Return the flow of `parameter-server`."""
+    boxes = [_batch()]
+    for n, (side, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True)):
+        boxes += [
+            Box(f"read{n}", "exchange", f"outer {side}", 1, ("pull", "all weights at once")),
+            Box(
+                f"copy{n}",
+                "weights",
+                f"outer {side}",
+                2,
+                (f"own copy {n}", "as old as its read"),
+            ),
+            Box(f"forward{n}", "data", side, 3, ("forward pass", f"{rows}, with the own copy")),
+        ]
+    boxes += [
+        *_pair("back", "gradient", 4, "backward pass", "g{n}, clipped by its norm"),
+        *_pair("push", "exchange", 5, "push", "g{n} alone, when it is its turn"),
+        *_pair("weights", "weights", 6, "some of the weights", "and their optimiser state"),
+    ]
+    arrows = [
+        *_both("data", "batch", "forward{n}"),
+        *_chain("weights", "read", "copy", "forward"),
+        *_chain("data", "forward", "back"),
+        *_chain("gradient", "back", "push"),
+        *_to_all("gradient", "push", "weights"),
+        *_read("weights{n}", "read{n}"),
+    ]
+    lanes = [*_lanes(1, 5, "process {n}, worker {n}"), *_lanes(6, 6, "process, server {n}")]
+    title = "parameter-server: two workers and two servers; the chief tells whose turn it is"
+    return Flow(title, boxes, arrows, lanes, "between processes")
+
+
+def parameter_server_sync() -> Flow:
+    """Return the flow of `parameter-server-sync`."""
+    boxes = [
+        _batch(),
+        *_rows(),
+        *_pair("forward", "data", 2, "forward pass", "with the servers’ weights"),
+        *_pair("loss", "data", 3, "share of the loss", "own sum / tokens of the batch"),
+        *_pair("back", "gradient", 4, "backward pass", "gradient g{n} of its share"),
+        *_pair("sum", "exchange", 5, "g0, then g1, added", "for its parameters"),
+        *_pair("update", "gradient", 6, "clip by the norm of all", "then update"),
+        *_pair("weights", "weights", 7, "some of the weights", "and their optimiser state"),
+    ]
+    arrows = [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss", "back"),
+        *_to_all("gradient", "back", "sum"),
+        *_chain("gradient", "sum", "update", "weights"),
+        *_read("weights{n}", "forward{n}"),
+    ]
+    lanes = [*_lanes(1, 4, "process {n}, rank {n}"), *_lanes(5, 7, "process, server {n}")]
+    title = "parameter-server-sync: two ranks, whose gradients two servers add up"
+    return Flow(title, boxes, arrows, lanes, "between processes")
+
+
+def _to_all(kind: str, start: str, end: str) -> list[Arrow]:
+    """Return arrows from a box of each lane to a box of both lanes."""
+    return [Arrow(f"{start}{n}", f"{end}{m}", kind) for n in range(2) for m in range(2)]
+
+
 FLOWS: dict[str, Callable[[], Flow]] = {
     "parallel-executor": parallel_executor,
     "parallel-do": parallel_do,
@@ -357,6 +428,9 @@ FLOWS: dict[str, Callable[[], Flow]] = {
     "mirrored": mirrored,
     "data-parallel": data_parallel,
     "multi-worker": multi_worker,
+    "horovod": horovod,
+    "parameter-server": parameter_server,
+    "parameter-server-sync": parameter_server_sync,
     "layers": layers,
     "hybrid": hybrid,
     "asynchronous": asynchronous,

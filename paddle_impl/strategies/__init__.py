@@ -36,6 +36,21 @@ STRATEGIES = StrategyRegistry(
         Traits(processes=True),
         also_takes=("processes",),
     ),
+    StrategyEntry(
+        "parameter-server",
+        "paddle_impl.strategies.parameter_server:ParameterServer",
+        "a process per worker pulls weights from the engine's servers and pushes its gradient",
+        Traits(
+            synchronous=False,
+            processes=True,
+            serves=("ps",),
+            dtypes=("float32",),
+            optimizers=("sgd",),
+        ),
+        StrategySettings(schedule="free", servers=1),
+        ("staleness", "processes"),
+        "paddle_impl.strategies.server_process:serve",
+    ),
     lacking={
         "parameter-server-sync": "Paddle 2.6.2's trainers crash where synchronous parameter "
         "servers have them wait for each other",

@@ -45,19 +45,18 @@ class Asynchronous(Synchronous):
         """
         self._workers[worker].read()
 
-    def compute(self, worker, inputs, state, record=False):
+    def compute(self, part, state, record=False):
         """Compute the loss and the clipped gradient of a worker's rows with its own copy.
 
         Args:
-          worker: the worker.
-          inputs: StepInputs, its rows alone.
+          part: WorkerRows, the worker's rows and the step that they belong to.
           state: name -> recurrent state before the batch, [batch, layers, hidden].
           record: whether to return all tensors that a trace records of this.
 
         Returns:
           StepResult.
         """
-        outputs = self._outputs
+        outputs, inputs, worker = self._outputs, part.inputs, self._workers[part.worker]
         fetches = [outputs.loss, self._norm, *outputs.state.values()]
         activations = {}
         if record:
@@ -65,14 +64,14 @@ class Asynchronous(Synchronous):
             fetches += [*activations.values(), *self._gradients, *self._clipped]
         (feed,) = split_feeds(self.spec, inputs, state, 1)
         names = [variable.name for variable in fetches]
-        loss, norm, *values = self._workers[worker].compute(feed, names)
+        loss, norm, *values = worker.compute(feed, names)
         found = dict(zip([*outputs.state, *activations], values, strict=False))
         tensors = {}
         if record:
             by_replica = {name: [found[name]] for name in activations}
             tensors = join_activations(self.spec, by_replica, inputs)
             tensors |= self._recorded_gradients(values[len(found) :])
-            for name, value in self._workers[worker].copies().items():
+            for name, value in worker.copies().items():
                 tensors[f"read/{name}"] = from_framework(f"read/{name}", value)
         return StepResult(
             loss, {name: found[name] for name in outputs.state}, norm.item(), tensors

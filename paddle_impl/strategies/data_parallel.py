@@ -99,7 +99,7 @@ class DataParallel(ParallelExecutorStrategy):
         """Train on one global batch, of which this process computes the rows of its replicas.
 
         Args:
-          inputs: StepInputs.
+          inputs: StepInputs, of this process's rows or of all.
           state: name -> recurrent state before the batch, [batch, layers, hidden]; only this
             process's rows are read.
           learning_rate: the learning rate of this step.
@@ -119,7 +119,7 @@ class DataParallel(ParallelExecutorStrategy):
         """Compute the loss of one global batch, without dropout and without an update.
 
         Args:
-          inputs: StepInputs without masks.
+          inputs: StepInputs without masks, of this process's rows or of all.
           state: name -> recurrent state before the batch, [batch, layers, hidden]; only this
             process's rows are read.
 

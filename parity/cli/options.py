@@ -25,6 +25,7 @@ _LONGEST = "seq2seq: greatest number of tokens in an answer [default: the limit 
 _EVALUATE = "number of batches of the validation and of the test text to evaluate, the last batch of each among them; 0 for none"
 _KERNELS = "plain: textbook layers, differentiated by the framework; fast: some of them replaced by faster code"
 _DEVICE = "kind of device that replicas run on"
+_HOSTS = "strategies of several processes: file that lists the hosts to start them on, this one first; see docs/many-machines.md [default: this one]"
 _THREADS = "number of CPU threads of each replica"
 _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, separated by commas: names, of every framework that has them, or framework=strategy, such as tensorflow=towers; framework=all, or all, for every one; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
@@ -88,6 +89,7 @@ class TrainOptions:
     allow_change: bool = option(False, "let --resume continue with other flags or another text than the checkpoint's")
     checkpoint_every: int | None = option(None, "number of steps between checkpoints, in addition to the one after each epoch", at_least=1)
     max_restarts: int = option(0, "strategies of several processes: number of times to start all of them again, from the newest checkpoint in --out, after one was lost", at_least=0)
+    hosts: Path | None = option(None, _HOSTS)
     evaluate_only: bool = option(False, "with --resume: do not train; evaluate the checkpoint on the validation and the test text, answer the test questions, and write evaluation.json and answers.jsonl to --out")
     trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes checkpoints only with --checkpoint-every, and evaluates only what --evaluate says")
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
@@ -171,10 +173,11 @@ class RunOptions:
     out: Path = option(Path("out/parity"), "folder to write the report to")
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write report.json to as well")
-    replicas: tuple[int, ...] = option((1, 2, 3), "numbers of replicas to train with, separated by commas", at_least=1)
+    replicas: tuple[int, ...] = option((), "numbers of replicas to train with, separated by commas [default: 1,2,3; with --hosts one for each process]", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     sync: bool = option(False, _SYNC)
     settings: StrategySettings = StrategySettings()
+    hosts: Path | None = option(None, _HOSTS)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare; of an asynchronous side, number of updates", at_least=1)
     after_mismatch: int = option(_STEPS_AFTER, _AFTER_MISMATCH, at_least=0)

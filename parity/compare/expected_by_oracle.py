@@ -10,7 +10,6 @@ from parity.oracle.training import Oracle
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec, learning_rate
 from parity.spec.step_arrays import StepInputs, dropout_masks
-from parity.spec.worker_rows import masks_of_rows
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -32,12 +31,10 @@ class Expected:
     def inputs(self, step: int, batch: Tensors) -> StepInputs:
         """Return the inputs of a step, from the recorded batch."""
         arrays = {name: batch[f"batch/{name}"] for name in NETWORKS[self.spec.network].batch}
-        update = RecordedUpdate.of(batch)
-        if update is None:
-            masks = dropout_masks(self.spec, step, arrays)
-        else:
-            place = update.step, arrays, update.first_row, update.of_rows
-            masks = masks_of_rows(self.spec, *place)
+        update, first_row = RecordedUpdate.of(batch), 0
+        if update is not None:
+            step, first_row = update.step, update.first_row
+        masks = dropout_masks(self.spec, step, arrays, first_row)
         loss_per = self.spec.training.loss_per
         return StepInputs(arrays, bool(batch["batch/carry"]), masks, loss_per=loss_per)
 

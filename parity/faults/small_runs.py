@@ -116,7 +116,10 @@ _TWO_BY_TWO = StrategySettings(stages=2, micro_batches=2)
 _AVERAGED = {"tensorflow": "average-gradients"}
 _PROCESSES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 _PROCESSES_OF_REPLICAS = {"paddle": "data-parallel"}
+_SERVERS = {"tensorflow": "parameter-server-sync"}
+_WORKERS_AND_SERVERS = {"tensorflow": "parameter-server"}
 _ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
+_SERVED = {"paddle": "parameter-server"}
 _DRAWN = StrategySettings(schedule="1", staleness=2)
 _UPDATES = 8  # of all workers together: within two epochs each
 
@@ -159,8 +162,21 @@ SETTINGS = {
         _PROCESSES_OF_REPLICAS,
         StrategySettings(processes=2),
     ),
+    "two servers": Setting(
+        _language_model(optimizer="sgd"), 2, _SERVERS, StrategySettings(servers=2)
+    ),
+    "workers with two servers": Setting(
+        _language_model(optimizer="sgd"),
+        2,
+        _WORKERS_AND_SERVERS,
+        StrategySettings(schedule="1", staleness=2, servers=2),
+        steps=_UPDATES,
+    ),
     "two workers": Setting(
         _language_model(optimizer="sgd"), 2, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES
+    ),
+    "served workers": Setting(
+        _language_model(optimizer="sgd", dtype="float32"), 2, _SERVED, _DRAWN, steps=_UPDATES
     ),
     "three workers, adam": Setting(
         _language_model(optimizer="adam"), 3, _ASYNCHRONOUS, _DRAWN, steps=_UPDATES

@@ -125,19 +125,27 @@ class ForkServer:
         processes print; created if missing.
       threads: CPU threads per replica, the same for every process of this server.
       log: file for the server's own output; by default in the folder.
+      strategy: a strategy with an environment of its own to run in; None for the framework's.
 
     Raises:
       UsageError: if the framework's interpreter cannot be started.
     """
 
-    def __init__(self, framework: str, folder: Path, threads: int = 1, log: Path | None = None):
+    def __init__(
+        self,
+        framework: str,
+        folder: Path,
+        threads: int = 1,
+        log: Path | None = None,
+        strategy: str | None = None,
+    ):
         self.framework, self._folder, self._count = framework, folder, 0
         self._threads = threads
         folder.mkdir(parents=True, exist_ok=True)
         self._socket = folder / "socket"
         self._socket.unlink(missing_ok=True)
         self._log = log or folder / "server"
-        program = [interpreter(framework), "-m", "parity.launch.fork_server"]
+        program = [interpreter(framework, strategy), "-m", "parity.launch.fork_server"]
         try:
             with self._log.open("w") as file:
                 self._server = subprocess.Popen(

@@ -2,7 +2,7 @@
 
 The frameworks share neither memory nor threads with each other or with the harness. They need
 not even share an environment: PARITY_PADDLE_PYTHON and PARITY_TENSORFLOW_PYTHON name the
-interpreters to use.
+interpreters to use. A strategy with an environment of its own always runs in that one.
 """
 
 import os
@@ -31,9 +31,33 @@ PEERS = {
 }
 
 
-def interpreter(framework: str) -> str:
-    """Return the path of the Python interpreter that runs a framework's scripts."""
+def interpreter(framework: str, strategy: str | None = None) -> str:
+    """Return the path of the Python interpreter that runs a framework's scripts.
+
+    Args:
+      framework: "paddle" or "tensorflow", or one of `PEERS`.
+      strategy: the strategy that they are to train with; None for the default one.
+
+    Raises:
+      UsageError: if the strategy needs an environment of its own that is not there.
+    """
+    if has_own_environment(framework, strategy):
+        entry = FRAMEWORKS[framework].strategies.entry(strategy)
+        found = ROOT / entry.environment / "bin" / "python"
+        if not found.exists():
+            raise UsageError(
+                f"--strategy is {strategy!r}, which needs an environment of its own, "
+                f"{entry.environment}: run `make {strategy}` in the checkout"
+            )
+        return str(found)
     return os.environ.get(f"PARITY_{framework.upper()}_PYTHON", sys.executable)
+
+
+def has_own_environment(framework: str, strategy: str | None) -> bool:
+    """Return whether a strategy runs in another environment than the framework's."""
+    if framework in PEERS or strategy is None:
+        return False
+    return bool(FRAMEWORKS[framework].strategies.entry(strategy).environment)
 
 
 class Process(Protocol):
@@ -76,7 +100,8 @@ class SideProcess:
         if start is not None:
             self._process = start(flags, log)
             return
-        command, environment = [interpreter(framework)], dict(os.environ)
+        strategy = options.get("strategy")
+        command, environment = [interpreter(framework, strategy)], dict(os.environ)
         if framework in PEERS:
             command += ["-m", PEERS[framework][0]]
             environment["PYTHONPATH"] = str(ROOT)

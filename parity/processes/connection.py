@@ -22,6 +22,7 @@ TENSORS, BEAT, FAILED, BYE, HELLO = b"T", b"B", b"F", b"Q", b"H"
 
 _HEADER = struct.Struct(">cQ")
 _CHUNK = 1 << 20  # bytes
+_LONGEST_GREETING = 1 << 20  # bytes; what is said of a run has some thousands
 
 
 class Connection:
@@ -80,13 +81,33 @@ class Connection:
                 self._lock.release()
 
     def receive(self) -> tuple[bytes, bytes]:
-        """Return the kind and the content of the next message; before `listen` alone.
+        """Return the kind and the content of the next message.
 
         Raises:
           OSError: if the connection is closed.
         """
         kind, length = _HEADER.unpack(self._read(_HEADER.size))
         return kind, self._read(length)
+
+    def receive_greeting(self, seconds: float) -> tuple[bytes, bytes]:
+        """Return the kind and the content of the first message, before `listen`.
+
+        Whoever has connected may be a stranger: the message must be short, and come in time.
+
+        Args:
+          seconds: how long it may take until all of it is here.
+
+        Raises:
+          OSError: if the connection is closed, or the message does not come in time.
+          ValueError: if it is too long.
+        """
+        deadline = time.monotonic() + seconds
+        kind, length = _HEADER.unpack(self._read(_HEADER.size, deadline))
+        if length > _LONGEST_GREETING:
+            raise ValueError(f"a greeting has {length:,} bytes")
+        content = self._read(length, deadline)
+        self._channel.settimeout(None)
+        return kind, content
 
     def listen(self, handle: Callable[[bytes, Any], None]) -> None:
         """Receive messages in a thread from now on.
@@ -121,9 +142,11 @@ class Connection:
         except (OSError, ValueError):
             handle(BYE, None)
 
-    def _read(self, length: int) -> bytes:
+    def _read(self, length: int, deadline: float | None = None) -> bytes:
         content = bytearray()
         while len(content) < length:
+            if deadline is not None:
+                self._channel.settimeout(max(1e-3, deadline - time.monotonic()))
             chunk = self._channel.recv(min(_CHUNK, length - len(content)))
             if not chunk:
                 raise ConnectionResetError("the connection is closed")

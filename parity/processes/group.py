@@ -30,7 +30,8 @@ class ProcessGroup:
       endpoints: "host:port" of each rank, for the engine.
       served: job -> "host:port" of each process that serves as that.
       serve: "package.module:function" that a process calls which serves.
-      restarted: how often all processes were started again after one was lost.
+      run: a name for the command that has started all processes, the same when it starts them
+        again after one was lost; empty if a launcher has started them.
       stop_asked: the number of the signal that asked this process to stop; 0 if none has.
       stop_agreed: whether a process was asked to stop before the last step, as every process
         knows after it. A strategy sets it, from a sum over all ranks of `stop_asked`.
@@ -45,7 +46,7 @@ class ProcessGroup:
     serve: str = ""
 
     def __init__(self) -> None:
-        self.restarted = 0
+        self.run = ""
         self.stop_asked = 0
         self.stop_agreed = False
 
@@ -86,6 +87,14 @@ class ProcessGroup:
         """Return on every rank what rank 0 gave."""
         assert tensors is not None
         return tensors
+
+    def send(self, rank: int, tensors: Tensors) -> None:
+        """Send arrays to one other rank, for its `receive`; one of the two is rank 0."""
+        raise ValueError(f"rank is {rank}; allowed: a rank of a group of several")
+
+    def receive(self, rank: int) -> Tensors:
+        """Return the next arrays that another rank sends to this one; waits for them."""
+        raise ValueError(f"rank is {rank}; allowed: a rank of a group of several")
 
     def all_gather(self, tensors: Tensors) -> list[Tensors]:
         """Return on every rank what every rank gave, by rank."""

@@ -9,6 +9,33 @@ from parity.processes.group import ProcessGroup
 from parity.spec.replicas import split_rows
 
 
+def own_rows(group: ProcessGroup, rows: int, replicas: int) -> slice:
+    """Return which rows of a batch are those of this process's replicas.
+
+    Args:
+      group: the processes of the training.
+      rows: the number of rows in the global batch.
+      replicas: the number of all replicas.
+    """
+    sizes, own = split_rows(rows, replicas), group.own(replicas)
+    return slice(sum(sizes[: own.start]), sum(sizes[: own.stop]))
+
+
+def gather_rows(
+    group: ProcessGroup, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray] | None:
+    """Return on rank 0 the rows of all processes, in their order; None on other ranks.
+
+    Args:
+      group: the processes of the training.
+      arrays: name -> array whose first axis is this process's rows.
+    """
+    gathered = group.gather(arrays)
+    if gathered is None:
+        return None
+    return {name: np.concatenate([each[name] for each in gathered]) for name in arrays}
+
+
 def gather_parts(
     group: ProcessGroup, parts: Mapping[str, Sequence[np.ndarray]]
 ) -> dict[str, list[np.ndarray]] | None:
@@ -42,12 +69,11 @@ def state_of_own_rows(
     Returns:
       Name -> array [batch, layers, hidden].
     """
-    first = sum(split_rows(rows, replicas)[: group.own(replicas).start])
-    states = {}
+    own, states = own_rows(group, rows, replicas), {}
     for name, each in parts.items():
-        own = np.concatenate(each)
-        states[name] = np.zeros((rows, *own.shape[1:]), own.dtype)
-        states[name][first : first + len(own)] = own
+        array = np.concatenate(each)
+        states[name] = np.zeros((rows, *array.shape[1:]), array.dtype)
+        states[name][own] = array
     return states
 
 

@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.base.errors import UsageError
+from parity.processes import horovod_launcher
+from parity.processes.ports import LAST_PORT
 
 # "host:port" where rank 0 listens for the other ranks; see `meeting_point`.
 MEETING = "PARITY_MEETING"
+# A name for the command that has started all processes, the same when it starts them again.
+RUN = "PARITY_RUN"
 
 # What a process can be: a rank takes the steps of the training; the others only serve, as
 # parameter servers, or as workers that rank 0 drives.
 RANK, WORKER, SERVER = "rank", "worker", "ps"
 
 _PORTS_APART = 100
-_LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,13 @@ class Members:
         """Return the job of each process, and its number among those of the job."""
         listed = {RANK: self.endpoints, **self.served}
         return [(job, i) for job, each in listed.items() for i in range(len(each))]
+
+    def at(self, endpoints: Sequence[str]) -> "Members":
+        """Return the same processes with other addresses, "host:port" by number."""
+        ranks, first, served = tuple(endpoints[: len(self.endpoints)]), len(self.endpoints), {}
+        for job, each in self.served.items():
+            served[job], first = tuple(endpoints[first : first + len(each)]), first + len(each)
+        return Members(ranks, served)
 
     @property
     def names(self) -> list[str]:
@@ -60,12 +70,14 @@ def variables(framework: str, number: int, members: Members, meeting: str) -> di
     """Return the variables that make a process a member, as the framework's launcher sets them.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: "paddle" or "tensorflow", or the launcher "horovod".
       number: the number of the process.
       members: all processes of the training.
       meeting: "host:port" where rank 0 listens for the others.
     """
-    if framework == "tensorflow":
+    if framework == "horovod":
+        found = horovod_launcher.variables(number, members.endpoints)
+    elif framework == "tensorflow":
         found = _for_tensorflow(number, members)
     elif members.served:
         found = _for_paddle_servers(number, members)
@@ -80,13 +92,15 @@ def membership(
     """Return what a launcher has set; None if the process was started by itself.
 
     Args:
-      framework: "paddle" or "tensorflow".
+      framework: "paddle" or "tensorflow", or the launcher "horovod".
       environment: the variables of the process.
       serves: the jobs of the strategy's processes that only serve.
 
     Raises:
       UsageError: for a variable that cannot be used.
     """
+    if framework == "horovod":
+        return _of_horovod(environment)
     if framework == "tensorflow":
         found = _of_tensorflow(environment, serves)
     elif serves:
@@ -109,7 +123,7 @@ def meeting_point(endpoints: Sequence[str]) -> str:
     """
     host, port = endpoints[0].rsplit(":", 1)
     above = int(port) + _PORTS_APART
-    return f"{host}:{above if above <= _LAST_PORT else int(port) - _PORTS_APART}"
+    return f"{host}:{above if above <= LAST_PORT else int(port) - _PORTS_APART}"
 
 
 def _for_paddle(rank: int, endpoints: Sequence[str]) -> dict[str, str]:
@@ -233,6 +247,18 @@ def _of_tensorflow(
     return [*ranks, *serving].index(own), members
 
 
+def _of_horovod(environment: Mapping[str, str]) -> Membership | None:
+    place = horovod_launcher.rank_and_size(environment)
+    if place is None:
+        return None
+    rank, size = place
+    meeting = environment.get(MEETING) or horovod_launcher.agree_on_meeting(environment)
+    if not _is_endpoint(meeting):
+        raise UsageError(f"{MEETING} is {meeting!r}; allowed: host:port")
+    # Horovod's processes tell each other where they listen: these only count them
+    return Membership(rank, Members((meeting,) * size), meeting)
+
+
 def _check_endpoints(name: str, endpoints: object) -> None:
     listed = endpoints if isinstance(endpoints, list) else []
     if not listed or not all(_is_endpoint(str(each)) for each in listed):
@@ -241,4 +267,4 @@ def _check_endpoints(name: str, endpoints: object) -> None:
 
 def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) <= _LAST_PORT
+    return bool(host) and port.isdecimal() and 0 < int(port) <= LAST_PORT

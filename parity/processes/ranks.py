@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
@@ -52,6 +53,8 @@ class Ranks(ProcessGroup):
         name = f"{self._members[self.rank]} ({socket.gethostname()}, process {os.getpid()})"
         self._names = {self.rank: name}
         self._closing, self._ending, self._ended = False, Lock(), Event()
+        # neither `sys.stderr` nor 2, which the main thread redirects while an engine is loaded
+        self._stderr = os.dup(2)
 
     def join(self, facts: Mapping[str, str]) -> None:
         """Wait for all processes, and check that they are of the same run.
@@ -94,6 +97,14 @@ class Ranks(ProcessGroup):
             self._send(self._others[rank], tensors)
         return tensors
 
+    def send(self, rank: int, tensors: Tensors) -> None:
+        """Send arrays to one other rank, for its `receive`; one of the two is rank 0."""
+        self._send(self._others[rank], tensors)
+
+    def receive(self, rank: int) -> Tensors:
+        """Return the next arrays that another rank sends to this one; waits for them."""
+        return self._others[rank].tensors()
+
     def fail(self, message: str, status: int) -> None:
         """Tell the other ranks that this one ends with an error, and why."""
         with self._ending:
@@ -128,7 +139,7 @@ class Ranks(ProcessGroup):
         """Accept a connection from every other rank, and let them go on."""
         host, port = self._meeting.rsplit(":", 1)
         try:
-            listener = socket.create_server((host, int(port)))
+            listener = socket.create_server((_interface(host), int(port)))
         except OSError as error:
             raise UsageError(
                 f"rank 0 cannot listen at {self._meeting}: {error.strerror}; allowed: a free "
@@ -152,17 +163,15 @@ class Ranks(ProcessGroup):
 
     def _admit(self, channel: socket.socket, hello: Mapping[str, Any]) -> None:
         """Compare what a process that has come says of its run with this one's."""
-        channel.settimeout(_GREETING_SECONDS)
         connection = Connection(channel)
         try:
-            kind, content = connection.receive()
+            kind, content = connection.receive_greeting(_GREETING_SECONDS)
             values = json.loads(content) if kind == HELLO else {}
             rank, name = int(values["rank"]), str(values["name"])
             members, facts = list(values["members"]), dict(values["facts"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             connection.close()  # a stranger
             return
-        channel.settimeout(None)
         wrong = ""
         if members != self._members:
             wrong = (
@@ -201,19 +210,18 @@ class Ranks(ProcessGroup):
                         f"{MEETING_SECONDS:.0f} s: {error.strerror or error}"
                     ) from None
                 time.sleep(_RETRY_SECONDS)
-        channel.settimeout(MEETING_SECONDS + SILENT_SECONDS)
         connection = self._others[0] = Connection(channel)
         try:
             connection.send_json(HELLO, hello)
-            kind, content = connection.receive()
-        except OSError:
+            seconds = MEETING_SECONDS + SILENT_SECONDS
+            kind, content = connection.receive_greeting(seconds)
+        except (OSError, ValueError):
             raise RankLost(f"rank 0 at {self._meeting} is gone before all had come") from None
         values = json.loads(content)
         if kind == FAILED:
             differs = values["status"] == UsageError.exit_status
             raise (UsageError if differs else RankLost)(values["message"])
         self._names |= {int(rank): name for rank, name in values}
-        channel.settimeout(None)
 
     def _send(self, connection: Connection, tensors: Tensors) -> None:
         try:
@@ -235,8 +243,13 @@ class Ranks(ProcessGroup):
             self._ended.set()
 
     def _watch(self) -> None:
+        woken = time.monotonic()
         while not self._closing:
+            # while this process itself stood still, it could hear nobody
+            still = max(0.0, time.monotonic() - woken - 2 * _BEAT_SECONDS)
+            woken = time.monotonic()
             for rank, connection in self._others.items():
+                connection.heard += still
                 connection.beat()
                 silent = time.monotonic() - connection.heard
                 if silent > SILENT_SECONDS:
@@ -259,8 +272,7 @@ class Ranks(ProcessGroup):
             if self._closing:
                 return
             self._closing = True
-        # not by `sys.stderr`, which the main thread may have redirected
-        os.write(2, f"error: {message}\n".encode())
+        os.write(self._stderr, f"error: {message}\n".encode())
         if self.rank == 0:
             # in a thread: a connection on which the main thread waits lets nobody else send
             telling = Thread(
@@ -278,6 +290,20 @@ class Ranks(ProcessGroup):
                 with suppress(OSError):
                     values = {"message": message, "status": status, "own": own}
                     connection.send_json(FAILED, values)
+
+
+def _interface(host: str) -> str:
+    """Return what to listen at, for the host of a meeting point; empty for every interface.
+
+    By its name a host may know itself under a loopback address, where nobody else reaches it,
+    and a cluster may make a name known only when the process is running.
+    """
+    if host == "localhost":
+        return host
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return ""
 
 
 def _count(members: list[str]) -> str:

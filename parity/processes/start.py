@@ -3,13 +3,16 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from parity.base.cores import usable_cores
 from parity.base.errors import DEFECT_STATUS, UsageError
+from parity.base.progress import be_quiet
 from parity.processes.group import ProcessGroup
-from parity.processes.membership import SERVER, WORKER, membership
+from parity.processes.hosts import read_hosts
+from parity.processes.membership import RUN, SERVER, WORKER, Membership, membership
 from parity.processes.ranks import Ranks
-from parity.processes.supervisor import fork_processes
+from parity.processes.supervisor import start_processes
 from parity.spec.strategies import StrategyEntry, StrategySettings
 
 _MOST = 8
@@ -22,6 +25,7 @@ def process_group(
     settings: StrategySettings,
     replicas: int | None,
     restarts: int = 0,
+    hosts: Path | None = None,
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
@@ -37,22 +41,26 @@ def process_group(
       settings: its settings.
       replicas: the number of all replicas, if it is given.
       restarts: how often to start all ranks again after one was lost.
+      hosts: a file that lists the hosts to start ranks on; by default this one alone.
 
     Raises:
       UsageError: for variables or numbers that do not fit each other.
     """
-    if restarts and not entry.traits.processes:
-        raise UsageError(
-            f"--max-restarts is {restarts}; not allowed for the strategy {entry.name}, which "
-            "runs in one process"
-        )
+    for name, value in (("--max-restarts", restarts), ("--hosts", hosts)):
+        if value and not entry.traits.processes:
+            raise UsageError(
+                f"{name} is {value}; not allowed for the strategy {entry.name}, which runs in "
+                "one process"
+            )
     if not entry.traits.processes:
         yield ProcessGroup()
         return
-    serves = entry.traits.serves
-    member, restarted = membership(framework, os.environ, serves), 0
+    launcher, serves = entry.traits.launcher or framework, entry.traits.serves
+    member = membership(launcher, os.environ, serves)
     if member is None:
-        workers = settings.processes or replicas or min(usable_cores(), _MOST)
+        listed = None if hosts is None else read_hosts(hosts)
+        usual = replicas or min(usable_cores(), _MOST) if listed is None else listed.ranks
+        workers = settings.processes or usual
         _check_share(workers, replicas)
         if workers == 1 and not serves:
             yield ProcessGroup()
@@ -60,24 +68,12 @@ def process_group(
         counts = {WORKER: workers, SERVER: settings.servers or 1}
         served = {job: counts[job] for job in serves}
         ranks = 1 if WORKER in serves else workers
-        restarted = fork_processes(framework, ranks, served, restarts)
-        member = membership(framework, os.environ, serves)
+        start_processes(launcher, ranks, served, restarts, listed)
+        member = membership(launcher, os.environ, serves)
         assert member is not None
-    is_alone = len(member.members.jobs) == 1
-    group: ProcessGroup = ProcessGroup() if is_alone else Ranks(member)
-    group.restarted, group.serve = restarted, entry.serve
-    if settings.processes not in (None, group.workers):
-        raise UsageError(
-            f"--processes is {settings.processes}, but the launcher has started "
-            f"{group.workers}; allowed: the same number, or none"
-        )
-    servers = len(group.served.get(SERVER, ()))
-    if SERVER in serves and settings.servers not in (None, servers):
-        raise UsageError(
-            f"--servers is {settings.servers}, but the launcher has started {servers}; "
-            "allowed: the same number"
-        )
-    _check_share(group.workers, replicas)
+    group = _group(member)
+    group.serve = entry.serve
+    _check_numbers(group, settings, replicas)
     try:
         yield group
         group.close()
@@ -88,6 +84,33 @@ def process_group(
             message, status = f"{type(error).__name__}: {error}", DEFECT_STATUS
         group.fail(message, status)
         raise
+
+
+def _group(member: Membership) -> ProcessGroup:
+    is_alone = len(member.members.jobs) == 1
+    group: ProcessGroup = ProcessGroup() if is_alone else Ranks(member)
+    group.run = os.environ.get(RUN, "")
+    if group.run and group.rank:
+        be_quiet()  # rank 0 says it for all
+    return group
+
+
+def _check_numbers(
+    group: ProcessGroup, settings: StrategySettings, replicas: int | None
+) -> None:
+    """Check that a launcher has started as many processes as the command line says."""
+    if settings.processes not in (None, group.workers):
+        raise UsageError(
+            f"--processes is {settings.processes}, but the launcher has started "
+            f"{group.workers}; allowed: the same number, or none"
+        )
+    servers = len(group.served.get(SERVER, ()))
+    if servers and settings.servers not in (None, servers):
+        raise UsageError(
+            f"--servers is {settings.servers}, but the launcher has started {servers}; "
+            "allowed: the same number"
+        )
+    _check_share(group.workers, replicas)
 
 
 def _check_share(processes: int, replicas: int | None) -> None:

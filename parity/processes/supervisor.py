@@ -1,49 +1,114 @@
-"""Starts the ranks of a training on this machine, and ends them together."""
+"""Starts the processes of a training, on this machine and on others, and ends them together."""
 
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import IO
 
-from parity.base.errors import RankLost
+from parity.base.errors import RankLost, UsageError
 from parity.base.parent import die_with_parent
-from parity.base.progress import be_quiet
-from parity.processes.membership import Members, variables
+from parity.processes.hosts import Host, Hosts
+from parity.processes.membership import RUN, Members, variables
+from parity.processes.ports import free_ports
+from parity.processes.remote import RemoteProcesses
 
 # How long the other ranks may take to end by themselves once one has.
 _GRACE_SECONDS = 15.0
 _POLL_SECONDS = 0.05
-_HOST = "127.0.0.1"
+_HERE = Host("this machine", "127.0.0.1")
 
 
-def fork_processes(
-    framework: str, size: int, served: Mapping[str, int], restarts: int = 0
-) -> int:
+@dataclass
+class _Started:
+    """The processes that a supervisor watches over; none in one of them itself.
+
+    Attributes:
+      names: the name of each, by its number.
+      local: process -> number, for those on this machine.
+      streams: number -> the file descriptor of what it prints on stderr, for the same.
+      remote: the processes of each other host.
+    """
+
+    names: list[str] = field(default_factory=list)
+    local: dict[int, int] = field(default_factory=dict)
+    streams: dict[int, int] = field(default_factory=dict)
+    remote: list[RemoteProcesses] = field(default_factory=list)
+
+    def ended(self) -> dict[int, int]:
+        """Return number -> exit status, negative for a signal, for those that just ended."""
+        found = {}
+        for process in list(self.local):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                found[self.local.pop(process)] = os.waitstatus_to_exitcode(status)
+        for each in self.remote:
+            found |= each.take_ended()
+        return found
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all that run."""
+        for process in list(self.local):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+        for each in self.remote:
+            each.signal(number)
+
+    def kill(self) -> None:
+        """End all that run."""
+        self.signal(signal.SIGKILL)
+        for each in self.remote:
+            each.kill()
+
+
+def start_processes(
+    framework: str,
+    size: int,
+    served: Mapping[str, int],
+    restarts: int = 0,
+    hosts: Hosts | None = None,
+) -> None:
     """Return in each of the new processes, which have the variables of a member.
 
     This process stays behind and ends, by SystemExit, when they have ended. The terminal shows
     what rank 0 prints, and the errors of the others if rank 0 cannot name them.
+
+    On other hosts they are started with this process's script and flags, and join the others
+    by their variables.
 
     Args:
       framework: "paddle" or "tensorflow".
       size: the number of ranks.
       served: job -> number of processes that serve as that.
       restarts: how often to start all of them again after one was lost.
+      hosts: the hosts that they run on, this machine first; by default this machine alone.
 
-    Returns:
-      How often they have been started before.
+    Raises:
+      UsageError: if a host cannot be used.
+      RankLost: if a host cannot be reached.
     """
+    # no port is known yet
+    members = Members(("",) * size, {job: ("",) * count for job, count in served.items()})
+    everywhere = [(_HERE, list(range(len(members.jobs))))]
+    places = everywhere if hosts is None else hosts.places(members.jobs)
+    ports = None if hosts is None else hosts.ports
+    os.environ[RUN] = uuid.uuid4().hex
     for attempt in range(restarts + 1):
-        members, meeting = _free_members(size, served)
-        processes, streams = _fork(framework, members, meeting)
-        if not processes:
-            return attempt
-        status = _supervise(members.names, processes, streams)
+        try:
+            started = _start(framework, members, places, ports)
+            if not started.local:
+                return
+            status = _supervise(started)
+        except RankLost as lost:
+            if attempt == restarts:
+                raise
+            status = lost.exit_status
+            print(lost, file=sys.stderr)
         if status != RankLost.exit_status:
             break
         if attempt < restarts:
@@ -52,80 +117,121 @@ def fork_processes(
     raise SystemExit(status)
 
 
-def _fork(
-    framework: str, members: Members, meeting: str
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Start the processes.
+def _start(
+    framework: str,
+    members: Members,
+    places: Sequence[tuple[Host, list[int]]],
+    ports: tuple[int, int] | None,
+) -> _Started:
+    """Start all processes.
 
     Args:
       framework: "paddle" or "tensorflow".
-      members: the processes to start.
-      meeting: "host:port" where they meet.
+      members: the processes to start; their addresses are not known yet.
+      places: the hosts, this machine first, and the numbers of the processes of each.
+      ports: the first and the last port to choose from; None for any free one.
 
     Returns:
-      Process -> number, and number -> stderr; both empty in a new process.
+      The processes; none of them in a new process.
     """
+    names, (here, local) = members.names, places[0]
+    started = _Started(names)
+    try:
+        for host, numbers in places[1:]:
+            there = {number: names[number] for number in numbers}
+            started.remote.append(RemoteProcesses(host, there, framework))
+        for each in started.remote:
+            each.ask_ports(len(each.names), ports)
+        meeting, *free = _free_endpoints(here, len(local) + 1, ports)
+        endpoints = dict(zip(local, free, strict=True))
+        for each in started.remote:
+            own = [f"{each.host.address}:{port}" for port in each.answer()]
+            endpoints |= dict(zip(each.names, own, strict=True))
+        members = members.at([endpoints[number] for number in range(len(names))])
+        given = {
+            number: host.variables
+            | variables(framework, number, members, meeting)
+            | {RUN: os.environ[RUN]}
+            for host, numbers in places
+            for number in numbers
+        }
+        for each in started.remote:
+            each.start({number: given[number] for number in each.names})
+        for number in local:
+            if _fork(started, number, given[number]):
+                return _Started()
+    except BaseException:
+        started.kill()
+        raise
+    return started
+
+
+def _free_endpoints(host: Host, count: int, ports: tuple[int, int] | None) -> list[str]:
+    """Return "host:port" of ports on this machine that nothing listens at."""
+    try:
+        return [f"{host.address}:{port}" for port in free_ports(host.address, count, ports)]
+    except UsageError as error:
+        raise UsageError(f"{host.name}: {error}") from None
+
+
+def _fork(started: _Started, number: int, given: Mapping[str, str]) -> bool:
+    """Start a process on this machine; return whether this is it, not its supervisor."""
     sys.stdout.flush()
     sys.stderr.flush()
-    parent, processes, streams = os.getpid(), dict[int, int](), dict[int, int]()
-    for number in range(len(members.jobs)):
-        read, write = os.pipe()
-        process = os.fork()
-        if process == 0:
-            os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on once
-            die_with_parent(parent)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.close(read)
-            for earlier in streams.values():
-                os.close(earlier)
-            os.environ.update(variables(framework, number, members, meeting))
-            if number > 0:
-                be_quiet()
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                os.dup2(write, 2)
-            os.close(write)
-            return {}, {}
+    parent, (read, write) = os.getpid(), os.pipe()
+    process = os.fork()
+    if process:
         os.close(write)
-        processes[process], streams[number] = number, read
-    return processes, streams
+        started.local[process], started.streams[number] = number, read
+        return False
+    os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on once
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.close(read)
+    for earlier in started.streams.values():
+        os.close(earlier)
+    for each in started.remote:
+        each.release()
+    os.environ.update(given)
+    if number > 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(write, 2)
+    os.close(write)
+    return True
 
 
-def _supervise(names: list[str], processes: dict[int, int], streams: dict[int, int]) -> int:
-    """Wait until all processes have ended; return the exit status for all.
-
-    Args:
-      names: the name of each process, by its number.
-      processes: process -> number.
-      streams: number -> the file descriptor of what it prints on stderr.
-    """
-    logs = [
-        _Log(names[n], os.fdopen(stream, errors="replace")) for n, stream in streams.items()
+def _supervise(started: _Started) -> int:
+    """Wait until all processes have ended; return the exit status for all."""
+    logs = [_Log(name) for name in started.names]
+    threads = [
+        logs[number].follow(os.fdopen(stream, errors="replace"))
+        for number, stream in started.streams.items()
+    ]
+    threads += [
+        each.listen(lambda number, line: logs[number].add(line)) for each in started.remote
     ]
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda each, _: _pass_on(each, processes))
+        signal.signal(each, lambda each, _: started.signal(each))
     statuses: dict[int, int] = {}
     failed, deadline = 0, float("inf")
-    while processes:
-        process, status = os.waitpid(-1, os.WNOHANG)
-        if process in processes:
-            number, code = processes.pop(process), os.waitstatus_to_exitcode(status)
-            statuses[number] = code
-            if code and deadline == float("inf"):
+    while len(statuses) < len(logs):
+        for number, status in started.ended().items():
+            statuses[number] = status
+            if status and deadline == float("inf"):
                 failed, deadline = number, time.monotonic() + _GRACE_SECONDS
-            continue
         if time.monotonic() > deadline:
-            _pass_on(signal.SIGKILL, processes)
+            started.kill()
         time.sleep(_POLL_SECONDS)
-    for log in logs:
-        log.thread.join(_GRACE_SECONDS)
+    for thread in threads:
+        thread.join(_GRACE_SECONDS)
     if statuses[0] > 0 or not any(statuses.values()):
         return statuses[0]  # it has named the error itself
     code, lines = statuses[failed], logs[failed].errors
     if code < 0:
-        lines = [f"error: {names[failed]} was killed by {signal.Signals(-code).name}\n"]
+        lines = [f"error: {started.names[failed]} was killed by {signal.Signals(-code).name}\n"]
     elif not lines:
-        lines = [f"error: {names[failed]} ended with status {code}\n"]
+        lines = [f"error: {started.names[failed]} ended with status {code}\n"]
     print(*lines, sep="", end="", file=sys.stderr, flush=True)
     return code if code > 0 else RankLost.exit_status
 
@@ -133,41 +239,24 @@ def _supervise(names: list[str], processes: dict[int, int], streams: dict[int, i
 class _Log:
     """Passes on what a process prints, with its name; keeps the lines that name an error."""
 
-    def __init__(self, name: str, stream: IO[str]):
+    def __init__(self, name: str):
         self.errors: list[str] = []
-        self._name, self._stream = name, stream
-        self.thread = Thread(target=self._read, daemon=True)
-        self.thread.start()
+        self._name = name
 
-    def _read(self) -> None:
-        with self._stream:
-            for line in self._stream:
-                if line.startswith("error: "):
-                    self.errors.append(line)
-                else:
-                    print(f"{self._name}: {line}", end="", file=sys.stderr, flush=True)
+    def follow(self, stream: IO[str]) -> Thread:
+        """Pass on the lines of a stream, in a thread."""
+        thread = Thread(target=self._read, args=(stream,), daemon=True)
+        thread.start()
+        return thread
 
+    def add(self, line: str) -> None:
+        """Pass on a line, or keep it."""
+        if line.startswith("error: "):
+            self.errors.append(line)
+        else:
+            print(f"{self._name}: {line}", end="", file=sys.stderr, flush=True)
 
-def _pass_on(number: int, processes: Iterable[int]) -> None:
-    for process in list(processes):
-        with suppress(ProcessLookupError):
-            os.kill(process, number)
-
-
-def _free_members(size: int, served: Mapping[str, int]) -> tuple[Members, str]:
-    """Return members on this machine, and "host:port" where they can meet."""
-    meeting, *endpoints = _free_endpoints(1 + size + sum(served.values()))
-    ranks, first, serving = tuple(endpoints[:size]), size, {}
-    for job, count in served.items():
-        serving[job], first = tuple(endpoints[first : first + count]), first + count
-    return Members(ranks, serving), meeting
-
-
-def _free_endpoints(count: int) -> list[str]:
-    """Return "host:port" of ports on this machine that nothing listens at."""
-    with_ports = [socket.create_server((_HOST, 0)) for _ in range(count)]
-    try:
-        return [f"{_HOST}:{each.getsockname()[1]}" for each in with_ports]
-    finally:
-        for each in with_ports:
-            each.close()
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self.add(line)

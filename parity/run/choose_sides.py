@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from parity.base.errors import UsageError
 from parity.cli.options import RunOptions
+from parity.processes.hosts import read_hosts
 from parity.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.spec.strategies import StrategyEntry, StrategySettings, check_taken
 from parity.trace.side import Side, labels_of
 
+_REPLICAS = (1, 2, 3)  # the numbers of replicas that a run compares by default
 _SCHEDULE = "1"  # the seed of the schedule that asynchronous sides keep to
 
 
@@ -57,6 +60,36 @@ def compared_settings(entry: StrategyEntry, given: StrategySettings) -> Strategy
     if "schedule" in entry.taken and given.schedule is None:
         given = replace(given, schedule=_SCHEDULE)
     return entry.settings(given)
+
+
+def of_hosts(options: RunOptions) -> RunOptions:
+    """Return the options with as many processes, and replicas, as the hosts of --hosts take.
+
+    What is given is kept; without --hosts, the default numbers of replicas are filled in.
+
+    Raises:
+      UsageError: for a file that cannot be used, or if no strategy runs in several processes.
+    """
+    if options.hosts is None:
+        return replace(options, replicas=options.replicas or _REPLICAS)
+    hosts, named = (
+        read_hosts(options.hosts),
+        parse_strategies(options.strategy, StrategySettings()),
+    )
+    if not any(
+        FRAMEWORKS[framework].strategies.entry(name).traits.processes
+        for framework, names in named.items()
+        for name in names
+    ):
+        names = " or ".join(name for each in named.values() for name in each)
+        raise UsageError(
+            f"--hosts is {options.hosts}; not allowed for the strategy {names}, which runs in "
+            "one process"
+        )
+    size = options.settings.processes or hosts.ranks
+    hosts.check(size)
+    settings = replace(options.settings, processes=size)
+    return replace(options, settings=settings, replicas=options.replicas or (size,))
 
 
 def leading_sides(sides: Mapping[str, Side], *, most_replicas: bool = True) -> dict[str, Side]:

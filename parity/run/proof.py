@@ -14,7 +14,7 @@ from parity.run.check_answers import check_answers
 from parity.run.check_coverage import check_facts
 from parity.run.check_resume import check_resume
 from parity.run.check_training import check_training
-from parity.run.choose_sides import leading_sides, sides_of
+from parity.run.choose_sides import leading_sides, of_hosts, sides_of
 from parity.run.compare_while_training import AlsoRecorded, ComparedRun, compare_recorded
 from parity.run.measure_throughput import Training, train_untraced
 from parity.run.start_side import Servers, Starter, file_name
@@ -35,6 +35,7 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
       UsageError: for input that a side cannot use.
       NumericFailure: for a NaN or infinity on any side.
     """
+    options = of_hosts(options)
     sides = sides_of(options)
     make_folder(options.out)
     if options.json is not None:

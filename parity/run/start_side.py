@@ -7,7 +7,7 @@ from typing import Any
 from parity.cli.options import RunOptions
 from parity.launch.edited_source import Edit
 from parity.launch.fork_server import ForkServer
-from parity.launch.processes import SideProcess
+from parity.launch.processes import SideProcess, has_own_environment
 from parity.run.choose_sides import compared_settings
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
@@ -49,6 +49,8 @@ class Starter:
         """
         options = self._options
         servers, edits = self._servers, self._planted.get(side.framework, ())
+        if has_own_environment(side.framework, side.strategy):
+            servers = {}  # which have loaded another environment's framework
         decodes = NETWORKS[spec.network].decodes
         decoding = {name: getattr(options, name) for name in _DECODING_OPTIONS if decodes}
         return SideProcess(
@@ -76,7 +78,8 @@ class Starter:
 
     def _settings(self, side: Side) -> dict[str, Any]:
         entry = FRAMEWORKS[side.framework].strategies.entry(side.strategy)
-        return compared_settings(entry, self._options.settings).given
+        hosts = {"hosts": self._options.hosts} if entry.traits.processes else {}
+        return compared_settings(entry, self._options.settings).given | hosts
 
 
 def file_name(label: str) -> str:

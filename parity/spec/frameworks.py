@@ -65,7 +65,8 @@ def strategies_named(
 
     Args:
       words: names of strategies, each of every framework that has it, or of one framework as
-        "framework=strategy"; "all" in place of a name. A strategy may be named several times.
+        "framework=strategy"; "all" in place of a name, for every one that runs in the
+        framework's own environment. A strategy may be named several times.
       option: the name of the flag that was given, for messages.
 
     Returns:
@@ -83,7 +84,7 @@ def strategies_named(
             (each.name, entry)
             for each in frameworks
             for entry in each.strategies
-            if name in (ALL, entry.name)
+            if name == entry.name or (name == ALL and not entry.environment)
         ]
         if not chosen:
             lacking = f" for {framework}" if of_one else ""

@@ -25,6 +25,9 @@ Loss = TypeVar("Loss", float, np.ndarray)
 class StepInputs:
     """The global batch of one step; the first axis of every array is the rows to be shared.
 
+    One of several processes holds its own rows alone, padded as in the global batch. What it
+    must know of the others is their lengths.
+
     Attributes:
       batch: name -> int64 array, as parity/spec/networks declares them: `tokens` and `targets`
         [batch, time], `lengths` [batch] with the number of real tokens per row, and so on.
@@ -34,6 +37,9 @@ class StepInputs:
       fed: in an isolated step, "fed/NAME" -> the values that the next layer reads instead of
         activation NAME, and "fed_gradient/NAME" -> the gradient that the layer which computed
         NAME receives for it; empty in any other step.
+      first_row: the place of the first of these rows in the global batch.
+      all_lengths: name -> int64 [batch], the lengths of all rows of the global batch, if these
+        are only some of them; otherwise empty.
     """
 
     batch: Mapping[str, np.ndarray]
@@ -41,16 +47,23 @@ class StepInputs:
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
     fed: Mapping[str, np.ndarray] = field(default_factory=dict)
     loss_per: str = "token"
+    first_row: int = 0
+    all_lengths: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def lengths(self) -> Mapping[str, np.ndarray]:
+        """Return the arrays with the lengths of all rows of the global batch, by name."""
+        return self.all_lengths or self.batch
 
     @property
     def rows(self) -> int:
         """Return the number of rows in the global batch."""
-        return len(self.batch["lengths"])
+        return len(self.lengths["lengths"])
 
     @property
     def num_tokens(self) -> int:
-        """Return the number of real target tokens."""
-        return int(self.batch["lengths"].sum())
+        """Return the number of real target tokens in the global batch."""
+        return int(self.lengths["lengths"].sum())
 
     @property
     def loss_divisor(self) -> int:
@@ -67,8 +80,8 @@ class StepInputs:
 
     @property
     def positions(self) -> int:
-        """Return the number of target positions, padding included."""
-        return int(self.batch["targets"].size)
+        """Return the number of target positions in the global batch, padding included."""
+        return self.rows * int(self.batch["targets"].shape[1])
 
 
 def axis_sizes(spec: Spec, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -79,18 +92,30 @@ def axis_sizes(spec: Spec, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
     return sizes
 
 
+def _global_sizes(spec: Spec, inputs: StepInputs) -> dict[str, int]:
+    """Return the size of each named axis of the global batch."""
+    return axis_sizes(spec, inputs.batch) | {"batch": inputs.rows}
+
+
 def shape_of(axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of a tensor, given its axes and the size of each named axis."""
     return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in axes)
 
 
 def dropout_masks(
-    spec: Spec, step: int, batch: Mapping[str, np.ndarray]
+    spec: Spec, step: int, batch: Mapping[str, np.ndarray], first_row: int = 0
 ) -> dict[str, np.ndarray]:
     """Draw the dropout masks of one step.
 
     The masks are part of the input: they are drawn here, and both sides use the same ones. Kept
     units are scaled by 1/keep ("inverted" dropout). Recurrent connections are never dropped.
+
+    Args:
+      spec: the network, its text and its training.
+      step: the step.
+      batch: the arrays of the global batch, or of some of its rows, padded as there; only their
+        shapes matter.
+      first_row: the place of the first of these rows in the global batch.
 
     Returns:
       Place -> mask [batch, time, width] in the run's dtype; empty if `keep` is 1.
@@ -104,7 +129,13 @@ def dropout_masks(
     for place, (name, axes) in enumerate(NETWORKS[spec.network].masks(model).items()):
         stream = np.random.PCG64([spec.training.seed, step, place])
         shape = shape_of(axes, sizes)
-        drawn = np.random.Generator(stream).random(shape, dtype=np.float32)
+        draw = np.random.Generator(stream)
+        # One draw of 64 bits makes two numbers of 32: go past those of the rows before.
+        draws, half = divmod(first_row * math.prod(shape[1:]), 2)
+        if first_row:
+            stream.advance(draws)
+            draw.random(half, dtype=np.float32)
+        drawn = draw.random(shape, dtype=np.float32)
         masks[name] = (drawn < model.keep).astype(dtype) / dtype.type(model.keep)
     return masks
 
@@ -115,15 +146,18 @@ def step_inputs(spec: Spec, step: int, batch: Any, *, train: bool = True) -> Ste
     Args:
       spec: the network, its text and its training.
       step: the step's number, from which its dropout masks are drawn.
-      batch: an object with the network's arrays and `carry` as attributes.
+      batch: an object with the network's arrays and `carry` as attributes; and, if it has only
+        some rows of the batch, `first_row` and `all_lengths`.
       train: whether the step trains; an evaluation has no dropout masks, and its loss is per
         token.
     """
     arrays = {name: getattr(batch, name) for name in NETWORKS[spec.network].batch}
-    if not train:
-        return StepInputs(arrays, batch.carry)
-    masks = dropout_masks(spec, step, arrays)
-    return StepInputs(arrays, batch.carry, masks, loss_per=spec.training.loss_per)
+    first_row, all_lengths = getattr(batch, "first_row", 0), getattr(batch, "all_lengths", {})
+    masks, loss_per = {}, "token"
+    if train:
+        masks = dropout_masks(spec, step, arrays, first_row)
+        loss_per = spec.training.loss_per
+    return StepInputs(arrays, batch.carry, masks, {}, loss_per, first_row, all_lengths)
 
 
 @dataclass(frozen=True)
@@ -206,6 +240,9 @@ def split_feeds(
     loss is then its share of the global mean, whatever the lengths of its rows. It is zero for
     a replica without a real token, which must add nothing, whatever it computes on padding.
 
+    If `inputs` has only some rows of the global batch, the feeds of the other replicas are
+    empty: they are those of other processes.
+
     Args:
       spec: the network, its text and its training.
       inputs: the global batch.
@@ -215,9 +252,9 @@ def split_feeds(
     """
     network = NETWORKS[spec.network]
     axes: dict[str, Axes] = dict(network.batch)
-    whole = dict(inputs.batch)
+    whole, rows = dict(inputs.batch), len(inputs.batch["lengths"])
     for name, array in state.items():
-        whole[name], axes[name] = array, ("batch",)
+        whole[name], axes[name] = array[inputs.first_row :][:rows], ("batch",)
     mask_axes = network.masks(spec.model)
     for name, array in inputs.masks.items():
         whole[f"mask/{name}"], axes[f"mask/{name}"] = array, mask_axes[name]
@@ -225,8 +262,11 @@ def split_feeds(
         whole[name], axes[name] = array, fed_axes(spec)[name]
     scale = np.array([1 / inputs.loss_divisor], np.dtype(spec.training.dtype))
     bounds = np.cumsum([0, *split_rows(inputs.rows, replicas, micro_batches)])
-    feeds = []
-    for start, stop in pairwise(bounds):
+    feeds = list[dict[str, np.ndarray]]()
+    for start, stop in pairwise(bounds - inputs.first_row):
+        if start < 0 or stop > rows:
+            feeds.append({})
+            continue
         longest = {
             axis: int(inputs.batch[lengths][start:stop].max(initial=1))
             for axis, lengths in network.lengths.items()
@@ -247,7 +287,7 @@ def recorded_activations(
 ) -> dict[str, Any]:
     """Return the activations that a trace records: all, but the logits only if they are few."""
     declared = NETWORKS[spec.network].activations(spec.model)
-    sizes = axis_sizes(spec, inputs.batch)
+    sizes = _global_sizes(spec, inputs)
     return {
         name: activation
         for name, activation in activations.items()
@@ -276,7 +316,7 @@ def join_activation_gradients(
       by_replica: activation -> one array per replica, rows first.
       inputs: the global batch.
     """
-    sizes = axis_sizes(spec, inputs.batch)
+    sizes = _global_sizes(spec, inputs)
     declared = NETWORKS[spec.network].activations(spec.model)
     joined = {}
     for name, parts in by_replica.items():
@@ -309,7 +349,7 @@ def join_activations(
       inputs: the global batch.
       micro_batches: the number of micro-batches of each replica.
     """
-    network, sizes = NETWORKS[spec.network], axis_sizes(spec, inputs.batch)
+    network, sizes = NETWORKS[spec.network], _global_sizes(spec, inputs)
     declared = network.activations(spec.model)
     joined = {}
     for name, parts in by_replica.items():
@@ -320,7 +360,7 @@ def join_activations(
         for part, rows in zip(parts, sizes_of_parts, strict=True):
             target = whole[start : start + rows]
             if name in _REAL_ROWS:
-                lengths = inputs.batch["lengths"][start : start + rows]
+                lengths = inputs.lengths["lengths"][start : start + rows]
                 at = np.nonzero(np.arange(target.shape[1])[:, None] < lengths)
                 if len(at[0]):
                     target.swapaxes(0, 1)[at] = part
@@ -331,12 +371,12 @@ def join_activations(
                 missing = zip(target.shape, part.shape, strict=True)
                 target[...] = np.pad(part, [(0, most - size) for most, size in missing])
             start += rows
-        joined[f"forward/{name}"] = zero_padding(spec, axes, whole, inputs.batch)
+        joined[f"forward/{name}"] = zero_padding(spec, axes, whole, inputs.lengths)
     return joined
 
 
 def zero_padding(
-    spec: Spec, axes: Axes, array: np.ndarray, batch: Mapping[str, np.ndarray]
+    spec: Spec, axes: Axes, array: np.ndarray, lengths: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """Set a tensor to zero past the end of each row, on every time axis that it has.
 
@@ -344,12 +384,12 @@ def zero_padding(
       spec: the network, its text and its training.
       axes: the tensor's axes, rows first.
       array: the tensor, which is changed in place.
-      batch: the arrays of the batch, among them the rows' lengths.
+      lengths: the arrays of the batch with the rows' lengths, by name.
     """
     for place, axis in enumerate(axes):
-        lengths = NETWORKS[spec.network].lengths.get(str(axis))
-        if lengths is not None:
-            is_padding = np.arange(array.shape[place]) >= batch[lengths][:, None]
+        name = NETWORKS[spec.network].lengths.get(str(axis))
+        if name is not None:
+            is_padding = np.arange(array.shape[place]) >= lengths[name][:, None]
             shape = [len(array)] + [1] * (array.ndim - 1)
             shape[place] = array.shape[place]
             np.copyto(array, 0, where=is_padding.reshape(shape))

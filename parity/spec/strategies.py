@@ -14,6 +14,7 @@ from parity.base.errors import UsageError
 from parity.base.fields import check_fields, flag, option
 from parity.base.plugins import load_object
 from parity.spec.schedule import is_seed
+from parity.spec.training import TrainSpec
 
 _STAGES = (
     "strategy layers: number of stages that a replica's layers are spread over, each on a "
@@ -126,14 +127,24 @@ class Traits:
         `processes` says, or one per replica.
       devices: how replicas use devices: "one per replica", or "layers" if the layers of one
         replica are spread over several devices.
+      launcher: whose variables make a process a rank; by default the framework's own.
       serves: the jobs of processes that only serve: "ps" for parameter servers, and "worker" if
         rank 0 drives all others.
+      dtypes: the precisions that it can train in.
+      optimizers: the update rules that it can train with.
     """
 
     synchronous: bool = True
     processes: bool = False
     devices: str = "one per replica"
+    launcher: str = ""
     serves: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    optimizers: tuple[str, ...] = ("sgd", "adam")
+
+    def can_train(self, training: TrainSpec) -> bool:
+        """Return whether the strategy has this precision and this update rule."""
+        return training.dtype in self.dtypes and training.optimizer in self.optimizers
 
 
 @dataclass(frozen=True)
@@ -148,6 +159,9 @@ class StrategyEntry:
       traits: the properties that the harness needs to know.
       takes: the settings that it takes, with their defaults; None for any other.
       also_takes: the names of settings that it takes and that have no default.
+      environment: the folder in the checkout of the Python environment that it needs, if that
+        is not the framework's; `make NAME` makes it, where NAME is the strategy's. Commands
+        that are asked for all strategies leave it out.
       serve: "package.module:function" that a process calls which only serves, once all have
         met, with the spec and the Build; it runs until the process ends.
     """
@@ -158,6 +172,7 @@ class StrategyEntry:
     traits: Traits = Traits()
     takes: StrategySettings = StrategySettings()
     also_takes: tuple[str, ...] = ()
+    environment: str = ""
     serve: str = ""
 
     def processes(self, settings: StrategySettings, replicas: int) -> int:

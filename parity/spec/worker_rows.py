@@ -1,14 +1,13 @@
 """The rows of a global batch that one worker of an asynchronous training computes by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from parity.spec.replicas import split_rows
-from parity.spec.spec import Spec
-from parity.spec.step_arrays import StepInputs, dropout_masks
+from parity.spec.step_arrays import StepInputs
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,18 @@ def worker_rows(inputs: StepInputs, step: int, workers: int) -> list[WorkerRows]
     ]
 
 
+def own_worker_rows(inputs: StepInputs, step: int, worker: int) -> WorkerRows:
+    """Return the part of a worker that has read no other rows of the batch.
+
+    Args:
+      inputs: its rows of the global batch.
+      step: its step.
+      worker: the worker.
+    """
+    own = StepInputs(inputs.batch, inputs.carry, inputs.masks, loss_per=inputs.loss_per)
+    return WorkerRows(worker, step, inputs.first_row, inputs.rows, own)
+
+
 def joined_losses(losses: Sequence[np.ndarray], parts: Sequence[StepInputs]) -> np.ndarray:
     """Return each worker's share of the loss of a global batch, [workers].
 
@@ -72,25 +83,3 @@ def joined_losses(losses: Sequence[np.ndarray], parts: Sequence[StepInputs]) -> 
             for loss, part in zip(losses, parts, strict=True)
         ]
     )
-
-
-def masks_of_rows(
-    spec: Spec, step: int, batch: Mapping[str, np.ndarray], first: int, of_rows: int
-) -> dict[str, np.ndarray]:
-    """Draw the dropout masks of a step, and return the part that belongs to one worker's rows.
-
-    Args:
-      spec: the network, its text and its training.
-      step: the step.
-      batch: the worker's rows, padded as in the global batch.
-      first: the place of its first row in the global batch.
-      of_rows: the number of rows in the global batch.
-    """
-    rows = len(batch["lengths"])
-    # only the shapes of the arrays decide which masks are drawn
-    whole = {
-        name: np.broadcast_to(array[:1], (of_rows, *array.shape[1:]))
-        for name, array in batch.items()
-    }
-    masks = dropout_masks(spec, step, whole)
-    return {name: mask[first : first + rows] for name, mask in masks.items()}

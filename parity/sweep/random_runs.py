@@ -16,7 +16,7 @@ from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.presets import preset
 from parity.spec.spec import Spec
 from parity.spec.strategies import StrategyEntry
-from parity.sweep.random_strategies import DrawnStrategy, draw_strategies
+from parity.sweep.random_strategies import DrawnStrategy, draw_strategies, trainable
 from parity.sweep.random_text import LENGTHS, DrawnText
 
 _BYTES = 8192  # more than the choices of any run need
@@ -99,6 +99,7 @@ def draw(
     spec = preset(values["network"], "tiny").replace(**values["spec"])
     replicas = min(values["replicas"], text.smallest_batch(spec))
     defaults = {name: each.strategies.entry(None) for name, each in FRAMEWORKS.items()}
+    spec = trainable(spec, choices or [defaults])
     strategies = draw_strategies(seed, number, spec, replicas, choices or [defaults])
     steps = values["steps"]
     if not all(

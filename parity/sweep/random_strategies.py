@@ -49,11 +49,16 @@ def comparable_choices(
       synchronous one makes a step: all of a choice are one or the other.
 
     Raises:
-      UsageError: if there is none.
+      UsageError: if there is none, or for a strategy with an environment of its own.
     """
     entries = [
         [FRAMEWORKS[each].strategies.entry(n) for n in strategies[each]] for each in strategies
     ]
+    for entry in (entry for of_one in entries for entry in of_one if entry.environment):
+        raise UsageError(
+            f"--strategy is {entry.name!r}, which runs in {entry.environment}; allowed in a "
+            "sweep: strategies that run in the environment of their framework"
+        )
     found = [
         dict(zip(strategies, choice, strict=True))
         for choice in product(*entries)
@@ -66,6 +71,25 @@ def comparable_choices(
             "asynchronous one of each"
         )
     return found
+
+
+def trainable(spec: Spec, choices: Sequence[Mapping[str, StrategyEntry]]) -> Spec:
+    """Return a spec that one of the choices can train: as given, if one can.
+
+    Args:
+      spec: what was drawn.
+      choices: what `comparable_choices` returns.
+    """
+    if any(_can_train(choice, spec) for choice in choices):
+        return spec
+    for traits in [entry.traits for entry in choices[0].values()]:
+        if not traits.can_train(spec.training):
+            spec = spec.replace(dtype=traits.dtypes[0], optimizer=traits.optimizers[0])
+    return spec
+
+
+def _can_train(choice: Mapping[str, StrategyEntry], spec: Spec) -> bool:
+    return all(entry.traits.can_train(spec.training) for entry in choice.values())
 
 
 def draw_strategies(
@@ -81,8 +105,9 @@ def draw_strategies(
       seed, number: those of the run.
       spec: what it trains.
       replicas: the number of replicas.
-      choices: what `comparable_choices` returns.
+      choices: what `comparable_choices` returns; one at least can train the spec.
     """
+    choices = [choice for choice in choices if _can_train(choice, spec)]
     draw = np.random.Generator(np.random.PCG64([seed, number, _APART]))
     # strategy by strategy: a pair in each draw would hardly ever be the only asynchronous one
     left = list(choices)
@@ -97,10 +122,13 @@ def draw_strategies(
         "shard_weights": str(draw.choice(["tokens", "equal"])),
         "schedule": str(draw.integers(2**31)),  # both sides keep to the same one
         "staleness": int(draw.choice([0, 1, 3, 8])),
+        "servers": int(draw.integers(1, 3, endpoint=True)),
     }
     shares = [each for each in range(1, replicas + 1) if replicas % each == 0]
-    # on CPUs a process of TensorFlow's has but one replica
     processes = {"paddle": int(draw.choice(shares)), "tensorflow": replicas}
+    for framework, entry in choice.items():
+        if entry.traits.serves:  # a worker is one replica, as on CPUs all of TensorFlow's are
+            processes[framework] = replicas
     return {
         framework: DrawnStrategy(
             entry.name,

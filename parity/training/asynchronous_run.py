@@ -17,6 +17,7 @@ from parity.training.recording import TraceRecording
 from parity.training.schedule_log import ScheduleLog
 from parity.training.signals import StopRequest
 from parity.training.strategy import AsynchronousStrategy, Strategy
+from parity.training.together import agreed_signal
 from parity.training.train_steps import State, TrainedStep
 from parity.training.training_text import TrainingText
 
@@ -137,7 +138,7 @@ class AsynchronousRun:
         plan = AsynchronousPlan(
             self._schedule,
             self._settles,
-            lambda: bool(request.signal),
+            lambda: bool(agreed_signal(self._strategy.build.group, request.signal)),
             applied,
             recording is not None,
             updates,

@@ -259,7 +259,7 @@ class _Segment:
         rate = learning_rate(strategy.spec.training, worker.step // self._per_epoch)
         with self._order.reading(number) as read:
             strategy.read(number)
-        result = strategy.compute(number, part.inputs, state, plan.record)
+        result = strategy.compute(part, state, plan.record)
         check_finite(result, worker.step, [part.inputs.rows], first=number)
         with self._order.applying(number) as update:
             strategy.update(number, rate)

@@ -8,6 +8,7 @@ import numpy as np
 
 from parity.spec.initial import zero_state
 from parity.spec.step_arrays import StepInputs, step_inputs
+from parity.training.own_rows import own_batch, whole_batch
 from parity.training.strategy import Strategy
 from parity.training.training_text import TrainingText
 
@@ -17,7 +18,8 @@ class Evaluation:
     """The evaluation of a network on some batches of a split.
 
     Attributes:
-      inputs: the batches that have a real token, in the order in which they were evaluated.
+      inputs: the batches that have a real token, in the order in which they were evaluated; of
+        several processes, rank 0 has all rows of them, and the others have none.
       losses: the loss of each batch in nats per real token, float64 [batches].
       tokens: the number of real tokens of each batch, int64 [batches].
       perplexity: exp(mean loss per real token), the mean taken over all of these batches.
@@ -48,12 +50,13 @@ def evaluate(
       keep: whether to keep the batches in the result; otherwise `inputs` is empty, and memory
         does not grow with the text.
     """
-    batches, spec = getattr(text, split), strategy.spec
+    batches, spec, group = getattr(text, split), strategy.spec, strategy.build.group
     total, counted = 0.0, 0
     kept, losses, tokens = list[StepInputs](), list[float](), list[int]()
     state: Mapping[str, np.ndarray] | None = None
     for step in batches_to_evaluate(batches.batches_per_epoch, most):
-        inputs = step_inputs(spec, step, batches.batch(step), train=False)
+        batch = own_batch(batches, step, group, strategy.replicas)
+        inputs = step_inputs(spec, step, batch, train=False)
         if inputs.num_tokens == 0:
             continue
         if state is None or not inputs.carry:
@@ -65,7 +68,8 @@ def evaluate(
         losses.append(result.loss)
         tokens.append(inputs.num_tokens)
         if keep:
-            kept.append(inputs)
+            arrays = whole_batch(group, inputs)
+            kept += [] if arrays is None else [StepInputs(arrays, inputs.carry)]
         check()
     reported = perplexity(total / counted)
     return Evaluation(kept, np.array(losses), np.array(tokens, np.int64), reported)

@@ -9,9 +9,11 @@ In --out it writes
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from parity.base.errors import Interrupted
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import say
 from parity.cli.options import TrainOptions
@@ -20,6 +22,7 @@ from parity.trace.evaluated import SPLITS
 from parity.training.answers import Answers, answer_questions
 from parity.training.checkpoint import Checkpoint
 from parity.training.evaluate import evaluate
+from parity.training.signals import StopRequest, catch_signals
 from parity.training.strategy import Strategy
 from parity.training.training_text import TrainingText
 
@@ -27,11 +30,7 @@ EVALUATION, ANSWERS = "evaluation.json", "answers.jsonl"  # in --out
 
 
 def evaluate_checkpoint(
-    strategy: Strategy,
-    text: TrainingText,
-    checkpoint: Checkpoint,
-    options: TrainOptions,
-    check: Callable[[], None],
+    strategy: Strategy, text: TrainingText, checkpoint: Checkpoint, options: TrainOptions
 ) -> dict[str, Any]:
     """Evaluate a checkpoint, and write what was found to `options.out`.
 
@@ -42,14 +41,30 @@ def evaluate_checkpoint(
       text: the text to evaluate on.
       checkpoint: the weights to evaluate.
       options: the command line.
-      check: a function called after each batch; it raises an exception to give up.
 
     Returns:
       The content of evaluation.json; empty on ranks other than 0.
 
     Raises:
       UsageError: if the folder cannot be written.
+      Interrupted: after SIGINT or SIGTERM.
     """
+    with catch_signals() as request:
+        return _evaluate(strategy, text, checkpoint, options, partial(_check, request))
+
+
+def _check(request: StopRequest) -> None:
+    if request.signal:
+        raise Interrupted("stopped while evaluating", request.signal)
+
+
+def _evaluate(
+    strategy: Strategy,
+    text: TrainingText,
+    checkpoint: Checkpoint,
+    options: TrainOptions,
+    check: Callable[[], None],
+) -> dict[str, Any]:
     group = strategy.build.group
     if group.rank == 0:
         make_folder(options.out)

@@ -13,7 +13,7 @@ _SIZE = 2048  # rows and columns of the matrices with which the limit is measure
 _TIMES = 5
 
 
-def product_flops(spec: Spec, batch: Mapping[str, np.ndarray]) -> int:
+def product_flops(spec: Spec, lengths: Mapping[str, np.ndarray]) -> int:
     """Return the floating-point operations of a training step's matrix products.
 
     Only real tokens count. The backward pass takes twice as many as the forward pass, because
@@ -22,18 +22,18 @@ def product_flops(spec: Spec, batch: Mapping[str, np.ndarray]) -> int:
 
     Args:
       spec: the network.
-      batch: the network's arrays, including the lengths.
+      lengths: the network's arrays with the lengths of all rows of the batch, by name.
     """
-    target = int(batch["lengths"].sum())
-    source = int(batch.get("source_lengths", np.zeros(1)).sum())
+    target = int(lengths["lengths"].sum())
+    source = int(lengths.get("source_lengths", np.zeros(1)).sum())
     forward = 0
     for parameter in NETWORKS[spec.network].parameters(spec.model):
         name, shape = parameter.name, parameter.shape
         if name.endswith("kernel") and len(shape) == 2:
             of_source = name.startswith("encoder/") or name == "attention/memory_kernel"
             forward += 2 * shape[0] * shape[1] * (source if of_source else target)
-    if "source_lengths" in batch:  # the scores and the context of each target step
-        pairs = int((batch["lengths"] * batch["source_lengths"]).sum())
+    if "source_lengths" in lengths:  # the scores and the context of each target step
+        pairs = int((lengths["lengths"] * lengths["source_lengths"]).sum())
         forward += 4 * pairs * int(spec.model.hidden_size)
     return 3 * forward
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,9 @@ from parity.training.replicas_and_threads import (
     smallest_batch,
 )
 from parity.training.run_folder import (
+    as_started_again,
     check_folder,
     checkpoint_to_resume,
-    from_newest_checkpoint,
     prepare_folder,
 )
 from parity.training.signals import StopRequest, catch_signals
@@ -51,6 +50,7 @@ from parity.training.timeline import profile_training
 from parity.training.together import agreed_signal, facts_of_run, serve, shared_checkpoint
 from parity.training.train_steps import State, TrainedStep, train_steps
 from parity.training.training_text import TrainingText
+from parity.training.worker_processes import led_by_rank_0
 
 
 def run_training(
@@ -81,8 +81,7 @@ def run_training(
       Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
     """
     group = group or ProcessGroup()
-    if group.restarted:
-        options = from_newest_checkpoint(options)
+    options = as_started_again(options, group.run)
     layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
     check_rows(text, layout.replicas)
     if layout != (options.replicas, options.threads):
@@ -111,28 +110,31 @@ def run_training(
     )
     strategy = make_strategy(spec, build)
     check_asynchronous(strategy, options)
+    with led_by_rank_0(strategy, text) as leading:
+        return None if leading is None else _run(leading, text, options, checkpoint, versions)
+
+
+def _run(
+    strategy: Strategy,
+    text: TrainingText,
+    options: TrainOptions,
+    checkpoint: Checkpoint | None,
+    versions: Callable[[], dict[str, str]],
+) -> Summary | None:
     if options.profile is not None:
         profile_training(strategy, text, options)
         return None
     if options.evaluate_only:
         assert checkpoint is not None
-        with catch_signals() as request:
-            evaluate_checkpoint(
-                strategy, text, checkpoint, options, partial(_check_interrupted, request)
-            )
+        evaluate_checkpoint(strategy, text, checkpoint, options)
         return None
     run = Run(strategy, text, options, versions)
     run.check_schedule(0 if checkpoint is None else checkpoint.step)
-    if group.rank == 0:  # only now: a failure above leaves the old run untouched
-        prepare_folder(options, spec)
+    if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
+        prepare_folder(options, strategy.spec, run.group.run)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()
-
-
-def _check_interrupted(request: StopRequest) -> None:
-    if request.signal:
-        raise Interrupted("stopped while evaluating", request.signal)
 
 
 class Run:
@@ -218,7 +220,6 @@ class Run:
             return self._asynchronous.steps(
                 self.last_step, self.meter, self.step, self.state, self._stop_request, recording
             )
-        run_step = None if recording is None else recording.step
         return train_steps(
             self.strategy,
             self.text,
@@ -226,7 +227,8 @@ class Run:
             self.meter,
             start=self.step,
             state=self.state,
-            run_step=run_step,
+            run_step=None if recording is None else recording.step,
+            group=None if self.options.isolate else self.group,  # the oracle takes all rows
         )
 
     def _record(self) -> TraceRecording:
@@ -260,7 +262,7 @@ class Run:
         ended = self.step % self.text.train.batches_per_epoch == 0
         if events is not None:
             sizes = split_rows(inputs.rows, self.strategy.replicas)
-            tokens = np.add.reduceat(inputs.batch["lengths"], np.cumsum([0, *sizes[:-1]]))
+            tokens = np.add.reduceat(inputs.lengths["lengths"], np.cumsum([0, *sizes[:-1]]))
             per_token = replace(result, losses=inputs.per_token(result.losses))
             events.step(step.number, per_token, tokens, self.meter.recent, rate)
         if step.settled and self._save_is_due(ended):
@@ -365,10 +367,9 @@ class Run:
         best = self.text.best_perplexity("valid")
         least = f"; lowest possible {best:.3f}" if best else ""
         speed = f"{self.meter.recent:,.0f} tokens/s"
-        seconds = time.perf_counter() - started
         say(
             f"epoch {epoch + 1}: validation perplexity {value:.3f}{least}; trained at {speed}, "
-            f"validated in {seconds:.1f} s"
+            f"validated in {time.perf_counter() - started:.1f} s"
         )
 
     def _test(self, events: EventWriter) -> None:
@@ -391,9 +392,8 @@ class Run:
         score, exact = found.bleu, found.exact_share
         self.summary.bleu, self.summary.exact_answers = score, exact
         events.scalar("bleu/test", self.step, score["score"])
-        seconds = time.perf_counter() - started
         say(
             f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
             f"{exact:.1%} of them exact; beam {options.beam}, "
-            f"{seconds:.1f} s; {score['signature']}"
+            f"{time.perf_counter() - started:.1f} s; {score['signature']}"
         )

@@ -17,6 +17,7 @@ from parity.trace.side import Side
 from parity.trace.writer import Writer
 from parity.training.asynchronous_steps import AppliedUpdate
 from parity.training.evaluate import evaluate
+from parity.training.own_rows import whole_batch
 from parity.training.strategy import Strategy
 from parity.training.train_steps import State
 from parity.training.training_text import TrainingText
@@ -95,8 +96,9 @@ class TraceRecording:
         """Write a step of the trace, and after the last one what it decodes and evaluates."""
         spec = self._strategy.spec
         carried = self._network.state(spec.model)
+        batch = whole_batch(self._group, inputs) or inputs.batch
         recorded = {
-            **{f"batch/{name}": array for name, array in inputs.batch.items()},
+            **{f"batch/{name}": array for name, array in batch.items()},
             "batch/carry": np.array(inputs.carry),
             "batch/sizes": np.array(sizes),
             "batch/learning_rate": np.array(learning_rate),
@@ -142,14 +144,15 @@ class TraceRecording:
             found = evaluate(
                 self._strategy, self._text, split, self._waiting, most=most, keep=True
             )
-            tensors |= evaluation_tensors(
-                self._strategy.spec,
-                split,
-                found.inputs,
-                found.tokens,
-                found.losses,
-                found.perplexity,
-            )
+            if self._group.rank == 0:
+                tensors |= evaluation_tensors(
+                    self._strategy.spec,
+                    split,
+                    found.inputs,
+                    found.tokens,
+                    found.losses,
+                    found.perplexity,
+                )
         return tensors
 
     def _header(self, versions: dict[str, str]) -> dict[str, Any]:

@@ -89,12 +89,31 @@ def checkpoint_to_resume(
     return checkpoint
 
 
-def from_newest_checkpoint(options: TrainOptions) -> TrainOptions:
-    """Return the options by which a lost run goes on; as they are if it has saved nothing."""
-    folder = options.out / "checkpoints"
-    if not folder.is_dir() or not newest_first(folder):
+def as_started_again(options: TrainOptions, run: str) -> TrainOptions:
+    """Return the options by which a run goes on that has lost a process.
+
+    They are the given ones, unless the run has begun to write to its folder: what is found
+    there before that is of another run.
+
+    Args:
+      options: the options of the run, as they were given.
+      run: the name of the run, as `prepare_folder` writes it; empty for one that nobody starts
+        again.
+    """
+    if not run or not writes_run(options) or _name_of_run(options.out) != run:
         return options
-    return replace(options, resume="", overwrite=False)
+    if newest_first(options.out / "checkpoints"):
+        return replace(options, resume="", overwrite=False)
+    return replace(options, overwrite=True)  # it has saved nothing
+
+
+def _name_of_run(folder: Path) -> str | None:
+    """Return the name of the run that is in a folder; None if there is none."""
+    try:
+        values = json.loads((folder / "run.json").read_text())
+        return str(values["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def writes_run(options: TrainOptions) -> bool:
@@ -126,8 +145,14 @@ def check_folder(options: TrainOptions) -> None:
     make_folder(options.out / "checkpoints")
 
 
-def prepare_folder(options: TrainOptions, spec: Spec) -> None:
-    """Write run.json, which marks the folder of a run; with --overwrite, remove the old run."""
+def prepare_folder(options: TrainOptions, spec: Spec, run: str = "") -> None:
+    """Write run.json, which marks the folder of a run; with --overwrite, remove the old run.
+
+    Args:
+      options: the options of the run.
+      spec: the network and its training.
+      run: the name of the run, if it has one; see `as_started_again`.
+    """
     if not writes_run(options):
         return
     marker = options.out / "run.json"
@@ -135,4 +160,5 @@ def prepare_folder(options: TrainOptions, spec: Spec) -> None:
         for pattern in RUN_FILES:
             for path in options.out.glob(pattern):
                 path.unlink()
-    write_whole(marker, json.dumps({"spec": spec.to_json()}, indent=2).encode())
+    values = {"spec": spec.to_json()} | ({"name": run} if run else {})
+    write_whole(marker, json.dumps(values, indent=2).encode())

@@ -1,8 +1,9 @@
 """The interface between the training loop and a framework: `Strategy`, and how one is built.
 
-The loop depends on no framework. It builds one `Strategy`, gives it global batches, and gets
-back losses, states and the tensors of a trace. The strategy alone decides how rows are shared
-among replicas, how gradients are combined, and which devices and processes are used.
+The loop depends on no framework. It builds one `Strategy`, gives it global batches (in one of
+several processes, its own rows of them), and gets back losses, states and tensors of a trace.
+The strategy alone decides how rows are shared among replicas, how gradients are combined, and
+which devices and processes are used.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult
 from parity.spec.strategies import StrategyEntry, StrategySettings
+from parity.spec.worker_rows import WorkerRows
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,7 @@ class AsynchronousStrategy(Strategy, Protocol):
         """Copy the shared weights, all at once, to a worker's own copy."""
 
     def compute(
-        self,
-        worker: int,
-        inputs: StepInputs,
-        state: Mapping[str, np.ndarray],
-        record: bool = False,
+        self, part: WorkerRows, state: Mapping[str, np.ndarray], record: bool = False
     ) -> StepResult:
         """Compute the loss and the clipped gradient of a worker's rows with its own copy.
 

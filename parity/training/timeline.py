@@ -123,7 +123,7 @@ def _steps(
 ) -> Iterable[TrainedStep]:
     workers = asynchronous_run(strategy, text, options)
     if workers is None:
-        return train_steps(strategy, text, stop, meter)
+        return train_steps(strategy, text, stop, meter, group=strategy.build.group)
     workers.check_schedule(0, stop)
     return workers.steps(stop, meter, 0, None, StopRequest(), None)
 

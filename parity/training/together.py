@@ -25,7 +25,9 @@ _COMMON_OPTIONS = (
     *("evaluate_only", "decode", "beam", "length_penalty"),
 )
 # Read from what is installed: to import a framework would be too early.
-_PACKAGES = ("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "numpy")
+_PACKAGES = (
+    *("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "horovod", "numpy"),
+)
 
 
 def facts_of_run(
@@ -121,7 +123,7 @@ def agreed_signal(group: ProcessGroup, asked: int) -> int:
       asked: the signal that this process has received, or 0.
     """
     if group.size == 1:
-        return asked
+        return asked or group.stop_asked
     group.stop_asked = asked  # the next step tells the others
     return (asked or signal.SIGTERM) if group.stop_agreed else 0
 

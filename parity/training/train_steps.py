@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parity.processes.group import ProcessGroup
 from parity.spec.initial import zero_state
 from parity.spec.replicas import split_rows
 from parity.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
 from parity.spec.training import learning_rate
 from parity.training.flops import product_flops
 from parity.training.meter import Meter
+from parity.training.own_rows import own_batch
 from parity.training.progress import TrainingProgress
 from parity.training.strategy import Strategy
 from parity.training.training_text import TrainingText
@@ -23,7 +25,7 @@ class TrainedStep(NamedTuple):
 
     Attributes:
       number: the step's number, counted from 0 over all epochs.
-      inputs: the global batch.
+      inputs: the global batch, or of several processes this one's rows of it.
       learning_rate: the learning rate of the step.
       result: the result that the strategy returned.
       settled: whether the weights are those after this step: no replica has begun the next one.
@@ -45,6 +47,7 @@ def train_steps(
     start: int = 0,
     state: State | None = None,
     run_step: Callable[[StepInputs, State, float], StepResult] | None = None,
+    group: ProcessGroup | None = None,
 ) -> Generator[TrainedStep, None, None]:
     """Train from step `start` to step `stop` - 1, and yield each step after it is trained.
 
@@ -56,16 +59,20 @@ def train_steps(
       start: the number of the first step.
       state: the recurrent state before the first step; None at the start of a text.
       run_step: a function to call instead of `strategy.step`, with its arguments and result.
+      group: the processes that share each batch, of which every one reads its own rows alone;
+        None to read all rows.
 
     Raises:
       NumericFailure: if a loss or a gradient is not finite.
     """
     spec, per_epoch = strategy.spec, text.train.batches_per_epoch
-    run_step = run_step or strategy.step
+    run_step, replicas = run_step or strategy.step, strategy.replicas
     with (
         TrainingProgress(strategy.framework, start, stop) as progress,
         text.prefetch(
-            lambda step: step_inputs(spec, step, text.train.batch(step)), start, stop
+            lambda step: step_inputs(spec, step, own_batch(text.train, step, group, replicas)),
+            start,
+            stop,
         ) as batches,
     ):
         for step, inputs in enumerate(batches, start):
@@ -74,8 +81,8 @@ def train_steps(
             rate = learning_rate(spec.training, step // per_epoch)
             meter.start(batches.waited)
             result = run_step(inputs, state, rate)
-            meter.stop(inputs.num_tokens, batches.waited, product_flops(spec, inputs.batch))
-            check_finite(result, step, split_rows(inputs.rows, strategy.replicas))
+            meter.stop(inputs.num_tokens, batches.waited, product_flops(spec, inputs.lengths))
+            check_finite(result, step, split_rows(inputs.rows, replicas))
             state = result.state
             progress.trained(inputs.per_token(result.loss), meter.recent)
             yield TrainedStep(step, inputs, rate, result)

@@ -17,7 +17,9 @@ class TrainingText(Protocol):
     """The batches of a text, made by the network's `load_text`.
 
     Attributes:
-      train: the training text, with batches_per_epoch, smallest_batch and batch(step).
+      train: the training text, with batches_per_epoch, smallest_batch and batch(step); for
+        strategies of several processes also with size(step), a number of rows, and
+        batch(step, rows), the batch of some rows alone; see data/text_batches.py.
       valid: the validation text, likewise.
       test: the test text, likewise.
       content_hash: a hash of text and vocabulary.

@@ -2,6 +2,8 @@
 
 from parity.spec.strategies import StrategyEntry, StrategyRegistry, StrategySettings, Traits
 
+_SERVE = "tf_impl.strategies.serving:serve"  # in the processes that only serve
+
 STRATEGIES = StrategyRegistry(
     "tensorflow",
     StrategyEntry(
@@ -34,6 +36,34 @@ STRATEGIES = StrategyRegistry(
         "tf.distribute.MultiWorkerMirroredStrategy",
         traits=Traits(processes=True),
         also_takes=("processes",),
+    ),
+    StrategyEntry(
+        "horovod",
+        "tf_impl.strategies.horovod:Horovod",
+        "runs the towers of several processes, whose gradients Horovod sums",
+        traits=Traits(processes=True, launcher="horovod"),
+        also_takes=("processes",),
+        environment=".venv-horovod",
+    ),
+    StrategyEntry(
+        "parameter-server-sync",
+        "tf_impl.strategies.parameter_server_sync:ParameterServerSync",
+        "has the variables on servers, which sum the gradients of several processes: "
+        "SyncReplicasOptimizer",
+        traits=Traits(processes=True, serves=("ps",)),
+        takes=StrategySettings(servers=1),
+        also_takes=("processes",),
+        serve=_SERVE,
+    ),
+    StrategyEntry(
+        "parameter-server",
+        "tf_impl.strategies.parameter_server:ParameterServer",
+        "processes that take their own steps, with weights on servers: "
+        "tf.distribute.ParameterServerStrategy",
+        traits=Traits(synchronous=False, processes=True, serves=("worker", "ps")),
+        takes=StrategySettings(schedule="free", servers=1),
+        also_takes=("processes", "staleness"),
+        serve=_SERVE,
     ),
     StrategyEntry(
         "asynchronous",

@@ -41,19 +41,18 @@ class Asynchronous(Synchronous):
         """
         self._run(self._workers[worker].read, {})
 
-    def compute(self, worker, inputs, state, record=False):
+    def compute(self, part, state, record=False):
         """Compute the loss and the clipped gradient of a worker's rows with its own copy.
 
         Args:
-          worker: the worker.
-          inputs: StepInputs, its rows alone.
+          part: WorkerRows, the worker's rows and the step that they belong to.
           state: name -> recurrent state before the batch, [batch, layers, hidden].
           record: whether to return all tensors that a trace records of this.
 
         Returns:
           StepResult.
         """
-        own = self._workers[worker]
+        inputs, own = part.inputs, self._workers[part.worker]
         fetches = {
             "losses": [own.outputs.loss],
             "state": [own.outputs.state],

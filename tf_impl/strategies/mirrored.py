@@ -70,11 +70,11 @@ class Mirrored(Synchronous):
         rate = tf.TensorSpec([], spec.training.dtype)
         feeds = self._feed_specs(masks=True, isolate=build.isolate)
         self._train = {
-            record: _function(partial(self._train_replicas, record), feeds, rate)
+            record: traced(partial(self._train_replicas, record), feeds, rate)
             for record in (False, True)
         }
         feeds = self._feed_specs(masks=False, isolate=False)
-        self._evaluation = _function(self._evaluate_replicas, feeds)
+        self._evaluation = traced(self._evaluate_replicas, feeds)
 
     def _start_engine(self):
         """Let TensorFlow run eagerly; return the `tf.distribute.Strategy` with all replicas."""
@@ -175,9 +175,21 @@ class Mirrored(Synchronous):
 
         return [of_replica(replica) for replica in range(len(feeds))]
 
-    def _network(self, feed, tape=None):
-        """Build the network on one replica; return its Outputs and Taps."""
+    def _network(self, feed, tape=None, weights=None):
+        """Build the network on one replica; return its Outputs and Taps.
+
+        Args:
+          feed: name -> tensor.
+          tape: watches what is fed to an isolated network; None without gradients.
+          weights: canonical name -> variable; None for those that the replicas share.
+        """
         spec, network = self.spec, NETWORKS[self.spec.network]
+        weights = self._weights if weights is None else weights
+
+        def look_up(getter, name, *arguments, **named):
+            """Return the variable of a canonical name, where a layer would make one."""
+            return weights[name]
+
         fed = {name: array for name, array in feed.items() if name in fed_axes(spec)}
         if tape is not None:
             tape.watch(fed)
@@ -196,13 +208,9 @@ class Mirrored(Synchronous):
         # here, because each replica has a thread, and a thread starts without these contexts
         with (
             use_kernels(self.build.kernels),
-            tf1.variable_scope(tf1.get_variable_scope(), custom_getter=self._look_up),
+            tf1.variable_scope(tf1.get_variable_scope(), custom_getter=look_up),
         ):
             return network.builder(self.framework)(spec.model, inputs), tap
-
-    def _look_up(self, getter, name, *arguments, **named):
-        """Return the mirrored variable of a canonical name, where a layer would make one."""
-        return self._weights[name]
 
     def load(self, snapshot):
         """Set weights and optimiser state on every replica.
@@ -312,7 +320,8 @@ def start_eagerly(build, replicas):
         raise ValueError(f"{len(made)} logical CPUs were made before; needed: {count}")
 
 
-def _function(function, *signature):
+def traced(function, *signature):
+    """Return a tf.function of a function, with the given signature."""
     # the networks write their loops as operations: there is no Python to be translated
     return tf.function(function, input_signature=signature, autograph=False)
 

@@ -95,7 +95,7 @@ class MultiWorker(Mirrored):
         """Train on one global batch, of which this process computes the rows of its replicas.
 
         Args:
-          inputs: StepInputs.
+          inputs: StepInputs, of this process's rows or of all.
           state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
             rows of this process are read.
           learning_rate: the learning rate of this step.
@@ -124,7 +124,7 @@ class MultiWorker(Mirrored):
         """Compute the loss of one global batch, without dropout and without an update.
 
         Args:
-          inputs: StepInputs without masks.
+          inputs: StepInputs without masks, of this process's rows or of all.
           state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
             rows of this process are read.
 

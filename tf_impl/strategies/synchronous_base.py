@@ -62,7 +62,9 @@ class Synchronous:
           UsageError: if this machine lacks a device.
         """
         self.spec, self.build, self.entry = spec, build, entry
-        self.replicas = replicas = build.replicas
+        self.replicas = build.replicas
+        self._own = build.group.own(build.replicas)  # the replicas of this process
+        replicas = self._own.stop - self._own.start
         devices = replicas * self.stages
         self._decoder = None
         self._profile = None  # a list of each step's RunMetadata while a run is profiled
@@ -88,10 +90,11 @@ class Synchronous:
     def _build(self):
         spec = self.spec
         self._feeds = _feeds(spec, masks=True, isolate=self.build.isolate)
-        towers = self.replicas * self.micro_batches
+        towers = (self._own.stop - self._own.start) * self.micro_batches
         self._sizes = tf1.placeholder(tf.int32, [towers], "sizes")
         self._outputs, taps, shares = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()
+        self._losses = [each.loss for each in self._outputs]
         losses = [
             tap.objective(outputs.loss)[0]
             for outputs, tap in zip(self._outputs, taps, strict=True)
@@ -246,7 +249,7 @@ class Synchronous:
         """
         outputs = self._outputs
         fetches = {
-            "losses": [each.loss for each in outputs],
+            "losses": self._losses,
             "state": [each.state for each in outputs],
             "norm": self._norm,
             "update": self._update,

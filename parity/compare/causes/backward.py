@@ -36,6 +36,7 @@ _ONE_OF_FIRST = (
     "one-gradient-not-reduced",
     "mirrored-table-not-reduced",
     "process-sum-without-one",
+    "server-push-lost",
     "table-of-first-replica",
 )
 
@@ -238,6 +239,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
             "gradient-averaged",
             "mirrored-mean",
             "process-mean",
+            "server-mean",
             "average-of-shares",
             "block-averaged",
             "replicas-of-stages-averaged",
@@ -298,7 +300,29 @@ def _sums(case: Case) -> Iterator[Suspect]:
                 "clipped-per-replica-of-stages",
             ),
         )
+    yield from _exchanged()
     yield _solved_factor(times, 1.0)
+
+
+def _exchanged() -> Iterator[Suspect]:
+    """Yield suspects in what the replicas send to each other, and what they do with it."""
+    yield plain(
+        "the gradient of replica 0 added to the sum once more",
+        GRADIENT,
+        in_replicas(combine=lambda parts: summed([*parts, parts[0]])),
+        faults=("process-own-gradient-twice",),
+        apart=True,
+    )
+    yield plain(
+        "the replicas' gradients rounded to half precision before the sum",
+        GRADIENT,
+        in_replicas(combine=lambda parts: summed([*map(_in_half, parts)])),
+        faults=("process-half-precision",),
+    )
+
+
+def _in_half(gradients: Arrays) -> Arrays:
+    return {name: g.astype(np.float16).astype(g.dtype) for name, g in gradients.items()}
 
 
 def _some(case: Case) -> Iterator[Suspect]:

@@ -14,7 +14,6 @@ from parity.oracle.layers import look_up
 from parity.oracle.replay import RecordedUpdate
 from parity.spec.networks import NETWORKS
 from parity.spec.step_arrays import dropout_masks
-from parity.spec.worker_rows import masks_of_rows
 
 
 def suspects(case: Case) -> Iterator[Suspect]:
@@ -96,7 +95,7 @@ def _masks(case: Case) -> Iterator[Suspect]:
                 )
     update = RecordedUpdate.of(case.recorded)
     if update is not None and update.first_row:
-        firsts = masks_of_rows(case.spec, case.step, case.inputs.batch, 0, update.of_rows)
+        firsts = dropout_masks(case.spec, case.step, case.inputs.batch)
         yield plain(
             "the dropout masks of the first worker's rows",
             FORWARD,

@@ -30,7 +30,12 @@ def suspects(case: Case) -> Iterator[Suspect]:
             )
         )
 
-    yield plain("no update of the weights", UPDATE, times(0), faults=("lost-update",))
+    yield plain(
+        "no update of the weights",
+        UPDATE,
+        times(0),
+        faults=("lost-update", "server-loses-push"),
+    )
     repeated = ("mirrored-updated-per-replica", "mirrored-rate-times-replicas")
     for factor in sorted({2, len(case.sizes)} - {1}):
         yield plain(
@@ -39,7 +44,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
             times(factor),
             faults=(
                 *(repeated if factor == len(case.sizes) else ()),
-                *(("update-applied-twice",) if factor == 2 else ()),
+                *(("update-applied-twice", "server-takes-push-twice") if factor == 2 else ()),
             ),
         )
 

@@ -14,7 +14,9 @@ from parity.faults.catalogue import (
     losses,
     micro_batches,
     mirrored_variables,
+    process_updates,
     processes,
+    servers,
     stages,
     states,
     untraced,
@@ -43,5 +45,7 @@ CATALOGUE = (
     *mirrored_variables.FAULTS,
     *averages.FAULTS,
     *processes.FAULTS,
+    *process_updates.FAULTS,
+    *servers.FAULTS,
     *workers.FAULTS,
 )

@@ -199,7 +199,7 @@ FAULTS = (
         "Checkpoints",
         "sentences",
         ("batch/*",),
-        shared(_STEPS, ("text.train.batch(step))", "text.train.batch(step - start))")),
+        shared(_STEPS, ("own_batch(text.train, step,", "own_batch(text.train, step - start,")),
         check="resume",
     ),
     Fault(
@@ -208,9 +208,7 @@ FAULTS = (
         "Checkpoints",
         "bahdanau",
         ("forward/*",),
-        shared(
-            _STEPS, ("step_inputs(spec, step, text", "step_inputs(spec, step - start, text")
-        ),
+        shared(_STEPS, ("step_inputs(spec, step, own", "step_inputs(spec, step - start, own")),
         check="resume",
     ),
 )

@@ -65,8 +65,8 @@ FAULTS = (
         shared(
             "parity/spec/step_arrays.py",
             (
-                "        return StepInputs(arrays, batch.carry)\n",
-                '        return StepInputs(arrays, batch.carry, loss_per="row")\n',
+                'masks, loss_per = {}, "token"',
+                'masks, loss_per = {}, "row"',
             ),
         ),
         check="evaluation",

@@ -1,10 +1,13 @@
 """Faults of several processes: what each reads and computes, and what passes between them."""
 
+from typing import Any
+
 from parity.faults.edits import Edits, paddle, shared, tensorflow
 from parity.faults.fault import Fault
 
 _TOPIC = "Several processes"
 _TWO, _OF_REPLICAS = "two processes", "processes of replicas"
+_SERVED = "served workers"
 _GRADIENT = ("gradient/softmax/*",)
 
 _PADDLE_OWN = "        own = self._group.own(len(feeds))\n        computed"
@@ -22,9 +25,24 @@ _TF_CLASS = "    def _start_engine(self):\n"
 _TF_OWN = "        return split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
 _TF_BEFORE = "        losses = tf.where(is_own, loss, tf.zeros_like(loss))\n"
 _TF_SUMMED = "        return gradients, summed\n"
+_TOKENS_OF_FIRST = (
+    '        tokens = {{"tokens": feeds[0]["tokens"]}} if {group}.rank == 0 else None\n'
+    '        tokens = {group}.broadcast(tokens)["tokens"]\n'
+)
 # a process by itself has no such variable
 _TF_RANK = 'json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)'
 _MASKS = "        stream = np.random.PCG64([spec.training.seed, step, place])\n"
+
+_PULLED = "self._servers.read(self._own)"
+_PUSHED = "        self._executor.run(program, scope=scope)\n        self._pushed += 1\n"
+_APPLIED = "            if all(_are_equal(_copied(scope, name), expected[name]) for name in self._names):\n"
+_PUSHED_RATE = '"ScaleTensor": rate},'
+
+_ONE_UPDATE = "the oracle makes a mistake in every update, and not in one of them"
+_IN_SINGLE: Any = {
+    "dtypes": ("float32",),
+    "undetectable_reason": "Paddle's servers keep float32 alone",
+}
 
 
 def _in_paddle(*changes: tuple[str, str]) -> Edits:
@@ -33,6 +51,10 @@ def _in_paddle(*changes: tuple[str, str]) -> Edits:
 
 def _in_tensorflow(*changes: tuple[str, str]) -> Edits:
     return tensorflow("strategies/multi_worker.py", *changes)
+
+
+def _in_connection(*changes: tuple[str, str]) -> Edits:
+    return paddle("strategies/server_connection.py", *changes)
 
 
 def _with_own_seeds(rank: str) -> tuple[str, str]:
@@ -54,17 +76,18 @@ FAULTS = (
         _in_paddle(
             (
                 _PADDLE_OWN,
-                "        for feed in feeds:\n"
-                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
-                + _PADDLE_OWN,
+                _TOKENS_OF_FIRST.format(group="self._group")
+                + "        for feed in feeds[self._group.own(len(feeds))]:\n"
+                '            feed["tokens"] = tokens[: len(feed["tokens"])]\n' + _PADDLE_OWN,
             )
         )
         | _in_tensorflow(
             (
                 _TF_OWN,
                 "        feeds = split_feeds(self.spec, inputs, state, self.replicas)\n"
-                "        for feed in feeds:\n"
-                '            feed["tokens"] = feeds[0]["tokens"][: len(feed["tokens"])]\n'
+                + _TOKENS_OF_FIRST.format(group="self.build.group")
+                + "        for feed in feeds[self._own]:\n"
+                '            feed["tokens"] = tokens[: len(feed["tokens"])]\n'
                 "        return feeds[self._own]\n",
             )
         ),
@@ -265,5 +288,65 @@ FAULTS = (
             )
         ),
         check="evaluation",
+    ),
+    Fault(
+        "served-stale-pull",
+        "a worker pulls but once, and goes on with the weights that its own pushes left",
+        _TOPIC,
+        _SERVED,
+        ("read/*",),
+        paddle(
+            "strategies/parameter_server.py",
+            (
+                _PULLED,
+                "self.__dict__.setdefault('pulls', []).append(1)\n"
+                f"        if len(self.pulls) == 1:\n            {_PULLED}",
+            ),
+        ),
+        **_IN_SINGLE,
+        unconfirmable_reason="what a worker pulled is compared to the bit",
+    ),
+    Fault(
+        "served-push-twice",
+        "the servers apply a worker's third push twice",
+        _TOPIC,
+        _SERVED,
+        ("weight/*",),
+        _in_connection(
+            (
+                _PUSHED,
+                f"{_PUSHED}        if self._pushed == 3:\n"
+                + _PUSHED.replace("        self", "            self"),
+            ),
+            (_APPLIED, "            if (own == self._pushed).all():\n"),
+        ),
+        **_IN_SINGLE,
+        unconfirmable_reason=_ONE_UPDATE,
+    ),
+    Fault(
+        "served-push-lost",
+        "a worker's third push never reaches the servers",
+        _TOPIC,
+        _SERVED,
+        ("weight/*",),
+        _in_connection(
+            (
+                _PUSHED,
+                "        self.pushes = getattr(self, 'pushes', 0) + 1\n"
+                "        if self.pushes == 3:\n            return\n" + _PUSHED,
+            )
+        ),
+        **_IN_SINGLE,
+        unconfirmable_reason=_ONE_UPDATE,
+    ),
+    Fault(
+        "served-without-rate",
+        "a worker leaves the learning rate to the servers, where it is 1",
+        _TOPIC,
+        _SERVED,
+        ("weight/*",),
+        _in_connection((_PUSHED_RATE, "},")),
+        **_IN_SINGLE,
+        unconfirmable_reason="no suspect has a learning rate of 1",
     ),
 )

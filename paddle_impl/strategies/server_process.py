@@ -1,0 +1,72 @@
+"""The process of a parameter server; this module itself loads no framework."""
+
+import os
+
+from parity.base.errors import RankLost, UsageError
+from parity.base.parent import die_with_parent
+
+
+def check_servable(spec, build):
+    """Check that the engine's servers can do what is asked for.
+
+    Args:
+      spec: Spec.
+      build: Build.
+
+    Raises:
+      UsageError: naming the flag, if they cannot.
+    """
+    training, name = spec.training, "parameter-server of paddle"
+    if training.dtype != "float32":
+        raise UsageError(
+            f"--dtype is {training.dtype!r}; allowed for {name}: float32, which is all that "
+            "its servers keep"
+        )
+    if training.optimizer != "sgd":
+        raise UsageError(
+            f"--optimizer is {training.optimizer!r}; allowed for {name}: sgd, because a "
+            "server's own state cannot be read for a checkpoint"
+        )
+    if build.device != "cpu":
+        raise UsageError(f"--device is {build.device!r}; allowed for {name}: cpu")
+    if build.replicas != build.group.size:
+        raise UsageError(
+            f"--replicas is {build.replicas} in {build.group.size} processes; allowed for "
+            f"{name}: as many, each with one worker"
+        )
+
+
+def serve(spec, build):
+    """Be a server of a training, until this process ends.
+
+    The server is a process of its own, which ends with this one: the engine lets no other
+    thread of a server's process run, and this one has to give signs of life.
+
+    Args:
+      spec: Spec, as the workers have it.
+      build: Build.
+
+    Raises:
+      UsageError: for what the engine's servers cannot do.
+      RankLost: if the server ends by itself.
+    """
+    check_servable(spec, build)
+    group, parent = build.group, os.getpid()
+    endpoints = group.served["ps"]
+    process = os.fork()
+    if process == 0:
+        try:
+            die_with_parent(parent)
+            from paddle_impl.engine import load_engine
+
+            load_engine(build.threads, build.device)
+            from paddle_impl.strategies.server_connection import Layout, run_server
+
+            run_server(Layout.of(spec, len(endpoints), group.size), endpoints, group.index)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(process, 0)
+    raise RankLost(
+        f"server {group.index} at {endpoints[group.index]} has ended with status "
+        f"{os.waitstatus_to_exitcode(status)}"
+    )

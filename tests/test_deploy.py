@@ -1,0 +1,286 @@
+"""The files of deploy/ follow published schemas, name what is there, and start real ranks."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+
+import kubernetes.client
+import operator_pods
+import pytest
+import two_hosts
+import yaml
+from conftest import flags
+from kubeflow import training
+from packaging.requirements import Requirement
+from test_docs import check_command, check_script
+from test_setup import EXTRAS, LOCK
+
+from parity.base.errors import UsageError
+from parity.processes.membership import membership
+from parity.training.loss_table import read_losses
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+RANK = DEPLOY / "slurm" / "rank.sh"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+DOCUMENTS = [
+    each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+]
+JOBS = {
+    {"TFJob": "tensorflow", "PaddleJob": "paddle"}[each["kind"]]: each
+    for each in DOCUMENTS
+    if each["apiVersion"] == "kubeflow.org/v1"
+}
+STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
+SCRIPTS = {"paddle": "paddle_impl/train.py", "tensorflow": "tf_impl/train.py"}
+LAUNCHER = ["python", "-m", "paddle.distributed.launch"]
+STEPS = 8
+
+
+@pytest.fixture(params=STRATEGIES)
+def name(request) -> str:
+    """Return the name of each framework in turn."""
+    return request.param
+
+
+def as_known(document):
+    """Return a manifest as the published models of its kind have read it.
+
+    They leave out what they do not know, and convert what has another type.
+    """
+    package, prefix = kubernetes.client, "V1"
+    if document["apiVersion"].startswith("kubeflow.org/"):
+        package, prefix = training, "KubeflowOrgV1"
+    client = package.ApiClient()
+    text = SimpleNamespace(data=json.dumps(document))
+    return client.sanitize_for_serialization(
+        client.deserialize(text, prefix + document["kind"])
+    )
+
+
+def words_of(job) -> list[str]:
+    """Return the command line of a job's container."""
+    container = operator_pods.container(job)
+    return [*container["command"], *container["args"]]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: each["kind"])
+def test_manifests_follow_the_published_schemas(document):
+    assert as_known(document) == document
+
+
+@pytest.mark.parametrize("path", ["spec", "spec/runPolicy", "container", "container/resources"])
+def test_a_name_that_a_schema_lacks_is_found(path, name):
+    job = deepcopy(JOBS[name])
+    place = operator_pods.container(job) if path.startswith("container") else job
+    for part in path.removeprefix("container").strip("/").split("/"):
+        place = place[part] if part else place
+    place["backofLimit"] = 3
+    assert as_known(job) != job
+
+
+def test_a_value_of_another_type_is_found(name):
+    job = deepcopy(JOBS[name])
+    operator_pods.workers(job)["replicas"] = "2"
+    assert as_known(job) != job
+    job = deepcopy(JOBS[name])
+    del operator_pods.container(job)["name"]
+    with pytest.raises(ValueError, match="`name`, must not be `None`"):
+        as_known(job)
+
+
+def test_pods_run_commands_that_there_are(name):
+    words = words_of(JOBS[name])
+    if name == "paddle":
+        assert words[:3] == LAUNCHER
+        words = ["python", *words[words.index(SCRIPTS[name]) :]]
+    assert words[:2] == ["python", SCRIPTS[name]]
+    check_script(words[1], words[2:])
+    assert f"--strategy={STRATEGIES[name]}" in words
+    assert f"--replicas={operator_pods.workers(JOBS[name])['replicas']}" in words
+    assert "--resume" in words  # a container that starts again goes on
+
+
+def test_jobs_mount_the_folder_that_they_write(name):
+    job = JOBS[name]
+    (volume,) = operator_pods.workers(job)["template"]["spec"]["volumes"]
+    (mount,) = operator_pods.container(job)["volumeMounts"]
+    (out,) = [each[6:] for each in words_of(job) if each.startswith("--out=")]
+    assert mount["name"] == volume["name"]
+    assert out.startswith(f"{mount['mountPath']}/")
+    claims = [each for each in DOCUMENTS if each["kind"] == "PersistentVolumeClaim"]
+    claim = volume["persistentVolumeClaim"]["claimName"]
+    assert [each["metadata"]["name"] for each in claims] == [claim]
+
+
+def test_what_the_operator_sets_makes_ranks_of_tensorflow():
+    job = JOBS["tensorflow"]
+    for index in range(2):
+        found = membership("tensorflow", operator_pods.variables(job, index, "10.0.0.1"))
+        assert found.number == index
+        assert list(found.members.endpoints) == [
+            "parity-tensorflow-worker-0.team.svc:2222",
+            "parity-tensorflow-worker-1.team.svc:2222",
+        ]
+        ports = {each["name"]: each for each in operator_pods.container(job)["ports"]}
+        meeting = ports["parity-meeting"]["containerPort"]
+        assert found.meeting == f"parity-tensorflow-worker-0.team.svc:{meeting}"
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"chief": ["a:2222"], "worker": ["b:2222"]},
+        {"evaluator": ["a:2222"], "worker": ["b:2222"]},
+        {"ps": [], "worker": {"0": "b:2222"}},  # as enableDynamicWorker makes it
+    ],
+    ids=["chief", "evaluator", "dynamic"],
+)
+def test_other_jobs_than_workers_are_refused(cluster):
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    with pytest.raises(UsageError, match="TF_CONFIG"):
+        membership("tensorflow", {"TF_CONFIG": json.dumps(config)})
+
+
+def test_what_the_operator_sets_in_paddle_is_for_the_launcher():
+    from paddle.distributed.launch.context.args_envs import env_args_mapping
+
+    for index in range(2):
+        given = operator_pods.variables(JOBS["paddle"], index, "10.0.0.1")
+        assert membership("paddle", given) is None
+        read = given.keys() & env_args_mapping.keys()
+        assert read == {"PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_JOB_ID"}
+    first, last = (operator_pods.variables(JOBS["paddle"], i, "10.0.0.1") for i in range(2))
+    assert first["PADDLE_MASTER"] == "10.0.0.1:6170"
+    assert last["PADDLE_MASTER"] == "parity-paddle-worker-0:6170"
+
+
+@pytest.mark.hosts
+def test_two_pods_train_as_one_job(name, text, cache, tmp_path):
+    """The manifest's own command, with the operator's variables, in two network namespaces."""
+    job, ended = JOBS[name], []
+    with operator_pods.pods(job) as pods:
+        for index, (inside, address) in enumerate(zip(pods, two_hosts.ADDRESSES, strict=True)):
+            here = {"data": text, "cache": cache, "steps": STEPS, "resume": ""}
+            here["out"] = tmp_path / f"rank{index}"
+            words = [sys.executable, *words_of(job)[1:], *flags(**here)]
+            if name == "paddle":
+                log = next(each for each in words if each.startswith("--log_dir="))
+                words[words.index(log)] = f"--log_dir={tmp_path / f'log{index}'}"
+            given = operator_pods.variables(job, index, address)
+            ended.append(start([*inside, *words], given))
+        printed = [each.communicate(timeout=240)[0] for each in ended]
+    assert [each.returncode for each in ended] == [0, 0], printed
+    assert len(read_losses(tmp_path / "rank0" / "losses.csv")) == STEPS
+    assert not (tmp_path / "rank1").exists()  # rank 0 alone writes
+
+
+def start(words: list[str], given: dict[str, str], folder: Path = ROOT) -> subprocess.Popen:
+    """Start a process with variables that are added to this one's."""
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=os.environ | {"PYTHON": sys.executable} | given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def slurm_variables(nodes: list[str], per_node: int, task: int) -> dict[str, str]:
+    """Return what Slurm sets in a task of a job, and the script in all of them."""
+    return {
+        "PARITY_NODES": "\n".join(nodes),
+        "SLURM_JOB_ID": "12345",
+        "SLURM_NTASKS": str(len(nodes) * per_node),
+        "SLURM_NTASKS_PER_NODE": str(per_node),
+        "SLURM_PROCID": str(task),
+    }
+
+
+def test_tasks_of_slurm_become_ranks(name, tmp_path):
+    script = tmp_path / SCRIPTS[name]
+    script.parent.mkdir()
+    script.write_text("import json, os; print(json.dumps(dict(os.environ)))\n")
+    for task in range(4):
+        given = slurm_variables(["node-1", "node-2"], 2, task)
+        done = start(["bash", str(RANK), SCRIPTS[name]], given, tmp_path)
+        found = membership(name, json.loads(done.communicate()[0]))
+        assert (found.number, done.returncode) == (task, 0)
+        ports = [19000, 19001]
+        assert list(found.members.endpoints) == [f"node-{i}:{p}" for i in (1, 2) for p in ports]
+        assert found.meeting == "node-1:19100"
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "message"),
+    [
+        ("paddle_impl/train.py", {"SLURM_NTASKS": "3"}, "has 3 tasks; allowed: 2, which are 1"),
+        ("train.py", {}, "the script is train.py; allowed: paddle_impl/train.py, tf_impl"),
+    ],
+)
+def test_tasks_of_slurm_that_are_no_ranks_are_refused(script, changes, message):
+    given = slurm_variables(["node-1", "node-2"], 1, 0) | changes
+    done = start(["bash", str(RANK), script], given)
+    printed = done.communicate()[0]
+    assert (done.returncode, printed.count("\n")) == (2, 1), printed
+    assert message in printed
+
+
+def test_two_tasks_of_slurm_train(name, text, cache, tmp_path):
+    words = flags(strategy=STRATEGIES[name], data=text, cache=cache, steps=STEPS)
+    words += ["--out", str(tmp_path / "run"), "--resume"]
+    tasks = [
+        start(
+            ["bash", str(RANK), SCRIPTS[name], *words],
+            slurm_variables(["localhost"], 2, task) | {"SLURM_JOB_ID": str(os.getpid())},
+        )
+        for task in range(2)
+    ]
+    printed = [each.communicate(timeout=240)[0] for each in tasks]
+    assert [each.returncode for each in tasks] == [0, 0], printed
+    assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
+
+
+def test_scripts_pass_shellcheck():
+    scripts = [*sorted((DEPLOY / "slurm").iterdir()), ROOT / ".ci" / "run"]
+    program = Path(sys.executable).parent / "shellcheck"
+    done = subprocess.run(
+        [str(program), *map(str, scripts)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_images_are_made_of_files_that_there_are():
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    instructions = [line.split(maxsplit=1) for line in lines]
+    stages = [rest.split()[-1] for kind, rest in instructions if kind == "FROM"]
+    assert {"cpu", "gpu"} < {*stages}
+    for kind, rest in instructions:
+        words = [word for word in shlex.split(rest) if not word.startswith("--")]
+        sources = re.findall(r"--from=(\S+)", rest)
+        if kind == "COPY" and not sources:
+            assert all((ROOT / word).exists() for word in words[:-1]), rest
+        elif kind == "COPY":
+            assert {*sources} <= {*stages}, rest
+        elif kind == "RUN" and "make setup" in rest:
+            check_command(words[:3])
+        elif kind == "CMD":
+            check_command(json.loads(rest))
+
+
+def test_lock_of_gpus_adds_to_the_other_one():
+    lock = (DEPLOY / "requirements-gpu.lock").read_text(encoding="utf-8")
+    pins = re.findall(r"^([\w.-]+)==([^ ;]+)", lock, re.MULTILINE)
+    assert ("paddlepaddle-gpu", Requirement(EXTRAS["gpu"][0]).specifier.__str__()[2:]) in pins
+    for package, _ in pins:
+        assert not re.search(rf"^{re.escape(package)}==", LOCK, re.MULTILINE), package
+    assert lock.count("--hash=sha256:") >= len(pins)
+    assert "://" not in lock

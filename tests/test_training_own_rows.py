@@ -1,0 +1,226 @@
+"""Each process of a training reads its own rows of a batch alone, and they are those of one."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import STEPS, TINY_SEQ2SEQ, flags
+from equal_traces import differing
+
+from data.load import load_pair_text, load_stream_text
+from data.text_batches import StreamBatches
+from data.text_corpus import load_corpus
+from parity.launch.edited_source import Edit
+from parity.processes.group import ProcessGroup
+from parity.processes.joining import own_rows
+from parity.spec.initial import zero_state
+from parity.spec.networks import NETWORKS
+from parity.spec.spec import Spec, TrainSpec
+from parity.spec.step_arrays import split_feeds, step_inputs
+from parity.trace.reader import Trace
+from parity.training.checkpoint import load_checkpoint
+from parity.training.own_rows import own_batch
+
+# of processes and of replicas: they share 7 rows, or in other batches fewer
+PROCESSES = [(2, 2), (3, 3), (2, 4), (4, 4)]
+SPACES = {"source_segmenter": "spaces", "target_segmenter": "spaces"}
+SETTINGS = {
+    "stream": {"batching": "stream", "time": 5},
+    "sentences": {"batching": "sentences", "time": 5},
+    "pairs": {**SPACES, "bidirectional": False},
+}
+STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
+PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
+
+
+class Rank(ProcessGroup):
+    """A process of several, without the others."""
+
+    def __init__(self, rank: int, size: int):
+        super().__init__()
+        self.rank, self.size = rank, size
+
+
+@pytest.fixture(params=SETTINGS)
+def read(request, text, pairs, cache):
+    """Return a spec with dropout of odd widths, and its text."""
+    of_pairs = request.param == "pairs"
+    name = "seq2seq" if of_pairs else "language-model"
+    preset = NETWORKS[name].presets["tiny"]
+    spec = Spec(name, preset.model, preset.text, TrainSpec(dtype="float64")).replace(
+        batch_size=7, embedding_size=5, hidden_size=3, keep=0.7, **SETTINGS[request.param]
+    )
+    load, folder = (load_pair_text, pairs) if of_pairs else (load_stream_text, text)
+    return spec, load(folder, cache, spec.values())
+
+
+def inputs_of(spec, batches, step, group, replicas, train=True):
+    """Return what a rank reads of a step."""
+    return step_inputs(spec, step, own_batch(batches, step, group, replicas), train=train)
+
+
+@pytest.mark.parametrize(("size", "replicas"), PROCESSES)
+def test_the_rows_of_all_ranks_are_those_of_one_process(read, size, replicas):
+    """With their masks, their padding, and what each knows of the whole batch."""
+    spec, text = read
+    for step in range(text.train.batches_per_epoch + 1):
+        whole = inputs_of(spec, text.train, step, ProcessGroup(), replicas)
+        parts = [
+            inputs_of(spec, text.train, step, Rank(rank, size), replicas)
+            for rank in range(size)
+        ]
+        for name, array in whole.batch.items():
+            np.testing.assert_array_equal(
+                np.concatenate([part.batch[name] for part in parts]), array
+            )
+        assert len(whole.masks) > 1
+        for name, mask in whole.masks.items():
+            np.testing.assert_array_equal(
+                np.concatenate([part.masks[name] for part in parts]), mask
+            )
+        for part in parts:
+            for name in ("rows", "num_tokens", "loss_divisor", "positions", "carry"):
+                assert getattr(part, name) == getattr(whole, name), name
+            for name in NETWORKS[spec.network].lengths.values():
+                np.testing.assert_array_equal(part.lengths[name], whole.lengths[name])
+            assert part.per_token(0.7) == whole.per_token(0.7)
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(("size", "replicas"), PROCESSES)
+def test_a_replica_is_fed_the_same_in_any_number_of_processes(read, size, replicas, train):
+    spec, text = read
+    batches = text.train if train else text.valid
+    for step in range(batches.batches_per_epoch):
+        whole = inputs_of(spec, batches, step, ProcessGroup(), replicas, train)
+        state = zero_state(spec, whole.rows)
+        for array in state.values():
+            array[...] = np.random.default_rng(step).random(array.shape)
+        expected = split_feeds(spec, whole, state, replicas)
+        for rank in range(size):
+            group = Rank(rank, size)
+            part = inputs_of(spec, batches, step, group, replicas, train)
+            feeds = split_feeds(spec, part, state, replicas)
+            own = group.own(replicas)
+            assert len(feeds) == replicas
+            assert [bool(feed) for feed in feeds] == [
+                own.start <= i < own.stop for i in range(replicas)
+            ]
+            for mine, theirs in zip(feeds[own], expected[own], strict=True):
+                assert mine.keys() == theirs.keys()
+                for name, array in mine.items():
+                    np.testing.assert_array_equal(array, theirs[name])
+
+
+def test_a_rank_of_four_holds_and_reads_a_quarter(tmp_path):
+    """Of the tokens on the disk, and of the bytes of a batch with its masks."""
+    draw = random.Random(1)
+    for split, count in (("train", 40_000), ("valid", 100), ("test", 100)):
+        words = " ".join(f"w{draw.randrange(50)}" for _ in range(count))
+        (tmp_path / f"{split}.txt").write_text(words + "\n")
+    corpus = load_corpus(tmp_path, tmp_path / "cache", None)
+    batches = StreamBatches(corpus.train, 16, 25)
+    preset = NETWORKS["language-model"].presets["tiny"]
+    spec = Spec("language-model", preset.model, preset.text, TrainSpec()).replace(keep=0.5)
+
+    def read(group):
+        """Return the bytes read from files in an epoch, and those of one step's arrays."""
+        before = bytes_read()
+        for step in range(batches.batches_per_epoch):
+            own_batch(batches, step, group, 4)
+        after = bytes_read()
+        inputs = inputs_of(spec, batches, 0, group, 4)
+        arrays = [*inputs.batch.values(), *inputs.masks.values()]
+        return after - before, sum(array.nbytes for array in arrays)
+
+    from_disk, held = read(ProcessGroup())
+    assert from_disk > 4 * 40_000
+    for rank in range(4):
+        of_rank = read(Rank(rank, 4))
+        assert of_rank[0] == pytest.approx(from_disk / 4, rel=0.02)
+        assert of_rank[1] == held / 4
+
+
+def bytes_read() -> int:
+    """Return how many bytes this process has read from files, as the kernel counts them."""
+    return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
+
+
+def logging_reads(folder: Path) -> Edit:
+    """Return the edit that lets each process note which tokens it reads, in a file."""
+    line = '        ids = np.frombuffer(content, dtype="<i4").astype(np.int32, copy=False)\n'
+    note = (
+        f'        with open("{folder}/%d" % os.getpid(), "a") as file:\n'
+        '            file.write("%s %d %d\\n" % (self._tokens_path.name, start, stop))\n'
+    )
+    return Edit("data/text_corpus.py", line, note + line)
+
+
+@pytest.fixture
+def train(frameworks, cache, tmp_path):
+    """Return a function that trains in several processes, and returns the folder of the run."""
+
+    def run(framework, name, processes, edits=(), **given):
+        folder = tmp_path / name
+        values = {"steps": STEPS, "dtype": "float64", "cache": cache, "out": folder} | given
+        values |= {"strategy": STRATEGIES[framework], "replicas": processes}
+        words = flags(**values, processes=processes)
+        status, _, errors = frameworks[framework].train(*words, edits=edits).wait()
+        assert status == 0, errors
+        return folder
+
+    return run
+
+
+READS_ALL = Edit(
+    "parity/training/own_rows.py", "if group is None or group.size == 1:", "if True:"
+)
+
+
+@pytest.mark.parametrize("framework", STRATEGIES)
+@pytest.mark.parametrize("processes", [2, 3])
+def test_no_number_changes_if_ranks_read_all_rows(train, text, framework, processes):
+    """Neither in losses.csv nor in a checkpoint nor in an evaluation; 7 rows are shared."""
+    given = {"data": text, "batching": "stream", "optimizer": "adam"}
+    own = train(framework, "own", processes, **given)
+    whole = train(framework, "all", processes, edits=[READS_ALL], **given)
+    assert (own / "losses.csv").read_bytes() == (whole / "losses.csv").read_bytes()
+    last = Path("checkpoints", f"step-{STEPS:08}.safetensors")
+    first, second = (load_checkpoint(folder / last) for folder in (own, whole))
+    for name, array in (first.snapshot | dict(first.state)).items():
+        other = (second.snapshot | dict(second.state))[name]
+        assert array.tobytes() == other.tobytes(), name
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (own, whole)]
+    assert summaries[0]["valid_perplexity"] == summaries[1]["valid_perplexity"] != []
+
+
+@pytest.mark.parametrize("framework", STRATEGIES)
+def test_no_trace_changes_if_ranks_read_all_rows(train, pairs, framework, tmp_path):
+    """Nor does what it records of batches, of decoding and of the evaluation at the end."""
+    given = {**PAIRS, "data": pairs, "out": None}
+    traces = []
+    for name, edits in (("own", []), ("all", [READS_ALL])):
+        train(framework, name, 3, edits, **given, trace=tmp_path / name)
+        traces.append(Trace(tmp_path / name))
+    assert differing(*traces) == []
+
+
+@pytest.mark.parametrize("framework", STRATEGIES)
+def test_a_real_rank_reads_its_part_of_the_file_alone(train, text, cache, framework, tmp_path):
+    """The rows of a continuous text are contiguous parts of it, and so are a rank's."""
+    (tmp_path / "log").mkdir()
+    edits = [logging_reads(tmp_path / "log")]
+    train(framework, "run", 3, edits, data=text, batching="stream")
+    batches = StreamBatches(load_corpus(text, cache, 40).train, 7, 5)
+    lengths = np.array([batches.batch(step).lengths for step in range(5)]).sum(axis=0)
+    bounds = np.cumsum([0, *lengths]).tolist()
+    parts = set()
+    for log in (tmp_path / "log").iterdir():
+        lines = [line.split() for line in log.read_text().splitlines()]
+        train_lines = [(int(a), int(b)) for name, a, b in lines if name == "train.tokens"]
+        if train_lines:
+            parts.add((min(a for a, _ in train_lines), max(b for _, b in train_lines)))
+    rows = [own_rows(Rank(rank, 3), 7, 3) for rank in range(3)]
+    assert parts == {(bounds[each.start], bounds[each.stop] + 1) for each in rows}

@@ -1,0 +1,310 @@
+"""Synchronous parameter servers: `SyncReplicasOptimizer` over `tf.distribute.Server`.
+
+The servers have the variables, and every rank has a graph of its own, which reads them. In each
+step a rank sends its gradients to accumulators on the servers. Once they have those of all
+ranks, the first rank, the chief, lets the servers sum, clip and update, and gives every rank a
+token for the next step.
+
+An accumulator adds gradients as they arrive, and the order of a sum of three or more changes
+its last bits. Here the ranks take turns: each sends its gradients as soon as they are computed,
+and they wait on their server until those of the rank before are added. The turns are queues on
+the servers, one for each rank, so that taking turns costs no message between processes. A
+second run then has the same bits.
+
+Source: Chen et al. 2016, arXiv:1604.00981, for synchronous updates without backup workers.
+"""
+
+from contextlib import contextmanager
+
+import numpy as np
+import tensorflow as tf
+
+from parity.processes.joining import gather_parts, gather_state, state_of_own_rows
+from parity.spec.initial import initial_snapshot
+from parity.spec.step_arrays import StepResult, recorded_activations
+from tf_impl.devices import replica_devices
+from tf_impl.kernels import use_kernels
+from tf_impl.optimizers import apply_update, clip_by_global_norm
+from tf_impl.strategies.cluster import Servers, Turns, start_server
+from tf_impl.strategies.own_rows import feed_own_rows
+from tf_impl.strategies.synchronous_base import Synchronous, _feeds, _gradients
+from tf_impl.strategies.towers import make_parallel
+
+tf1 = tf.compat.v1
+
+
+class ParameterServerSync(Synchronous):
+    """Runs the replicas of a rank on variables that all ranks share, on the servers."""
+
+    def __init__(self, spec, build, entry):
+        """Build this rank's graph, and let the first rank load the initial weights.
+
+        Args:
+          spec: Spec.
+          build: Build.
+          entry: StrategyEntry.
+
+        Raises:
+          UsageError: if this machine lacks a device, or an address cannot be listened at.
+        """
+        self.spec, self.build, self.entry = spec, build, entry
+        self.replicas = build.replicas
+        self._group = group = build.group
+        self._own = group.own(build.replicas)  # the replicas of this rank
+        self._count = count = self._own.stop - self._own.start
+        self._decoder = self._profile = None
+        self._devices = replica_devices(build.device, count)
+        self._servers = Servers(spec, len(group.served["ps"]))
+        server = start_server(group, "worker", group.rank, self._config(count))
+        self._graph = tf.Graph()
+        setter = tf1.train.replica_device_setter(
+            ps_tasks=self._servers.count,
+            worker_device=f"/job:worker/task:{group.rank}",
+            ps_strategy=self._servers.of_operation,
+        )
+        with self._graph.as_default(), tf1.device(setter), use_kernels(build.kernels):
+            self._build()
+        self._session = tf1.Session(server.target, self._graph, self._config(count))
+        self._graph.finalize()
+        self._start()
+
+    def _config(self, devices):
+        config = super()._config(devices)
+        # the ranks exchange everything by the servers
+        own = f"/job:worker/task:{self._group.rank}"
+        config.device_filters.extend(["/job:ps", own])
+        return config
+
+    def _build(self):
+        spec, dtype = self.spec, self.spec.training.dtype
+        self._feeds = _feeds(spec, masks=True, isolate=self.build.isolate)
+        self._sizes = tf1.placeholder(tf.int32, [self._count], "sizes")
+        self._stop = tf1.placeholder(dtype, [1], "stop")
+        self._outputs, taps, _ = self._towers(self._feeds)
+        self._parameters = tf1.trainable_variables()
+        losses = [
+            tap.objective(outputs.loss)[0]
+            for outputs, tap in zip(self._outputs, taps, strict=True)
+        ]
+        gradients = tf1.gradients(
+            tf.add_n(losses), self._parameters, colocate_gradients_with_ops=True
+        )
+        self._activation_gradients = [
+            _gradients(loss, tap.fed) for loss, tap in zip(losses, taps, strict=True)
+        ]
+        self._build_exchange(gradients, losses)
+        if self.build.evaluates:
+            self._build_evaluation()
+        self._keep_variables(self._slots)
+        self._initial = tf1.global_variables_initializer()
+
+    def _build_exchange(self, gradients, losses):
+        """Send gradients and losses to the servers, and wait for the update of all ranks.
+
+        Args:
+          gradients: the gradients of this rank's loss, one per parameter, dense or sparse.
+          losses: the objective of each of its replicas, [].
+        """
+        group, dtype = self._group, self.spec.training.dtype
+        with tf1.variable_scope("report"):
+            self._reports = [
+                _variable(f"of_{rank}", [self._count + 1], dtype) for rank in range(group.size)
+            ]
+            self._joined = _variable("of_all", [self.replicas + 2], dtype)
+        own = tf.concat([*(outputs.loss for outputs in self._outputs), self._stop], axis=0)
+        reported = self._reports[group.rank].assign(own)
+        # the weights are read before they change, even by what no gradient depends on
+        with tf.control_dependencies([reported.op, *losses]):
+            sent = [
+                _dense(gradient, variable)
+                for gradient, variable in zip(gradients, self._parameters, strict=True)
+            ]
+        turns = Turns(group.rank, group.size, self._servers.count)
+        sent = turns.take(sent)
+        with _without_deprecation():
+            optimizer = tf1.train.SyncReplicasOptimizer(_Update(self._update_all), group.size)
+            token = optimizer.apply_gradients(
+                list(zip(sent, self._parameters, strict=True)),
+                tf1.train.get_or_create_global_step(),
+            )
+        optimizer.ready_for_local_init_op.mark_used()  # the group says it, see `_start`
+        passed = turns.give(sent)
+        with tf.control_dependencies([token, passed]):
+            self._report = self._joined.read_value()
+        # the chief runs it with its own step: a queue runner's thread would hide its errors
+        (self._update,) = optimizer.get_chief_queue_runner().enqueue_ops
+        self._first = tf.group(optimizer.chief_init_op, turns.begin)
+        self._begin = optimizer.local_step_init_op
+
+    def _update_all(self, means):
+        """Update the variables on the servers, and join what the ranks report.
+
+        Args:
+          means: the mean of all ranks' gradients for each parameter, on its server.
+        """
+        with tf1.device(self._servers.beside_inputs):
+            # the losses are shares of the global loss: their gradients are to be summed
+            self._gradients = [mean * self._group.size for mean in means]
+            self._clipped, self._norm = clip_by_global_norm(
+                self._gradients, self.spec.training.clip_norm
+            )
+            self._learning_rate, self._slots, update = apply_update(
+                self.spec.training, self._parameters, self._clipped
+            )
+            # all ranks have reported once all gradients are there
+            with tf.control_dependencies([self._norm]):
+                reports = [report.read_value() for report in self._reports]
+            stops = tf.add_n([report[-1:] for report in reports])
+            joined = tf.concat(
+                [*(report[:-1] for report in reports), stops, self._norm[None]], axis=0
+            )
+            return tf.group(update, self._joined.assign(joined))
+
+    def _replicate(self, function, devices, sizes, shared, **inputs):
+        return make_parallel(function, devices, sizes, shared, **inputs)
+
+    def _start(self):
+        """Initialise the servers' variables; nobody has to look for when that is done."""
+        group = self._group
+        if group.rank == 0:
+            self._session.run(self._initial)
+            self._session.run(self._first)
+        group.barrier()
+        if group.rank > 0:
+            self._session.run(self._begin)
+        self.load(initial_snapshot(self.spec))
+
+    def load(self, snapshot):
+        """Set weights and optimiser state on the servers, which the first rank does for all.
+
+        Args:
+          snapshot: name -> array in canonical layout.
+        """
+        self._group.barrier()  # until nobody reads the variables
+        if self._group.rank == 0:
+            super().load(snapshot)
+        self._group.barrier()
+
+    def step(self, inputs, state, learning_rate, record=False):
+        """Train on one global batch, of which this rank computes the rows of its replicas.
+
+        Args:
+          inputs: StepInputs.
+          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
+            rows of this rank are read.
+          learning_rate: the learning rate of this step.
+          record: whether to return all tensors that a trace records.
+
+        Returns:
+          StepResult with the losses of all replicas, and the state of this rank's rows, with
+          zeros for others. With `record`, the first rank returns the state of all rows, and
+          all tensors; the others return none.
+        """
+        group, outputs = self._group, self._outputs
+        fetches = {"report": self._report, "state": [each.state for each in outputs]}
+        if group.rank == 0:
+            fetches["update"] = self._update
+        if record:
+            by_tower = {
+                name: [each.activations[name] for each in outputs]
+                for name in outputs[0].activations
+            }
+            fetches["activations"] = recorded_activations(self.spec, by_tower, inputs)
+            fetches["activation_gradients"] = self._activation_gradients
+        if record and group.rank == 0:
+            fetches["gradient"] = self._gradients
+            fetches["clipped_gradient"] = self._clipped
+        feeds = self._fill(self._feeds, inputs, state)
+        feeds |= {self._stop: [group.stop_asked != 0], self._learning_rate: learning_rate}
+        values = self._run(fetches, feeds)
+        *losses, stops, norm = values["report"]
+        group.stop_agreed = bool(stops > 0)
+        state, tensors = self._own_state(values, inputs), {}
+        if record:
+            state = gather_state(group, state, self.replicas) or state
+            tensors = self._record(inputs, values)
+        return StepResult(np.array(losses), state, float(norm), tensors)
+
+    def evaluate(self, inputs, state):
+        """Compute the loss of one global batch, without dropout and without an update.
+
+        Args:
+          inputs: StepInputs without masks.
+          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
+            rows of this rank are read.
+
+        Returns:
+          StepResult with a gradient norm of 0, and zeros for the state of other ranks' rows.
+        """
+        fetches = {
+            "losses": [each.loss for each in self._evaluation],
+            "state": [each.state for each in self._evaluation],
+        }
+        values = self._run(fetches, self._fill(self._evaluation_feeds, inputs, state))
+        own = {"losses": np.concatenate(values["losses"])}
+        losses = [each["losses"] for each in self._group.all_gather(own)]
+        return StepResult(np.concatenate(losses), self._own_state(values, inputs), 0.0, {})
+
+    def _fill(self, placeholders, inputs, state):
+        filled, sizes = feed_own_rows(self, placeholders, inputs, state)
+        return filled | {self._sizes: sizes}
+
+    def _own_state(self, values, inputs):
+        names = values["state"][0]
+        parts = {name: [part[name] for part in values["state"]] for name in names}
+        return state_of_own_rows(self._group, parts, inputs.rows, self.replicas)
+
+    def _record(self, inputs, values):
+        """Return the tensors of a trace on the first rank, and none on the others."""
+        fed = values["activation_gradients"]
+        names = self._activation_gradients[0]
+        activations = gather_parts(self._group, values["activations"])
+        by_name = {name: [each[name] for each in fed] for name in names}
+        gathered = gather_parts(self._group, by_name)
+        if activations is None or gathered is None:
+            return {}
+        of_replicas = [
+            {name: each[i] for name, each in gathered.items()} for i in range(self.replicas)
+        ]
+        values = values | {"activations": activations, "activation_gradients": of_replicas}
+        return super()._record(inputs, values)
+
+
+class _Update(tf1.train.Optimizer):
+    """The update that the chief makes of the ranks' mean gradients; it may clip them."""
+
+    def __init__(self, update):
+        super().__init__(use_locking=False, name="update")
+        self._update = update
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        update = self._update([mean for mean, _ in grads_and_vars])
+        with tf.control_dependencies([update]):
+            return global_step.assign_add(1).op
+
+
+def _dense(gradient, variable):
+    """Return a dense gradient on its variable's server.
+
+    A sparse one travels as it is. It must be dense there: an accumulator divides a sparse mean
+    row by row, by the number of ranks that had the row.
+    """
+    with tf.device(variable.device):
+        return tf.identity(tf.convert_to_tensor(gradient))
+
+
+def _variable(name, shape, dtype):
+    zeros = tf1.zeros_initializer()
+    return tf1.get_variable(name, shape, dtype, zeros, trainable=False, use_resource=True)
+
+
+@contextmanager
+def _without_deprecation():
+    """Keep TensorFlow from advising against what it still has."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

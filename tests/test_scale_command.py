@@ -13,7 +13,7 @@ from parity.scale.terminal import check_markdown, check_text
 from parity.scale.workload import STRATEGIES
 
 GIVEN = (
-    *("--preset=tiny", "--sides=paddle", "--compute=0.01/0.002", "--software=1e-5/1e-9"),
+    *("--preset=tiny", "--sides=paddle", "--compute=0.01/0.002", "--software=1e-3/1e-5/1e-9"),
     *("--links=lan=1gbit/0.1ms", "--most=64"),
 )
 
@@ -58,7 +58,7 @@ def test_each_strategy_and_number_of_ranks_is_predicted(scaled):
 
 
 def test_the_step_of_two_ranks_is_computed_by_hand(scaled):
-    _, values = scaled("--links=lan=8mbit/100ms", "--software=0/0")
+    _, values = scaled("--links=lan=8mbit/100ms", "--software=0/0/0")
     size = values["gradients"]["dense"]
     # gloo: two segments, asked for at once, in each half of the ring
     expected = 0.01 + 20 * 0.002 + 2 * (2 * 0.1 + size / 2 / 1e6)
@@ -70,8 +70,8 @@ def test_the_step_of_two_ranks_is_computed_by_hand(scaled):
 
 
 def test_where_ring_and_servers_cross_is_named(scaled):
-    printed, values = scaled("--links=lan=10gbit/1ms", "--software=0/0", "--servers=2")
-    ranges = values["predictions"]["paddle"]["lan"]["fastest"]["weak"]
+    printed, values = scaled("--links=lan=10gbit/1ms", "--software=0/0/0", "--servers=2")
+    ranges = values["predictions"]["paddle"]["lan"]["fastest"]["weak"]["server on each rank"]
     assert [each["first"] for each in ranges[1:]] == [each["last"] + 1 for each in ranges[:-1]]
     assert (ranges[0]["first"], ranges[-1]["last"]) == (2, 64)
     assert ranges[-1]["strategy"] == "server on each rank"
@@ -84,7 +84,8 @@ def test_the_text_names_what_was_given_and_where_it_ends(scaled, tmp_path):
     for words in ("per message", "1 ns", "gradients 0.62 MB", "overlap", "stragglers"):
         assert words in printed
     assert (tmp_path / "scale.txt").read_text() in printed + "\n"
-    assert values["sides"]["paddle"]["engine"]["per_message"] == 1e-5
+    engine = values["sides"]["paddle"]["engine"]
+    assert (engine["per_collective"], engine["per_message"]) == (1e-3, 1e-5)
     assert values["sides"]["paddle"]["collectives"] == 1
 
 
@@ -101,8 +102,8 @@ def test_the_text_names_what_was_given_and_where_it_ends(scaled, tmp_path):
         ["--compute=1"],
         ["--compute=0/0"],
         ["--compute=x/1"],
-        ["--software=1"],
-        ["--software=nan/0"],
+        ["--software=1/2"],
+        ["--software=nan/0/0"],
         ["--sides=torch"],
         ["--most=0"],
         ["--measure=nowhere"],
@@ -119,7 +120,7 @@ def test_bad_input_is_one_line(words, tmp_path, capsys):
 
 
 def test_software_without_a_step_is_refused(capsys):
-    assert main(parity, ["scale", "--software=0/0"]) == 2
+    assert main(parity, ["scale", "--software=0/0/0"]) == 2
     assert "--software is given without --compute" in capsys.readouterr().err
 
 
@@ -132,7 +133,7 @@ def test_the_help_explains_links(capsys):
 
 def checked(error: float) -> dict:
     """Return what a comparison with a real training would hold."""
-    engine = {"per_message": 0.0, "per_byte": 2e-9, "delays_before": 0, "segment": None}
+    engine = {"per_collective": 0.0, "per_byte": 2e-9, "delays_before": 0, "segment": None}
     trial = {
         "side": "paddle",
         "ranks": 2,

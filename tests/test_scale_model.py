@@ -21,6 +21,7 @@ from parity.scale.model import (
     overlapped,
     pipeline,
     ring,
+    seconds_per_byte,
     server_per_rank,
     servers,
 )
@@ -42,7 +43,7 @@ def simulated_ring(ranks: int, size: float, link: Link, engine: Engine) -> tuple
         for rank in range(ranks):
             which = (rank - turn) % ranks
             start = max(busy[rank], has[rank, which]) + engine.per_message
-            busy[rank] = start + chunk * max(1 / link.bandwidth, engine.per_byte)
+            busy[rank] = start + chunk * (1 / link.bandwidth + engine.per_byte)
             received[(rank + 1) % ranks, which] = busy[rank] + link.latency
             sent += chunk if rank == 0 else 0.0
         has |= received
@@ -108,6 +109,21 @@ def test_a_ring_takes_as_long_as_its_messages(ranks, engine):
 def test_messages_that_are_asked_for_take_as_long_as_a_simulation(count, latency):
     found = asked_for(count, 1.0, latency)
     assert found == pytest.approx(simulated_requests(count, 1.0, latency))
+
+
+def test_a_collective_costs_the_same_whatever_it_sends():
+    engine = Engine(per_collective=3.0)
+    assert ring(1, 60.0, LINK, engine).seconds == 0
+    for ranks in (2, 9):
+        more = ring(ranks, 60.0, LINK, engine).seconds - ring(ranks, 60.0, LINK, FREE).seconds
+        assert more == pytest.approx(3.0)
+
+
+def test_bytes_pass_at_once_through_software_and_link_only_where_messages_are_asked_for():
+    whole, segments = Engine(per_byte=0.5), Engine(per_byte=0.5, segment=10)
+    assert seconds_per_byte(LINK, whole) == pytest.approx(0.25 + 0.5)
+    assert seconds_per_byte(LINK, segments) == 0.5
+    assert seconds_per_byte(LINK, Engine(per_byte=0.1, segment=10)) == 0.25
 
 
 def test_a_ring_of_segments_waits_for_each_pair_of_them():
@@ -205,7 +221,11 @@ def test_tables_of_both_texts_are_embeddings():
     spec = preset("seq2seq", "tiny")
     model = spec.model
     tables = model.source_vocabulary_size + model.target_vocabulary_size
-    assert gradients(spec, 1).embeddings == 4 * tables * model.embedding_size
+    found = gradients(spec, 1)
+    assert found.embeddings == 4 * tables * model.embedding_size
+    words = different_words(model.source_vocabulary_size, spec.text.source_limit)
+    words += different_words(model.target_vocabulary_size, spec.text.target_limit)
+    assert found.touched == pytest.approx(words * (4 * model.embedding_size + 8))
     assert most_stages(spec) == 2 * model.num_layers
 
 

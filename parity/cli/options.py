@@ -356,7 +356,7 @@ class ScaleOptions:
     measure: str | None = option(None, "HOST:PORT of another host, where --listen PORT runs: measure the link to it and use it in place of --links")
     listen: int | None = option(None, "only answer those that measure the link to this host, at this port, until interrupted", at_least=1, at_most=65_535)
     compute: str | None = option(None, "seconds of a step without communication, as FIXED/PER_ROW [default: measured here]")
-    software: str | None = option(None, "seconds that the engine's software takes, as PER_MESSAGE/PER_BYTE [default: measured here, or 0/0 with --compute]")
+    software: str | None = option(None, "seconds that the engine's software takes, as PER_COLLECTIVE/PER_MESSAGE/PER_BYTE [default: measured here, or 0/0/0 with --compute]")
     per_host: int = option(8, "ranks of one host, for the hierarchical ring", at_least=1)
     servers: int = option(8, "number of parameter servers", at_least=1)
     stages: int = option(2, "number of stages that the hybrid spreads the layers of a replica over", at_least=1)

@@ -1,18 +1,25 @@
 """Measures what the model needs of a side: the time of a step, and of its engine's software.
 
 A step is timed with half, with all and with twice the batch's rows, on one rank. The cost of
-the software is what two ranks on this machine take longer, with the network itself and with a
-small one, whose gradients are few bytes.
+the software is what two ranks on this machine take longer than two trainings side by side that
+do not communicate and have half of the rows each, with the network itself and with a
+small one, whose gradients are few bytes. What a message costs is half of a round trip between
+two programs of this machine.
 """
 
 import json
 import shutil
+import socket
+import statistics
+import threading
+from contextlib import ExitStack
 
 from parity.base.cores import usable_cores
 from parity.base.progress import Counter
 from parity.cli.options import ScaleOptions
 from parity.launch.processes import SideProcess
 from parity.launch.zipf_text import write_zipf_text
+from parity.links.measure import measure, serve
 from parity.scale.engines import ENGINES, RINGS
 from parity.scale.gradients import gradients
 from parity.scale.model import Compute, Engine, Link, ring
@@ -33,8 +40,8 @@ def measured_step(
     rows = sorted({max(1, batch // 2), batch, 2 * batch})
     readings: dict[str, float] = {}
 
-    def timed(name: str, spec: Spec, ranks: int = 1) -> float:
-        readings[name] = _seconds(spec, side, ranks, options)
+    def timed(name: str, spec: Spec, ranks: int = 1, copies: int = 1) -> float:
+        readings[name] = _seconds(spec, side, ranks, copies, options)
         progress.update(f"{side}, {name}")
         return readings[name]
 
@@ -45,14 +52,20 @@ def measured_step(
     small = _small(spec)
     added = {}
     for name, network in (("small network", small), ("network", spec)):
-        half = timed(f"{name}, half of the rows", _halved(network))
+        half = timed(f"{name}, two by themselves", _halved(network), copies=2)
         both = timed(f"{name}, two ranks", network, ranks=2)
         added[name] = max(0.0, both - half)
-    messages = 2 * (2 - 1)
-    engine = ENGINES[side].with_software(0.0, added["small network"] / messages)
-    sent = ring(2, gradients(spec, batch).dense, _MEMORY, engine).sent
+    sent = ring(2, gradients(spec, batch).dense, _MEMORY, ENGINES[side]).sent
     rest = max(0.0, added["network"] - added["small network"])
-    return compute, engine.with_software(rest / sent, engine.per_message), readings
+    engine = ENGINES[side].with_software(rest / sent, message_seconds(), added["small network"])
+    return compute, engine, readings
+
+
+def message_seconds() -> float:
+    """Return how long a small message takes over TCP within this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener, 1), daemon=True).start()
+        return measure("127.0.0.1", listener.getsockname()[1])[0]
 
 
 def _halved(spec: Spec) -> Spec:
@@ -68,27 +81,33 @@ def _small(spec: Spec) -> Spec:
     return spec.replace(**values)
 
 
-def _seconds(spec: Spec, side: str, ranks: int, options: ScaleOptions) -> float:
-    """Train, and return the median time of a step."""
+def _seconds(spec: Spec, side: str, ranks: int, copies: int, options: ScaleOptions) -> float:
+    """Train, side by side if there are copies, and return the mean of their median steps."""
     spec, data = write_zipf_text(spec, options.steps, options.out)
-    out = options.out / "runs" / side
-    shutil.rmtree(out, ignore_errors=True)
-    with SideProcess(
-        side,
-        spec,
-        options.out / "logs" / f"{side}.log",
-        preset=options.preset,
-        data=data,
-        cache=options.cache,
-        out=out,
-        strategy=RINGS[side],
-        processes=ranks,
-        replicas=ranks,
-        threads=1,
-        steps=options.steps,
-        debug=options.debug,
-    ) as process:
-        process.wait()
-    summary = json.loads((out / "summary.json").read_text())
-    shutil.rmtree(out)
-    return float(summary["seconds_per_step"])
+    folders = [options.out / "runs" / f"{side}-{copy}" for copy in range(copies)]
+    with ExitStack() as stack:
+        processes = []
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+            process = SideProcess(
+                side,
+                spec,
+                options.out / "logs" / f"{folder.name}.log",
+                preset=options.preset,
+                data=data,
+                cache=options.cache,
+                out=folder,
+                strategy=RINGS[side],
+                processes=ranks,
+                replicas=ranks,
+                threads=1,
+                steps=options.steps,
+                debug=options.debug,
+            )
+            processes.append(stack.enter_context(process))
+        for process in processes:
+            process.wait()
+    found = [json.loads((each / "summary.json").read_text()) for each in folders]
+    for folder in folders:
+        shutil.rmtree(folder)
+    return statistics.fmean(each["seconds_per_step"] for each in found)

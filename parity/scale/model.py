@@ -1,10 +1,10 @@
 """What a step costs on many ranks: the time of messages and of stages, in closed form.
 
 A message of n bytes takes a + n b over a link with latency a and b seconds per byte (Hockney
-1994, doi:10.1016/S0167-8191(06)80021-9). Software and link work at the same time, on different
-bytes of a message, so that the slower of them counts. All ranks are alike, each has a link of
-its own that sends and receives at once, and nothing else uses it; docs/scaling.md says where
-that ends.
+1994, doi:10.1016/S0167-8191(06)80021-9). Software and link work at the same time where several
+messages are on their way, so that the slower of them counts; one large message passes through
+them one after the other. All ranks are alike, each has a link of its own that sends and
+receives at once, and nothing else uses it; docs/scaling.md says where that ends.
 
 Sources: Thakur et al. 2005, doi:10.1177/1094342005051521, for collectives; Patarasuk & Yuan
 2009, doi:10.1016/j.jpdc.2008.09.002, for the ring; Huang et al. 2019, arXiv:1811.06965, for
@@ -42,6 +42,8 @@ class Engine:
     """What an engine's software adds to the link.
 
     Attributes:
+      per_collective: seconds of each all-reduce, or of each exchange with servers, whatever it
+        sends.
       per_message: seconds of a message.
       per_byte: seconds of a byte that is copied, sent and added up.
       delays_before: how often a ring waits for the link's latency before its first round.
@@ -50,14 +52,22 @@ class Engine:
         message that nobody has to ask for.
     """
 
+    per_collective: float = 0.0
     per_message: float = 0.0
     per_byte: float = 0.0
     delays_before: int = 0
     segment: int | None = None
 
-    def with_software(self, per_byte: float, per_message: float = 0.0) -> "Engine":
+    def with_software(
+        self, per_byte: float, per_message: float = 0.0, per_collective: float = 0.0
+    ) -> "Engine":
         """Return the engine with what its software was measured to cost."""
-        return replace(self, per_byte=per_byte, per_message=per_message)
+        return replace(
+            self,
+            per_byte=per_byte,
+            per_message=per_message,
+            per_collective=per_collective,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,13 +127,13 @@ def ring(ranks: int, size: float, link: Link, engine: Engine) -> Exchange:
     if ranks == 1:
         return Exchange(0.0, 0.0)
     rounds, chunk = 2 * (ranks - 1), size / ranks
-    before = engine.delays_before * link.latency
+    before = engine.per_collective + engine.delays_before * link.latency
     if engine.segment is not None:
         segments = max(_AT_ONCE, math.ceil(chunk / engine.segment))
-        each = engine.per_message + chunk / segments * _per_byte(link, engine)
+        each = engine.per_message + chunk / segments * seconds_per_byte(link, engine)
         half = asked_for((ranks - 1) * segments, each, link.latency)
         return Exchange(before + 2 * half, rounds * chunk)
-    each = link.latency + engine.per_message + chunk * _per_byte(link, engine)
+    each = link.latency + engine.per_message + chunk * seconds_per_byte(link, engine)
     return Exchange(before + rounds * each, rounds * chunk)
 
 
@@ -184,9 +194,10 @@ def servers(
       engine: the software.
     """
     busiest = max(ranks / count, 1.0)  # a rank's own link carries all of its bytes
-    moved = (push + pull) * busiest * _per_byte(link, engine)
+    moved = (push + pull) * busiest * seconds_per_byte(link, engine)
     # a request for weights goes before the answer
     waits = 3 * link.latency + 2 * max(ranks, count) * engine.per_message
+    waits += engine.per_collective
     return Exchange(waits + moved, max(pull * ranks / count, push))
 
 
@@ -205,8 +216,8 @@ def server_per_rank(ranks: int, size: float, link: Link, engine: Engine) -> Exch
     if ranks == 1:
         return Exchange(0.0, 0.0)
     sent = 2 * (ranks - 1) / ranks * size
-    messages = 2 * (ranks - 1) * engine.per_message
-    return Exchange(3 * link.latency + messages + sent * _per_byte(link, engine), sent)
+    messages = 2 * (ranks - 1) * engine.per_message + engine.per_collective
+    return Exchange(3 * link.latency + messages + sent * seconds_per_byte(link, engine), sent)
 
 
 def asynchronous_rate(
@@ -276,5 +287,7 @@ def _flow(stages: int, jobs: int, each: float, transfer: float, latency: float) 
     return stages * each + links * (transfer + latency) + (jobs - 1) * slowest
 
 
-def _per_byte(link: Link, engine: Engine) -> float:
-    return max(1 / link.bandwidth, engine.per_byte)
+def seconds_per_byte(link: Link, engine: Engine) -> float:
+    """Return how long a byte takes through the software and over a link."""
+    both = 1 / link.bandwidth, engine.per_byte
+    return sum(both) if engine.segment is None else max(both)

@@ -8,7 +8,7 @@ from parity.scale.model import Link
 from parity.scale.quantities import link_text, megabytes, milliseconds
 from parity.scale.terminal import (
     SCALINGS,
-    fastest_line,
+    fastest_lines,
     gradients_text,
     measured_table,
     notes,
@@ -16,7 +16,7 @@ from parity.scale.terminal import (
 )
 from parity.trace.side import title_of
 
-_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "solid", "dot")
+_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot", "dash", "solid")
 # what a figure draws -> the title of its axis, and how a table shows a value
 _DRAWN = {
     "speed_up": ("speed-up", lambda value: f"{value:.3g}"),
@@ -57,7 +57,8 @@ def _section(values: Mapping[str, Any], side: str, link: str, scaling: str) -> d
     """Return what a section of the page shows: a side over a link."""
     found = values["predictions"][side][link]
     place = f"{list(values['predictions']).index(side)}-{list(values['links']).index(link)}"
-    sentences = [fastest_line(found["fastest"][scaling], values), overlap_line(found, scaling)]
+    sentences = fastest_lines(found["fastest"][scaling], values)
+    sentences.append(overlap_line(found, scaling))
     return {
         "title": f"{title_of(side)}, {link}: {link_text(Link(**values['links'][link]))}",
         "scaling": SCALINGS[scaling],
@@ -75,7 +76,8 @@ def _figure(name: str, what: str, found: Mapping[str, Any], scaling: str) -> Fig
     for place, (strategy, curve) in enumerate(found[scaling].items()):
         drawing.add_scatter(
             x=found["ranks"],
-            y=[value and value * _UNITS[what] for value in curve[what]],
+            # no zeros: the axis is logarithmic
+            y=[value * _UNITS[what] if value else None for value in curve[what]],
             name=strategy,
             mode="lines+markers",
             line={"color": colour(strategy, place), "dash": _DASHES[place], "width": 2},

@@ -20,7 +20,7 @@ from parity.scale.gradients import gradients
 from parity.scale.measured_step import RUNS, measured_step
 from parity.scale.model import Compute, Engine, Link
 from parity.scale.page import scale_html
-from parity.scale.quantities import parse_compute, parse_link, parse_links, parse_pair
+from parity.scale.quantities import parse_compute, parse_link, parse_links, parse_software
 from parity.scale.terminal import check_markdown, check_text, scale_text
 from parity.scale.workload import STRATEGIES, Cluster, Workload
 from parity.spec.spec import Spec
@@ -123,11 +123,9 @@ def _measured(
     """Return side -> its step, its engine, and what was measured for them."""
     if options.compute is not None:
         compute = parse_compute(options.compute)
-        message, byte = parse_pair(
-            "--software", options.software or "0/0", "PER_MESSAGE/PER_BYTE"
-        )
+        collective, message, byte = parse_software(options.software or "0/0/0")
         return {
-            side: (compute, ENGINES[side].with_software(byte, message), {})
+            side: (compute, ENGINES[side].with_software(byte, message, collective), {})
             for side in options.sides
         }
     with Counter("measuring", RUNS * len(options.sides), "training") as progress:
@@ -152,8 +150,8 @@ def _curves(work: Workload, cluster: Cluster, most: int) -> dict[str, Any]:
       `ranks`, a list; `weak` (the preset's batch on every rank) and `strong` (one such batch
       shared by all), each strategy -> lists with an entry for each number of ranks, None where
       it is not possible: `seconds`, `overlapped`, `sent`, and `speed_up`, rows per second as a
-      multiple of one rank's; `fastest`, for each scaling, the ranges of ranks in which ring or
-      servers are faster.
+      multiple of one rank's; `fastest`, for each scaling and kind of servers, the ranges of
+      ranks in which the ring or they are faster.
     """
     ranks = [2**i for i in range(most.bit_length()) if 2**i <= most]
     found: dict[str, Any] = {"ranks": ranks, "fastest": {}}
@@ -161,7 +159,10 @@ def _curves(work: Workload, cluster: Cluster, most: int) -> dict[str, Any]:
         found[scaling] = {
             strategy: _curve(work, strategy, ranks, scaling, cluster) for strategy in STRATEGIES
         }
-        found["fastest"][scaling] = _faster(work, scaling, cluster, most)
+        found["fastest"][scaling] = {
+            other: _faster(work, other, scaling, cluster, most)
+            for other in ("servers", "server on each rank")
+        }
     return found
 
 
@@ -186,15 +187,15 @@ def _curve(
     return curve
 
 
-def _faster(work: Workload, scaling: str, cluster: Cluster, most: int) -> list[dict[str, Any]]:
-    """Return the ranges of ranks, from 2 on, in which ring or servers are faster."""
+def _faster(
+    work: Workload, other: str, scaling: str, cluster: Cluster, most: int
+) -> list[dict[str, Any]]:
+    """Return the ranges of ranks, from 2 on, in which the ring or another is faster."""
     ranges: list[dict[str, Any]] = []
+    names = ("ring", other)
     for count in range(2, most + 1):
         rows = _rows(work, scaling, count)
-        steps = {
-            name: work.step(name, count, rows, cluster)
-            for name in ("ring", "servers", "server on each rank")
-        }
+        steps = {name: work.step(name, count, rows, cluster) for name in names}
         known = {name: step.seconds for name, step in steps.items() if step is not None}
         if not known:
             break

@@ -29,7 +29,7 @@ def scale_text(values: Mapping[str, Any]) -> str:
             for scaling, meaning in SCALINGS.items():
                 title = f"{title_of(side)}, link {link} ({_link(values, link)}), {meaning}"
                 lines += ["", title, "", _simple(*_speeds(found, scaling))]
-                lines.append(fastest_line(found["fastest"][scaling], values))
+                lines += fastest_lines(found["fastest"][scaling], values)
                 lines.append(overlap_line(found, scaling))
     return "\n".join([*lines, "", *notes(values)])
 
@@ -56,12 +56,13 @@ def measured_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str
                 milliseconds(compute["per_row"]),
                 str(found["collectives"]),
                 "asked for" if engine["segment"] else "sent",
+                milliseconds(engine["per_collective"]),
                 milliseconds(engine["per_message"]),
                 f"{engine['per_byte'] * 1e9:.3g} ns",
             ]
         )
     headers = ["side", "fixed", "per row", "all-reduces", "chunks are"]
-    return rows, [*headers, "per message", "per byte"]
+    return rows, [*headers, "per all-reduce", "per message", "per byte"]
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
@@ -78,8 +79,17 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def fastest_line(ranges: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> str:
-    """Return in a line where ring or servers are faster."""
+def fastest_lines(
+    found: Mapping[str, Sequence[Mapping[str, Any]]], values: Mapping[str, Any]
+) -> list[str]:
+    """Return a line for each kind of servers that says where they or the ring are faster."""
+    return [
+        f"faster of ring and {_name(other, values)}, by ranks: {_ranges(ranges, values)}"
+        for other, ranges in found.items()
+    ]
+
+
+def _ranges(ranges: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> str:
     parts = [
         f"{_name(each['strategy'], values)} "
         + (
@@ -91,7 +101,7 @@ def fastest_line(ranges: Sequence[Mapping[str, Any]], values: Mapping[str, Any])
     ]
     if len(ranges) > len(parts):
         parts.append("…")
-    return "faster of ring and servers, by ranks: " + ("; ".join(parts) or "-")
+    return "; ".join(parts) or "-"
 
 
 def overlap_line(found: Mapping[str, Any], scaling: str) -> str:
@@ -173,7 +183,7 @@ def _trials(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
                 link,
                 milliseconds(trial["measured"]),
                 milliseconds(trial["predicted"]),
-                f"{trial['error']:+.0%}",
+                _signed(trial["error"]),
                 megabytes(trial["sent"]),
                 megabytes(trial["predicted_sent"]),
             ]
@@ -194,6 +204,10 @@ def _speeds(found: Mapping[str, Any], scaling: str) -> tuple[list[list[str]], li
         ]
         rows.append([strategy, *cells])
     return rows, ["step, speed-up", *map(str, shown)]
+
+
+def _signed(share: float) -> str:
+    return f"{share:+.0%}" if abs(share) >= 0.005 else "0%"
 
 
 def _some(ranks: Sequence[int]) -> list[int]:

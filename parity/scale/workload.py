@@ -15,6 +15,7 @@ from parity.scale.model import (
     overlapped,
     pipeline,
     ring,
+    seconds_per_byte,
     server_per_rank,
     servers,
 )
@@ -165,7 +166,7 @@ def _staged(
         stages,
         cluster.micro_batches,
         work.compute.seconds(own),
-        handed_on * max(1 / link.bandwidth, engine.per_byte) + engine.per_message,
+        handed_on * seconds_per_byte(link, engine) + engine.per_message,
         link.latency,
     )
     size = gradients(work.spec, own).dense / stages

@@ -49,7 +49,7 @@ STRATEGIES = StrategyRegistry(
         ),
         StrategySettings(schedule="free", servers=1),
         ("staleness", "processes"),
-        "paddle_impl.strategies.server_process:serve",
+        serve="paddle_impl.strategies.server_process:serve",
     ),
     lacking={
         "parameter-server-sync": "Paddle 2.6.2's trainers crash where synchronous parameter "

@@ -63,6 +63,7 @@ class _Leader:
         self.framework, self.entry, self.spec = own.framework, own.entry, own.spec
         self.replicas = own.replicas
         self._alone = ProcessGroup()
+        self._alone.run = self._ranks.run  # which a restart looks for in the run's folder
         self.build = replace(own.build, group=self._alone)
 
     def read(self, worker: int) -> None:

@@ -10,15 +10,20 @@ import pytest
 from conftest import flags
 
 from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.spec import TrainSpec
 from parity.training.checkpoint import load_checkpoint
 from parity.training.loss_table import read_losses
 
 SAVED, STEPS = 4, 7
 GIVEN = {"dtype": "float64", "optimizer": "adam", "batching": "stream"}
+TRAINING = TrainSpec(dtype=GIVEN["dtype"], optimizer=GIVEN["optimizer"])
+# The others have tests like these of their own: tests/test_strategies_horovod.py, and for
+# Paddle's parameter servers tests/test_strategies_parameter_server_paddle.py.
 ALL = [
     (framework, entry.name)
     for framework in FRAMEWORKS
     for entry in FRAMEWORKS[framework].strategies
+    if not entry.environment and entry.traits.can_train(TRAINING)
 ]
 FIRST = ALL[0]
 

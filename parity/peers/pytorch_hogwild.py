@@ -22,6 +22,7 @@ from parity.spec.schedule import FREE
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult, split_feeds
 from parity.spec.strategies import StrategyEntry
+from parity.spec.worker_rows import WorkerRows
 from parity.training.strategy import Build
 
 
@@ -57,16 +58,12 @@ class Hogwild(PytorchStrategy):
         """Do nothing: the workers compute with the shared weights."""
 
     def compute(
-        self,
-        worker: int,
-        inputs: StepInputs,
-        state: Mapping[str, np.ndarray],
-        record: bool = False,
+        self, part: WorkerRows, state: Mapping[str, np.ndarray], record: bool = False
     ) -> StepResult:
         """Compute the loss and the clipped gradient of a worker's rows."""
-        (feed,) = split_feeds(self.spec, inputs, state, 1)
-        due = self._due.pop(worker, None)
-        loss, after, norm = self.processes.call(worker, "update_and_gradient", due, feed)
+        (feed,) = split_feeds(self.spec, part.inputs, state, 1)
+        due = self._due.pop(part.worker, None)
+        loss, after, norm = self.processes.call(part.worker, "update_and_gradient", due, feed)
         return StepResult(np.array([loss]), after, norm, {})
 
     def update(self, worker: int, learning_rate: float) -> None:

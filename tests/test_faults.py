@@ -411,7 +411,13 @@ def test_every_fault_is_planted_in_each_side_precision_and_kind_of_kernel():
         for fault in CATALOGUE
         for kernels, side, _ in kinds(fault)
         for dtype in DTYPES
+        if SETTINGS[fault.setting].can_train(side, dtype)
     }
+
+
+def test_parameter_servers_of_paddle_are_left_alone_in_a_precision_that_they_lack():
+    served = {dtype for name, _, dtype, _ in planned() if name == "served-push-lost"}
+    assert served == {"float32"}
 
 
 def test_once_takes_turns_and_leaves_out_what_cannot_be_found():

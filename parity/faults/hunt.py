@@ -291,6 +291,7 @@ def plantings(options: FaultOptions) -> list[Planting]:
             Planting(fault, side, dtype, kernels)
             for side, kernels in places
             for dtype in options.dtype
+            if SETTINGS[fault.setting].can_train(side, dtype)
             if dtype in fault.dtypes or not options.once
         ]
     return found

@@ -6,7 +6,7 @@ three steps, so that the run reaches its end; the clipping norm is small enough 
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,11 @@ class Setting:
     def is_synchronous(self, side: str) -> bool:
         """Return whether the replicas of a framework take every step together."""
         return FRAMEWORKS[side].strategies.entry(self.strategy(side)).traits.synchronous
+
+    def can_train(self, side: str, dtype: str) -> bool:
+        """Return whether a framework's strategy has a precision."""
+        training = replace(self.spec.training, dtype=dtype)
+        return FRAMEWORKS[side].strategies.entry(self.strategy(side)).traits.can_train(training)
 
     def options(self, side: str, strategy: str | None = None) -> dict[str, Any]:
         """Return the values of TrainOptions that the setting decides for a framework.

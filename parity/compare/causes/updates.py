@@ -111,7 +111,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
         "of the first epoch": (training.learning_rate, ("rate-not-passed-on",)),
         "of the epoch before": (learning_rate(training, max(epoch - 1, 0)), ()),
         "of the next epoch": (learning_rate(training, epoch + 1), ()),
-        "of 1": (1.0, ()),
+        "of 1": (1.0, ("served-without-rate",)),
     }
     seen = {true}
     for words, (rate, faults) in rates.items():

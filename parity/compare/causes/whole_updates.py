@@ -16,6 +16,8 @@ from parity.compare.causes.suspect import (
 )
 from parity.compare.causes.updates import updated
 
+_APPLIED_TWICE = ("update-applied-twice", "server-takes-push-twice", "served-push-twice")
+
 
 def suspects(case: Case) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
@@ -34,7 +36,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         "no update of the weights",
         UPDATE,
         times(0),
-        faults=("lost-update", "server-loses-push"),
+        faults=("lost-update", "server-loses-push", "served-push-lost"),
     )
     repeated = ("mirrored-updated-per-replica", "mirrored-rate-times-replicas")
     for factor in sorted({2, len(case.sizes)} - {1}):
@@ -44,7 +46,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
             times(factor),
             faults=(
                 *(repeated if factor == len(case.sizes) else ()),
-                *(("update-applied-twice", "server-takes-push-twice") if factor == 2 else ()),
+                *(_APPLIED_TWICE if factor == 2 else ()),
             ),
         )
 

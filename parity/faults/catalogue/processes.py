@@ -38,7 +38,6 @@ _PUSHED = "        self._executor.run(program, scope=scope)\n        self._pushe
 _APPLIED = "            if all(_are_equal(_copied(scope, name), expected[name]) for name in self._names):\n"
 _PUSHED_RATE = '"ScaleTensor": rate},'
 
-_ONE_UPDATE = "the oracle makes a mistake in every update, and not in one of them"
 _IN_SINGLE: Any = {
     "dtypes": ("float32",),
     "undetectable_reason": "Paddle's servers keep float32 alone",
@@ -321,7 +320,6 @@ FAULTS = (
             (_APPLIED, "            if (own == self._pushed).all():\n"),
         ),
         **_IN_SINGLE,
-        unconfirmable_reason=_ONE_UPDATE,
     ),
     Fault(
         "served-push-lost",
@@ -337,7 +335,6 @@ FAULTS = (
             )
         ),
         **_IN_SINGLE,
-        unconfirmable_reason=_ONE_UPDATE,
     ),
     Fault(
         "served-without-rate",
@@ -347,6 +344,5 @@ FAULTS = (
         ("weight/*",),
         _in_connection((_PUSHED_RATE, "},")),
         **_IN_SINGLE,
-        unconfirmable_reason="no suspect has a learning rate of 1",
     ),
 )

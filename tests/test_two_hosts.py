@@ -6,18 +6,21 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import two_hosts
 from conftest import flags, wait_for
 
+from parity.links import hosts as links
 from parity.processes.membership import MEETING, Members, variables
 from parity.spec.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
 STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
-ENDPOINTS = [f"{address}:6170" for address in two_hosts.ADDRESSES]
+DELAYED_ADDRESSES = ("10.78.0.1", "10.78.0.2")  # as parity/links/hosts.py gives them
 
 pytestmark = pytest.mark.hosts
 
@@ -39,9 +42,20 @@ def words(name, text, cache):
     return flags_of
 
 
-def start(name: str, host: str, rank: int, words: list[str]) -> subprocess.Popen:
+@contextmanager
+def delayed_hosts() -> Iterator[tuple[str, str]]:
+    """Yield the names of two hosts with a link of 100 Mbit/s that takes 1 ms each way."""
+    with links.hosts(2) as found:
+        found.shape(100e6, 0.001)
+        yield found.names
+
+
+def start(
+    name: str, host: str, rank: int, words: list[str], addresses=two_hosts.ADDRESSES
+) -> subprocess.Popen:
     """Start a rank on a host, with the variables of the framework's launcher alone."""
-    given = variables(name, rank, Members(tuple(ENDPOINTS)), "")
+    endpoints = tuple(f"{address}:6170" for address in addresses)
+    given = variables(name, rank, Members(endpoints), "")
     del given[MEETING]
     script = str(ROOT / FRAMEWORKS[name].folder / "train.py")
     return subprocess.Popen(
@@ -53,10 +67,15 @@ def start(name: str, host: str, rank: int, words: list[str]) -> subprocess.Popen
     )
 
 
-def test_two_hosts_have_the_numbers_of_one(name, words, frameworks, tmp_path):
-    with two_hosts.hosts() as names:
+@pytest.mark.parametrize(
+    ("hosts", "addresses"),
+    [(two_hosts.hosts, two_hosts.ADDRESSES), (delayed_hosts, DELAYED_ADDRESSES)],
+    ids=["100 Mbit/s", "100 Mbit/s, 1 ms"],
+)
+def test_two_hosts_have_the_numbers_of_one(name, words, frameworks, tmp_path, hosts, addresses):
+    with hosts() as names:
         started = [
-            start(name, host, rank, words(steps=30, out=tmp_path / f"rank{rank}"))
+            start(name, host, rank, words(steps=30, out=tmp_path / f"rank{rank}"), addresses)
             for rank, host in enumerate(names)
         ]
         errors = [each.communicate(timeout=240)[1] for each in started]

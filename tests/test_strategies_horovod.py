@@ -3,6 +3,7 @@
 It runs in an environment of its own; `make horovod-test` makes it and runs these tests.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -115,8 +116,10 @@ def test_single_precision_is_within_the_bounds_of_rounding(run_both, horovod):
         # rank 1 trains on from the zeros that it began with
         ("        self._session.run(self._broadcast)", "        pass", "replicas/"),
         (
-            'max(feed["scale"] for feed in feeds)',
-            '[1 / max(sum(feed["lengths"].sum() for feed in feeds), 1)]',
+            "        stop = [self.build",
+            '        own = filled[placeholders["lengths"]].sum()\n'
+            '        filled[placeholders["scale"]] = [1 / max(own, 1)]\n'
+            "        stop = [self.build",
             "loss/",
         ),
         ("hvd.allreduce(report, op=hvd.Sum)", "report", "loss/"),
@@ -211,4 +214,7 @@ def test_parity_run_takes_the_environment_of_the_strategy(text, cache, tmp_path)
     command += ["--strategy", "tensorflow=horovod", "--dtype", "float64"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "horovod" in done.stdout
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    strategies = {label: side["strategy"] for label, side in report["sides"].items()}
+    assert strategies["tensorflow-2"] == "horovod"
+    assert "horovod" in json.dumps(report["versions"])  # of the environment that it trained in

@@ -29,13 +29,13 @@ _SHARD_WEIGHTS = (
     "tower alike"
 )
 _SCHEDULE = (
-    "strategy asynchronous: the order in which replicas read and update the weights; free lets "
-    "them come as they are ready, a seed draws an order, and a file lists one, such as the "
-    "schedule.jsonl of another run"
+    "strategies asynchronous and parameter-server: the order in which replicas read and update "
+    "the weights; free lets them come as they are ready, a seed draws an order, and a file "
+    "lists one, such as the schedule.jsonl of another run"
 )
 _STALENESS = (
-    "strategy asynchronous, with a drawn schedule: the largest number of other updates between "
-    "a replica's reading of the weights and its update"
+    "strategies asynchronous and parameter-server, with a drawn schedule: the largest number "
+    "of other updates between a replica's reading of the weights and its update"
 )
 _PROCESSES = (
     "strategies of several processes, such as data-parallel and multi-worker: number of "

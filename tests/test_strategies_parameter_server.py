@@ -145,4 +145,4 @@ def test_one_worker_has_one_replica_by_default(train, tmp_path):
         strategy="parameter-server", processes=1, replicas=None, steps=2
     ).wait()
     assert status == 0, errors
-    assert json.loads((tmp_path / "run/run.json").read_text())["replicas"] == 1
+    assert json.loads((tmp_path / "run/summary.json").read_text())["replicas"] == 1

@@ -7,6 +7,8 @@ import sys
 import pytest
 from conftest import STREAM_BATCHES, flags
 
+from parity.launch.processes import ROOT
+
 # With this module there, TensorBoard's reader does without TensorFlow.
 _READER = """
 import json, sys, types
@@ -17,6 +19,17 @@ tags = events.Tags()["scalars"]
 print(json.dumps({tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}))
 """
 STEPS = 2 * STREAM_BATCHES
+
+# Threads of an engine may read the environment while events are written.
+_ENVIRONMENT = """
+import os, sys
+from pathlib import Path
+from parity.training.events import EventWriter
+with EventWriter(Path(sys.argv[1]), 0) as events:
+    before = dict(os.environ)
+    events.perplexity("valid", 0, 1.0)
+    assert dict(os.environ) == before, set(os.environ) - set(before)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +175,9 @@ def test_the_embedded_corpus_is_learned_towards_its_entropy(framework, cache, tm
     assert summary["seconds_per_step"] > 0
     best = summary["best_perplexity"]["valid"]
     assert 1 < best < 100
+
+
+def test_writing_an_event_does_not_change_the_environment(tmp_path):
+    command = [sys.executable, "-c", _ENVIRONMENT, tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

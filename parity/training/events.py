@@ -23,6 +23,10 @@ class EventWriter:
     def __init__(self, folder: Path | None, step: int):
         self._writer: Any = None
         self._folder, self._first, self._written = folder, step, 0.0
+        if folder is not None:
+            # It sets a variable of the environment when it is imported. Once threads of an
+            # engine compute, one of them may be reading the environment, and crash.
+            import tensorboardX  # noqa: F401
 
     def step(
         self,

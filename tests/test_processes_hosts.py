@@ -210,7 +210,9 @@ PORTS = "allowed: two numbers from 1 to 65535"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, "cannot be read: No such file or directory"),
         ("", "has no host; allowed: a table [[host]] for each host"),
+        ("host = []", "has host = []; allowed: a table [[host]]"),
         ("[[host]", "line 1"),
         ("host = 3", "has host = 3; allowed: a table [[host]]"),
         ("host = [3]", "host 1 is 3; allowed: a table"),
@@ -226,6 +228,7 @@ PORTS = "allowed: two numbers from 1 to 65535"
         (A + "folder = 'here'", "host 1 has folder = 'here'; allowed: an absolute path"),
         (A + "folder = '/a b'", "host 1 has folder = '/a b'; allowed: an absolute path"),
         (A + "python = {jax = 'p'}", "host 1 has python = {'jax': 'p'}; allowed: a path"),
+        (A + "interface = ''", "host 1 has interface = ''; allowed: the name of a network"),
         (A + "environment = {B = 1}", "host 1 has environment = {'B': 1}; allowed: a table"),
         ("ports = [3, 2]\n" + A, f"has ports = [3, 2]; {PORTS}"),
         ("ports = [3]\n" + A, f"has ports = [3]; {PORTS}"),
@@ -237,7 +240,8 @@ PORTS = "allowed: two numbers from 1 to 65535"
 )
 def test_a_file_that_cannot_be_used_is_refused_with_its_key(text, message, tmp_path):
     path = tmp_path / "hosts.toml"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(UsageError) as error:
         read_hosts(path)
     assert str(error.value).startswith(f"{path}: ")

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,6 +67,7 @@ def remove(namespace: str) -> None:
         for process in found:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+        time.sleep(0.01)  # in which they end
     with suppress(OSError, subprocess.CalledProcessError):
         run(["ip", "netns", "del", namespace])
     shutil.rmtree(FILES / namespace, ignore_errors=True)

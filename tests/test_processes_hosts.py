@@ -10,6 +10,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
 
@@ -112,6 +113,14 @@ def test_no_rank_of_any_host_outlives_its_supervisor(hosts):
     assert started.process.stdout.readline() == "ready\n"
     # the supervisor, a rank; the shell, what has started the others, and two of them
     assert len(started.running()) == 6
+    there = [
+        each
+        for each in psutil.Process(started.process.pid).children(recursive=True)
+        if SCRIPT.name in " ".join(each.cmdline()) and each.ppid() != started.process.pid
+    ]
+    assert len(there) == 2
+    for each in there:
+        each.suspend()  # or they would end by themselves, when rank 0 does
     os.kill(started.process.pid, signal.SIGKILL)
     started.wait()
 

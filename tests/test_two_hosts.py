@@ -144,9 +144,7 @@ def test_a_rank_killed_on_the_other_host_is_started_again(name, words, tmp_path)
             if b"train.py" in Path(f"/proc/{each}/cmdline").read_bytes()
         ]
         os.kill(ranks[0], signal.SIGKILL)
-        for line in started.stderr:
-            if line.startswith("resumed at step"):
-                break
+        assert any(line.startswith("resumed at step") for line in started.stderr)
         newest = max(saved.glob("step-*"))
         wait_for(lambda: max(saved.glob("step-*")) > newest, seconds=240)
         started.kill()

@@ -107,11 +107,7 @@ class Synchronous:
         self._keep_variables(slots)
 
     def _build_update(self, losses):
-        """Clip the gradients and update the variables; return the optimiser state by name.
-
-        Args:
-          losses: one [] per tower; the update waits for all of them.
-        """
+        """Make the update, which waits for all losses; return the optimiser's state by name."""
         spec = self.spec
         self._clipped, self._norm = clip_by_global_norm(
             self._gradients, spec.training.clip_norm
@@ -260,13 +256,12 @@ class Synchronous:
         return self._result(values, tensors)
 
     def _run_step(self, inputs, state, learning_rate, record):
-        """Train on one global batch; return what `_result` and `_record` read, name -> value.
+        """Take the step that `step` describes; return what `_result` and `_record` read.
 
         Returns:
-          The losses, a list of [towers]; the state after the batch, name -> array for each
-          tower; and the gradient's norm []. With `record` also activations and their gradients,
-          name -> one array per tower, and the gradient before and after clipping, parameter ->
-          array.
+          Name -> the losses, one array per tower; the state, name -> array for each tower; and
+          the norm. With `record` also the activations and their gradients, name -> one array
+          per tower, and the gradient before and after clipping, parameter -> array.
         """
         outputs = self._outputs
         fetches = {
@@ -394,14 +389,11 @@ def _feeds(spec, masks, isolate):
 
 
 def _activation_gradients(losses, taps):
-    """Return the gradient with respect to each fed activation; zero if nothing reads it.
-
-    Returns:
-      Name -> one tensor per tower.
-    """
+    """Return the gradient with respect to each fed activation, name -> one tensor per tower."""
     by_name = {name: [] for name in taps[0].fed}
     for loss, tap in zip(losses, taps, strict=True):
         fed = list(tap.fed.values())
+        # zero where nothing reads the activation
         gradients = tf1.gradients(loss, fed, unconnected_gradients="zero")
         for name, gradient in zip(tap.fed, gradients, strict=True):
             by_name[name].append(tf.convert_to_tensor(gradient))

@@ -32,7 +32,7 @@ help:
 	make parity  set up, train in both frameworks on the embedded corpus, compare
 	make test    set up, then formatting, lint, types, documentation and the tests
 	make hunt    set up, plant every fault of the catalogue in either side's code, and record
-	             that all were found (half an hour)
+	             that all were found (more than half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
 	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a

@@ -40,7 +40,7 @@ PYTHONS = ("python", ".venv/bin/python", ".venv-horovod/bin/python")
 # Programs that are not this project's; what follows them is not checked.
 OTHERS = ("pip", ".venv/bin/mkdocs", "source")
 # Flags that pages mention of other programs.
-OTHER_FLAGS = {"--gres", "--strict"}
+OTHER_FLAGS = {"--gres", "--host", "--rank", "--server_num", "--strict"}
 
 
 def name_of(page):
@@ -265,7 +265,7 @@ def code_without_comments(page):
     """Return the blocks of code without what is translated."""
     found = []
     for language, code in blocks(page):
-        if language in ("sh", "python"):
+        if language in ("sh", "python", "toml"):
             code = "\n".join(line.split(" #")[0].rstrip() for line in code.splitlines())
         found.append((language, code))
     return found

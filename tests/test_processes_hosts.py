@@ -255,6 +255,11 @@ def test_a_host_has_what_the_file_says(hosts):
     assert words[0] == "ssh"
     assert words[-7:] == ["second", "env", "-C", "/f", "/p", "-m", "parity.processes.agent"]
     assert second.command_of_agent("tensorflow")[-3] == sys.executable
+    of_all = read_hosts(hosts(AWAY + "python = '/p'", own)).hosts[1]
+    of_horovod = read_hosts(hosts(AWAY + "python = {horovod = '/h'}", own)).hosts[1]
+    assert of_all.command_of_agent("horovod")[-3] == "/p"
+    assert of_horovod.command_of_agent("horovod")[-3] == "/h"
+    assert of_horovod.command_of_agent("tensorflow")[-3] == sys.executable
     given = read_hosts(hosts(first=f"ports = [20000, 20099]\n{FIRST}"))
     assert given.ports == (20000, 20099)
     assert given.hosts[1].command_of_agent("paddle")[:2] == ["env", "env"]

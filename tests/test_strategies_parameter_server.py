@@ -1,13 +1,14 @@
 """TensorFlow's parameter servers: synchronous ones have the numbers of the towers, and
 asynchronous ones those of `asynchronous` by the same schedule, or of the oracle's replay."""
 
+import json
 import os
 import re
 import signal
 from pathlib import Path
 
 import pytest
-from conftest import STEPS, TINY_SEQ2SEQ, flags, wait_for
+from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 from equal_traces import assert_equal, assert_goes_on, differing
 from test_processes_lost import ranks
 
@@ -26,8 +27,8 @@ def train(frameworks, text, cache, tmp_path):
 
     def start(name="run", edits=(), trace=False, **given):
         values = {"dtype": "float64", "data": text, "cache": cache} | STREAM | given
-        where = [f"--trace={tmp_path / name}"] if trace else flags(out=tmp_path / name)
-        return frameworks["tensorflow"].train(*flags(**values), *where, edits=edits)
+        where = f"--{'trace' if trace else 'out'}={tmp_path / name}"
+        return frameworks["tensorflow"].train(*flags(**values), where, edits=edits)
 
     return start
 
@@ -130,3 +131,18 @@ def test_a_killed_process_ends_all_and_is_named(train, tmp_path, given, killed, 
     (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
     assert re.fullmatch(rf"error: {name} \(.*\) is gone: its connection is closed", line)
     assert not any(Path(f"/proc/{member}").exists() for member in members)
+
+
+def test_a_worker_has_one_replica(train):
+    asked = {"strategy": "parameter-server", "processes": 2, "replicas": 4}
+    status, _, errors = train(**asked).wait()
+    assert "--replicas is 4 in 2 processes; allowed" in assert_one_line(status, errors)
+    assert errors.count("\n") == 1, "processes were started"
+
+
+def test_one_worker_has_one_replica_by_default(train, tmp_path):
+    status, _, errors = train(
+        strategy="parameter-server", processes=1, replicas=None, steps=2
+    ).wait()
+    assert status == 0, errors
+    assert json.loads((tmp_path / "run/summary.json").read_text())["replicas"] == 1

@@ -22,9 +22,10 @@ def train(spec, options):
       spec: Spec; its vocabulary sizes are the largest allowed.
       options: TrainOptions.
     """
-    # refuse an unknown strategy before any text is read
+    # refuse what a strategy cannot do before any text is read or process started
     settings = STRATEGIES.settings(options.strategy, options.settings)
     options = replace(options, settings=settings)
+    STRATEGIES.check_training(options.strategy, spec.training)
     entry = STRATEGIES.entry(options.strategy)
 
     def make_strategy(spec, build):

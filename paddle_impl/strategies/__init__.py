@@ -46,6 +46,7 @@ STRATEGIES = StrategyRegistry(
             serves=("ps",),
             dtypes=("float32",),
             optimizers=("sgd",),
+            limit="its servers keep float32, and their state cannot be read for a checkpoint",
         ),
         StrategySettings(schedule="free", servers=1),
         ("staleness", "processes"),

@@ -10,7 +10,7 @@ Source: Dean et al. 2012, Large scale distributed deep networks, section 4.1.
 from paddle_impl.strategies.asynchronous import Asynchronous, _Shared, _Worker
 from paddle_impl.strategies.parallel_executor import ParallelExecutor
 from paddle_impl.strategies.server_connection import Layout, Servers
-from paddle_impl.strategies.server_process import check_servable
+from paddle_impl.strategies.server_process import check_device
 
 
 class ParameterServer(Asynchronous):
@@ -25,10 +25,10 @@ class ParameterServer(Asynchronous):
           entry: StrategyEntry.
 
         Raises:
-          UsageError: for what the engine's servers cannot do.
+          UsageError: for a device other than CPUs.
           RankLost: if a server cannot be reached.
         """
-        check_servable(spec, build)
+        check_device(build)
         super().__init__(spec, build, entry)
 
     def _executor(self, program, loss_name, share_variables_from=None):

@@ -6,33 +6,18 @@ from parity.base.errors import RankLost, UsageError
 from parity.base.parent import die_with_parent
 
 
-def check_servable(spec, build):
-    """Check that the engine's servers can do what is asked for.
+def check_device(build):
+    """Check that a training runs on CPUs, as the engine's servers do.
 
     Args:
-      spec: Spec.
       build: Build.
 
     Raises:
-      UsageError: naming the flag, if they cannot.
+      UsageError: if it does not.
     """
-    training, name = spec.training, "parameter-server of paddle"
-    if training.dtype != "float32":
-        raise UsageError(
-            f"--dtype is {training.dtype!r}; allowed for {name}: float32, which is all that "
-            "its servers keep"
-        )
-    if training.optimizer != "sgd":
-        raise UsageError(
-            f"--optimizer is {training.optimizer!r}; allowed for {name}: sgd, because a "
-            "server's own state cannot be read for a checkpoint"
-        )
     if build.device != "cpu":
-        raise UsageError(f"--device is {build.device!r}; allowed for {name}: cpu")
-    if build.replicas != build.group.size:
         raise UsageError(
-            f"--replicas is {build.replicas} in {build.group.size} processes; allowed for "
-            f"{name}: as many, each with one worker"
+            f"--device is {build.device!r}; allowed for parameter-server of paddle: cpu"
         )
 
 
@@ -47,10 +32,10 @@ def serve(spec, build):
       build: Build.
 
     Raises:
-      UsageError: for what the engine's servers cannot do.
+      UsageError: for a device other than CPUs.
       RankLost: if the server ends by itself.
     """
-    check_servable(spec, build)
+    check_device(build)
     group, parent = build.group, os.getpid()
     endpoints = group.served["ps"]
     process = os.fork()

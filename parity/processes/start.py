@@ -61,7 +61,7 @@ def process_group(
         listed = None if hosts is None else read_hosts(hosts)
         usual = replicas or min(usable_cores(), _MOST) if listed is None else listed.ranks
         workers = settings.processes or usual
-        _check_share(workers, replicas)
+        _check_share(entry, workers, replicas)
         if workers == 1 and not serves:
             yield ProcessGroup()
             return
@@ -73,7 +73,7 @@ def process_group(
         assert member is not None
     group = _group(member)
     group.serve = entry.serve
-    _check_numbers(group, settings, replicas)
+    _check_numbers(group, entry, settings, replicas)
     try:
         yield group
         group.close()
@@ -96,7 +96,7 @@ def _group(member: Membership) -> ProcessGroup:
 
 
 def _check_numbers(
-    group: ProcessGroup, settings: StrategySettings, replicas: int | None
+    group: ProcessGroup, entry: StrategyEntry, settings: StrategySettings, replicas: int | None
 ) -> None:
     """Check that a launcher has started as many processes as the command line says."""
     if settings.processes not in (None, group.workers):
@@ -110,10 +110,15 @@ def _check_numbers(
             f"--servers is {settings.servers}, but the launcher has started {servers}; "
             "allowed: the same number"
         )
-    _check_share(group.workers, replicas)
+    _check_share(entry, group.workers, replicas)
 
 
-def _check_share(processes: int, replicas: int | None) -> None:
+def _check_share(entry: StrategyEntry, processes: int, replicas: int | None) -> None:
+    if not entry.traits.synchronous and replicas not in (None, processes):
+        raise UsageError(
+            f"--replicas is {replicas} in {processes} processes; allowed for {entry.name}: "
+            f"{processes}, because each process takes steps of its own"
+        )
     if replicas is not None and replicas % processes:
         raise UsageError(
             f"--replicas is {replicas}, which {processes} processes cannot share evenly; "

@@ -29,13 +29,13 @@ _SHARD_WEIGHTS = (
     "tower alike"
 )
 _SCHEDULE = (
-    "strategy asynchronous: the order in which replicas read and update the weights; free lets "
-    "them come as they are ready, a seed draws an order, and a file lists one, such as the "
-    "schedule.jsonl of another run"
+    "strategies asynchronous and parameter-server: the order in which replicas read and update "
+    "the weights; free lets them come as they are ready, a seed draws an order, and a file "
+    "lists one, such as the schedule.jsonl of another run"
 )
 _STALENESS = (
-    "strategy asynchronous, with a drawn schedule: the largest number of other updates between "
-    "a replica's reading of the weights and its update"
+    "strategies asynchronous and parameter-server, with a drawn schedule: the largest number "
+    "of other updates between a replica's reading of the weights and its update"
 )
 _PROCESSES = (
     "strategies of several processes, such as data-parallel and multi-worker: number of "
@@ -132,6 +132,7 @@ class Traits:
         rank 0 drives all others.
       dtypes: the precisions that it can train in.
       optimizers: the update rules that it can train with.
+      limit: why it has no other precision and no other update rule, for the message to users.
     """
 
     synchronous: bool = True
@@ -141,6 +142,7 @@ class Traits:
     serves: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     optimizers: tuple[str, ...] = ("sgd", "adam")
+    limit: str = ""
 
     def can_train(self, training: TrainSpec) -> bool:
         """Return whether the strategy has this precision and this update rule."""
@@ -254,6 +256,24 @@ class StrategyRegistry:
         entry = self.entry(name)
         check_taken(given, [entry])
         return entry.settings(given)
+
+    def check_training(self, name: str | None, training: TrainSpec) -> None:
+        """Check that a strategy has the precision and the update rule of a training.
+
+        Raises:
+          UsageError: for an unknown strategy, or one that has not.
+        """
+        entry = self.entry(name)
+        because = f", because {entry.traits.limit}" if entry.traits.limit else ""
+        for given, value, allowed in (
+            ("--dtype", training.dtype, entry.traits.dtypes),
+            ("--optimizer", training.optimizer, entry.traits.optimizers),
+        ):
+            if value not in allowed:
+                raise UsageError(
+                    f"{given} is {value!r}; allowed for {entry.name} of {self.framework}: "
+                    f"{', '.join(allowed)}{because}"
+                )
 
     def make(self, name: str | None, spec: Any, build: Any) -> Any:
         """Load the framework and build a training that uses a strategy.

@@ -41,8 +41,9 @@ def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1
       processes: the number of processes that share the replicas.
     """
     cores, replicas = usable_cores(), options.replicas
-    stages = options.settings.stages or 1
-    if replicas is None and (processes > 1 or options.settings.processes):
+    settings = options.settings
+    stages = settings.stages or 1
+    if replicas is None and (processes > 1 or settings.processes or settings.servers):
         replicas = processes
     if replicas is None:
         replicas = min(cores // stages, _MOST_REPLICAS) if options.device == "cpu" else 2

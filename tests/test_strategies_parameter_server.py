@@ -19,6 +19,7 @@ STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 SYNCHRONOUS = {"strategy": "parameter-server", "sync": True}
 UPDATES = 16
+ADDED = {"read", "schedule"}  # what only a trace of asynchronous training has
 
 
 @pytest.fixture
@@ -86,6 +87,16 @@ def test_workers_by_a_schedule_have_the_bits_of_threads(run_both, recorded):
     processes = recorded(strategy="parameter-server", servers=2, **given)
     assert differing(threads, processes) == []
     assert climb([threads, processes]).matches
+
+
+def test_one_worker_has_the_bits_of_a_single_tower(run_both, recorded):
+    """Its trace has the weights that it read, and its schedule, beside all that is compared."""
+    tower = run_both(replicas=1, **STREAM)["tensorflow"]
+    served = recorded(strategy="parameter-server", replicas=1, servers=2)
+    for step in range(STEPS):
+        first, second = tower.read(step), served.read(step)
+        assert {name.split("/")[0] for name in second.keys() - first.keys()} <= ADDED
+        assert [name for name in first if first[name].tobytes() != second[name].tobytes()] == []
 
 
 def test_a_free_run_is_replayed(recorded):

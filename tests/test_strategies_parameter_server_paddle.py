@@ -22,6 +22,8 @@ UPDATES = 24
 SEQ2SEQ = TINY_SEQ2SEQ | {"num_layers": 1, "loss_per": "row", "beam": 2}
 SERVED = {"strategy": "parameter-server", "dtype": "float32", "optimizer": "sgd"}
 THREADS = SERVED | {"strategy": "asynchronous"}
+# how a line begins that the engine logs
+LOGGED = re.compile(r"^(rank \d: )?[IWEF]\d{4} ", re.MULTILINE)
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
 
 
@@ -186,7 +188,9 @@ def test_a_lost_process_ends_the_training_and_it_goes_on(start, train, lost):
     status, _, errors = job.wait()
     assert status == 4, errors
     name = lost if lost in of_name else "ps 0"
-    assert re.search(rf"error: {name} ", errors), errors
+    (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
+    assert line.startswith(f"error: {name} "), errors
+    assert not LOGGED.search(errors), errors
     for each in (*ours, *engines):
         wait_for(lambda each=each: not Path(f"/proc/{each}").exists(), seconds=10)
     notes: list[str] = []

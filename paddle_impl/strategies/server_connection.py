@@ -10,6 +10,7 @@ worker one value, which each of its pushes raises by one. With the weights a wor
 number of pushes of every worker that they contain.
 """
 
+import ctypes
 import socket
 import time
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _READY_SECONDS = 60.0
 _APPLIED_SECONDS = 20.0
 _RETRY_SECONDS = 0.1
 _POLL_SECONDS = 5e-4
+# glog's own variable, which it reads from the environment only when it is loaded
+_LOG_LEVEL, _FATAL = "_ZN3fLI17FLAGS_minloglevelE", 3
 # fleet's own, and two more: send each push by itself, and look for one every millisecond
 _FLAGS = (
     *("max_body_size=2000000000", "socket_max_unwritten_bytes=2048000000"),
@@ -123,6 +126,7 @@ class Servers:
     """
 
     def __init__(self, layout, group):
+        _log_no_errors()
         self._layout, self._group = layout, group
         self._endpoints, self._pushed = group.served["ps"], 0
         self._names = list(layout.shapes)
@@ -306,6 +310,12 @@ def _are_equal(first, second):
     return np.array_equal(first, second) or np.allclose(
         first, second, rtol=0, atol=np.finfo(np.float32).tiny, equal_nan=True
     )
+
+
+def _log_no_errors():
+    """Keep the engine from logging each request that fails: this process names who is lost."""
+    level = ctypes.c_int.in_dll(ctypes.CDLL(core.libpaddle.__file__), _LOG_LEVEL)
+    level.value = _FATAL
 
 
 def _hosts(endpoints):

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from data.pair_file import PairBlock
 from data.segmenters import Segmentation
@@ -49,11 +49,14 @@ def segment_blocks(
             yield block, _segment(segmentation, block.sources, block.targets)
         return
     # only here: most runs find their text in the cache
+    from multiprocessing import resource_tracker
+
     from loky import ProcessPoolExecutor
-    from loky.backend import resource_tracker
+    from loky.backend import resource_tracker as tracker_of_loky
 
-    resource_tracker.ensure_running()  # its start would let through what `_signals_held` holds
-
+    # The first `submit` would start both, and each would let through what is held there.
+    tracker_of_loky.ensure_running()
+    resource_tracker.ensure_running()
     executor = ProcessPoolExecutor(
         processes, initializer=_start_process, initargs=(os.getpid(), segmentation)
     )
@@ -76,15 +79,29 @@ def segment_blocks(
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Hold Ctrl-C back, also in the processes that start within this context.
+    """Handle signals at the end; processes that start within hold Ctrl-C back for good.
 
-    A process that has not come to `_start_process` yet would die of it with a traceback.
+    One that has not come to `_start_process` yet would die of it with a traceback. One that
+    this process has started, but has not yet sent its work to, would be left behind.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    came: list[int] = []
+    with ExitStack() as stack:  # each part of which is undone although a handler may raise
+        stack.callback(_raise_signals, came)
+        # A mask alone does not hold them back here: another thread may take a signal, and its
+        # handler then runs in the main one.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if callable(handler := signal.getsignal(number)):
+                    stack.callback(signal.signal, number, handler)
+                    signal.signal(number, lambda number, _: came.append(number))
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _raise_signals(numbers: Iterable[int]) -> None:
+    for number in numbers:
+        signal.raise_signal(number)
 
 
 def _segment(

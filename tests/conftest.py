@@ -24,6 +24,7 @@ import two_hosts
 from parity.base.cores import usable_cores
 from parity.launch.fork_server import ForkServer
 from parity.launch.processes import FOLDERS, ROOT
+from parity.links.hosts import possible
 from parity.trace.reader import Trace
 
 FRAMEWORKS = tuple(FOLDERS)
@@ -68,7 +69,7 @@ OPTIONAL = {
         "PARITY_REQUIRE_TORCH",
         "no PyTorch: install it as docs/witnesses.md says and these witnesses run too",
     ),
-    "hosts": (two_hosts.possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
+    "hosts": (possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
     "horovod": (
         (ROOT / ".venv-horovod" / "ready").exists,
         "PARITY_REQUIRE_HOROVOD",
@@ -101,10 +102,8 @@ def pytest_xdist_auto_num_workers(config):
 def pytest_collection_modifyitems(config, items):
     """Leave out the tests that need what is not there, unless it is required."""
     for marker, (is_there, required, _) in OPTIONAL.items():
-        if is_there() or os.environ.get(required):
-            continue
         left_out = [item for item in items if item.get_closest_marker(marker)]
-        if left_out:
+        if left_out and not os.environ.get(required) and not is_there():
             items[:] = [item for item in items if item not in left_out]
             config.hook.pytest_deselected(items=left_out)
             config.stash[_LEFT_OUT][marker] = len(left_out)

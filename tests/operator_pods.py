@@ -5,17 +5,16 @@ and pkg/controller.v1/paddlepaddle/envvar.go.
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import two_hosts
 
+from parity.links.namespaces import FILES, command_inside
+
 NAMESPACE = "team"
 
-_HOSTS_OF = Path("/etc/netns")  # `ip netns exec` shows a namespace its own files of /etc
 _REPLICAS = {"TFJob": "tfReplicaSpecs", "PaddleJob": "paddleReplicaSpecs"}
 _CONTAINER = {"TFJob": "tensorflow", "PaddleJob": "paddle"}
 _PORT = {"TFJob": "tfjob-port", "PaddleJob": "master"}
@@ -83,24 +82,20 @@ def pods(job: Mapping[str, Any]) -> Iterator[list[list[str]]]:
     """
     names = [pod(job, index) for index in range(len(two_hosts.ADDRESSES))]
     known = list(zip(two_hosts.ADDRESSES, names, strict=True))
-    with two_hosts.hosts() as namespaces:
-        folders = [_HOSTS_OF / each for each in namespaces]
-        try:
-            for folder, own in zip(folders, names, strict=True):
-                folder.mkdir(parents=True)
-                lines = ["127.0.0.1 localhost"]
-                for address, name in known:
-                    lines.append(f"{address} {name}")
-                    service = "127.0.1.1" if name == own else address
-                    lines.append(f"{service} {name}.{NAMESPACE}.svc")
-                (folder / "hosts").write_text("\n".join(lines) + "\n")
-            yield [
-                two_hosts.inside(each, ["unshare", "--uts", "sh", "-c", _WITH_NAME, name])
-                for each, name in zip(namespaces, names, strict=True)
-            ]
-        finally:
-            for folder in folders:
-                shutil.rmtree(folder, ignore_errors=True)
+    with two_hosts.hosts() as two:
+        for namespace, own in zip(two.names, names, strict=True):
+            lines = ["127.0.0.1 localhost"]
+            for address, name in known:
+                lines.append(f"{address} {name}")
+                service = "127.0.1.1" if name == own else address
+                lines.append(f"{service} {name}.{NAMESPACE}.svc")
+            folder = FILES / namespace  # which goes with the namespace
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text("\n".join(lines) + "\n")
+        yield [
+            command_inside(each, ["unshare", "--uts", "sh", "-c", _WITH_NAME, name])
+            for each, name in zip(two.names, names, strict=True)
+        ]
 
 
 _WITH_NAME = 'hostname "$0" && exec "$@"'

@@ -122,6 +122,63 @@ def test_the_main_program_is_not_run_again(tmp_path):
     assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
 
 
+# Ctrl-C as soon as the interpreter of a process starts, before it can be ignored there.
+EARLY = """
+import os, signal, sys
+if any("popen_loky" in word for word in sys.orig_argv):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_process_that_is_starting_does_not_take_ctrl_c(tmp_path):
+    folder = tmp_path / "early"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(EARLY)
+    done = subprocess.run(
+        program(tmp_path, 2),
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
+
+
+# Sends this program a signal whenever it has started a process and not sent it its work yet.
+# Its other thread may take the signal.
+BETWEEN = """
+import os, signal, sys
+
+def interrupt(frame, event, function):
+    if event == "c_return" and frame.f_code.co_name == function.__name__ == "fork_exec":
+        print("signal", flush=True)
+        os.kill(os.getpid(), {number})
+
+def stop(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal({number}, stop)
+sys.setprofile(interrupt)
+try:
+    exec(open({path!r}).read())
+except KeyboardInterrupt:
+    sys.setprofile(None)
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_processes_are_started_leaves_none_behind(number, tmp_path):
+    python, path = program(tmp_path, 2)
+    between = tmp_path / "between.py"
+    between.write_text(BETWEEN.format(number=int(number), path=path))
+    # until all that hold its streams have ended: what is left behind says so there
+    done = subprocess.run([python, str(between)], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "started\nsignal\nsignal\ninterrupted\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_program(number, tmp_path):
     """Ctrl-C reaches all processes of a terminal; a kill reaches the program alone."""

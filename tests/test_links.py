@@ -1,15 +1,26 @@
 """Hosts on one machine: their links have the delay and the rate that is set, and measured."""
 
+import os
+import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
 import pytest
+from conftest import wait_for
 
-from parity.links.hosts import hosts
+from parity.links.hosts import hosts, possible
 from parity.links.measure import measure, serve
-from parity.links.namespaces import inside
+from parity.links.namespaces import FILES, inside
 
+ROOT = Path(__file__).resolve().parent.parent
+NAMESPACES = Path("/run/netns")
 PORT = 5_000
 
 
@@ -79,13 +90,114 @@ def test_a_link_is_measured_as_slow_as_it_was_made(two):
 
 
 @pytest.mark.hosts
-def test_hosts_leave_nothing_behind(two):
+def test_a_cut_link_passes_nothing_and_the_others_go_on():
     with hosts(3) as three:
-        assert len(set(three.names) | set(two.names)) == 5
-        with inside(three.names[2]):
-            assert "link0" in [name for _, name in socket.if_nameindex()]
-    with pytest.raises(FileNotFoundError), inside(three.names[2]):
-        pass
+        listeners = []
+        for name, address in zip(three.names, three.addresses, strict=True):
+            with inside(name):
+                listeners.append(socket.create_server((address, PORT)))
+        three.cut(1)
+        with inside(three.names[0]):
+            with pytest.raises(OSError, match=r"timed out|unreachable"):
+                socket.create_connection((three.addresses[1], PORT), timeout=1)
+            socket.create_connection((three.addresses[2], PORT), timeout=30).close()
+        for listener in listeners:
+            listener.close()
+
+
+PROGRAM = """
+import subprocess, sys, time
+from parity.links.hosts import hosts, possible
+from parity.links.namespaces import FILES, command_inside, processes_inside
+with hosts(2) as two:
+    two.shape(1e8, 0.001)
+    (FILES / two.names[0]).mkdir(parents=True)
+    command = ["sh", "-c", "trap '' TERM INT HUP; while :; do sleep 1000; done"]
+    subprocess.Popen(
+        command_inside(two.names[1], command), start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    while len(processes := processes_inside(two.names[1])) < 2:
+        time.sleep(0.01)
+    print(*two.names, *processes, flush=True)
+    if len(sys.argv) > 1:
+        exec(sys.argv[1])
+"""
+
+
+@pytest.mark.hosts
+@pytest.mark.parametrize(
+    ("end", "sent", "status"),
+    [
+        (None, None, 0),
+        ("raise SystemExit(7)", None, 7),
+        ("time.sleep(1000)", signal.SIGINT, -signal.SIGINT),
+        ("time.sleep(1000)", signal.SIGTERM, -signal.SIGTERM),
+        ("time.sleep(1000)", signal.SIGKILL, -signal.SIGKILL),
+        # the switch, which would remove the hosts, is killed as well
+        ("subprocess.run(['pkill', '-KILL', '-f', two.names[0] + '='])", None, 0),
+    ],
+)
+def test_hosts_leave_nothing_behind(end, sent, status):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *filter(None, [end])],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    *names, shell, sleep = process.stdout.readline().split()
+    if sent:
+        os.killpg(process.pid, sent)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == status
+    assert said.count("Traceback") == (sent == signal.SIGINT)
+    wait_for(lambda: not any((NAMESPACES / name).exists() for name in names))
+    assert not (FILES / names[0]).exists()
+    assert not any(is_running(int(each)) for each in (shell, sleep))
+    wait_for(lambda: not any(name.encode() in line for name in names for line in commands()))
+
+
+# A command that makes the first host, but not the second.
+IP = """#!/bin/sh
+echo "$@" >> {log}
+case "$*" in *10.78.0.2*) exit 1;; esac
+exec {ip} "$@"
+"""
+
+
+@pytest.mark.hosts
+def test_hosts_that_cannot_all_be_made_leave_none_behind(tmp_path, monkeypatch):
+    path, log = tmp_path / "ip", tmp_path / "log"
+    path.write_text(IP.format(log=log, ip=shutil.which("ip")))
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(OSError, match=r"no hosts can be made: .*10\.78\.0\.2.* status 1"):
+        hosts(2).__enter__()
+    made = [line.split()[-1] for line in log.read_text().splitlines() if "netns add" in line]
+    assert len(made) == 2
+    assert not any((NAMESPACES / name).exists() for name in made)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(OSError, match=r"no hosts can be made: .*'ip'"):
+        hosts(2).__enter__()
+    assert not possible()
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process has not ended; one that nobody waited for has."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def commands() -> list[bytes]:
+    """Return the command lines of all processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes())
+    return found
 
 
 def test_a_link_is_measured_between_any_two_programs():

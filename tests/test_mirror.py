@@ -37,7 +37,7 @@ OWN_FILES = {
         "strategies/multi_worker.py",
         "strategies/horovod.py",
         "strategies/cluster.py",
-        "strategies/own_rows.py",
+        "strategies/several_processes.py",
         "strategies/serving.py",
         "strategies/parameter_server_sync.py",
         "strategies/parameter_server.py",

@@ -14,6 +14,7 @@ from conftest import wait_for
 from ranks_alone import SAYINGS
 
 from parity.base.errors import UsageError
+from parity.processes.group import ProcessGroup
 from parity.processes.membership import (
     MEETING,
     Members,
@@ -208,6 +209,19 @@ def test_variables_that_cannot_be_used_are_refused(framework, changes, message):
     given = variables(framework, 0, Members(tuple(ENDPOINTS)), "10.0.0.1:99") | changes
     with pytest.raises(UsageError, match=re.escape(message)):
         membership(framework, given)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "local_ranks"), [("aabb", [0, 1, 0, 1]), ("abab", [0, 0, 1, 1])]
+)
+def test_the_ranks_of_each_host_are_counted_from_zero(hosts, local_ranks):
+    """By this number the processes of a host share its GPUs."""
+    for rank, expected in enumerate(local_ranks):
+        group = ProcessGroup()
+        group.rank = rank
+        group.endpoints = tuple(f"{host}:{7000 + i}" for i, host in enumerate(hosts))
+        assert group.local_rank == expected
+    assert ProcessGroup().local_rank == 0
 
 
 def test_replicas_are_shared_evenly(monkeypatch):

@@ -10,6 +10,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
 
@@ -112,6 +113,14 @@ def test_no_rank_of_any_host_outlives_its_supervisor(hosts):
     assert started.process.stdout.readline() == "ready\n"
     # the supervisor, a rank; the shell, what has started the others, and two of them
     assert len(started.running()) == 6
+    there = [
+        each
+        for each in psutil.Process(started.process.pid).children(recursive=True)
+        if SCRIPT.name in " ".join(each.cmdline()) and each.ppid() != started.process.pid
+    ]
+    assert len(there) == 2
+    for each in there:
+        each.suspend()  # or they would end by themselves, when rank 0 does
     os.kill(started.process.pid, signal.SIGKILL)
     started.wait()
 
@@ -210,7 +219,9 @@ PORTS = "allowed: two numbers from 1 to 65535"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, "cannot be read: No such file or directory"),
         ("", "has no host; allowed: a table [[host]] for each host"),
+        ("host = []", "has host = []; allowed: a table [[host]]"),
         ("[[host]", "line 1"),
         ("host = 3", "has host = 3; allowed: a table [[host]]"),
         ("host = [3]", "host 1 is 3; allowed: a table"),
@@ -226,6 +237,7 @@ PORTS = "allowed: two numbers from 1 to 65535"
         (A + "folder = 'here'", "host 1 has folder = 'here'; allowed: an absolute path"),
         (A + "folder = '/a b'", "host 1 has folder = '/a b'; allowed: an absolute path"),
         (A + "python = {jax = 'p'}", "host 1 has python = {'jax': 'p'}; allowed: a path"),
+        (A + "interface = ''", "host 1 has interface = ''; allowed: the name of a network"),
         (A + "environment = {B = 1}", "host 1 has environment = {'B': 1}; allowed: a table"),
         ("ports = [3, 2]\n" + A, f"has ports = [3, 2]; {PORTS}"),
         ("ports = [3]\n" + A, f"has ports = [3]; {PORTS}"),
@@ -237,7 +249,8 @@ PORTS = "allowed: two numbers from 1 to 65535"
 )
 def test_a_file_that_cannot_be_used_is_refused_with_its_key(text, message, tmp_path):
     path = tmp_path / "hosts.toml"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(UsageError) as error:
         read_hosts(path)
     assert str(error.value).startswith(f"{path}: ")
@@ -255,6 +268,11 @@ def test_a_host_has_what_the_file_says(hosts):
     assert words[0] == "ssh"
     assert words[-7:] == ["second", "env", "-C", "/f", "/p", "-m", "parity.processes.agent"]
     assert second.command_of_agent("tensorflow")[-3] == sys.executable
+    of_all = read_hosts(hosts(AWAY + "python = '/p'", own)).hosts[1]
+    of_horovod = read_hosts(hosts(AWAY + "python = {horovod = '/h'}", own)).hosts[1]
+    assert of_all.command_of_agent("horovod")[-3] == "/p"
+    assert of_horovod.command_of_agent("horovod")[-3] == "/h"
+    assert of_horovod.command_of_agent("tensorflow")[-3] == sys.executable
     given = read_hosts(hosts(first=f"ports = [20000, 20099]\n{FIRST}"))
     assert given.ports == (20000, 20099)
     assert given.hosts[1].command_of_agent("paddle")[:2] == ["env", "env"]

@@ -9,7 +9,8 @@ from conftest import assert_one_line
 from parity.cli.command_line import main
 from parity.commands.main import parity
 from parity.scale.checking import ALLOWED
-from parity.scale.terminal import check_markdown, check_text
+from parity.scale.page import scale_html
+from parity.scale.terminal import check_markdown, check_text, scale_text
 from parity.scale.workload import STRATEGIES
 
 GIVEN = (
@@ -90,6 +91,31 @@ def test_the_text_names_what_was_given_and_where_it_ends(scaled, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("hidden", "words"),
+    [
+        (
+            {"per_byte": [-1e-9, 5e-10, 1e-9]},
+            "Paddle: noise hides the time per byte: -1 ns to 1 ns in 3 repetitions; the",
+        ),
+        ({"per_collective": [-1e-3, 2e-3]}, "the time per collective: -1 ms to 2 ms in 2"),
+        (
+            {"per_byte": [], "per_message": []},
+            "Paddle: what the software takes was not measured",
+        ),
+    ],
+)
+def test_a_cost_that_was_not_found_is_named(scaled, hidden, words):
+    _, values = scaled()
+    assert "noise" not in scale_text(values)
+    values["sides"]["paddle"]["hidden"] = hidden
+    printed = scale_text(values)
+    assert printed.count(words) == 1
+    cell = "not measured " if [] in hidden.values() else "at most 1"
+    assert cell in printed
+    assert words in scale_html(values)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["--links=lan"],
@@ -146,8 +172,9 @@ def checked(error: float) -> dict:
         "predicted_sent": 9e6,
     }
     alone = trial | {"ranks": 1, "rate": None, "delay": None, "error": 0.0, "sent": 0.0}
+    base = {"side": "paddle", "ranks": 2, "compute": 0.1, "engine": engine, "hidden": False}
     return {
-        "bases": [{"side": "paddle", "ranks": 2, "compute": 0.1, "engine": engine}],
+        "bases": [base],
         "trials": [alone, trial],
         "steps": 12,
         "worst": abs(error),
@@ -163,7 +190,11 @@ def test_a_comparison_names_each_training_and_the_worst():
     text = check_text(checked(-0.13))
     for words in ("100 Mbit/s, 10 ms", "-13%", "9.10 MB", "2 ns", "at most 13% from"):
         assert words in text
-    page = check_markdown(checked(-0.13))
+    values = checked(-0.13)
+    page = check_markdown(values)
+    assert "at most 2 ns" not in page
+    values["bases"][0]["hidden"] = True
+    assert "| at most 2 ns " in check_markdown(values)
     assert page.startswith("2026-01-02, P, 2 cores; `python -m parity scale --check`:")
     assert "| Paddle | 2       | 100 Mbit/s, 10 ms |" in page
 

@@ -1,4 +1,8 @@
-"""The model of cost against exact small cases and against simulations of every message."""
+"""The model of cost against exact small cases and against simulations of every message.
+
+The simulations are witnesses: they send one message after another, and share none of the
+model's formulas, nor do the sizes of gradients that are counted here by hand.
+"""
 
 import math
 

@@ -26,6 +26,7 @@ from parity.training.loss_table import read_losses
 pytestmark = pytest.mark.horovod
 
 FILE = "tf_impl/strategies/horovod.py"
+SHARED = "tf_impl/strategies/several_processes.py"
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 # how a line begins that TensorFlow or Horovod logs
@@ -110,25 +111,26 @@ def test_single_precision_is_within_the_bounds_of_rounding(run_both, horovod):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("file", "old", "new", "said"),
     [
-        ("op=hvd.Sum,\n", "op=hvd.Average,\n", "gradient/"),
+        (FILE, "op=hvd.Sum,\n", "op=hvd.Average,\n", "gradient/"),
         # rank 1 trains on from the zeros that it began with
-        ("        self._session.run(self._broadcast)", "        pass", "replicas/"),
+        (FILE, "        self._session.run(self._broadcast)", "        pass", "replicas/"),
         (
+            SHARED,
             "        stop = [self.build",
             '        own = filled[placeholders["lengths"]].sum()\n'
             '        filled[placeholders["scale"]] = [1 / max(own, 1)]\n'
             "        stop = [self.build",
             "loss/",
         ),
-        ("hvd.allreduce(report, op=hvd.Sum)", "report", "loss/"),
+        (FILE, "hvd.allreduce(report, op=hvd.Sum)", "report", "loss/"),
     ],
     ids=["average", "not broadcast", "loss per own tokens", "losses not summed"],
 )
-def test_a_mistake_is_found(run_both, horovod, old, new, said):
+def test_a_mistake_is_found(run_both, horovod, file, old, new, said):
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
-    trace = horovod(2, edits=[Edit(FILE, old, new)], **STREAM)
+    trace = horovod(2, edits=[Edit(file, old, new)], **STREAM)
     verdict = climb([towers, trace])
     assert not verdict.matches
     assert any(said in str(each) for each in verdict.mismatches), verdict.mismatches

@@ -6,21 +6,18 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import two_hosts
 from conftest import flags, wait_for
 
-from parity.links import hosts as links
+from parity.links.namespaces import command_inside, processes_inside
 from parity.processes.membership import MEETING, Members, variables
 from parity.spec.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
 STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
-DELAYED_ADDRESSES = ("10.78.0.1", "10.78.0.2")  # as parity/links/hosts.py gives them
 
 pytestmark = pytest.mark.hosts
 
@@ -42,24 +39,14 @@ def words(name, text, cache):
     return flags_of
 
 
-@contextmanager
-def delayed_hosts() -> Iterator[tuple[str, str]]:
-    """Yield the names of two hosts with a link of 100 Mbit/s that takes 1 ms each way."""
-    with links.hosts(2) as found:
-        found.shape(100e6, 0.001)
-        yield found.names
-
-
-def start(
-    name: str, host: str, rank: int, words: list[str], addresses=two_hosts.ADDRESSES
-) -> subprocess.Popen:
+def start(name: str, host: str, rank: int, words: list[str]) -> subprocess.Popen:
     """Start a rank on a host, with the variables of the framework's launcher alone."""
-    endpoints = tuple(f"{address}:6170" for address in addresses)
+    endpoints = tuple(f"{address}:6170" for address in two_hosts.ADDRESSES)
     given = variables(name, rank, Members(endpoints), "")
     del given[MEETING]
     script = str(ROOT / FRAMEWORKS[name].folder / "train.py")
     return subprocess.Popen(
-        two_hosts.inside(host, [sys.executable, script, *words]),
+        command_inside(host, [sys.executable, script, *words]),
         env=os.environ | given,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -67,16 +54,12 @@ def start(
     )
 
 
-@pytest.mark.parametrize(
-    ("hosts", "addresses"),
-    [(two_hosts.hosts, two_hosts.ADDRESSES), (delayed_hosts, DELAYED_ADDRESSES)],
-    ids=["100 Mbit/s", "100 Mbit/s, 1 ms"],
-)
-def test_two_hosts_have_the_numbers_of_one(name, words, frameworks, tmp_path, hosts, addresses):
-    with hosts() as names:
+@pytest.mark.parametrize("delay", [0.0, 0.001], ids=["100 Mbit/s", "100 Mbit/s, 1 ms"])
+def test_two_hosts_have_the_numbers_of_one(name, words, frameworks, tmp_path, delay):
+    with two_hosts.hosts(delay) as two:
         started = [
-            start(name, host, rank, words(steps=30, out=tmp_path / f"rank{rank}"), addresses)
-            for rank, host in enumerate(names)
+            start(name, host, rank, words(steps=30, out=tmp_path / f"rank{rank}"))
+            for rank, host in enumerate(two.names)
         ]
         errors = [each.communicate(timeout=240)[1] for each in started]
         assert [each.returncode for each in started] == [0, 0], errors
@@ -88,11 +71,11 @@ def test_two_hosts_have_the_numbers_of_one(name, words, frameworks, tmp_path, ho
 
 
 def test_a_cut_link_ends_both_with_a_line_that_names_the_other(name, words, tmp_path):
-    with two_hosts.hosts() as names:
+    with two_hosts.hosts() as two:
         given = words(epochs=10_000, checkpoint_every=5, out=tmp_path / "run")
-        started = [start(name, host, rank, given) for rank, host in enumerate(names)]
+        started = [start(name, host, rank, given) for rank, host in enumerate(two.names)]
         wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=240)
-        two_hosts.cut(names[0])
+        two.cut(0)
         errors = [each.communicate(timeout=60)[1] for each in started]
     for rank, (process, printed) in enumerate(zip(started, errors, strict=True)):
         assert process.returncode == 4, printed
@@ -103,13 +86,14 @@ def test_a_cut_link_ends_both_with_a_line_that_names_the_other(name, words, tmp_
 def write_hosts(path: Path, second: str) -> Path:
     """Write the file of two hosts, of which the first is the one that a command runs on."""
     first, other = (f'[[host]]\naddress = "{each}"\n' for each in two_hosts.ADDRESSES)
-    path.write_text(f'{first}{other}command = "{" ".join(two_hosts.inside(second, []))}"\n')
+    path.write_text(f'{first}{other}command = "{" ".join(command_inside(second, []))}"\n')
     return path
 
 
 def test_one_command_proves_both_sides_on_two_hosts(text, tmp_path):
-    with two_hosts.hosts() as (first, second):
-        before = [two_hosts.sent_bytes(each) for each in (first, second)]
+    with two_hosts.hosts() as two:
+        first, second = two.names
+        before = [two.sent_bytes(each) for each in range(2)]
         words = flags(
             hosts=write_hosts(tmp_path / "hosts.toml", second),
             strategy=",".join(f"{side}={each}" for side, each in STRATEGIES.items()),
@@ -121,14 +105,14 @@ def test_one_command_proves_both_sides_on_two_hosts(text, tmp_path):
         )
         command = [sys.executable, "-m", "parity", "run", *words]
         done = subprocess.run(
-            two_hosts.inside(first, command),
+            command_inside(first, command),
             cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=400,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        sent = [two_hosts.sent_bytes(each) for each in (first, second)]
+        sent = [two.sent_bytes(each) for each in range(2)]
     assert all(after - already > 100_000 for after, already in zip(sent, before, strict=True))
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["verdict"] == "match"
@@ -138,32 +122,31 @@ def test_one_command_proves_both_sides_on_two_hosts(text, tmp_path):
 def test_a_rank_killed_on_the_other_host_is_started_again(name, words, tmp_path):
     """And every process ends with the command that has started them."""
     script = str(ROOT / FRAMEWORKS[name].folder / "train.py")
-    with two_hosts.hosts() as (first, second):
+    with two_hosts.hosts() as two:
+        first, second = two.names
         given = words(
             hosts=write_hosts(tmp_path / "hosts.toml", second),
             **{"max_restarts": 1, "replicas": None, "epochs": 10_000, "checkpoint_every": 5},
             out=tmp_path / "run",
         )
         started = subprocess.Popen(
-            two_hosts.inside(first, [sys.executable, script, *given]),
+            command_inside(first, [sys.executable, script, *given]),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
         saved = tmp_path / "run" / "checkpoints"
         wait_for(lambda: any(saved.glob("step-*")), seconds=240)
-        assert len(two_hosts.processes(second)) == 2  # a rank, and what has started it
+        assert len(processes_inside(second)) == 2  # a rank, and what has started it
         ranks = [
             each
-            for each in two_hosts.processes(second)
+            for each in processes_inside(second)
             if b"train.py" in Path(f"/proc/{each}/cmdline").read_bytes()
         ]
         os.kill(ranks[0], signal.SIGKILL)
-        for line in started.stderr:
-            if line.startswith("resumed at step"):
-                break
+        assert any(line.startswith("resumed at step") for line in started.stderr)
         newest = max(saved.glob("step-*"))
         wait_for(lambda: max(saved.glob("step-*")) > newest, seconds=240)
         started.kill()
         started.wait()
-        wait_for(lambda: not two_hosts.processes(second))
+        wait_for(lambda: not processes_inside(second))

@@ -64,6 +64,19 @@ def _read(start: str, end: str) -> list[Arrow]:
     ]
 
 
+def _own_copies(read: str) -> list[Box]:
+    """Return two workers that read the weights, and compute with the copies they have then."""
+    boxes = []
+    for n, (side, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True)):
+        copy = (f"own copy {n}", "as old as its read")
+        boxes += [
+            Box(f"read{n}", "exchange", f"outer {side}", 1, (read, "all weights at once")),
+            Box(f"copy{n}", "weights", f"outer {side}", 2, copy),
+            Box(f"forward{n}", "data", side, 3, ("forward pass", f"{rows}, with the own copy")),
+        ]
+    return boxes
+
+
 def parallel_executor() -> Flow:
     """Return the flow of Paddle's `parallel-executor`."""
     return _with_copies(
@@ -319,26 +332,9 @@ def hybrid() -> Flow:
 
 def asynchronous() -> Flow:
     """Return the flow of `asynchronous`."""
-    boxes = [_batch()]
-    for n, (side, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True)):
-        boxes += [
-            Box(
-                f"read{n}",
-                "exchange",
-                f"outer {side}",
-                1,
-                ("lock: read", "all weights at once"),
-            ),
-            Box(
-                f"copy{n}",
-                "weights",
-                f"outer {side}",
-                2,
-                (f"own copy {n}", "as old as its read"),
-            ),
-            Box(f"forward{n}", "data", side, 3, ("forward pass", f"{rows}, with the own copy")),
-        ]
-    boxes += [
+    boxes = [
+        _batch(),
+        *_own_copies("lock: read"),
         *_pair("loss", "data", 4, "mean loss", "over its own n{n} tokens"),
         *_pair("back", "gradient", 5, "backward pass", "g{n}, clipped by its norm"),
         *_pair("lock", "exchange", 6, "lock: update", "with g{n} alone, when it is ready"),
@@ -360,20 +356,9 @@ def asynchronous() -> Flow:
 
 def parameter_server() -> Flow:
     """Return the flow of `parameter-server`."""
-    boxes = [_batch()]
-    for n, (side, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True)):
-        boxes += [
-            Box(f"read{n}", "exchange", f"outer {side}", 1, ("pull", "all weights at once")),
-            Box(
-                f"copy{n}",
-                "weights",
-                f"outer {side}",
-                2,
-                (f"own copy {n}", "as old as its read"),
-            ),
-            Box(f"forward{n}", "data", side, 3, ("forward pass", f"{rows}, with the own copy")),
-        ]
-    boxes += [
+    boxes = [
+        _batch(),
+        *_own_copies("pull"),
         *_pair("back", "gradient", 4, "backward pass", "g{n}, clipped by its norm"),
         *_pair("push", "exchange", 5, "push", "g{n} alone, when it is its turn"),
         *_pair("weights", "weights", 6, "some of the weights", "and their optimiser state"),

@@ -41,7 +41,7 @@ class DataParallel(ParallelExecutorStrategy):
 
     def _own_places(self, replicas):
         # on GPUs, the processes of a host share its GPUs in their order
-        first = replicas * _processes_before(self.build.group)
+        first = replicas * self.build.group.local_rank
         return replica_devices(self.build.device, first + replicas)[first:]
 
     def _build(self):
@@ -235,12 +235,6 @@ def _remove_operations(program, unused):
     for index in reversed(unused):
         block._remove_op(index, sync=False)
     block._sync_with_cpp()
-
-
-def _processes_before(group):
-    """Return how many processes of lower rank run on this process's host."""
-    hosts = [endpoint.rpartition(":")[0] for endpoint in group.endpoints]
-    return hosts[: group.rank].count(hosts[group.rank]) if hosts else 0
 
 
 def _connect(group, place):

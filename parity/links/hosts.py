@@ -8,22 +8,17 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
-from parity.links.namespaces import command_inside, run, run_inside
+from parity.links.namespaces import command_inside, remove, run_inside
+from parity.links.relay import DEVICE
 
 _BURST = 131_072  # bytes: a packet before it is divided into segments has up to 65,536
-_DEVICE = "link0"
-# A flow that rests while its ranks compute would begin anew slowly, and a host's own default
-# may be an algorithm that paces itself by delays which a loaded machine makes up.
-_SETTINGS = (
-    "net.ipv4.tcp_slow_start_after_idle=0",
-    "net.ipv4.tcp_congestion_control=reno",
-    "net.ipv4.tcp_wmem=4096 16777216 33554432",
-    "net.ipv4.tcp_rmem=4096 16777216 33554432",
-)
+_CHECKOUT = Path(__file__).resolve().parent.parent.parent
+_SECONDS = 60.0  # in which the switch removes the hosts
 
 
 @dataclass
@@ -48,65 +43,73 @@ class Hosts:
         """
         for name in self.names:
             subprocess.run(
-                command_inside(name, ["tc", "qdisc", "del", "dev", _DEVICE, "root"]),
+                command_inside(name, ["tc", "qdisc", "del", "dev", DEVICE, "root"]),
                 check=False,
                 capture_output=True,
             )
             if rate is not None:
                 shape = f"tbf rate {rate:.0f}bit burst {_BURST} latency 400ms"
-                run_inside(name, f"tc qdisc add dev {_DEVICE} root {shape}".split())
+                run_inside(name, f"tc qdisc add dev {DEVICE} root {shape}".split())
         self._commands.write(f"{delay}\n")
         self._commands.flush()
 
     def sent_bytes(self, host: int) -> int:
         """Return how many bytes a host has sent so far."""
-        path = f"/sys/class/net/{_DEVICE}/statistics/tx_bytes"
+        path = f"/sys/class/net/{DEVICE}/statistics/tx_bytes"
         return int(run_inside(self.names[host], ["cat", path]))
 
     def cut(self, host: int) -> None:
         """Cut the link of a host."""
-        run_inside(self.names[host], ["ip", "link", "set", _DEVICE, "down"])
+        run_inside(self.names[host], ["ip", "link", "set", DEVICE, "down"])
 
 
 @contextmanager
 def hosts(count: int) -> Iterator[Hosts]:
     """Yield some hosts, joined by links without a limit or a delay; remove them at the end.
 
+    The processes that still run on them are killed then. All of it comes to its end even if
+    this process is killed: the switch notices and removes the hosts.
+
     Raises:
-      OSError, subprocess.CalledProcessError: where this is not possible.
+      OSError: where this is not possible.
     """
     tag = uuid.uuid4().hex[:8]
     names = tuple(f"host{i}-{tag}" for i in range(count))
     addresses = tuple(f"10.78.0.{i + 1}" for i in range(count))
-    words = [
-        f"{name}={_DEVICE}={address}" for name, address in zip(names, addresses, strict=True)
-    ]
+    words = [f"{name}={address}" for name, address in zip(names, addresses, strict=True)]
     switch = None
     try:
-        for name in names:
-            run(["ip", "netns", "add", name])
-            run_inside(name, ["sysctl", "-q", *_SETTINGS])
         switch = subprocess.Popen(
             [sys.executable, "-m", "parity.links.relay", *words],
+            cwd=_CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C must not end it before those that use the hosts
         )
         assert switch.stdin is not None
         assert switch.stdout is not None
-        if switch.stdout.readline() != "ready\n":
-            raise OSError("the switch between the hosts did not start")
-        for name, address in zip(names, addresses, strict=True):
-            run(["ip", "-n", name, "address", "add", f"{address}/24", "dev", _DEVICE])
-            run(["ip", "-n", name, "link", "set", "lo", "up"])
-            run(["ip", "-n", name, "link", "set", _DEVICE, "up"])
+        answer = switch.stdout.readline().strip()
+        if answer != "ready":
+            raise OSError(f"no hosts can be made: {answer or 'the switch has ended'}")
         yield Hosts(names, addresses, switch.stdin)
     finally:
         if switch is not None:
-            switch.kill()
-            switch.wait()
+            _end(switch)
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+            remove(name)  # if the switch was killed
+
+
+def _end(switch: "subprocess.Popen[str]") -> None:
+    for stream in (switch.stdin, switch.stdout):
+        assert stream is not None
+        with suppress(OSError):  # what it was told last is not written yet
+            stream.close()
+    try:
+        switch.wait(_SECONDS)
+    except subprocess.TimeoutExpired:
+        switch.kill()
+        switch.wait()
 
 
 def possible() -> bool:

@@ -56,6 +56,12 @@ class ProcessGroup:
         return len(self.served.get(WORKER, ())) or self.size
 
     @property
+    def local_rank(self) -> int:
+        """Return how many ranks below this one are on the same host."""
+        hosts = [endpoint.rpartition(":")[0] for endpoint in self.endpoints]
+        return hosts[: self.rank].count(hosts[self.rank]) if hosts else 0
+
+    @property
     def serves(self) -> bool:
         """Return whether this process only serves."""
         return self.job != RANK

@@ -24,6 +24,14 @@ _SSH = (
     "ssh -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 "
     "-o ServerAliveCountMax=3"
 )
+# A strategy that has a launcher of its own may have an interpreter of its own, too.
+_LAUNCHERS = tuple(
+    entry.traits.launcher
+    for framework in FRAMEWORKS.values()
+    for entry in framework.strategies
+    if entry.traits.launcher
+)
+_INTERPRETERS = (*FRAMEWORKS, *_LAUNCHERS)
 _FOLDER = "an absolute path without spaces or quotes"
 _CHECKOUT = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -38,7 +46,7 @@ class Host:
       ranks: how many processes that compute gradients run on it.
       command: the words that run a command there; empty for this machine.
       folder: its checkout of the project, an absolute path.
-      python: framework -> the interpreter that runs the framework's ranks.
+      python: framework, or launcher such as "horovod" -> the interpreter that runs its ranks.
       interface: the network interface that Paddle uses; None to find it by the address.
       environment: variables to set for its ranks.
     """
@@ -58,12 +66,15 @@ class Host:
         interface = {} if self.interface is None else {"GLOO_SOCKET_IFNAME": self.interface}
         return {**self.environment, **interface}
 
-    def command_of_agent(self, framework: str) -> list[str]:
+    def command_of_agent(self, launcher: str) -> list[str]:
         """Return the command that starts parity/processes/agent.py there.
+
+        Args:
+          launcher: "paddle", "tensorflow" or "horovod", by whose variables ranks are started.
 
         Its words have the same meaning to a shell, which `ssh` hands them to, as without one.
         """
-        python = self.python.get(framework, sys.executable)
+        python = self.python.get(launcher, sys.executable)
         module = "parity.processes.agent"
         return [*self.command, "env", "-C", self.folder, python, "-m", module]
 
@@ -220,13 +231,13 @@ def _command(table: _Table, address: str, number: int) -> tuple[str, ...]:
 
 
 def _python(table: _Table) -> dict[str, str]:
-    """Return the interpreter of each framework: one for all, or a table of them."""
-    allowed = f"a path without spaces, or a table of them for {' and '.join(FRAMEWORKS)}"
+    """Return the interpreter of each framework and launcher: one for all, or a table."""
+    allowed = f"a path without spaces, or a table of them for {', '.join(_INTERPRETERS)}"
     given = table.take("python", (str, dict), allowed, {})
     if isinstance(given, str):
-        given = dict.fromkeys(FRAMEWORKS, given)
+        given = dict.fromkeys(_INTERPRETERS, given)
     for name, path in given.items():
-        if name not in FRAMEWORKS or not isinstance(path, str) or not _is_plain(path):
+        if name not in _INTERPRETERS or not isinstance(path, str) or not _is_plain(path):
             raise table.wrong("python", allowed)
     return dict(given)
 

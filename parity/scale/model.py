@@ -21,6 +21,9 @@ import numpy as np
 # A product's gradient is two products, one for each factor.
 BACKWARD_SHARE = 2 / 3
 
+# What an engine's software costs: the numbers of `Engine` that are measured.
+SOFTWARE = ("per_collective", "per_message", "per_byte")
+
 _AT_ONCE = 2  # messages that a receiver asks for at a time
 
 

@@ -17,8 +17,8 @@ from parity.links.measure import measure
 from parity.scale.checking import check_model
 from parity.scale.engines import COLLECTIVES, ENGINES
 from parity.scale.gradients import gradients
-from parity.scale.measured_step import RUNS, measured_step
-from parity.scale.model import Compute, Engine, Link
+from parity.scale.measured_step import RUNS, Measured, measured_step
+from parity.scale.model import Link
 from parity.scale.page import scale_html
 from parity.scale.quantities import parse_compute, parse_link, parse_links, parse_software
 from parity.scale.terminal import check_markdown, check_text, scale_text
@@ -48,8 +48,8 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
     make_folder(options.out)
     measured = _measured(spec, options)
     predictions: dict[str, dict[str, Any]] = {}
-    for side, (compute, engine, _) in measured.items():
-        work = Workload(spec, compute, engine)
+    for side, found in measured.items():
+        work = Workload(spec, found.compute, found.engine)
         predictions[side] = {
             name: _curves(work, _cluster(link, local, options), options.most)
             for name, link in links.items()
@@ -62,12 +62,13 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
         **measured_here(),
         "sides": {
             side: {
-                "compute": vars(compute),
+                "compute": vars(found.compute),
                 "collectives": COLLECTIVES.get(side, 1),
-                "engine": vars(engine),
-                "readings": readings,
+                "engine": vars(found.engine),
+                "readings": {name: list(each) for name, each in found.readings.items()},
+                "hidden": {name: list(each) for name, each in found.hidden.items()},
             }
-            for side, (compute, engine, readings) in measured.items()
+            for side, found in measured.items()
         },
         "links": {name: vars(link) for name, link in links.items()},
         "local": vars(local),
@@ -117,15 +118,13 @@ def _links(options: ScaleOptions) -> dict[str, Link]:
     return {"measured": Link(*measure(host, int(port)))}
 
 
-def _measured(
-    spec: Spec, options: ScaleOptions
-) -> dict[str, tuple[Compute, Engine, Mapping[str, float]]]:
-    """Return side -> its step, its engine, and what was measured for them."""
+def _measured(spec: Spec, options: ScaleOptions) -> dict[str, Measured]:
+    """Return what is known of each side, given or measured."""
     if options.compute is not None:
         compute = parse_compute(options.compute)
         collective, message, byte = parse_software(options.software or "0/0/0")
         return {
-            side: (compute, ENGINES[side].with_software(byte, message, collective), {})
+            side: Measured(compute, ENGINES[side].with_software(byte, message, collective))
             for side in options.sides
         }
     with Counter("measuring", RUNS * len(options.sides), "training") as progress:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from parity.scale.model import Link
+from parity.scale.model import SOFTWARE, Link
 from parity.scale.quantities import link_text, megabytes, milliseconds
 from parity.trace.side import title_of
 
@@ -48,7 +48,13 @@ def measured_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str
     """Return the rows and headers of the table of what the predictions rest on."""
     rows = []
     for side, found in values["sides"].items():
-        compute, engine = found["compute"], found["engine"]
+        compute, engine, hidden = found["compute"], found["engine"], found["hidden"]
+        software = [
+            "not measured"
+            if hidden.get(name) == []
+            else _at_most(_software(name, engine[name]), name in hidden)
+            for name in SOFTWARE
+        ]
         rows.append(
             [
                 title_of(side),
@@ -56,9 +62,7 @@ def measured_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str
                 milliseconds(compute["per_row"]),
                 str(found["collectives"]),
                 "asked for" if engine["segment"] else "sent",
-                milliseconds(engine["per_collective"]),
-                milliseconds(engine["per_message"]),
-                f"{engine['per_byte'] * 1e9:.3g} ns",
+                *software,
             ]
         )
     headers = ["side", "fixed", "per row", "all-reduces", "chunks are"]
@@ -69,6 +73,7 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines that say what the tables show, and where they stop being true."""
     settings = values["settings"]
     return [
+        *_hidden_lines(values),
         f"hierarchical ring: {settings['per_host']} ranks a host; "
         f"servers: {settings['servers']}; "
         f"hybrid: {settings['stages']} stages; {settings['micro_batches']} micro-batches",
@@ -77,6 +82,28 @@ def notes(values: Mapping[str, Any]) -> list[str]:
         "The model knows no stragglers, no shared switch, no congestion, and no ranks that "
         "share a machine's memory; see docs/scaling.md.",
     ]
+
+
+def _hidden_lines(values: Mapping[str, Any]) -> list[str]:
+    """Return a line for each cost that could not be measured."""
+    lines = []
+    for side, found in values["sides"].items():
+        for name, repetitions in found["hidden"].items():
+            if not repetitions:
+                lines.append(
+                    f"{title_of(side)}: what the software takes was not measured, as two ranks "
+                    "would share a core or a row; the predictions leave it out. Give it by "
+                    "--compute and --software."
+                )
+                break
+            low, high = (_software(name, each(repetitions)) for each in (min, max))
+            lines.append(
+                f"{title_of(side)}: noise hides the time {name.replace('_', ' ')}: {low} to "
+                f"{high} in {len(repetitions)} repetitions; the predictions take the most that "
+                "it may be. Measure on a machine that does nothing else, or with more --steps, "
+                "or give it by --compute and --software."
+            )
+    return lines
 
 
 def fastest_lines(
@@ -163,7 +190,9 @@ def _bases(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
             title_of(base["side"]),
             str(base["ranks"]),
             milliseconds(base["compute"]),
-            f"{base['engine']['per_byte'] * 1e9:.3g} ns" if base["ranks"] > 1 else "-",
+            _at_most(_software("per_byte", base["engine"]["per_byte"]), base["hidden"])
+            if base["ranks"] > 1
+            else "-",
         ]
         for base in values["bases"]
     ]
@@ -204,6 +233,14 @@ def _speeds(found: Mapping[str, Any], scaling: str) -> tuple[list[list[str]], li
         ]
         rows.append([strategy, *cells])
     return rows, ["step, speed-up", *map(str, shown)]
+
+
+def _software(name: str, seconds: float) -> str:
+    return f"{seconds * 1e9:.3g} ns" if name == "per_byte" else milliseconds(seconds)
+
+
+def _at_most(text: str, hidden: bool) -> str:
+    return f"at most {text}" if hidden else text
 
 
 def _signed(share: float) -> str:

@@ -4,21 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from parity.scale import model
 from parity.scale.gradients import activation_bytes, gradients, most_stages
-from parity.scale.model import (
-    Compute,
-    Engine,
-    Exchange,
-    Link,
-    asynchronous_rate,
-    hierarchical_ring,
-    overlapped,
-    pipeline,
-    ring,
-    seconds_per_byte,
-    server_per_rank,
-    servers,
-)
+from parity.scale.model import Compute, Engine, Exchange, Link
 from parity.spec.spec import Spec
 
 
@@ -94,18 +82,20 @@ class Workload:
         """Return a step whose communication follows the computation."""
         compute = self.compute.seconds(rows / ranks)
         return Step(
-            compute + exchange.seconds, overlapped(compute, exchange.seconds), exchange.sent
+            compute + exchange.seconds,
+            model.overlapped(compute, exchange.seconds),
+            exchange.sent,
         )
 
 
 def _ring(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
     size = gradients(work.spec, rows / ranks).dense
-    return work.synchronous(ranks, rows, ring(ranks, size, cluster.link, work.engine))
+    return work.synchronous(ranks, rows, model.ring(ranks, size, cluster.link, work.engine))
 
 
 def _hierarchical(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
     size = gradients(work.spec, rows / ranks).dense
-    exchange = hierarchical_ring(
+    exchange = model.hierarchical_ring(
         ranks, cluster.per_host, size, cluster.local, cluster.link, work.engine
     )
     return work.synchronous(ranks, rows, exchange)
@@ -114,27 +104,27 @@ def _hierarchical(work: Workload, ranks: int, rows: float, cluster: Cluster) -> 
 def _server_per_rank(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
     size = gradients(work.spec, rows / ranks).dense
     return work.synchronous(
-        ranks, rows, server_per_rank(ranks, size, cluster.link, work.engine)
+        ranks, rows, model.server_per_rank(ranks, size, cluster.link, work.engine)
     )
 
 
 def _servers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
     size = gradients(work.spec, rows / ranks).dense
-    exchange = servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
+    exchange = model.servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
     return work.synchronous(ranks, rows, exchange)
 
 
 def _sparse_servers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
     # a rank fetches no more rows of a table than its next batch touches
     size = gradients(work.spec, rows / ranks).sparse
-    exchange = servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
+    exchange = model.servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
     return work.synchronous(ranks, rows, exchange)
 
 
 def _asynchronous(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
     size = gradients(work.spec, rows / ranks).dense
     compute = work.compute.seconds(rows / ranks)
-    rate = asynchronous_rate(
+    rate = model.asynchronous_rate(
         ranks, cluster.servers, compute, size, size, cluster.link, work.engine
     )
     return Step(ranks / rate, None, size * max(1.0, ranks / cluster.servers))
@@ -162,18 +152,18 @@ def _staged(
         return None
     link, engine = cluster.link, work.engine
     handed_on = activation_bytes(work.spec) * own / cluster.micro_batches
-    compute = pipeline(
+    compute = model.pipeline(
         stages,
         cluster.micro_batches,
         work.compute.seconds(own),
-        handed_on * seconds_per_byte(link, engine) + engine.per_message,
+        handed_on * model.seconds_per_byte(link, engine) + engine.per_message,
         link.latency,
     )
     size = gradients(work.spec, own).dense / stages
-    exchange = ring(replicas, size, link, engine)
+    exchange = model.ring(replicas, size, link, engine)
     sent = exchange.sent + (2 if stages > 1 else 0) * handed_on * cluster.micro_batches
     seconds = exchange.seconds
-    return Step(compute + seconds, overlapped(compute, seconds), sent)
+    return Step(compute + seconds, model.overlapped(compute, seconds), sent)
 
 
 # name -> how a step is predicted

@@ -13,22 +13,14 @@ Source: Sergeev & Del Balso 2018, arXiv:1802.05799.
 """
 
 import os
-from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
 
 from parity.base.errors import UsageError
 from parity.base.interfaces import interface_of
-from parity.processes.joining import (
-    distances_of_replicas,
-    gather_parts,
-    gather_state,
-    state_of_own_rows,
-)
 from tf_impl.engine import without_greeting
-from tf_impl.strategies.own_rows import feed_own_rows
-from tf_impl.strategies.towers import Towers
+from tf_impl.strategies.several_processes import TowersOfProcesses
 
 try:
     with without_greeting():
@@ -43,7 +35,7 @@ except ImportError as error:
 tf1 = tf.compat.v1
 
 
-class Horovod(Towers):
+class Horovod(TowersOfProcesses):
     """Builds the towers of this process's replicas; Horovod sums over the processes."""
 
     def __init__(self, spec, build, entry):
@@ -89,7 +81,6 @@ class Horovod(Towers):
         )
         gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
         # the losses of all replicas, and whether a process was asked to stop
-        self._stop = tf1.placeholder(self.spec.training.dtype, [1], "stop")
         others = [self._own.start, self.replicas - self._own.stop]
         before, after = (tf.zeros([count], self._stop.dtype) for count in others)
         report = tf.concat([before, *self._losses, after, self._stop], axis=0)
@@ -115,82 +106,9 @@ class Horovod(Towers):
 
     # 5, saving, is rank 0's in the training loop; 6, the learning rate, is not scaled
 
-    def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
+    def _own_copies(self):
         # the towers of one process share one copy
-        copies = [self.snapshot()] * (self._own.stop - self._own.start)
-        return distances_of_replicas(self.build.group, copies)
-
-    def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch, of which this process computes the rows of its replicas.
-
-        Args:
-          inputs: StepInputs.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this process are read.
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records.
-
-        Returns:
-          StepResult with the losses of all replicas, and the state of this process's rows, with
-          zeros for others. With `record`, the first process returns the state of all rows, and
-          all tensors; the others return none.
-        """
-        group = self.build.group
-        result = super().step(inputs, state, learning_rate, record)
-        *losses, stops = result.losses
-        group.stop_agreed = bool(stops > 0)
-        state = self._own_state(result, inputs)
-        if record:
-            state = gather_state(group, state, self.replicas) or state
-        return replace(result, losses=np.array(losses), state=state)
-
-    def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this process are read.
-
-        Returns:
-          StepResult with a gradient norm of 0, and zeros for the state of other processes'
-          rows.
-        """
-        result = super().evaluate(inputs, state)
-        losses = [
-            each["losses"] for each in self.build.group.all_gather({"losses": result.losses})
-        ]
-        state = self._own_state(result, inputs)
-        return replace(result, losses=np.concatenate(losses), state=state)
-
-    def _fill(self, placeholders, inputs, state):
-        filled, sizes = feed_own_rows(self, placeholders, inputs, state)
-        stop = [self.build.group.stop_asked != 0]
-        return filled | {self._sizes: sizes, self._stop: stop}
-
-    def _own_state(self, result, inputs):
-        parts = {name: [array] for name, array in result.state.items()}
-        return state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)
-
-    def _record(self, inputs, values):
-        """Return the tensors of a trace on the first process, and none on the others."""
-        group, distances = self.build.group, self.replica_distances()
-        gradients = values["activation_gradients"]
-        fed = {name: [each[name] for each in gradients] for name in gradients[0]}
-        activations = gather_parts(group, values["activations"])
-        fed = gather_parts(group, fed)
-        if group.rank > 0:
-            return {}
-        of_replicas = [
-            {name: each[i] for name, each in fed.items()} for i in range(self.replicas)
-        ]
-        gathered = {"activations": activations, "activation_gradients": of_replicas}
-        tensors = super()._record(inputs, values | gathered)
-        return tensors | {f"replicas/{name}": each for name, each in distances.items()}
+        return [self.snapshot()] * (self._own.stop - self._own.start)
 
 
 def _find_each_other(group):

@@ -18,13 +18,7 @@ from parity.base.cores import replicas_at_once
 from parity.spec.initial import initial_snapshot
 from parity.spec.networks import NETWORKS
 from parity.spec.parameters import parameters
-from parity.spec.step_arrays import (
-    fed_axes,
-    join_activation_gradients,
-    join_activations,
-    recorded_activations,
-    split_feeds,
-)
+from parity.spec.step_arrays import fed_axes, recorded_activations, split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.eager_profiler import profile_functions
 from tf_impl.kernels import use_kernels
@@ -244,36 +238,26 @@ class Mirrored(Synchronous):
             for name, variable in self._variables.items()
         }
 
-    def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch.
-
-        Args:
-          inputs: StepInputs.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records.
-
-        Returns:
-          StepResult.
-        """
+    def _run_step(self, inputs, state, learning_rate, record):
         rate = tf.constant(learning_rate, self.spec.training.dtype)
-        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        feeds = self._own_feeds(inputs, state, trains=True)
         values = by_name(self._train[record](to_tensors(feeds), rate))
-        values["norm"] = values["norm"][0]
-        return self._result(values, self._record(inputs, values) if record else {})
+        # all replicas have the same gradient once it is reduced
+        for name in ("norm", "gradient", "clipped_gradient") if record else ("norm",):
+            values[name] = values[name][0]
+        if record:
+            activations = by_name(values["activations"])
+            values["activations"] = recorded_activations(self.spec, activations, inputs)
+            values["activation_gradients"] = by_name(values["activation_gradients"])
+        return values
 
-    def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
+    def _run_evaluation(self, inputs, state):
+        feeds = self._own_feeds(inputs, state, trains=False)
+        return by_name(self._evaluation(to_tensors(feeds)))
 
-        Args:
-          inputs: StepInputs without masks.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-
-        Returns:
-          StepResult with a gradient norm of 0.
-        """
-        feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        return self._result(by_name(self._evaluation(to_tensors(feeds))), {})
+    def _own_feeds(self, inputs, state, trains):
+        """Return what the replicas of this process are fed in a step or an evaluation."""
+        return split_feeds(self.spec, inputs, state, self.replicas)
 
     def profile(self):
         """Yield a list that is filled with the Events of the steps when the context is left.
@@ -281,19 +265,6 @@ class Mirrored(Synchronous):
         Use it only once in a process: a framework's profiler may not survive a second start.
         """
         return profile_functions()
-
-    def _record(self, inputs, values):
-        by_replica = by_name(values["activations"])
-        activations = recorded_activations(self.spec, by_replica, inputs)
-        tensors = join_activations(self.spec, activations, inputs)
-        fed = by_name(values["activation_gradients"])
-        tensors |= join_activation_gradients(self.spec, fed, inputs)
-        for kind in ("gradient", "clipped_gradient"):
-            for parameter, value in values[kind][0].items():
-                name = f"{kind}/{parameter}"
-                tensors[name] = from_framework(name, value)
-        distances = self.replica_distances()
-        return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
 
 
 def start_eagerly(build, replicas):

@@ -16,18 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.errors import UsageError
-from parity.processes.joining import (
-    distances_of_replicas,
-    gather_parts,
-    gather_state,
-    state_of_own_rows,
-)
-from parity.spec.step_arrays import StepResult, recorded_activations, split_feeds
+from parity.spec.step_arrays import split_feeds
 from tf_impl.devices import replica_devices
-from tf_impl.strategies.mirrored import Mirrored, by_name, start_eagerly, to_tensors
+from tf_impl.strategies.mirrored import Mirrored, start_eagerly
+from tf_impl.strategies.several_processes import SeveralProcesses
 
 
-class MultiWorker(Mirrored):
+class MultiWorker(SeveralProcesses, Mirrored):
     """Runs one function on the replicas of every process, each with its own copy of all."""
 
     def _start_engine(self):
@@ -41,7 +36,7 @@ class MultiWorker(Mirrored):
             )
         start_eagerly(build, own)
         if build.device == "gpu":
-            first = own * _processes_before(group)
+            first = own * group.local_rank
             replica_devices("gpu", first + own)  # refused if there are fewer
             gpus = tf.config.list_physical_devices("GPU")[first : first + own]
             tf.config.set_visible_devices(gpus, "GPU")
@@ -91,94 +86,20 @@ class MultiWorker(Mirrored):
         )
         return gradients, summed
 
-    def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch, of which this process computes the rows of its replicas.
+    def _run_step(self, inputs, state, learning_rate, record):
+        values = super()._run_step(inputs, state, learning_rate, record)
+        # every replica has what is summed over all
+        values["losses"] = values["losses"][:1]
+        return values
 
-        Args:
-          inputs: StepInputs, of this process's rows or of all.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this process are read.
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records.
+    def _own_feeds(self, inputs, state, trains):
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)[self._own]
+        if trains:
+            dtype = np.dtype(self.spec.training.dtype)
+            stop = {"stop": dtype.type(self.build.group.stop_asked != 0)}
+            feeds = [feed | stop for feed in feeds]
+        return feeds
 
-        Returns:
-          StepResult with the losses of all replicas, and the state of this process's rows, with
-          zeros for others. With `record`, the first process returns the state of all rows, and
-          all tensors; the others return none.
-        """
-        group, dtype = self.build.group, np.dtype(self.spec.training.dtype)
-        stop = {"stop": dtype.type(group.stop_asked != 0)}
-        feeds = [feed | stop for feed in self._own_feeds(inputs, state)]
-        rate = tf.constant(learning_rate, dtype)
-        values = by_name(self._train[record](to_tensors(feeds), rate))
-        *losses, stops = values["losses"][0]
-        group.stop_agreed = bool(stops > 0)
-        state = self._own_state(values, inputs)
-        tensors = {}
-        if record:
-            state = gather_state(group, state, self.replicas) or state
-            tensors = self._record(inputs, values)
-        return StepResult(np.array(losses), state, float(values["norm"][0]), tensors)
-
-    def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks, of this process's rows or of all.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this process are read.
-
-        Returns:
-          StepResult with a gradient norm of 0, and zeros for the state of other processes'
-          rows.
-        """
-        values = by_name(self._evaluation(to_tensors(self._own_feeds(inputs, state))))
-        own = {"losses": np.concatenate(values["losses"])}
-        losses = [each["losses"] for each in self.build.group.all_gather(own)]
-        return StepResult(np.concatenate(losses), self._own_state(values, inputs), 0.0, {})
-
-    def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
-        copies = self._copies()
+    def _own_copies(self):
         own = range(self._own.stop - self._own.start)
-        of_replicas = [{name: each[i] for name, each in copies.items()} for i in own]
-        return distances_of_replicas(self.build.group, of_replicas)
-
-    def _own_feeds(self, inputs, state):
-        return split_feeds(self.spec, inputs, state, self.replicas)[self._own]
-
-    def _own_state(self, values, inputs):
-        parts = by_name(values["state"])
-        return state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)
-
-    def _record(self, inputs, values):
-        """Return the tensors of a trace on the first process, and none on the others."""
-        activations = [
-            recorded_activations(self.spec, each, inputs) for each in values["activations"]
-        ]
-        gathered = {
-            kind: gather_parts(self.build.group, by_name(parts))
-            for kind, parts in (
-                ("activations", activations),
-                ("activation_gradients", values["activation_gradients"]),
-            )
-        }
-        if self.build.group.rank > 0:
-            self.replica_distances()  # in which every process takes part
-            return {}
-        of_replicas = {
-            kind: [
-                {name: each[i] for name, each in parts.items()} for i in range(self.replicas)
-            ]
-            for kind, parts in gathered.items()
-        }
-        return super()._record(inputs, values | of_replicas)
-
-
-def _processes_before(group):
-    """Return how many processes of lower rank run on this process's host."""
-    hosts = [endpoint.rpartition(":")[0] for endpoint in group.endpoints]
-    return hosts[: group.rank].count(hosts[group.rank]) if hosts else 0
+        return [{name: each[i] for name, each in self._copies().items()} for i in own]

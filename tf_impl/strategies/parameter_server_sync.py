@@ -16,24 +16,22 @@ Source: Chen et al. 2016, arXiv:1604.00981, for synchronous updates without back
 
 from contextlib import contextmanager
 
-import numpy as np
 import tensorflow as tf
 
-from parity.processes.joining import gather_parts, gather_state, state_of_own_rows
 from parity.spec.initial import initial_snapshot
-from parity.spec.step_arrays import StepResult, recorded_activations
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.strategies.cluster import Servers, Turns, start_server
-from tf_impl.strategies.own_rows import feed_own_rows
-from tf_impl.strategies.synchronous_base import Synchronous, _feeds, _gradients
-from tf_impl.strategies.towers import make_parallel
+from tf_impl.strategies.several_processes import TowersOfProcesses
 
 tf1 = tf.compat.v1
 
+# what a step fetches on the chief alone, which updates the variables for all ranks
+_OF_CHIEF = ("update", "gradient", "clipped_gradient")
 
-class ParameterServerSync(Synchronous):
+
+class ParameterServerSync(TowersOfProcesses):
     """Runs the replicas of a rank on variables that all ranks share, on the servers."""
 
     def __init__(self, spec, build, entry):
@@ -76,34 +74,21 @@ class ParameterServerSync(Synchronous):
         return config
 
     def _build(self):
-        spec, dtype = self.spec, self.spec.training.dtype
-        self._feeds = _feeds(spec, masks=True, isolate=self.build.isolate)
-        self._sizes = tf1.placeholder(tf.int32, [self._count], "sizes")
-        self._stop = tf1.placeholder(dtype, [1], "stop")
-        self._outputs, taps, _ = self._towers(self._feeds)
-        self._parameters = tf1.trainable_variables()
-        losses = [
-            tap.objective(outputs.loss)[0]
-            for outputs, tap in zip(self._outputs, taps, strict=True)
-        ]
-        gradients = tf1.gradients(
-            tf.add_n(losses), self._parameters, colocate_gradients_with_ops=True
-        )
-        self._activation_gradients = [
-            _gradients(loss, tap.fed) for loss, tap in zip(losses, taps, strict=True)
-        ]
-        self._build_exchange(gradients, losses)
-        if self.build.evaluates:
-            self._build_evaluation()
-        self._keep_variables(self._slots)
+        super()._build()
         self._initial = tf1.global_variables_initializer()
 
-    def _build_exchange(self, gradients, losses):
+    def _combine(self, losses, parameters, shares):
+        # those that are sparse stay so until they are on their server
+        return tf1.gradients(tf.add_n(losses), parameters, colocate_gradients_with_ops=True)
+
+    def _build_update(self, losses):
         """Send gradients and losses to the servers, and wait for the update of all ranks.
 
         Args:
-          gradients: the gradients of this rank's loss, one per parameter, dense or sparse.
-          losses: the objective of each of its replicas, [].
+          losses: one [] per tower of this rank; the gradients wait for all of them.
+
+        Returns:
+          Snapshot name -> the variable on a server that stores the optimiser's state.
         """
         group, dtype = self._group, self.spec.training.dtype
         with tf1.variable_scope("report"):
@@ -111,13 +96,13 @@ class ParameterServerSync(Synchronous):
                 _variable(f"of_{rank}", [self._count + 1], dtype) for rank in range(group.size)
             ]
             self._joined = _variable("of_all", [self.replicas + 2], dtype)
-        own = tf.concat([*(outputs.loss for outputs in self._outputs), self._stop], axis=0)
+        own = tf.concat([*self._losses, self._stop], axis=0)
         reported = self._reports[group.rank].assign(own)
         # the weights are read before they change, even by what no gradient depends on
         with tf.control_dependencies([reported.op, *losses]):
             sent = [
                 _dense(gradient, variable)
-                for gradient, variable in zip(gradients, self._parameters, strict=True)
+                for gradient, variable in zip(self._gradients, self._parameters, strict=True)
             ]
         turns = Turns(group.rank, group.size, self._servers.count)
         sent = turns.take(sent)
@@ -130,11 +115,14 @@ class ParameterServerSync(Synchronous):
         optimizer.ready_for_local_init_op.mark_used()  # the group says it, see `_start`
         passed = turns.give(sent)
         with tf.control_dependencies([token, passed]):
-            self._report = self._joined.read_value()
+            report = self._joined.read_value()
+        # of all ranks, as every rank reads them
+        self._losses, self._norm = [report[:-1]], report[-1]
         # the chief runs it with its own step: a queue runner's thread would hide its errors
         (self._update,) = optimizer.get_chief_queue_runner().enqueue_ops
         self._first = tf.group(optimizer.chief_init_op, turns.begin)
         self._begin = optimizer.local_step_init_op
+        return self._slots
 
     def _update_all(self, means):
         """Update the variables on the servers, and join what the ranks report.
@@ -145,23 +133,20 @@ class ParameterServerSync(Synchronous):
         with tf1.device(self._servers.beside_inputs):
             # the losses are shares of the global loss: their gradients are to be summed
             self._gradients = [mean * self._group.size for mean in means]
-            self._clipped, self._norm = clip_by_global_norm(
+            self._clipped, norm = clip_by_global_norm(
                 self._gradients, self.spec.training.clip_norm
             )
             self._learning_rate, self._slots, update = apply_update(
                 self.spec.training, self._parameters, self._clipped
             )
             # all ranks have reported once all gradients are there
-            with tf.control_dependencies([self._norm]):
+            with tf.control_dependencies([norm]):
                 reports = [report.read_value() for report in self._reports]
             stops = tf.add_n([report[-1:] for report in reports])
             joined = tf.concat(
-                [*(report[:-1] for report in reports), stops, self._norm[None]], axis=0
+                [*(report[:-1] for report in reports), stops, norm[None]], axis=0
             )
             return tf.group(update, self._joined.assign(joined))
-
-    def _replicate(self, function, devices, sizes, shared, **inputs):
-        return make_parallel(function, devices, sizes, shared, **inputs)
 
     def _start(self):
         """Initialise the servers' variables; nobody has to look for when that is done."""
@@ -185,89 +170,13 @@ class ParameterServerSync(Synchronous):
             super().load(snapshot)
         self._group.barrier()
 
-    def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch, of which this rank computes the rows of its replicas.
+    def _run(self, fetches, feeds):
+        if self._group.rank > 0:
+            fetches = {name: each for name, each in fetches.items() if name not in _OF_CHIEF}
+        return super()._run(fetches, feeds)
 
-        Args:
-          inputs: StepInputs.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this rank are read.
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records.
-
-        Returns:
-          StepResult with the losses of all replicas, and the state of this rank's rows, with
-          zeros for others. With `record`, the first rank returns the state of all rows, and
-          all tensors; the others return none.
-        """
-        group, outputs = self._group, self._outputs
-        fetches = {"report": self._report, "state": [each.state for each in outputs]}
-        if group.rank == 0:
-            fetches["update"] = self._update
-        if record:
-            by_tower = {
-                name: [each.activations[name] for each in outputs]
-                for name in outputs[0].activations
-            }
-            fetches["activations"] = recorded_activations(self.spec, by_tower, inputs)
-            fetches["activation_gradients"] = self._activation_gradients
-        if record and group.rank == 0:
-            fetches["gradient"] = self._gradients
-            fetches["clipped_gradient"] = self._clipped
-        feeds = self._fill(self._feeds, inputs, state)
-        feeds |= {self._stop: [group.stop_asked != 0], self._learning_rate: learning_rate}
-        values = self._run(fetches, feeds)
-        *losses, stops, norm = values["report"]
-        group.stop_agreed = bool(stops > 0)
-        state, tensors = self._own_state(values, inputs), {}
-        if record:
-            state = gather_state(group, state, self.replicas) or state
-            tensors = self._record(inputs, values)
-        return StepResult(np.array(losses), state, float(norm), tensors)
-
-    def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this rank are read.
-
-        Returns:
-          StepResult with a gradient norm of 0, and zeros for the state of other ranks' rows.
-        """
-        fetches = {
-            "losses": [each.loss for each in self._evaluation],
-            "state": [each.state for each in self._evaluation],
-        }
-        values = self._run(fetches, self._fill(self._evaluation_feeds, inputs, state))
-        own = {"losses": np.concatenate(values["losses"])}
-        losses = [each["losses"] for each in self._group.all_gather(own)]
-        return StepResult(np.concatenate(losses), self._own_state(values, inputs), 0.0, {})
-
-    def _fill(self, placeholders, inputs, state):
-        filled, sizes = feed_own_rows(self, placeholders, inputs, state)
-        return filled | {self._sizes: sizes}
-
-    def _own_state(self, values, inputs):
-        names = values["state"][0]
-        parts = {name: [part[name] for part in values["state"]] for name in names}
-        return state_of_own_rows(self._group, parts, inputs.rows, self.replicas)
-
-    def _record(self, inputs, values):
-        """Return the tensors of a trace on the first rank, and none on the others."""
-        fed = values["activation_gradients"]
-        names = self._activation_gradients[0]
-        activations = gather_parts(self._group, values["activations"])
-        by_name = {name: [each[name] for each in fed] for name in names}
-        gathered = gather_parts(self._group, by_name)
-        if activations is None or gathered is None:
-            return {}
-        of_replicas = [
-            {name: each[i] for name, each in gathered.items()} for i in range(self.replicas)
-        ]
-        values = values | {"activations": activations, "activation_gradients": of_replicas}
-        return super()._record(inputs, values)
+    def _own_copies(self):
+        return []  # all ranks share those on the servers
 
 
 class _Update(tf1.train.Optimizer):

@@ -100,9 +100,15 @@ class Synchronous:
             for outputs, tap in zip(self._outputs, taps, strict=True)
         ]
         self._gradients = self._combine(losses, self._parameters, shares)
-        self._activation_gradients = [
-            _gradients(loss, tap.fed) for loss, tap in zip(losses, taps, strict=True)
-        ]
+        self._activation_gradients = _activation_gradients(losses, taps)
+        slots = self._build_update(losses)
+        if self.build.evaluates:
+            self._build_evaluation()
+        self._keep_variables(slots)
+
+    def _build_update(self, losses):
+        """Make the update, which waits for all losses; return the optimiser's state by name."""
+        spec = self.spec
         self._clipped, self._norm = clip_by_global_norm(
             self._gradients, spec.training.clip_norm
         )
@@ -112,9 +118,7 @@ class Synchronous:
             self._learning_rate, slots, self._update = apply_update(
                 spec.training, self._parameters, self._clipped
             )
-        if self.build.evaluates:
-            self._build_evaluation()
-        self._keep_variables(slots)
+        return slots
 
     def _build_evaluation(self):
         self._evaluation_feeds = _feeds(self.spec, masks=False, isolate=False)
@@ -247,6 +251,18 @@ class Synchronous:
         Returns:
           StepResult.
         """
+        values = self._run_step(inputs, state, learning_rate, record)
+        tensors = self._record(inputs, values) if record else {}
+        return self._result(values, tensors)
+
+    def _run_step(self, inputs, state, learning_rate, record):
+        """Take the step that `step` describes; return what `_result` and `_record` read.
+
+        Returns:
+          Name -> the losses, one array per tower; the state, name -> array for each tower; and
+          the norm. With `record` also the activations and their gradients, name -> one array
+          per tower, and the gradient before and after clipping, parameter -> array.
+        """
         outputs = self._outputs
         fetches = {
             "losses": self._losses,
@@ -260,13 +276,11 @@ class Synchronous:
                 for name in outputs[0].activations
             }
             fetches["activations"] = recorded_activations(self.spec, by_tower, inputs)
-            fetches["gradient"] = self._gradients
-            fetches["clipped_gradient"] = self._clipped
+            fetches["gradient"] = self._by_parameter(self._gradients)
+            fetches["clipped_gradient"] = self._by_parameter(self._clipped)
             fetches["activation_gradients"] = self._activation_gradients
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
-        values = self._run(fetches, feeds)
-        tensors = self._record(inputs, values) if record else {}
-        return self._result(values, tensors)
+        return self._run(fetches, feeds)
 
     def evaluate(self, inputs, state):
         """Compute the loss of one global batch, without dropout and without an update.
@@ -278,13 +292,16 @@ class Synchronous:
         Returns:
           StepResult with a gradient norm of 0.
         """
+        return self._result(self._run_evaluation(inputs, state), {})
+
+    def _run_evaluation(self, inputs, state):
         outputs = self._evaluation
         fetches = {
             "losses": [each.loss for each in outputs],
             "state": [each.state for each in outputs],
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
-        return self._result(self._session.run(fetches, feeds), {})
+        return self._session.run(fetches, feeds)
 
     @contextmanager
     def profile(self):
@@ -312,19 +329,20 @@ class Synchronous:
         self._profile.append(tf1.RunMetadata())
         return self._session.run(fetches, feeds, options, self._profile[-1])
 
+    def _by_parameter(self, tensors):
+        names = [variable.op.name for variable in self._parameters]
+        return dict(zip(names, tensors, strict=True))
+
     def _record(self, inputs, values):
         activations = values["activations"]
         tensors = join_activations(self.spec, activations, inputs, self.micro_batches)
-        fed = {
-            name: [each[name] for each in values["activation_gradients"]]
-            for name in self._activation_gradients[0]
-        }
-        tensors |= join_activation_gradients(self.spec, fed, inputs)
+        tensors |= join_activation_gradients(self.spec, values["activation_gradients"], inputs)
         for kind in ("gradient", "clipped_gradient"):
-            for variable, value in zip(self._parameters, values[kind], strict=True):
-                name = f"{kind}/{variable.op.name}"
+            for parameter, value in values[kind].items():
+                name = f"{kind}/{parameter}"
                 tensors[name] = from_framework(name, value)
-        return tensors | self.snapshot()
+        distances = self.replica_distances()
+        return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
 
     def _fill(self, placeholders, inputs, state):
         # differs: the global batch is fed as a whole and split in the graph
@@ -370,7 +388,13 @@ def _feeds(spec, masks, isolate):
     }
 
 
-def _gradients(loss, fed):
-    """Return the gradient with respect to each fed activation; zero if nothing reads it."""
-    gradients = tf1.gradients(loss, list(fed.values()), unconnected_gradients="zero")
-    return dict(zip(fed, map(tf.convert_to_tensor, gradients), strict=True))
+def _activation_gradients(losses, taps):
+    """Return the gradient with respect to each fed activation, name -> one tensor per tower."""
+    by_name = {name: [] for name in taps[0].fed}
+    for loss, tap in zip(losses, taps, strict=True):
+        fed = list(tap.fed.values())
+        # zero where nothing reads the activation
+        gradients = tf1.gradients(loss, fed, unconnected_gradients="zero")
+        for name, gradient in zip(tap.fed, gradients, strict=True):
+            by_name[name].append(tf.convert_to_tensor(gradient))
+    return by_name

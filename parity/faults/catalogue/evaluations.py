@@ -144,8 +144,8 @@ FAULTS = (
             tensorflow(
                 "strategies/synchronous_base.py",
                 (
-                    "return self._result(self._session.run(fetches, feeds), {})",
-                    "values = self._session.run(fetches, feeds)\n"
+                    "return self._result(self._run_evaluation(inputs, state), {})",
+                    "values = self._run_evaluation(inputs, state)\n"
                     '        return self._result(values | {"losses": values["losses"][:1]}, {})',
                 ),
             ),

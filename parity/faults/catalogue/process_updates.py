@@ -123,12 +123,13 @@ FAULTS = (
                 "        }",
             )
         )
-        | _in_tensorflow(
+        | tensorflow(
+            "strategies/several_processes.py",
             (
                 _TF_STATE,
                 "        own = state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)\n"
                 "        return {name: np.roll(array, 1, axis=0) for name, array in own.items()}\n",
-            )
+            ),
         ),
         unconfirmable_reason="the oracle has one process, which joins no states",
     ),

@@ -22,7 +22,7 @@ _PADDLE_CLASS = (
     "    def _executor(self, program, loss_name, share_variables_from=None):\n        group"
 )
 _TF_CLASS = "    def _start_engine(self):\n"
-_TF_OWN = "        return split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
+_TF_OWN = "        feeds = split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
 _TF_BEFORE = "        losses = tf.where(is_own, loss, tf.zeros_like(loss))\n"
 _TF_SUMMED = "        return gradients, summed\n"
 _TOKENS_OF_FIRST = (
@@ -87,7 +87,7 @@ FAULTS = (
                 + _TOKENS_OF_FIRST.format(group="self.build.group")
                 + "        for feed in feeds[self._own]:\n"
                 '            feed["tokens"] = tokens[: len(feed["tokens"])]\n'
-                "        return feeds[self._own]\n",
+                "        feeds = feeds[self._own]\n",
             )
         ),
     ),
@@ -159,11 +159,9 @@ FAULTS = (
         | _in_tensorflow(
             (
                 _TF_OWN,
-                "        feeds = split_feeds(self.spec, inputs, state, self.replicas)[self._own]\n"
-                '        tokens = sum(feed["lengths"].sum() for feed in feeds)\n'
+                _TF_OWN + '        tokens = sum(feed["lengths"].sum() for feed in feeds)\n'
                 "        for feed in feeds:\n"
-                '            feed["scale"] = np.full_like(feed["scale"], 1 / max(tokens, 1))\n'
-                "        return feeds\n",
+                '            feed["scale"] = np.full_like(feed["scale"], 1 / max(tokens, 1))\n',
             )
         ),
     ),
@@ -280,11 +278,12 @@ FAULTS = (
                 'gathered[0]["losses"].repeat(self.build.group.size)',
             )
         )
-        | _in_tensorflow(
+        | tensorflow(
+            "strategies/several_processes.py",
             (
-                "StepResult(np.concatenate(losses), ",
-                "StepResult(losses[0].repeat(self.build.group.size), ",
-            )
+                'np.concatenate([each["losses"] for each in gathered])',
+                'gathered[0]["losses"].repeat(self.build.group.size)',
+            ),
         ),
         check="evaluation",
     ),

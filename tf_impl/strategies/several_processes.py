@@ -1,0 +1,133 @@
+"""What the synchronous strategies of several processes have in common.
+
+Every process computes the rows of its own replicas. A strategy decides how its engine connects
+the processes, where the variables are, and how gradients are summed. With the gradients, the
+engine sums the replicas' losses and the requests to stop, so that every process knows all of
+them. What else the processes exchange goes through their ProcessGroup.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from parity.processes.joining import (
+    distances_of_replicas,
+    gather_parts,
+    gather_state,
+    state_of_own_rows,
+)
+from parity.spec.step_arrays import split_feeds
+from tf_impl.strategies.towers import Towers
+
+tf1 = tf.compat.v1
+
+
+class SeveralProcesses:
+    """A mixin for a subclass of `Synchronous`, which joins what all processes computed.
+
+    The strategy's `_run_step` returns the losses of all replicas, those of other processes too,
+    and behind them one element that is greater than zero if a process was asked to stop.
+    """
+
+    def step(self, inputs, state, learning_rate, record=False):
+        """Train on one global batch, of which this process computes the rows of its replicas.
+
+        Args:
+          inputs: StepInputs, of this process's rows or of all.
+          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
+            rows of this process are read.
+          learning_rate: the learning rate of this step.
+          record: whether to return all tensors that a trace records.
+
+        Returns:
+          StepResult with the losses of all replicas, and the state of this process's rows, with
+          zeros for others. With `record`, the first process returns the state of all rows, and
+          all tensors; the others return none.
+        """
+        group = self.build.group
+        result = super().step(inputs, state, learning_rate, record)
+        *losses, stops = result.losses
+        group.stop_agreed = bool(stops > 0)
+        state = self._own_state(result.state, inputs)
+        if record:
+            state = gather_state(group, state, self.replicas) or state
+        return replace(result, losses=np.array(losses), state=state)
+
+    def evaluate(self, inputs, state):
+        """Compute the loss of one global batch, without dropout and without an update.
+
+        Args:
+          inputs: StepInputs without masks, of this process's rows or of all.
+          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
+            rows of this process are read.
+
+        Returns:
+          StepResult with a gradient norm of 0, and zeros for the state of other processes'
+          rows.
+        """
+        result = super().evaluate(inputs, state)
+        gathered = self.build.group.all_gather({"losses": result.losses})
+        losses = np.concatenate([each["losses"] for each in gathered])
+        return replace(result, losses=losses, state=self._own_state(result.state, inputs))
+
+    def replica_distances(self):
+        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
+
+        Unless every distance is exactly zero, the replicas have drifted apart.
+        """
+        copies = self._own_copies()
+        return distances_of_replicas(self.build.group, copies) if copies else {}
+
+    def _own_copies(self):
+        """Return the weights and the optimiser state of each replica of this process.
+
+        Returns:
+          For each replica, name -> array in canonical layout; an empty list if all processes
+          share the variables.
+        """
+        raise NotImplementedError
+
+    def _own_state(self, state, inputs):
+        parts = {name: [array] for name, array in state.items()}
+        return state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)
+
+    def _record(self, inputs, values):
+        """Return the tensors of a trace on the first process, and none on the others."""
+        group = self.build.group
+        kinds = ("activations", "activation_gradients")
+        gathered = {kind: gather_parts(group, values[kind]) for kind in kinds}
+        if group.rank > 0:
+            self.replica_distances()  # in which every process takes part
+            return {}
+        return super()._record(inputs, values | gathered)
+
+
+class TowersOfProcesses(SeveralProcesses, Towers):
+    """Builds a graph in every process, with the towers of its replicas."""
+
+    def _build(self):
+        # fed with 1 if this process was asked to stop
+        self._stop = tf1.placeholder(self.spec.training.dtype, [1], "stop")
+        super()._build()
+
+    def _fill(self, placeholders, inputs, state):
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)[self._own]
+        filled = {
+            placeholders[name]: _joined([feed[name] for feed in feeds]) for name in feeds[0]
+        }
+        # zero on a replica without a real token, whose loss is zero by its lengths here
+        filled[placeholders["scale"]] = max(feed["scale"] for feed in feeds)
+        sizes = [len(feed["lengths"]) for feed in feeds]
+        stop = [self.build.group.stop_asked != 0]
+        return filled | {self._sizes: sizes, self._stop: stop}
+
+
+def _joined(parts):
+    """Return the rows of some replicas in one array, padded to the longest of them."""
+    longest = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
+    padded = []
+    for part in parts:
+        missing = [most - size for most, size in zip(longest, part.shape[1:], strict=True)]
+        padded.append(np.pad(part, [(0, 0), *((0, each) for each in missing)]))
+    return np.concatenate(padded)

@@ -194,10 +194,12 @@ def test_help_lists_the_commands():
     assert [target for target in TARGETS if f"make {target} " not in shown] == ["help"]
 
 
-def test_ci_calls_make_test():
+def test_ci_runs_all_tests():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert "\nmake test" in script.read_text(encoding="utf-8")
+    text = script.read_text(encoding="utf-8")
+    assert "\nmake test" in text
+    assert "make horovod-test" in text
 
 
 def test_unusable_python_is_one_line(checkout: Path):

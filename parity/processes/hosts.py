@@ -69,10 +69,10 @@ class Host:
     def command_of_agent(self, launcher: str) -> list[str]:
         """Return the command that starts parity/processes/agent.py there.
 
+        Its words have the same meaning to a shell, which `ssh` hands them to, as without one.
+
         Args:
           launcher: "paddle", "tensorflow" or "horovod", by whose variables ranks are started.
-
-        Its words have the same meaning to a shell, which `ssh` hands them to, as without one.
         """
         python = self.python.get(launcher, sys.executable)
         module = "parity.processes.agent"

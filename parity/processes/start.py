@@ -115,8 +115,9 @@ def _check_numbers(
 
 def _check_share(entry: StrategyEntry, processes: int, replicas: int | None) -> None:
     if not entry.traits.synchronous and replicas not in (None, processes):
+        noun = "process" if processes == 1 else "processes"
         raise UsageError(
-            f"--replicas is {replicas} in {processes} processes; allowed for {entry.name}: "
+            f"--replicas is {replicas} in {processes} {noun}; allowed for {entry.name}: "
             f"{processes}, because each process takes steps of its own"
         )
     if replicas is not None and replicas % processes:

@@ -261,7 +261,7 @@ class StrategyRegistry:
         """Check that a strategy has the precision and the update rule of a training.
 
         Raises:
-          UsageError: for an unknown strategy, or one that has not.
+          UsageError: for an unknown strategy, or one that lacks either.
         """
         entry = self.entry(name)
         because = f", because {entry.traits.limit}" if entry.traits.limit else ""

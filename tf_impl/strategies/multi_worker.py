@@ -101,5 +101,5 @@ class MultiWorker(SeveralProcesses, Mirrored):
         return feeds
 
     def _own_copies(self):
-        own = range(self._own.stop - self._own.start)
-        return [{name: each[i] for name, each in self._copies().items()} for i in own]
+        copies, own = self._copies(), range(self._own.stop - self._own.start)
+        return [{name: each[i] for name, each in copies.items()} for i in own]

@@ -1,7 +1,6 @@
 """TensorFlow's parameter servers: synchronous ones have the numbers of the towers, and
 asynchronous ones those of `asynchronous` by the same schedule, or of the oracle's replay."""
 
-import json
 import os
 import re
 import signal
@@ -149,11 +148,3 @@ def test_a_worker_has_one_replica(train):
     status, _, errors = train(**asked).wait()
     assert "--replicas is 4 in 2 processes; allowed" in assert_one_line(status, errors)
     assert errors.count("\n") == 1, "processes were started"
-
-
-def test_one_worker_has_one_replica_by_default(train, tmp_path):
-    status, _, errors = train(
-        strategy="parameter-server", processes=1, replicas=None, steps=2
-    ).wait()
-    assert status == 0, errors
-    assert json.loads((tmp_path / "run/summary.json").read_text())["replicas"] == 1

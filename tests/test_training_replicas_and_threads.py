@@ -51,6 +51,8 @@ def test_cores_are_those_allowed(cores, quota, usable, monkeypatch, tmp_path):
         (8, {"settings": StrategySettings(stages=3)}, 20, (2, 1)),
         (2, {"settings": StrategySettings(stages=3)}, 20, (1, 1)),
         (8, {"settings": StrategySettings(stages=2), "replicas": 1}, 20, (1, 4)),
+        # one worker, which a launcher has started beside its server
+        (8, {"settings": StrategySettings(servers=1)}, 20, (1, 8)),
     ],
 )
 def test_what_is_left_open_is_chosen(cores, given, smallest, chosen, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from parity.bench.history import history_lines
 from parity.bench.strategy_table import table_columns, table_rows
 from parity.training.meter import WARM_UP
 
@@ -24,6 +25,7 @@ def bench_text(values: dict[str, Any]) -> str:
             f"{values['padding']['target']:.1%} of the target positions; tokens/s counts real "
             "target tokens only"
         )
+    lines += [textwrap.fill(line, 96) for line in history_lines(values["history"])]
     return "\n".join(lines)
 
 

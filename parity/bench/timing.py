@@ -20,6 +20,7 @@ from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.base.progress import Counter
 from parity.bench.cases import Case, cases_of
+from parity.bench.history import compare_with_history
 from parity.bench.page import bench_html
 from parity.bench.ratios import (
     check_losses,
@@ -77,7 +78,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       (label -> side, replicas, threads), `readings` (label -> real tokens/s of each run),
       `throughput` (label -> median and spread), `scaling` (title -> replicas -> ratio to the
       first number of replicas), `against` (label of a side -> label of a peer -> ratio of their
-      speeds), `strategies` (the rows of the table of strategies), and more; see `_values`.
+      speeds), `strategies` (the rows of the table of strategies), `history` (what fell since an
+      earlier benchmark; see `compare_with_history`), and more; see `_values`.
 
     Raises:
       UsageError: for input that a side cannot use; for a peer that is not installed, or whose
@@ -88,6 +90,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     cases, left_out = cases_to_time(spec, options, cores)
     make_folder(options.out)
     data = options.data
+    text = "generated" if data is None else str(data.resolve())
     if data is None:
         spec, data = write_zipf_text(spec, options.steps, options.out)
     if options.check:
@@ -108,6 +111,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     measurements = Measurements(readings, summaries, losses, limits)
     values = _values(spec, options, cases, measurements)
     values |= {"command": command, "peers_left_out": left_out}
+    values["history"] = compare_with_history(values, options.history, text)
     content = json.dumps(values, indent=2).encode() + b"\n"
     write_whole(options.out / "bench.json", content)
     page = bench_html(values, sizes_text(values["spec"]))

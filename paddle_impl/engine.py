@@ -2,8 +2,8 @@
 
 import os
 import warnings
-from pathlib import Path
 
+from paddle_impl import processor
 from parity.base.errors import UsageError
 
 
@@ -20,7 +20,6 @@ def load_engine(threads: int, device: str = "cpu"):
     Raises:
       UsageError: if Paddle is not installed, or this version lacks the engine.
     """
-    del device  # it only matters when the replicas' places are chosen
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("GLOG_minloglevel", "2")
     # Makes the order in which the replicas' gradients are summed always the same.
@@ -28,9 +27,10 @@ def load_engine(threads: int, device: str = "cpu"):
     # Runs the operations of a loop in the replica's thread: two are rarely ready at the same
     # time, and passing each one to another thread took 7 % of a step of nmt-bahdanau.
     os.environ.setdefault("FLAGS_new_executor_serial_run", "1")
-    if "AuthenticAMD" in _processor():
-        # The bundled MKL would use its fastest kernels only on processors of one vendor.
-        os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
+    if processor.VARIABLE not in os.environ and device == "cpu":
+        kernels = processor.fastest_kernels()
+        if kernels:
+            os.environ[processor.VARIABLE] = kernels
     # Paddle loads its own zlib, after which NumPy's extensions can no longer be loaded.
     import numpy.random  # noqa: F401
 
@@ -55,10 +55,3 @@ def versions() -> dict[str, str]:
     import paddle
 
     return {"paddle": paddle.__version__, "numpy": numpy.__version__}
-
-
-def _processor() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""

@@ -1,0 +1,82 @@
+"""The kernels of Paddle's MKL: measured here, chosen by speed, kept for the next start."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddle_impl import processor
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_what_is_clearly_faster_is_chosen():
+    assert processor.choose({"": 25.0, "5": 80.0, "7": None}) == "5"
+    assert processor.choose({"": 25.0, "5": 80.0, "7": 150.0}) == "7"
+    assert processor.choose({"": 25.0, "5": 80.0, "7": 85.0}) == "5"
+    assert processor.choose({"": 150.0, "5": 80.0, "7": 151.0}) == ""
+    assert processor.choose({"": None, "5": None, "7": None}) == ""
+
+
+def test_kernels_that_the_processor_lacks_are_not_measured():
+    library = processor._library()
+    rates = {
+        kernels: processor.measured_rate(library, kernels) for kernels in processor.KERNELS
+    }
+    assert 1e9 < rates[""] < 1e13
+    # MKL's AVX-512 kernels need these of its instructions
+    needed = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+    has = needed <= set(Path("/proc/cpuinfo").read_text().split())
+    assert (rates["7"] is not None) == has
+
+
+def test_the_choice_is_measured_once_and_kept(tmp_path):
+    chosen = processor.fastest_kernels(tmp_path)
+    (path,) = tmp_path.glob("mkl-*/kernels.json")
+    values = json.loads(path.read_bytes())
+    assert values["kernels"] == chosen == processor.choose(values["flops_per_second"])
+    other = "7" if chosen == "5" else "5"
+    path.write_text(json.dumps(values | {"kernels": other}))
+    assert processor.fastest_kernels(tmp_path) == other
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"kernels": "99"}', '{"kernels": []}'])
+def test_a_damaged_choice_is_measured_again(damage, tmp_path):
+    chosen = processor.fastest_kernels(tmp_path)
+    (path,) = tmp_path.glob("mkl-*/kernels.json")
+    path.write_text(damage)
+    assert processor.fastest_kernels(tmp_path) == chosen
+    assert json.loads(path.read_bytes())["kernels"] == chosen
+
+
+def test_a_folder_that_cannot_be_written_to_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert processor.fastest_kernels(tmp_path / "file") in processor.KERNELS
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "kept"), ("4", "4")])
+def test_the_engine_is_loaded_with_the_choice_but_for_the_users_own(given, expected, tmp_path):
+    """The variable is set before MKL is loaded."""
+    environment = {
+        name: each for name, each in os.environ.items() if name != processor.VARIABLE
+    }
+    environment |= {"XDG_CACHE_HOME": str(tmp_path)}
+    if given is not None:
+        environment[processor.VARIABLE] = given
+    code = "import os; from paddle_impl.engine import load_engine; load_engine(1);"
+    code += f"print(os.environ.get({processor.VARIABLE!r}, ''))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept = [json.loads(path.read_bytes())["kernels"] for path in tmp_path.glob("*/*/*.json")]
+    assert kept == ([] if given else [done.stdout.strip()])
+    if given:
+        assert done.stdout.strip() == expected

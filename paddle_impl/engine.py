@@ -43,6 +43,7 @@ def load_engine(threads: int, device: str = "cpu"):
         raise UsageError(
             f"paddle is {paddle.__version__}, which has no ParallelExecutor; allowed: 2.6.2"
         )
+    processor.start_kernels()
     # This warning is about an operation that Paddle itself adds.
     warnings.filterwarnings("ignore", "The Attr\\(force_cpu\\) of Op", UserWarning)
     paddle.enable_static()

@@ -80,3 +80,33 @@ def test_the_engine_is_loaded_with_the_choice_but_for_the_users_own(given, expec
     assert kept == ([] if given else [done.stdout.strip()])
     if given:
         assert done.stdout.strip() == expected
+
+
+REGISTERED = """
+import ctypes, os
+from paddle_impl.engine import load_engine
+load_engine(threads=1)
+read = ctypes.CDLL(None).getenv
+read.restype = ctypes.c_char_p
+def registered():
+    return read(f"__KMP_REGISTERED_LIB_{os.getpid()}".encode()) is not None
+print(registered(), flush=True)
+if os.fork() == 0:
+    load_engine(threads=1)  # as every training of a fork server does
+    print(registered(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_openmp_sets_its_variable_before_replicas_compute():
+    """Set by the first replica instead, it moves what another one is reading at that time."""
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTERED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    assert done.stdout.split() == ["True", "True"]

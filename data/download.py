@@ -26,7 +26,7 @@ import pooch
 import requests
 from tqdm import tqdm
 
-from parity.base.errors import UsageError
+from parity.base.errors import OutputLost, UsageError
 from parity.base.files import (
     UNFINISHED,
     make_folder,
@@ -35,6 +35,7 @@ from parity.base.files import (
     sync_file,
     sync_folder,
 )
+from parity.base.standard_streams import final_status, guard_standard_streams
 
 _SECONDS_WITHOUT_ANSWER = 30.0
 _CHUNK = 1 << 16  # bytes
@@ -372,11 +373,19 @@ def _command(name: str, out: Path, url: tuple[str, ...], debug: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    guard_standard_streams()
+    return final_status(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         _command.main(arguments, prog_name="python -m data.download", standalone_mode=False)
     except click.ClickException as error:
         print(f"error: {error.format_message()}", file=sys.stderr)
         return UsageError.exit_status
+    except OutputLost as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
     except click.Abort:
         return 130
     return 0

@@ -7,18 +7,19 @@ import re
 import runpy
 import select
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, flags, wait_for
+from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
 from oracle_side import small_spec
 
 from data.load import load_words
 from data.text_file import read_lines
-from parity.base.errors import UsageError
+from parity.base.errors import OutputLost, UsageError
 from parity.chat import conversation as chat
 from parity.chat.conversation import converse, open_trained
 from parity.cli.options import ChatOptions
@@ -195,6 +196,19 @@ def test_what_is_piped_is_answered_line_by_line(framework, runs, questions):
     assert (status, errors) == (0, "")
     expected = [answers[0][1] for answers in oracles(runs["paddle"], "beam")]
     assert job.printed().splitlines() == expected
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_whoever_reads_the_answers_may_stop(runs, framework):
+    """As `chat.py | head -1` does, in the middle of a conversation."""
+    words = [f"{FOLDERS[framework]}/chat.py", f"--checkpoint={runs[framework]}"]
+    process = start(words, stdin=subprocess.PIPE)
+    process.stdin.write("猫\n" * 1000)
+    process.stdin.close()
+    process.stdout.readline()
+    process.stdout.close()
+    status, errors = process.wait(60), process.stderr.read()
+    assert "Broken pipe" in assert_one_line(status, errors, OutputLost.exit_status)
 
 
 class Terminal:

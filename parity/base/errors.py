@@ -39,6 +39,15 @@ class RankLost(Exception):
     exit_status = 4
 
 
+class OutputLost(Exception):
+    """Standard output is closed, or its disk is full; `EX_IOERR` of sysexits.h."""
+
+    exit_status = 74
+
+    def __init__(self, reason: str):
+        super().__init__(f"standard output cannot be written: {reason}")
+
+
 class SideFailed(Exception):
     """A side's process crashed or was killed, without an error message of its own.
 

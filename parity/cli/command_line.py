@@ -14,6 +14,7 @@ import click
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
 from parity.base.plugins import load_plugins
+from parity.base.standard_streams import final_status, guard_standard_streams
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
@@ -41,12 +42,22 @@ def print_error(error: BaseException, *, debug: bool) -> int:
 def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; bad use prints one line on stderr.
 
-    A defect of this project prints its traceback and returns DEFECT_STATUS.
+    A defect of this project prints its traceback and returns DEFECT_STATUS. A verdict that
+    standard output does not take returns the status of OutputLost.
     """
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    guard_standard_streams()
+    return final_status(_run(command, sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def _run(command: click.Command, words: list[str]) -> int:
     try:
         # without standalone mode, click returns what the command returned: its exit status
         return command.main(args=words, standalone_mode=False) or 0
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # click ends with 1, a mismatch's
+            traceback.print_exception(ended.__context__)
+            return DEFECT_STATUS
+        raise
     except click.exceptions.Abort:
         print("error: interrupted", file=sys.stderr)
         return 130
@@ -151,6 +162,7 @@ def load_plugins_or_exit() -> None:
     Call this before a command is defined: only then does it have the flags of a plug-in's
     network.
     """
+    guard_standard_streams()
     try:
         load_plugins()
     except UsageError as error:

@@ -53,7 +53,7 @@ def parity() -> None:
     """Prove that a network trained in Paddle and in TensorFlow is the same network.
 
     Exit status: 0 for a match, 1 for a mismatch, 2 for bad use or bad input, 3 for a numeric
-    failure (a NaN or infinity).
+    failure (a NaN or infinity), 74 if standard output is closed or full.
     """
 
 

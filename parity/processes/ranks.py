@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
-from parity.base.errors import RankLost, UsageError
+from parity.base.errors import OutputLost, RankLost, UsageError
 from parity.processes.connection import BYE, FAILED, HELLO, Connection
 from parity.processes.group import ProcessGroup, Tensors
 from parity.processes.membership import Membership
@@ -328,6 +328,6 @@ def _difference(name: str, facts: Mapping[str, str], own: Mapping[str, str]) -> 
 
 def _exit(status: int) -> NoReturn:
     """End the process from whatever thread, though others may be deep in an engine."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, OutputLost):
         sys.stdout.flush()
     os._exit(status)

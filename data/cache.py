@@ -11,7 +11,6 @@ the others wait.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from typing import Any, BinaryIO
 from data.text_file import MAX_LINE, open_input
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED, new_folder, write_whole
+from parity.base.locks import lock_file
 from parity.base.progress import say
 
 _RACY_SECONDS = 2.0  # a file changed this recently may change again within its time stamp
@@ -135,37 +135,17 @@ def only_process(path: Path) -> Iterator[None]:
       path: what is made.
     """
     lock = path.with_name(f"{UNFINISHED}{path.name}.lock")
+
+    def wait() -> None:
+        say(f"{path}: another process is making this; waiting for it")
+
     with contextlib.ExitStack() as stack:
         # A read-only cache, and some disks, have no locks: then several processes may do the
         # same work, and what the first one writes is kept.
         with contextlib.suppress(OSError):
-            stack.enter_context(_locked(lock, path))
+            stack.enter_context(lock_file(lock, wait))
             stack.callback(lock.unlink, missing_ok=True)
         yield
-
-
-def _locked(lock: Path, path: Path) -> BinaryIO:
-    """Return a file that no other process has locked, and that has this name still."""
-    waits = False
-    while True:
-        # of POSIX: no child process shares such a lock and keeps it when its holder is dead
-        file = lock.open("ab")
-        try:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
-                if not waits:
-                    say(f"{path}: another process is making this; waiting for it")
-                waits = True
-                fcntl.lockf(file, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                # whoever had it locked before may have removed it
-                if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                    return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()
 
 
 def write_facts(path: Path, facts: Mapping[str, Any]) -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from parity.base.errors import UsageError
-from parity.base.files import UNFINISHED, make_folder, new_folder, write_whole
+from parity.base.files import (
+    UNFINISHED,
+    make_folder,
+    new_folder,
+    remove_unfinished,
+    write_whole,
+)
 
 
 def names(folder):
@@ -57,6 +63,20 @@ def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path):
         os.utime(tmp_path / name, (yesterday, yesterday))
     make_folder(tmp_path)
     assert names(tmp_path) == {f"{UNFINISHED}new", "mine"}
+
+
+def test_what_a_killed_process_left_of_one_file_is_removed_at_once(tmp_path):
+    for name in ("step-1", "other"):
+        child = os.fork()
+        if child == 0:
+            os.fsync = lambda descriptor: os._exit(9)  # as if killed when nearly done
+            write_whole(tmp_path / name, b"half")
+        os.waitpid(child, 0)
+    assert len(names(tmp_path)) == 2
+    remove_unfinished(tmp_path, "step-?")
+    (left,) = names(tmp_path)
+    assert left.startswith(f"{UNFINISHED}other.")
+    write_whole(tmp_path / ("n" * 250), b"a long name")
 
 
 def test_a_folder_that_is_only_read_need_not_be_writable():

@@ -11,6 +11,7 @@ from pathlib import Path
 from parity.base.errors import UsageError
 
 UNFINISHED = ".unfinished-"  # prefix of the names of temporary files and folders
+_NAME_LENGTH = 40  # characters of a file's name in that of its temporary file
 _ABANDONED_SECONDS = 24 * 3600.0  # a process killed while writing cannot clean up after itself
 
 
@@ -60,7 +61,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     """
     temporary = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=_unfinished(path.name), dir=path.parent)
         temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -132,6 +133,25 @@ def remove_abandoned(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime > _ABANDONED_SECONDS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def remove_unfinished(folder: Path, name: str) -> None:
+    """Remove what killed processes left of a file that `write_whole` never finished.
+
+    Only for the one process that may write the file: a write in progress would fail.
+
+    Args:
+      folder: the file's folder.
+      name: the file's name, which may have the wildcards of `Path.glob`.
+    """
+    for path in folder.glob(f"{_unfinished(name)}*"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _unfinished(name: str) -> str:
+    """Return how the name of a temporary file begins, cut where a long name would not fit."""
+    return f"{UNFINISHED}{name[:_NAME_LENGTH]}."
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

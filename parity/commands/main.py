@@ -18,6 +18,7 @@ import click
 from parity import __version__
 from parity.base.errors import Interrupted, UsageError
 from parity.base.files import make_folder, write_whole
+from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.options import (
@@ -70,11 +71,11 @@ def run_command(**values: Any) -> int:
     name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
     options = dataclasses.replace(options, preset=name)
     spec = spec_from(options.network, name, values)
-    with sigterm_as_interrupt():
+    with sigterm_as_interrupt(), only_writer(options.out):
         outcome = run(spec, options)
-    report = report_values(outcome, name, _command())
-    text = report_text(report)
-    save_report(text, report_html(report), report, options.out, options.json)
+        report = report_values(outcome, name, _command())
+        text = report_text(report)
+        save_report(text, report_html(report), report, options.out, options.json)
     click.echo(coloured(text, report))
     return _MATCH if outcome.matches else _MISMATCH
 

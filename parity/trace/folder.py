@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.files import UNFINISHED
 
 FORMAT = 6  # 6: settings by name; the weights that a worker read
 
@@ -23,7 +24,8 @@ def step_file(step: int) -> str:
 # Six digits: a checkpoint has eight, so it is never taken for a step and removed.
 _STEP_FILE = re.compile(r"step-\d{6}\.safetensors")
 # Every file of a trace, with the temporary files that a killed writer leaves.
-_PART = re.compile(rf"steps\.jsonl|trace\.json|{_STEP_FILE.pattern}|\.(trace|step-\d{{6}})\..*")
+_UNFINISHED = re.escape(UNFINISHED) + r"(trace|step-\d{6})\..*"
+_PART = re.compile(rf"steps\.jsonl|trace\.json|{_STEP_FILE.pattern}|{_UNFINISHED}")
 
 
 def sha256(array: np.ndarray) -> str:

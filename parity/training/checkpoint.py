@@ -123,6 +123,22 @@ def load_checkpoint(path: Path) -> Checkpoint:
     )
 
 
+def write_vocabularies(folder: Path, vocabularies: Mapping[str, bytes]) -> dict[str, str]:
+    """Write the vocabularies that are not in a folder yet, and return file name -> sha256.
+
+    Args:
+      folder: the folder of the checkpoints.
+      vocabularies: file name -> content.
+
+    Raises:
+      UsageError: if one cannot be written.
+    """
+    for name, content in vocabularies.items():
+        if not (folder / name).exists() or (folder / name).read_bytes() != content:
+            write_whole(folder / name, content)
+    return {name: hashlib.sha256(text).hexdigest() for name, text in vocabularies.items()}
+
+
 def read_vocabularies(
     checkpoint: Checkpoint, folder: Path, load: Callable[[dict[str, bytes]], Any] = dict
 ) -> Any:

@@ -4,7 +4,6 @@ The loop depends on no framework: a `Strategy` trains, and each batch is a pure 
 step's number.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import Interrupted, NumericFailure
-from parity.base.files import write_whole
 from parity.base.progress import say
 from parity.cli.options import TrainOptions
 from parity.processes.group import ProcessGroup
@@ -24,7 +22,7 @@ from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
 from parity.training.answers import answer_questions
 from parity.training.asynchronous_run import asynchronous_run, check_asynchronous
-from parity.training.checkpoint import Checkpoint, save_checkpoint
+from parity.training.checkpoint import Checkpoint, save_checkpoint, write_vocabularies
 from parity.training.evaluate import evaluate
 from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
@@ -41,6 +39,7 @@ from parity.training.run_folder import (
     as_started_again,
     check_folder,
     checkpoint_to_resume,
+    locked_folder,
     prepare_folder,
 )
 from parity.training.signals import StopRequest, catch_signals
@@ -90,28 +89,30 @@ def run_training(
     if group.serves:
         serve(spec, options, layout, group)
         return None
-    checkpoint = None
-    if group.rank == 0:
-        checkpoint = checkpoint_to_resume(text, spec, options, notes)
-        if options.profile is None:
+    with locked_folder(options, group):
+        checkpoint = None
+        if group.rank == 0:
+            checkpoint = checkpoint_to_resume(text, spec, options, notes)
             check_folder(options)
-    checkpoint = shared_checkpoint(group, checkpoint)
-    for note in notes:
-        say(note)
-    build = Build(
-        layout.replicas,
-        options.device,
-        layout.threads,
-        options.kernels,
-        isolate=options.isolate,
-        evaluates=evaluates(options),
-        log_device_placement=options.log_device_placement,
-        group=group,
-    )
-    strategy = make_strategy(spec, build)
-    check_asynchronous(strategy, options)
-    with led_by_rank_0(strategy, text) as leading:
-        return None if leading is None else _run(leading, text, options, checkpoint, versions)
+        checkpoint = shared_checkpoint(group, checkpoint)
+        for note in notes:
+            say(note)
+        build = Build(
+            layout.replicas,
+            options.device,
+            layout.threads,
+            options.kernels,
+            isolate=options.isolate,
+            evaluates=evaluates(options),
+            log_device_placement=options.log_device_placement,
+            group=group,
+        )
+        strategy = make_strategy(spec, build)
+        check_asynchronous(strategy, options)
+        with led_by_rank_0(strategy, text) as leading:
+            if leading is not None:
+                return _run(leading, text, options, checkpoint, versions)
+    return None
 
 
 def _run(
@@ -321,12 +322,9 @@ class Run:
         self.losses.save()
         if self._asynchronous is not None:
             self._asynchronous.log.save()
-        folder, vocabularies = self.options.out / "checkpoints", self.text.vocabularies
-        for name, content in vocabularies.items():
-            if not (folder / name).exists() or (folder / name).read_bytes() != content:
-                write_whole(folder / name, content)
+        folder = self.options.out / "checkpoints"
+        hashes = write_vocabularies(folder, self.text.vocabularies)
         carries = bool(NETWORKS[self.spec.network].state(self.spec.model))
-        hashes = {name: hashlib.sha256(text).hexdigest() for name, text in vocabularies.items()}
         save_checkpoint(
             folder,
             Checkpoint(

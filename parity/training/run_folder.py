@@ -1,12 +1,16 @@
 """The folder of a run: finds a checkpoint in it, and replaces an earlier run if allowed."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, write_whole
+from parity.base.files import make_folder, remove_unfinished, write_whole
+from parity.base.locks import only_writer
 from parity.cli.options import TrainOptions
+from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
 from parity.training.checkpoint import (
     Checkpoint,
@@ -33,6 +37,8 @@ RUN_FILES = (
     "checkpoints/target.vocabulary.txt",
     "checkpoints/user_dictionary.txt",
 )
+# What --evaluate-only writes, without a lock: it may be about to, beside a run.
+_EVALUATED = ("evaluation.json", "answers.jsonl")
 
 
 def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | None:
@@ -117,10 +123,33 @@ def _name_of_run(folder: Path) -> str | None:
 
 
 def writes_run(options: TrainOptions) -> bool:
-    """Return whether a run writes to --out: all do but recorded ones without checkpoints."""
-    if options.evaluate_only:
+    """Return whether a run writes to --out: all do but recorded ones without checkpoints.
+
+    What is profiled or evaluated writes there too, but is no run.
+    """
+    if options.evaluate_only or options.profile is not None:
         return False
     return options.trace is None or options.checkpoint_every is not None
+
+
+@contextmanager
+def locked_folder(options: TrainOptions, group: ProcessGroup) -> Iterator[None]:
+    """Keep other runs out of the run's folder; on the rank that writes all files.
+
+    What an earlier run in it was killed while writing is removed.
+
+    Raises:
+      UsageError: naming the process of another run that writes to it.
+    """
+    if group.rank > 0 or not writes_run(options):
+        yield
+        return
+    with only_writer(options.out):
+        for pattern in ("run.json", *RUN_FILES):
+            if pattern not in _EVALUATED:
+                path = options.out / pattern
+                remove_unfinished(path.parent, path.name)
+        yield
 
 
 def check_folder(options: TrainOptions) -> None:

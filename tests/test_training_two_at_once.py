@@ -1,0 +1,95 @@
+"""Two trainers, or two `parity run`, in one folder: the second is refused and harms nothing."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+
+import pytest
+from conftest import assert_one_line, flags, start, wait_for
+
+from parity.base.files import UNFINISHED
+from parity.training.checkpoint import load_checkpoint
+
+RUN = (
+    *("-m", "parity", "run", "--no-throughput", "--checks=none", "--steps=2", "--replicas=1"),
+    *("--dtype=float64", *flags(replicas=None)),
+)
+
+
+@pytest.fixture
+def endless(framework, text, cache, tmp_path):
+    """Start a training without an end; return its job once it has saved something."""
+    given = {"data": text, "cache": cache, "out": tmp_path / "run", "epochs": 100_000}
+    job = framework.train(*flags(**given, checkpoint_every=2))
+    wait_for((tmp_path / "run" / "checkpoints" / "latest").exists)
+    yield job
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(job.pid, signal.SIGKILL)
+
+
+def newest(out):
+    """Return the checkpoint that `latest` names."""
+    folder = out / "checkpoints"
+    return load_checkpoint(folder / (folder / "latest").read_text().strip())
+
+
+@pytest.mark.parametrize("more", [{"overwrite": True}, {"resume": True}, {}], ids=str)
+def test_the_second_trainer_of_a_folder_is_refused(
+    framework, endless, text, cache, tmp_path, more
+):
+    out = tmp_path / "run"
+    status, _, said = framework.train(*flags(data=text, cache=cache, out=out, **more)).wait()
+    assert assert_one_line(status, said) == (
+        f"error: {out}: process {endless.pid} on {socket.gethostname()} is writing to it; "
+        "allowed: another --out, or to wait until that process ends"
+    )
+    latest = (out / "checkpoints" / "latest").read_text()
+    wait_for(lambda: (out / "checkpoints" / "latest").read_text() != latest)
+    os.kill(endless.pid, signal.SIGTERM)
+    assert endless.wait()[0] == 143
+    assert not (out / ".lock").exists()
+    newest(out)
+
+
+def test_a_killed_trainer_leaves_no_lock_and_its_own_remains_are_removed(
+    framework, endless, text, cache, tmp_path
+):
+    out = tmp_path / "run"
+    os.kill(endless.pid, signal.SIGKILL)
+    endless.wait()
+    remains = ("step-00000004.safetensors", "latest", "losses.csv", "vocabulary.txt", "mine")
+    for name in remains:
+        folder = out if name == "losses.csv" else out / "checkpoints"
+        (folder / f"{UNFINISHED}{name}.abc").write_bytes(b"half")
+    steps = newest(out).step + 1
+    job = framework.train(*flags(data=text, cache=cache, out=out, resume=True, steps=steps))
+    status, _, said = job.wait()
+    assert status == 0, said
+    left = [path.name for path in out.rglob(f"{UNFINISHED}*")]
+    assert left == [f"{UNFINISHED}mine.abc"]
+
+
+def test_the_second_run_in_a_folder_is_refused(text, cache, tmp_path):
+    command = (*RUN, f"--out={tmp_path}", f"--data={text}", f"--cache={cache}")
+    first = start(command, stderr=subprocess.DEVNULL)
+    wait_for((tmp_path / ".lock").exists)
+    second = start(command)
+    _, said = second.communicate(timeout=60)
+    line = assert_one_line(second.returncode, said)
+    assert re.match(rf"error: {tmp_path}: process {first.pid} on \S+ is writing to it", line)
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_two_runs_share_a_cache(text, tmp_path):
+    given = (f"--data={text}", f"--cache={tmp_path / 'cache'}")
+    started = [
+        start((*RUN, f"--out={tmp_path / name}", *given)) for name in ("first", "second")
+    ]
+    for process in started:
+        said = process.communicate(timeout=300)
+        assert process.returncode == 0, said

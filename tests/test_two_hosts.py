@@ -83,27 +83,64 @@ def test_a_cut_link_ends_both_with_a_line_that_names_the_other(name, words, tmp_
         assert re.fullmatch(rf"error: rank {1 - rank} \(.*\) has been silent for \d+ s", line)
 
 
-def write_hosts(path: Path, second: str) -> Path:
+def write_hosts(path: Path, second: str, named: bool = False) -> Path:
     """Write the file of two hosts, of which the first is the one that a command runs on."""
     first, other = (f'[[host]]\naddress = "{each}"\n' for each in two_hosts.ADDRESSES)
-    path.write_text(f'{first}{other}command = "{" ".join(command_inside(second, []))}"\n')
+    inside = command_inside(second, own_name(1) if named else [])
+    path.write_text(f'{first}{other}command = "{" ".join(inside)}"\n')
     return path
 
 
-def test_one_command_proves_both_sides_on_two_hosts(text, tmp_path):
+def own_name(host: int) -> list[str]:
+    """Return what to put before a command to give its host a name that the other host finds."""
+    return [sys.executable, str(ROOT / "tests" / "named_host.py"), two_hosts.ADDRESSES[host]]
+
+
+# Asynchronous workers of both frameworks keep to one schedule; Paddle's servers know SGD alone.
+PROVEN = {
+    "all-reduce": {
+        "strategy": ",".join(f"{side}={each}" for side, each in STRATEGIES.items()),
+        "dtype": "float64",
+    },
+    "servers, synchronous": {
+        "strategy": "tensorflow=parameter-server-sync",
+        "dtype": "float64",
+        "servers": 2,
+    },
+    "servers, asynchronous": {
+        "strategy": "parameter-server",
+        "dtype": "float32",
+        "servers": 2,
+        "optimizer": "sgd",
+        "learning_rate": 0.5,
+        "schedule": 3,
+    },
+}
+
+
+OF_HOROVOD = {"strategy": "tensorflow=horovod", "dtype": "float64"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(pytest.param(given, id=name) for name, given in PROVEN.items()),
+        pytest.param(OF_HOROVOD, id="horovod", marks=pytest.mark.horovod),
+    ],
+)
+def test_one_command_proves_both_sides_on_two_hosts(given, text, tmp_path):
     with two_hosts.hosts() as two:
         first, second = two.names
         before = [two.sent_bytes(each) for each in range(2)]
         words = flags(
-            hosts=write_hosts(tmp_path / "hosts.toml", second),
-            strategy=",".join(f"{side}={each}" for side, each in STRATEGIES.items()),
-            **{"replicas": None, "epochs": None, "steps": 6, "dtype": "float64", "data": text},
+            hosts=write_hosts(tmp_path / "hosts.toml", second, named=True),
+            **{"replicas": None, "epochs": None, "steps": 6, "data": text} | given,
             cache=tmp_path / "cache",
             out=tmp_path / "out",
             preset="tiny",
             **{"throughput": False, "checks": "none"},
         )
-        command = [sys.executable, "-m", "parity", "run", *words]
+        command = [*own_name(0), sys.executable, "-m", "parity", "run", *words]
         done = subprocess.run(
             command_inside(first, command),
             cwd=ROOT,
@@ -116,7 +153,31 @@ def test_one_command_proves_both_sides_on_two_hosts(text, tmp_path):
     assert all(after - already > 100_000 for after, already in zip(sent, before, strict=True))
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["verdict"] == "match"
-    assert {side["processes"] for side in report["sides"].values()} == {2}
+    found = {side["strategy"]: side["processes"] for side in report["sides"].values()}
+    assert found.pop("parallel-executor", 1) == 1
+    assert set(found.values()) == {2}
+
+
+@pytest.mark.horovod
+def test_horovod_refuses_a_host_whose_name_no_other_host_finds(text, tmp_path):
+    with two_hosts.hosts() as two:
+        first, second = two.names
+        words = flags(
+            hosts=write_hosts(tmp_path / "hosts.toml", second),
+            **{"replicas": None, "epochs": None, "steps": 6, "data": text} | OF_HOROVOD,
+            out=tmp_path / "out",
+            **{"throughput": False, "checks": "none"},
+        )
+        command = [sys.executable, str(ROOT / "tests" / "named_host.py"), "localhost"]
+        done = subprocess.run(
+            command_inside(first, [*command, sys.executable, "-m", "parity", "run", *words]),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert done.returncode == 2
+    assert "the name of this host, 'localhost', is 127.0.0.1; allowed: an " in done.stderr
 
 
 def test_a_rank_killed_on_the_other_host_is_started_again(name, words, tmp_path):

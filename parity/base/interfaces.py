@@ -39,3 +39,22 @@ def interface_of(host: str) -> str:
         listed = ", ".join(f"{each} ({name})" for each, name in found.items())
         raise UsageError(f"the host {host!r} is {address}; allowed on this machine: {listed}")
     return found[address]
+
+
+def require_reachable_name() -> None:
+    """Refuse a machine whose own name means only itself.
+
+    Raises:
+      UsageError: if the name of this machine has no IPv4 address, or one of the loopback
+        interface.
+    """
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        address = f"without an address ({error.strerror})"
+    if address.startswith(("127.", "without")):
+        raise UsageError(
+            f"the name of this host, {name!r}, is {address}; allowed: an address at which the "
+            "other hosts reach it, as a line of /etc/hosts gives it"
+        )

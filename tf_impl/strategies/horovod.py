@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.errors import UsageError
-from parity.base.interfaces import interface_of
+from parity.base.interfaces import interface_of, require_reachable_name
 from tf_impl.engine import without_greeting
 from tf_impl.strategies.several_processes import TowersOfProcesses
 
@@ -116,6 +116,10 @@ def _find_each_other(group):
     # what it would say of a process that is gone is the error of the next step, too
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     server, port = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+    # Not all of Horovod's connections heed the interface that it is told: those of its set of
+    # all processes are made to the address that the name of the machine has.
+    if int(os.environ.get("HOROVOD_CROSS_SIZE", 1)) > 1:
+        require_reachable_name()
     if group.size == 1 or server in os.environ:
         return
     host, at = os.environ["HOROVOD_HOSTNAME"], None

@@ -2,7 +2,8 @@
 
 The name of a folder contains a hash of the text's content and of the settings, so a changed
 file is another folder, and two processes that encode the same text write the same bytes. A
-folder is there whole or not at all, and one that was damaged is made again.
+folder is there whole or not at all, and one in which any file does not hold what was written is
+made again, with a line that says why.
 
 The processes of a training start at once and need the same text: one of them encodes it, while
 the others wait.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from data.content_hashes import damage, sealed, unsealed, write_hashes
 from data.text_file import MAX_LINE, open_input
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED, new_folder, write_whole
@@ -39,20 +41,29 @@ def file_stat(path: Path) -> list[int]:
 def file_hash(path: Path, cache: Path) -> str:
     """Return a file's sha256, without reading it if it has not changed since the last time."""
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-    remembered = cache / f"text-{name}.json"
+    remembered = cache / f"text-{name}.hash"
     found = _remembered_hash(remembered, file_stat(path))
     if found is None:
         with only_process(remembered):
-            found = _remembered_hash(remembered, file_stat(path)) or _hash(path, remembered)
+            found = _remembered_hash(remembered, file_stat(path), say_why=True)
+            found = found or _hash(path, remembered)
     return found
 
 
-def _remembered_hash(remembered: Path, stat: list[int]) -> str | None:
+def _remembered_hash(remembered: Path, stat: list[int], *, say_why: bool = False) -> str | None:
     try:
-        seen = json.loads(remembered.read_bytes())
-        return str(seen["sha256"]) if seen["stat"] == stat else None
-    except (OSError, ValueError, KeyError, TypeError):
+        content = unsealed(remembered.read_bytes(), remembered.name)
+    except FileNotFoundError:
         return None
+    except OSError:
+        content = None
+    if content is None:
+        if say_why:
+            say(f"{remembered}: made anew: it does not hold what was written")
+            _remove(remembered)
+        return None
+    seen = json.loads(content)
+    return str(seen["sha256"]) if seen["stat"] == stat else None
 
 
 def _hash(path: Path, remembered: Path) -> str:
@@ -65,7 +76,7 @@ def _hash(path: Path, remembered: Path) -> str:
     # a change within the same tick of the clock would leave the time stamp as it is
     if file_stat(path) == before and max(before[-2:]) / 1e9 < now - _RACY_SECONDS:
         record = {"path": str(path), "stat": before, "sha256": digest.hexdigest()}
-        write_whole(remembered, json.dumps(record).encode())
+        write_whole(remembered, sealed(json.dumps(record).encode(), remembered.name))
     return digest.hexdigest()
 
 
@@ -75,41 +86,25 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
 
 
 def cached_folder(
-    folder: Path,
-    facts_name: str,
-    sizes: Callable[[dict[str, Any]], dict[str, int]],
-    make: Callable[[Path], None],
+    folder: Path, facts_name: str, make: Callable[[Path], None]
 ) -> dict[str, Any]:
     """Return the facts about a folder of the cache, made if it is missing or damaged.
 
     Args:
       folder: the folder, in the cache.
       facts_name: the file of the folder that holds the facts, in JSON.
-      sizes: returns, given the facts, the size in bytes of each file that must be there.
       make: writes the files and the facts to a temporary folder.
 
     Raises:
       UsageError: if the folder cannot be written.
     """
-    facts = _read_facts(folder, facts_name, sizes)
-    if facts is not None:
-        return facts
-    with only_process(folder):
-        facts = _read_facts(folder, facts_name, sizes)  # another process may have made it
-        if facts is not None:
-            return facts
-        if folder.exists():  # damaged; what is left is ours alone and can be made again
-            shutil.rmtree(folder, ignore_errors=True)
-        with new_folder(folder) as temporary:
-            make(temporary)
-        facts = _read_facts(folder, facts_name, sizes)
-        if facts is None:
-            raise UsageError(f"{folder}: what was just written here is gone or damaged")
+    make_whole(folder, make)
+    facts: dict[str, Any] = json.loads((folder / facts_name).read_bytes())
     return facts
 
 
-def make_once(folder: Path, make: Callable[[Path], None]) -> None:
-    """Make a folder of the cache if it is missing.
+def make_whole(folder: Path, make: Callable[[Path], None]) -> None:
+    """Make a folder of the cache if it is missing or any of its files is damaged.
 
     Args:
       folder: the folder, in the cache.
@@ -118,11 +113,30 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
     Raises:
       UsageError: if the folder cannot be written.
     """
-    if not folder.exists():
-        with only_process(folder):
-            if not folder.exists():
-                with new_folder(folder) as temporary:
-                    make(temporary)
+    if damage(folder) is None:
+        return
+    with only_process(folder):
+        found = damage(folder)  # another process may have made it
+        if found is None:
+            return
+        if folder.is_symlink() or folder.exists():
+            say(f"{folder}: made anew: {found}")
+            _remove(folder)
+        with new_folder(folder) as temporary:
+            make(temporary)
+            write_hashes(temporary, folder.name)
+        found = damage(folder)
+        if found is not None:
+            raise UsageError(f"{folder}: just written, and damaged already: {found}")
+
+
+def _remove(path: Path) -> None:
+    """Remove what stands in the place of a folder of the cache, which can be made again."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 @contextlib.contextmanager
@@ -158,16 +172,3 @@ def sync(*files: BinaryIO) -> None:
     for file in files:
         file.flush()
         os.fsync(file.fileno())
-
-
-def _read_facts(
-    folder: Path, facts_name: str, sizes: Callable[[dict[str, Any]], dict[str, int]]
-) -> dict[str, Any] | None:
-    try:
-        facts: dict[str, Any] = json.loads((folder / facts_name).read_bytes())
-        for name, size in sizes(facts).items():
-            if (folder / name).stat().st_size != size:
-                return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return facts

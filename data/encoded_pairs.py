@@ -168,21 +168,9 @@ def encode_pairs(
         notes += [(file, note) for note in _unknown_notes(split, facts[split], vocabularies)]
     content = {
         "splits": facts,
-        "vocabularies": {side: len(each.content) for side, each in vocabularies.items()},
         "notes": notes,
     }
     write_facts(folder / FACTS, content)
-
-
-def encoded_sizes(facts: dict[str, Any]) -> dict[str, int]:
-    """Return the size in bytes of each file of encoded pairs."""
-    sizes = {f"{side}.vocabulary": facts["vocabularies"][side] for side in ("source", "target")}
-    for split in SPLITS:
-        of_split = facts["splits"][split]
-        for kind, size in (("source", 4), ("target", 4), ("text", 1)):
-            sizes[f"{split}.{kind}"] = size * of_split["sizes"][kind]
-        sizes[f"{split}.bounds"] = 24 * (of_split["num_pairs"] + 1)
-    return sizes
 
 
 class _SplitWriter:
@@ -212,12 +200,11 @@ class _SplitWriter:
     @property
     def facts(self) -> dict[str, Any]:
         """The facts about the split."""
-        sizes = dict(zip((*self._vocabularies, "text"), self._bounds, strict=True))
         shares = {
             f"{side}_unknown_share": self._unknown[place] / max(self._bounds[place], 1)
             for place, side in enumerate(self._vocabularies)
         }
-        return {"num_pairs": self._num_pairs, "sizes": sizes, **shares}
+        return {"num_pairs": self._num_pairs, **shares}
 
     def __enter__(self) -> _SplitWriter:
         return self

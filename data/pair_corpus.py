@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import built_in_pairs as synthetic_pairs
-from data.cache import cached_folder, make_once, settings_hash
-from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, encoded_sizes
+from data.cache import cached_folder, make_whole, settings_hash
+from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs
 from data.pair_file import SPLITS, UNSPLIT, find_pair_files
 from data.pair_splits import SPLIT_BY
 from data.segmented_pairs import SegmentedPairs, segment_file
@@ -169,7 +169,6 @@ def load_pairs(
     facts = cached_folder(
         folder,
         FACTS,
-        encoded_sizes,
         lambda temporary: encode_pairs(paths, segmented, settings, temporary),
     )
     for file, note in facts["notes"]:
@@ -220,5 +219,5 @@ def _settings(options: PairOptions, segmented: dict[str, SegmentedPairs]) -> dic
 
 def _embedded_file(cache: Path) -> Path:
     folder = cache / f"embedded-pairs-{synthetic_pairs.VERSION}"
-    make_once(folder, lambda temporary: synthetic_pairs.write_pairs(temporary / "pairs.tsv"))
+    make_whole(folder, lambda temporary: synthetic_pairs.write_pairs(temporary / "pairs.tsv"))
     return folder / "pairs.tsv"

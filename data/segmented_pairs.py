@@ -109,7 +109,7 @@ def segment_file(
         if file_stat(path) != stat:
             raise UsageError(f"{path}: this file was changed while it was read")
 
-    return SegmentedPairs(folder, cached_folder(folder, _FACTS, _sizes, make), content_hash)
+    return SegmentedPairs(folder, cached_folder(folder, _FACTS, make), content_hash)
 
 
 def on_lines(count: int, lines: list[int]) -> str:
@@ -156,7 +156,3 @@ def _write_tokens(path: Path, folder: Path, segmentation: Segmentation, processe
         "notes": [note.removeprefix(str(path)) for note in notes],
     }
     write_facts(folder / _FACTS, facts)
-
-
-def _sizes(facts: dict[str, Any]) -> dict[str, int]:
-    return {"pairs.tsv": facts["size"], "places": 16 * facts["num_pairs"]}

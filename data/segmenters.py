@@ -21,7 +21,8 @@ from typing import Any
 
 from data.text_file import read_lines
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, write_whole
+from parity.base.files import make_folder, reason, write_whole
+from parity.base.progress import say
 
 SEGMENTERS = ("chinese", "english", "spaces")
 
@@ -299,8 +300,11 @@ def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], in
         if hashlib.sha256(content[32:]).digest() == content[:32]:
             frequencies, total = marshal.loads(content[32:])
             return frequencies, total
-    except (OSError, ValueError, EOFError, TypeError):
-        pass  # not there yet: make it
+        say(f"{path}: made anew: it does not hold what was written")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        say(f"{path}: made anew: it cannot be read: {reason(error)}")
     frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     content = marshal.dumps((frequencies, total))
     write_whole(path, hashlib.sha256(content).digest() + content)

@@ -25,7 +25,7 @@ from data.cache import (
     cached_folder,
     file_hash,
     file_stat,
-    make_once,
+    make_whole,
     settings_hash,
     sync,
     write_facts,
@@ -192,7 +192,7 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
             if file_stat(path) != stats[split]:
                 raise UsageError(f"{path}: this file was changed while it was read")
 
-    facts = cached_folder(target, _FACTS, _encoded_sizes, make)
+    facts = cached_folder(target, _FACTS, make)
     vocabulary = Vocabulary.load(target / "vocabulary.txt")
     texts: dict[str, EncodedText] = {}
     notes: list[str] = []
@@ -322,15 +322,7 @@ def _encode_text(
     }
 
 
-def _encoded_sizes(facts: dict[str, Any]) -> dict[str, int]:
-    sizes = {}
-    for split in SPLITS:
-        sizes[f"{split}.tokens"] = 4 * facts[split]["num_tokens"]
-        sizes[f"{split}.lines"] = 8 * (facts[split]["num_lines"] + 1)
-    return sizes
-
-
 def _embedded_folder(cache: Path) -> Path:
     folder = cache / f"embedded-{synthetic_text.VERSION}"
-    make_once(folder, synthetic_text.write_corpus)
+    make_whole(folder, synthetic_text.write_corpus)
     return folder

@@ -1,0 +1,262 @@
+"""Whatever happens to a file of a cache, the next training reads the same, and says why."""
+
+import hashlib
+import json
+import random
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, flags
+
+from data.load import load_pair_text, load_stream_text
+from parity.spec.presets import preset
+from parity.spec.spec import Spec
+
+SPLITS = ("train", "valid", "test")
+
+
+def digest(text, *, pairs: bool) -> str:
+    """Return a hash of all that a training reads: batches, questions, answers, vocabularies."""
+    found = hashlib.sha256(text.content_hash.encode())
+    found.update(repr((sorted(text.sizes.items()), text.notes, text.vocabularies)).encode())
+    for split in SPLITS:
+        batches = getattr(text, split)
+        for step in range(batches.batches_per_epoch + 1):
+            for name, value in sorted(vars(batches.batch(step)).items()):
+                listed = value.tolist() if isinstance(value, np.ndarray) else value
+                found.update(repr((name, listed)).encode())
+        if pairs:
+            count = text.num_sources(split)
+            found.update(repr([a.tolist() for a in text.sources(split, range(count))]).encode())
+            found.update(repr(text.references(split)).encode())
+    return found.hexdigest()
+
+
+def bit_flipped(place):
+    def flip(path, other):
+        content = bytearray(path.read_bytes())
+        content[int(place * (len(content) - 1))] ^= 1
+        path.write_bytes(content)
+
+    flip.__name__ = f"bit_flipped_at_{place}"
+    return flip
+
+
+def cut(share):
+    def shorten(path, other):
+        content = path.read_bytes()
+        path.write_bytes(content[: min(int(share * len(content)), len(content) - 1)])
+
+    shorten.__name__ = f"cut_to_{share}"
+    return shorten
+
+
+def removed(path, other):
+    path.unlink()
+
+
+def longer(path, other):
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def zeros(path, other):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def other_ids(path, other):
+    """Exchange words of four bytes: of a file of ids, ids in range; right-sized of any file."""
+    content = path.read_bytes()
+    words = [content[i : i + 4] for i in range(0, len(content) - 3, 4)]
+    random.Random(1).shuffle(words)
+    path.write_bytes(b"".join(words) + content[4 * len(words) :])
+
+
+def two_lines_exchanged(path, other):
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[-1], lines[-2:-1] = (lines[-2] if len(lines) > 1 else b""), [lines[-1]]
+    path.write_bytes(b"".join(lines))
+
+
+def deep_nesting(path, other):
+    path.write_bytes(b"[" * 100_000)
+
+
+def figures_changed(path, other):
+    """Change the figures of metadata: none, huge, negative and of another type."""
+    content = path.read_bytes()
+    try:
+        values = json.loads(content)
+    except ValueError:
+        path.write_bytes(content.replace(b"1", b"0") + b"-1")
+        return
+    path.write_text(
+        json.dumps(values).replace(": 1", ": 1" + "0" * 30).replace(": 2", ": null")
+    )
+
+
+def another_file(path, other):
+    shutil.copy(other, path)
+
+
+def a_folder(path, other):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = (
+    *(bit_flipped(place) for place in (0, 0.4, 1)),
+    *(cut(share) for share in (0, 1)),
+    *(removed, longer, zeros, other_ids, two_lines_exchanged, deep_nesting, figures_changed),
+    *(another_file, a_folder),
+)
+
+
+class Cached:
+    """A text in a cache, whose files are damaged one by one."""
+
+    def __init__(self, folder: Path, spec: Spec, load, text: Path | None):
+        self.cache, self._values, self._load, self._text = folder, spec.values(), load, text
+        self.pairs = load is load_pair_text
+        self.expected = self.read()
+        self.whole = {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+
+    def read(self) -> str:
+        """Return the digest of what a training would read."""
+        return digest(self._load(self._text, self.cache, self._values), pairs=self.pairs)
+
+    def check(self, capsys, damages, others, left_out: tuple = ()) -> int:
+        """Damage every file in every way; return how often."""
+        count = 0
+        for name, content in self.whole.items():
+            if str(name).startswith(left_out):
+                continue
+            for damage in damages:
+                path, where = self.cache / name, f"{name}, {damage.__name__}"
+                damage(path, others / name)
+                unchanged = path.is_file() and path.read_bytes() == content
+                capsys.readouterr()
+                assert self.read() == self.expected, where
+                said = capsys.readouterr().err.splitlines()
+                if len(name.parts) == 1 and damage is removed:
+                    assert said == [], where  # the hash of a text, not known yet
+                elif not unchanged:
+                    assert len(said) == 1, (where, said)
+                    assert ": made anew: " in said[0], (where, said)
+                    assert str(self.cache / name.parts[0]) in said[0], (where, said)
+                    count += 1
+                assert path.is_file(), where
+        return count
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Return folders of texts and of pairs, old enough for their hashes to be remembered."""
+    draw = random.Random(5)
+    line = lambda: " ".join(f"w{draw.randrange(12)}" for _ in range(draw.randint(2, 6)))  # noqa: E731
+    folders = [tmp_path / name for name in ("text", "pairs")]
+    for folder in folders:
+        folder.mkdir()
+    for split in SPLITS:
+        (folders[0] / f"{split}.txt").write_text("\n".join(line() for _ in range(12)) + "\n")
+        rows = "\n".join(f"{line()}\t{line()}" for _ in range(8))
+        (folders[1] / f"{split}.tsv").write_text(rows + "\n")
+    time.sleep(2.1)
+    return folders
+
+
+STREAM = preset("language-model", "tiny").replace(batch_size=2, time=3, vocabulary_size=10)
+PAIRS = preset("seq2seq", "tiny").replace(
+    batch_size=3, source_segmenter="spaces", target_segmenter="spaces"
+)
+KINDS = {"text": (STREAM, load_stream_text), "pairs": (PAIRS, load_pair_text)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_of_a_cache_damaged_in_every_way(kind, texts, tmp_path, capsys):
+    spec, load = KINDS[kind]
+    cached = Cached(tmp_path / "cache", spec, load, dict(zip(KINDS, texts, strict=True))[kind])
+    others = tmp_path / "others"  # of the same names, as if copied from another cache
+    for name, content in cached.whole.items():
+        (others / name).parent.mkdir(parents=True, exist_ok=True)
+        (others / name).write_bytes(content[::-1])
+    assert cached.check(capsys, DAMAGES, others) > 120
+
+
+def test_a_folder_of_another_text_does_not_pass_for_it(texts, tmp_path, capsys):
+    """All its hashes hold, and every id is in range."""
+    cached = Cached(tmp_path / "cache", STREAM, load_stream_text, texts[0])
+    (folder,) = cached.cache.glob("corpus-*")
+    text = texts[0] / "train.txt"
+    text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
+    another = Cached(tmp_path / "another", STREAM, load_stream_text, texts[0])
+    text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
+    shutil.rmtree(folder)
+    (copied,) = another.cache.glob("corpus-*")
+    shutil.copytree(copied, folder)
+    assert another.expected != cached.expected
+    capsys.readouterr()
+    assert cached.read() == cached.expected
+    assert "hashes is damaged, or another folder's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["file", "link"])
+def test_what_stands_in_the_place_of_a_folder_is_replaced(place, texts, tmp_path, capsys):
+    cached = Cached(tmp_path / "cache", STREAM, load_stream_text, texts[0])
+    (folder,) = cached.cache.glob("corpus-*")
+    shutil.rmtree(folder)
+    if place == "file":
+        folder.write_text("a file")
+    else:
+        folder.symlink_to(tmp_path / "nowhere")
+    assert cached.read() == cached.expected
+    assert capsys.readouterr().err.count(": made anew: hashes cannot be read") == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_built_in_text_is_written_again(kind, tmp_path, capsys):
+    spec, load = KINDS[kind]
+    cached = Cached(
+        tmp_path, spec.replace(train_lines=50) if kind == "text" else spec, load, None
+    )
+    damages = (bit_flipped(0.5), removed)
+    assert cached.check(capsys, damages, tmp_path, ("corpus-", "pairs-", "segmented-")) >= 3
+
+
+def test_jiebas_dictionary_is_read_again(tmp_path, capsys):
+    from data.segmenters import _frequencies, _jieba
+
+    expected = _frequencies(_jieba().Tokenizer(), tmp_path)
+    (path,) = tmp_path.glob("jieba-*")
+    for damage in (bit_flipped(0.5), cut(0)):
+        damage(path, tmp_path)
+        capsys.readouterr()
+        assert _frequencies(_jieba().Tokenizer(), tmp_path) == expected
+        assert capsys.readouterr().err.splitlines() == [
+            f"{path}: made anew: it does not hold what was written"
+        ]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_trainer_trains_on_what_it_would_have(frameworks, framework, text, tmp_path):
+    """A few ids exchanged for others in range used to give other losses without a word."""
+    cache, losses = tmp_path / "cache", []
+    for name in ("whole", "damaged"):
+        out = tmp_path / name
+        job = frameworks[framework].train(*flags(data=text, cache=cache, out=out, steps=3))
+        status, _, said = job.wait()
+        assert status == 0, said
+        losses.append((out / "losses.csv").read_bytes())
+        (tokens,) = cache.glob("corpus-*/train.tokens")
+        if name == "whole":
+            assert "made anew" not in said
+            tokens.write_bytes(np.roll(np.fromfile(tokens, "<i4"), 1).tobytes())
+    assert losses[0] == losses[1]
+    line = f"{tokens.parent}: made anew: train.tokens does not hold what was written"
+    assert said.splitlines().count(line) == 1

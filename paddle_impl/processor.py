@@ -18,6 +18,7 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.files import new_folder, sync_file, write_whole
+from parity.base.json_text import parse_json
 
 VARIABLE = "MKL_DEBUG_CPU_TYPE"
 
@@ -164,7 +165,7 @@ def _digest(library: Path) -> str:
 def _kept(path: Path) -> str | None:
     """Return the choice that a file keeps; None without one that can be read."""
     try:
-        kernels = json.loads(path.read_bytes())["kernels"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        kernels = parse_json(path.read_bytes())["kernels"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return kernels if kernels in KERNELS else None

@@ -14,6 +14,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, reason
+from parity.base.json_text import parse_json
 from parity.launch.processes import ROOT
 
 # What two benchmarks must share for their figures to be comparable, beside the settings of each
@@ -46,11 +47,7 @@ def compare_with_history(
       UsageError: if the history cannot be read or written.
     """
     entry = _entry(values, text, checkout)
-    try:
-        lines = path.read_bytes().splitlines() if path.exists() else []
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}") from error
-    before = next((each for each in map(_parsed, reversed(lines)) if _alike(each, entry)), None)
+    before = newest_alike(path, entry)
     _append(path, entry)
     found: dict[str, Any] = {"commit": entry["commit"], "since": None}
     if before is None:
@@ -68,6 +65,25 @@ def compare_with_history(
         },
         "machine": entry["product_limit"] / before["product_limit"],
     }
+
+
+def newest_alike(path: Path, entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the newest entry of a history that another one may be compared with.
+
+    Lines that are not whole, or from elsewhere, are passed over.
+
+    Args:
+      path: the history; it need not be there.
+      entry: the other one, of another commit.
+
+    Raises:
+      UsageError: if it cannot be read.
+    """
+    try:
+        lines = path.read_bytes().splitlines() if path.exists() else []
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}") from error
+    return next((each for each in map(_parsed, reversed(lines)) if _alike(each, entry)), None)
 
 
 def history_lines(history: Mapping[str, Any]) -> list[str]:
@@ -111,8 +127,8 @@ def _entry(values: Mapping[str, Any], text: str, checkout: Path) -> dict[str, An
 def _parsed(line: bytes) -> dict[str, Any]:
     """Return a line of the history; nothing for one that was cut off or is from elsewhere."""
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
+        entry = parse_json(line)
+    except ValueError:
         return {}
     return entry if isinstance(entry, dict) else {}
 

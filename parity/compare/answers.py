@@ -8,7 +8,6 @@ the decode rung.
 `--evaluate-only` writes what is compared: see parity/training/evaluate_only.py.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.json_text import parse_json
 from parity.compare.answer_coverage import answer_facts
 from parity.compare.decoded_answers import Rescore, compare_decoded, score_recorded
 from parity.compare.expected_by_oracle import wide
@@ -84,12 +84,18 @@ def read_answers(folder: Path) -> SideAnswers:
       UsageError: if it cannot be read.
     """
     try:
-        values = json.loads((folder / "evaluation.json").read_text())
+        values = parse_json((folder / "evaluation.json").read_text())
         text = (folder / "answers.jsonl").read_text()
-        lines = [json.loads(line) for line in text.splitlines()]
-        return SideAnswers(lines, values["bleu"], values["exact_answers"])
-    except (OSError, ValueError, KeyError) as error:
+        lines = [parse_json(line) for line in text.splitlines()]
+        found = SideAnswers(lines, values["bleu"], values["exact_answers"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{folder}: answers that cannot be read: {error}") from None
+    if (
+        not all(isinstance(each, dict) for each in (found.bleu, *lines))
+        or type(found.exact_share) is not float
+    ):
+        raise UsageError(f"{folder}: not the answers and scores that --evaluate-only writes")
+    return found
 
 
 class AnswersRung:

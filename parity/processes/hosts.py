@@ -147,6 +147,10 @@ def read_hosts(path: Path) -> Hosts:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise UsageError(
+            f"{path}: nested too deeply; allowed: tables and lists of them"
+        ) from None
     except ValueError as error:  # of TOML, with the line, or of UTF-8
         raise UsageError(f"{path}: {error}; allowed: TOML") from None
     table = _Table(f"{path}:", values, ("host", "ports"))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from parity.base.errors import UsageError
+from parity.base.json_text import parse_json
 
 FREE = "free"  # the value of --schedule that lets the workers run as they like
 STALENESS = 1  # the greatest staleness of a drawn schedule, unless --staleness says otherwise
@@ -248,7 +249,7 @@ def read_schedule(path: Path, workers: int) -> tuple[int, list[Update]]:
 
 def _values(path: Path, line: int, text: str) -> dict[str, int]:
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError:
         values = None
     is_update = isinstance(values, dict) and all(

@@ -12,6 +12,7 @@ from typing import Any
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
+from parity.base.json_text import parse_json
 from parity.base.progress import Counter
 from parity.cli.options import SweepOptions
 from parity.compare.ladder import climb
@@ -143,7 +144,7 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
         ) from None
     for line in lines:
         try:
-            result = json.loads(line)
+            result = parse_json(line)
         except ValueError:
             break  # the sweep was killed while it wrote this one
         if "chosen_from" not in result:

@@ -18,6 +18,7 @@ from paddle_impl.strategies import STRATEGIES
 from parity.cli.command_line import train_command
 from parity.processes.start import process_group
 from parity.training.loop import run_training
+from parity.training.resolved import resolved
 from parity.training.training_text import read_text
 
 
@@ -49,9 +50,10 @@ def train(spec, options):
         options.hosts,
     )
     with joined as group:
+        asked = spec
         spec, text = read_text(spec, options)
-        run_training(make_strategy, text, spec, options, versions, group)
+        run_training(make_strategy, text, spec, options, versions, group, asked)
 
 
 if __name__ == "__main__":
-    train_command("paddle", train)
+    train_command("paddle", train, resolved)

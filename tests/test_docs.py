@@ -16,6 +16,7 @@ from docs.tables.measurement import markdown_table
 from docs.tables.write import KINDS, differs_table, filled, pages
 from parity.bench.cases import Case
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
+from parity.cli.config import config_options
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.commands.main import parity as parity_command
 from parity.examples import classifier
@@ -81,11 +82,14 @@ def trainer():
     """Return the command line of both `train.py`, which train nothing."""
 
     @click.command()
+    @config_options
     @command_options(TrainOptions)
     @spec_options()
     def command(**values):
         pass
 
+    (config,) = (each for each in command.params if each.name == "config")
+    config.callback = None  # the file of an example is not there
     return command
 
 
@@ -117,6 +121,7 @@ def check_script(script, words):
         return
     if script.endswith("/train.py"):
         values = parse(trainer(), words)
+        del values["print_config"]
         options = take_options(TrainOptions, values)
         spec_from(options.network, options.preset, values)
         folder = script.split("/")[0]

@@ -237,9 +237,9 @@ def refuse(frameworks, monkeypatch, capsys):
             script = ROOT / folder / "train.py"
             monkeypatch.setattr(sys, "path", list(sys.path))  # the script changes it
             monkeypatch.setattr(sys, "argv", [str(script), *words])
-            train, before = runpy.run_path(str(script))["train"], set(sys.modules)
+            module, before = runpy.run_path(str(script)), set(sys.modules)
             with pytest.raises(SystemExit) as ended:
-                train_command(name, train)
+                train_command(name, module["train"], module["resolved"])
             lines[name] = assert_one_line(ended.value.code, capsys.readouterr().err)
             loaded = sys.modules.keys() - before
             assert name not in loaded, "a framework takes seconds to load, for nothing"

@@ -10,6 +10,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from parity.cli.command_line import train_command
 from parity.processes.start import process_group
 from parity.training.loop import run_training
+from parity.training.resolved import resolved
 from parity.training.training_text import read_text
 from tf_impl.engine import load_engine, versions
 from tf_impl.strategies import STRATEGIES
@@ -43,9 +44,10 @@ def train(spec, options):
         options.hosts,
     )
     with joined as group:
+        asked = spec
         spec, text = read_text(spec, options)
-        run_training(make_strategy, text, spec, options, versions, group)
+        run_training(make_strategy, text, spec, options, versions, group, asked)
 
 
 if __name__ == "__main__":
-    train_command("tensorflow", train)
+    train_command("tensorflow", train, resolved)

@@ -60,8 +60,9 @@ def _check(name: str, value: Any, declared: Any) -> None:
     if choices and value not in choices:
         raise UsageError(f"{name} is {value!r}; allowed: {', '.join(choices)}")
     bounds = {k: v for k, v in declared.get("bounds", {}).items() if v is not None}
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if bounds and not (number and math.isfinite(value)):
+    # an integer may be too large for a float
+    number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if bounds and (not number or isinstance(value, bool)):
         raise UsageError(f"{name} is {value!r}; allowed: a finite number")
     for kind, bound in bounds.items():
         if not _BOUNDS[kind][1](value, bound):

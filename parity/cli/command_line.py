@@ -15,6 +15,7 @@ from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
 from parity.base.plugins import load_plugins
 from parity.base.standard_streams import final_status, guard_standard_streams
+from parity.cli.config import ConfigOption, config_options, config_text, errors_name_config
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
@@ -169,16 +170,34 @@ def load_plugins_or_exit() -> None:
         sys.exit(print_error(error, debug="--debug" in sys.argv[1:]))
 
 
-def train_command(framework: str, train: Callable[[Spec, TrainOptions], None]) -> None:
-    """Run a framework's `train.py`: parse the flags, call `train`, and exit with its status."""
+def train_command(
+    framework: str,
+    train: Callable[[Spec, TrainOptions], None],
+    resolved: Callable[[str, Spec, TrainOptions], TrainOptions],
+) -> None:
+    """Run a framework's `train.py`: parse the flags, call `train`, and exit with its status.
+
+    Args:
+      framework: the framework's name.
+      train: trains.
+      resolved: returns the options with the defaults filled in that depend on the framework,
+        the text and the machine, for `--print-config`.
+    """
     load_plugins_or_exit()
 
     @click.command(help=f"Train a network with {FRAMEWORKS[framework].title}.")
+    @config_options
     @command_options(TrainOptions)
     @spec_options()
-    def command(**values: Any) -> int:
-        options = take_options(TrainOptions, values)
-        train(spec_from(options.network, options.preset, values), options)
+    def command(print_config: bool, **values: Any) -> int:
+        with errors_name_config():
+            options = take_options(TrainOptions, values)
+            spec = spec_from(options.network, options.preset, values)
+            if print_config:
+                options = resolved(framework, spec, options)
+                click.echo(config_text(options, spec), nl=False)
+            else:
+                train(spec, options)
         return 0
 
     sys.exit(main(command))
@@ -210,7 +229,7 @@ def _options(
             command = _options(kind, command, defaults=defaults, left_out=left_out)
             continue
         keywords: dict[str, Any] = {"help": field.metadata["help"] + _allowed_text(field)}
-        names = [flag(field.name)]
+        names, several = [flag(field.name)], False
         if defaults:
             keywords |= {"default": field.default, "show_default": field.default is not None}
         if kind is bool:
@@ -220,7 +239,8 @@ def _options(
                 keywords["default"] = None
             keywords["is_flag"] = True
         elif typing.get_origin(kind) is tuple:
-            keywords["type"] = _CommaSeparated(typing.get_args(kind)[0])
+            several, kind = True, typing.get_args(kind)[0]
+            keywords["type"] = _CommaSeparated(kind)
             # click would print a tuple with spaces, which no flag takes
             keywords["show_default"] = False
             if field.default:
@@ -229,6 +249,7 @@ def _options(
             keywords["type"] = _Path() if kind is Path else kind
         if field.name == "resume":  # the only flag whose value may be left out
             keywords |= {"is_flag": False, "flag_value": ""}
+        keywords |= {"cls": ConfigOption, "kind": kind, "several": several}
         command = click.option(*names, field.name, **keywords)(command)
     return command
 

@@ -21,6 +21,7 @@ from parity.base.files import make_folder, write_whole
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
+from parity.cli.config import config_options, config_text, errors_name_config
 from parity.cli.options import (
     BenchOptions,
     ConvergeOptions,
@@ -59,23 +60,29 @@ def parity() -> None:
 
 
 @parity.command("run")
+@config_options
 @command_options(RunOptions)
 @spec_options("dtype")
-def run_command(**values: Any) -> int:
+def run_command(print_config: bool, **values: Any) -> int:
     """Train both sides beside the oracle and compare every tensor of every step."""
     require_checkout("run")
+    from parity.run.choose_sides import resolved
     from parity.run.proof import run
 
-    options = take_options(RunOptions, values)
-    built_in_text = options.data is None
-    name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
-    options = dataclasses.replace(options, preset=name)
-    spec = spec_from(options.network, name, values)
-    with sigterm_as_interrupt(), only_writer(options.out):
-        outcome = run(spec, options)
-        report = report_values(outcome, name, _command())
-        text = report_text(report)
-        save_report(text, report_html(report), report, options.out, options.json)
+    with errors_name_config(), sigterm_as_interrupt():
+        options = take_options(RunOptions, values)
+        built_in_text = options.data is None
+        name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
+        options = dataclasses.replace(options, preset=name)
+        spec = spec_from(options.network, name, values)
+        if print_config:
+            click.echo(config_text(resolved(options), spec), nl=False)
+            return 0
+        with only_writer(options.out):
+            outcome = run(spec, options)
+            report = report_values(outcome, name, _command())
+            text = report_text(report)
+            save_report(text, report_html(report), report, options.out, options.json)
     click.echo(coloured(text, report))
     return _MATCH if outcome.matches else _MISMATCH
 

@@ -9,7 +9,7 @@ from parity.base.cores import usable_cores
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.progress import be_quiet
 from parity.processes.group import ProcessGroup
-from parity.processes.hosts import read_hosts
+from parity.processes.hosts import Hosts, read_hosts
 from parity.processes.membership import RUN, SERVER, WORKER, Membership, membership
 from parity.processes.ranks import Ranks
 from parity.processes.supervisor import start_processes
@@ -59,8 +59,7 @@ def process_group(
     member = membership(launcher, os.environ, serves)
     if member is None:
         listed = None if hosts is None else read_hosts(hosts)
-        usual = replicas or min(usable_cores(), _MOST) if listed is None else listed.ranks
-        workers = settings.processes or usual
+        workers = number_of_workers(settings, replicas, listed)
         _check_share(entry, workers, replicas)
         if workers == 1 and not serves:
             yield ProcessGroup()
@@ -84,6 +83,20 @@ def process_group(
             message, status = f"{type(error).__name__}: {error}", DEFECT_STATUS
         group.fail(message, status)
         raise
+
+
+def number_of_workers(
+    settings: StrategySettings, replicas: int | None, hosts: Hosts | None
+) -> int:
+    """Return how many processes to start that train, for a strategy of several processes.
+
+    Args:
+      settings: the strategy's settings.
+      replicas: the number of all replicas, if it is given.
+      hosts: the hosts to start them on, if they are listed.
+    """
+    usual = replicas or min(usable_cores(), _MOST) if hosts is None else hosts.ranks
+    return settings.processes or usual
 
 
 def _group(member: Membership) -> ProcessGroup:

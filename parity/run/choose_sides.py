@@ -92,6 +92,18 @@ def of_hosts(options: RunOptions) -> RunOptions:
     return replace(options, settings=settings, replicas=options.replicas or (size,))
 
 
+def resolved(options: RunOptions) -> RunOptions:
+    """Return the options with the defaults filled in that choose the sides, as `of_hosts`.
+
+    Raises:
+      UsageError: as `sides_of` and `of_hosts`.
+    """
+    options = of_hosts(options)
+    named = parse_strategies(options.strategy, options.settings)
+    words = [f"{framework}={name}" for framework, names in named.items() for name in names]
+    return replace(options, strategy=tuple(words), sync=False)  # the names say it
+
+
 def leading_sides(sides: Mapping[str, Side], *, most_replicas: bool = True) -> dict[str, Side]:
     """Return one side of each framework, label -> side, to stand for its others.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from parity.base.files import make_folder
+from parity.cli.config import write_config
 from parity.cli.options import RunOptions
 from parity.compare.outcome import Outcome
 from parity.launch.fork_server import ForkServer
@@ -14,7 +15,7 @@ from parity.run.check_answers import check_answers
 from parity.run.check_coverage import check_facts
 from parity.run.check_resume import check_resume
 from parity.run.check_training import check_training
-from parity.run.choose_sides import leading_sides, of_hosts, sides_of
+from parity.run.choose_sides import leading_sides, resolved, sides_of
 from parity.run.compare_while_training import AlsoRecorded, ComparedRun, compare_recorded
 from parity.run.measure_throughput import Training, train_untraced
 from parity.run.start_side import Servers, Starter, file_name
@@ -35,9 +36,10 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
       UsageError: for input that a side cannot use.
       NumericFailure: for a NaN or infinity on any side.
     """
-    options = of_hosts(options)
+    options = resolved(options)
     sides = sides_of(options)
     make_folder(options.out)
+    write_config(options.out, options, spec)
     if options.json is not None:
         make_folder(options.json.parent)  # fail now, not after minutes of training
     with ExitStack() as stack:

@@ -4,7 +4,6 @@ The loop depends on no framework: a `Strategy` trains, and each batch is a pure 
 step's number.
 """
 
-import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -20,10 +19,8 @@ from parity.processes.joining import gather_state
 from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
-from parity.training.answers import answer_questions
 from parity.training.asynchronous_run import asynchronous_run, check_asynchronous
 from parity.training.checkpoint import Checkpoint, save_checkpoint, write_vocabularies
-from parity.training.evaluate import evaluate
 from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
 from parity.training.loss_table import Losses
@@ -35,6 +32,7 @@ from parity.training.replicas_and_threads import (
     layout_text,
     smallest_batch,
 )
+from parity.training.resolved import with_layout
 from parity.training.run_folder import (
     as_started_again,
     check_folder,
@@ -49,6 +47,7 @@ from parity.training.timeline import profile_training
 from parity.training.together import agreed_signal, facts_of_run, serve, shared_checkpoint
 from parity.training.train_steps import State, TrainedStep, train_steps
 from parity.training.training_text import TrainingText
+from parity.training.validation import Validation
 from parity.training.worker_processes import led_by_rank_0
 
 
@@ -59,6 +58,7 @@ def run_training(
     options: TrainOptions,
     versions: Callable[[], dict[str, str]],
     group: ProcessGroup | None = None,
+    asked: Spec | None = None,
 ) -> Summary | None:
     """Train a network, validate it after each epoch and test it at the end.
 
@@ -70,6 +70,8 @@ def run_training(
       versions: returns the versions of the framework and of NumPy.
       group: the processes that share the training; by default this one alone. Rank 0 writes
         all files.
+      asked: the spec before the text set its vocabulary sizes, for config.yaml; by default
+        `spec`.
 
     Returns:
       The summary of the run; None if it was profiled, or did not train.
@@ -109,9 +111,10 @@ def run_training(
         )
         strategy = make_strategy(spec, build)
         check_asynchronous(strategy, options)
+        config = with_layout(options, strategy.entry, layout), asked or spec
         with led_by_rank_0(strategy, text) as leading:
             if leading is not None:
-                return _run(leading, text, options, checkpoint, versions)
+                return _run(leading, text, options, checkpoint, versions, config)
     return None
 
 
@@ -121,6 +124,7 @@ def _run(
     options: TrainOptions,
     checkpoint: Checkpoint | None,
     versions: Callable[[], dict[str, str]],
+    config: tuple[TrainOptions, Spec],
 ) -> Summary | None:
     if options.profile is not None:
         profile_training(strategy, text, options)
@@ -132,7 +136,7 @@ def _run(
     run = Run(strategy, text, options, versions)
     run.check_schedule(0 if checkpoint is None else checkpoint.step)
     if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
-        prepare_folder(options, strategy.spec, run.group.run)
+        prepare_folder(options, strategy.spec, run.group.run, config)
     if checkpoint is not None:
         run.restore(checkpoint)
     return run.train()
@@ -160,6 +164,7 @@ class Run:
         self.summary.versions = versions()
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
+        self._validation = Validation(strategy, text, options, self.summary, self._check_stop)
         self._stop_request = StopRequest()
         self._asynchronous = asynchronous_run(strategy, text, options)
         self._all_steps = spec.training.epochs * text.train.batches_per_epoch
@@ -206,7 +211,8 @@ class Run:
             peaks = self.group.gather({"bytes": np.array(peak_memory())}) or []
             self.summary.peak_memory = [int(each["bytes"]) for each in peaks]
             if events is not None:
-                self._test(events)
+                if self.step >= self._all_steps:
+                    self._validation.test(self.step, events)
                 if self.group.rank == 0:
                     self.summary.write(self.options.out / "summary.json", self.text)
         return self.summary
@@ -272,7 +278,7 @@ class Run:
         if step.settled or (workers is not None and not workers.settles_on_request):
             self._check_stop(saved=step.settled)
         if ended and events is not None:
-            self._validate(step.number // self.text.train.batches_per_epoch, events)
+            self._validation.validate(self.step, events, self.meter.recent)
 
     def _save_is_due(self, epoch_ended: bool) -> bool:
         """Return whether to write a checkpoint after this step."""
@@ -356,42 +362,3 @@ class Run:
                     "no checkpoint is written"
                 )
         return snapshot
-
-    def _validate(self, epoch: int, events: EventWriter) -> None:
-        started = time.perf_counter()
-        value = evaluate(self.strategy, self.text, "valid", self._check_stop).perplexity
-        self.summary.valid_perplexity.append(value)
-        events.perplexity("valid", self.step, value)
-        best = self.text.best_perplexity("valid")
-        least = f"; lowest possible {best:.3f}" if best else ""
-        speed = f"{self.meter.recent:,.0f} tokens/s"
-        say(
-            f"epoch {epoch + 1}: validation perplexity {value:.3f}{least}; trained at {speed}, "
-            f"validated in {time.perf_counter() - started:.1f} s"
-        )
-
-    def _test(self, events: EventWriter) -> None:
-        if self.step < self._all_steps:
-            return
-        value = evaluate(self.strategy, self.text, "test", self._check_stop).perplexity
-        self.summary.test_perplexity = value
-        events.perplexity("test", self.step, value)
-        best = self.text.best_perplexity("test")
-        say(f"test perplexity {value:.3f}" + (f"; lowest possible {best:.3f}" if best else ""))
-        if NETWORKS[self.spec.network].decodes:
-            if self.group.rank == 0:
-                self._answer(events)
-            self.group.barrier()
-
-    def _answer(self, events: EventWriter) -> None:
-        """Answer the test questions and compare the answers with the references."""
-        started, options = time.perf_counter(), self.options
-        found = answer_questions(self.strategy, self.text, options, self._check_stop)
-        score, exact = found.bleu, found.exact_share
-        self.summary.bleu, self.summary.exact_answers = score, exact
-        events.scalar("bleu/test", self.step, score["score"])
-        say(
-            f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
-            f"{exact:.1%} of them exact; beam {options.beam}, "
-            f"{time.perf_counter() - started:.1f} s; {score['signature']}"
-        )

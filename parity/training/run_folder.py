@@ -9,6 +9,7 @@ from pathlib import Path
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, remove_unfinished, write_whole
 from parity.base.locks import only_writer
+from parity.cli.config import CONFIG, check_config, write_config
 from parity.cli.options import TrainOptions
 from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
@@ -145,7 +146,7 @@ def locked_folder(options: TrainOptions, group: ProcessGroup) -> Iterator[None]:
         yield
         return
     with only_writer(options.out):
-        for pattern in ("run.json", *RUN_FILES):
+        for pattern in ("run.json", CONFIG, *RUN_FILES):
             if pattern not in _EVALUATED:
                 path = options.out / pattern
                 remove_unfinished(path.parent, path.name)
@@ -171,16 +172,24 @@ def check_folder(options: TrainOptions) -> None:
                 f"{options.out}: already has a run; allowed: --resume, --overwrite, or another "
                 "--out"
             )
+    check_config(options.out)
     make_folder(options.out / "checkpoints")
 
 
-def prepare_folder(options: TrainOptions, spec: Spec, run: str = "") -> None:
+def prepare_folder(
+    options: TrainOptions,
+    spec: Spec,
+    run: str = "",
+    config: tuple[TrainOptions, Spec] | None = None,
+) -> None:
     """Write run.json, which marks the folder of a run; with --overwrite, remove the old run.
 
     Args:
       options: the options of the run.
       spec: the network and its training.
       run: the name of the run, if it has one; see `as_started_again`.
+      config: what config.yaml is to say: options with all defaults filled in, and the spec that
+        was asked for; by default `options` and `spec`.
     """
     if not writes_run(options):
         return
@@ -189,5 +198,6 @@ def prepare_folder(options: TrainOptions, spec: Spec, run: str = "") -> None:
         for pattern in RUN_FILES:
             for path in options.out.glob(pattern):
                 path.unlink()
+    write_config(options.out, *config or (options, spec))
     values = {"spec": spec.to_json()} | ({"name": run} if run else {})
     write_whole(marker, json.dumps(values, indent=2).encode())

@@ -1,0 +1,46 @@
+"""The options of a run with every default filled in, as its configuration says them."""
+
+from dataclasses import replace
+
+from parity.cli.options import TrainOptions
+from parity.processes.hosts import read_hosts
+from parity.processes.start import number_of_workers
+from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.spec import Spec
+from parity.spec.strategies import StrategyEntry
+from parity.training.replicas_and_threads import Layout, choose_layout, smallest_batch
+from parity.training.training_text import read_text
+
+
+def resolved(framework: str, spec: Spec, options: TrainOptions) -> TrainOptions:
+    """Return the options that a run would have, without starting it.
+
+    Args:
+      framework: "paddle" or "tensorflow".
+      spec: the network and its training.
+      options: the command line.
+
+    Raises:
+      UsageError: for a strategy, a setting or a text that a run would refuse as well.
+    """
+    registry = FRAMEWORKS[framework].strategies
+    settings = registry.settings(options.strategy, options.settings)
+    registry.check_training(options.strategy, spec.training)
+    entry = registry.entry(options.strategy)
+    options, workers = replace(options, settings=settings), 1
+    if entry.traits.processes:
+        hosts = None if options.hosts is None else read_hosts(options.hosts)
+        workers = number_of_workers(settings, options.replicas, hosts)
+    _, text = read_text(spec, options)
+    return with_layout(options, entry, choose_layout(options, smallest_batch(text), workers))
+
+
+def with_layout(options: TrainOptions, entry: StrategyEntry, layout: Layout) -> TrainOptions:
+    """Return options that name the strategy and the layout of a run, whoever chose them."""
+    return replace(
+        options,
+        strategy=entry.name,
+        sync=False,  # the strategy's name says it
+        replicas=layout.replicas,
+        threads=layout.threads,
+    )

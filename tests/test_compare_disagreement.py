@@ -32,7 +32,7 @@ def mistaken(tensors, by, name=TENSOR):
     """Change one element of a tensor by an amount."""
     array = np.array(tensors[name], np.float64)
     array.flat[1 % array.size] += by
-    return tensors | {name: array}
+    return tensors | {name: array.astype(tensors[name].dtype)}
 
 
 def climbed(changes, dtype="float64", headers=None, step=1):

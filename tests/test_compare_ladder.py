@@ -51,6 +51,17 @@ def changed(steps, step, name, change):
     return steps
 
 
+def in_float64(steps):
+    """Return recorded steps with room for less than a step of float32; sides share one type."""
+    return [
+        {
+            name: np.asarray(array, np.float64 if np.asarray(array).dtype.kind == "f" else None)
+            for name, array in tensors.items()
+        }
+        for tensors in steps
+    ]
+
+
 # what the oracle's own traces do not hold
 NOT_RECORDED = ("replicas", "decode", *CHECKS)
 
@@ -153,7 +164,7 @@ def allowed(spec, steps, step):
 
 def test_what_comes_near_to_the_bound_is_measured_with_more_runs(run):
     """Two runs can say half of what sixteen do."""
-    spec, steps = run
+    spec, steps = run[0], in_float64(run[1])
     ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
     ladder.step(0, dict.fromkeys(SIDES, steps[0]))
     rounding = ladder.rounding["paddle-2"]
@@ -162,7 +173,7 @@ def test_what_comes_near_to_the_bound_is_measured_with_more_runs(run):
     assert rounding.refine(name), "it was far from the bound"
     assert not rounding.refine(name)
     assert not rounding.refine("weight/lstm_0/bias"), "counted, not measured"
-    near = changed(steps, 0, name, lambda a: np.asarray(a, np.float64) + 0.7 * by)
+    near = changed(steps, 0, name, lambda a: a + 0.7 * by)
     ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
     ladder.step(0, {"paddle-2": near[0], **dict.fromkeys(list(SIDES)[1:], steps[0])})
     assert not ladder.rounding["paddle-2"].refine(name), "done already"
@@ -176,7 +187,7 @@ def every_tensor():
 @pytest.mark.parametrize("side", [0, 1])
 def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor(run, side):
     """At its step, its rung, its tensor and its index, on either side."""
-    spec, steps = run
+    spec, steps = run[0], in_float64(run[1])
     least = [allowed(spec, steps, step) for step in range(2)]
     for number, name in enumerate(every_tensor()):
         step = number % 2
@@ -185,8 +196,6 @@ def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor(run, side):
         sides = [steps, steps]
 
         def moved(array, share, index=index, by=by):
-            # in the precision of the run, a step of float32 may be more than is asked for
-            array = np.asarray(array, np.float64)
             array[index] += share * by
             return array
 
@@ -276,7 +285,7 @@ def test_the_tensors_of_another_network_are_bad_input(values):
 
 
 def test_half_of_what_is_allowed_passes(run):
-    spec, steps = run
+    spec, steps = run[0], in_float64(run[1])
     steps, step = steps[:2], 1
     most = allowed(spec, steps, step)
     for number, name in enumerate(every_tensor()):
@@ -460,7 +469,49 @@ def test_batches_of_other_sizes_after_a_mismatch_end_the_growth(run):
     right = [*wrong[:2], *small[2:]]
     ladder.climb(dict(zip(SIDES, each, strict=True)) for each in zip(steps, right, strict=True))
     assert ladder.verdict.mismatches[0].place.tensor == "weight/softmax/bias"
-    assert ladder.verdict.growth.ended == "step 2 has batches of different shapes"
+    assert ladder.verdict.growth.ended == (
+        "step 2: batch/tokens has shape [5, 4] against [3, 4]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("batch/tokens", "float64"),
+        ("batch/tokens", "int32"),
+        ("batch/lengths", "uint64"),
+        ("batch/carry", "int64"),
+        ("forward/logits", "float32"),
+        ("gradient_norm", "float32"),
+        ("weight/embed/table", "float32"),
+    ],
+)
+def test_types_are_part_of_equality(name, other):
+    """Though all values are equal: those of float32 here are exact in both types."""
+    spec = spec_of("float64")
+    steps = recorded_steps(spec, 2)
+    held = steps[1][name].dtype
+    steps = changed(steps, 1, name, lambda a: np.zeros_like(a) if a.dtype.kind == "f" else a)
+    verdict = climbed(spec, steps, changed(steps, 1, name, lambda a: a.astype(other)))
+    first = verdict.mismatches[0]
+    assert (first.place.tensor, first.place.step) == (name, 1)
+    assert first.problem == f"type {held} against {other}"
+    assert verdict.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "said"),
+    [
+        ("batch/tokens", "float64", "batch/tokens is of type float64; allowed: integers"),
+        ("batch/carry", "int64", "batch/carry is of type int64; allowed: booleans"),
+        ("gradient_norm", "int64", "gradient_norm is of type int64; allowed: floating point"),
+    ],
+)
+def test_a_type_that_no_training_has_is_refused_though_both_sides_have_it(name, other, said):
+    spec = spec_of("float64")
+    steps = changed(recorded_steps(spec, 1), 0, name, lambda a: a.astype(other))
+    with pytest.raises(UsageError, match=f"paddle-2, step 0: {said}"):
+        climbed(spec, steps, steps)
 
 
 # recorded traces

@@ -631,17 +631,37 @@ def test_who_compares_may_declare_otherwise(pair):
 def test_undeclared_in_float32_the_bound_of_a_step_is_allowed_once_more_with_each(pair):
     """At step s a difference of s + 1 bounds; a little more is too much, at every step."""
     row = TABLE["float32", "forward"]
+    steps = [
+        tensors | {"forward/norm": tensors["forward/norm"].astype("float64")}
+        for tensors in steps_of("float32")
+    ]
     for share, matches in ((0.98, True), (1.02, False)):
         for last in range(3):
 
             def change(step, tensors, share=share, last=last):
                 if step == last:
-                    a = tensors["forward/norm"].astype("float64")
+                    a = tensors["forward/norm"]
                     allowed = (step + 1) * row.relative * (a + a.max())
                     tensors["forward/norm"] = a + share * allowed / (1 + 2e-5)
 
-            traces = [Trace(each) for each in pair(change, dtype="float32")]
-            assert compare_pair(traces).matches is matches
+            of_b = {"steps": [dict(tensors) for tensors in steps]}
+            recorded = pair(change, of_a={"steps": steps}, of_b=of_b, dtype="float32")
+            assert compare_pair([Trace(each) for each in recorded]).matches is matches
+
+
+def test_types_are_part_of_equality(pair, capsys):
+    """What equals to the last digit still differs; the line says which array, and how."""
+
+    def change(step, tensors):
+        if step == 1:
+            tensors["batch/tokens"] = tensors["batch/tokens"].astype("float64")
+
+    status, printed, _ = run(capsys, "compare", *pair(change))
+    assert status == 1
+    (line,) = (line for line in printed.splitlines() if "type int64" in line)
+    assert "batch/tokens" in line
+    assert "step 1" in line
+    assert "type int64 against float64" in line
 
 
 def test_undeclared_in_float32_no_bound_grows_beyond_a_hundredth(pair):

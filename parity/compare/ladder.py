@@ -44,9 +44,8 @@ from parity.compare.measured_step import measure_step
 from parity.compare.oracle_steps import OracleSteps
 from parity.compare.preconditions import (
     batches_of_other_shapes,
-    check_numbers,
+    check_recorded,
     check_same_run,
-    check_shapes,
 )
 from parity.compare.step_coverage import StepCoverage
 from parity.compare.step_series import History
@@ -181,23 +180,17 @@ class Ladder:
           tensors: label -> what that side recorded.
 
         Raises:
-          UsageError: for a side that lacks a tensor, or holds one of another shape.
+          UsageError: for a side that lacks a tensor, or holds one that its spec does not allow.
           NumericFailure: for a NaN or infinity on any side.
         """
         tensors = {side: tensors[side] for side in self.sides}
-        for side, recorded in tensors.items():
-            names = self.names
-            if self.sides[side].synchronous:
-                names = [n for n in names if not n.startswith(("schedule/", "read/"))]
-            check_shapes(self.spec, recorded, side, step, names)
-            check_numbers(recorded, side, step, self.names)
-        other_batches = [
+        unlike = check_recorded(self.spec, self.sides, tensors, step, self._order) or [
             mismatch
             for group in self._oracles.groups(tensors)
             for mismatch in batches_of_other_shapes(self.spec, group, step)
         ]
-        if other_batches:
-            self._end_at(step, other_batches)
+        if unlike:
+            self._end_at(step, unlike)
             return
         inputs = self._oracles.inputs(step, tensors)
         if self._isolated is not None:
@@ -220,7 +213,8 @@ class Ladder:
         if self.verdict.matches:
             self.verdict.mismatches, self.verdict.steps = mismatches, step + 1
         else:
-            self._end_growth(f"step {step} has batches of different shapes")
+            first = mismatches[0]
+            self._end_growth(f"step {step}: {first.place.tensor} has {first.problem}")
         self._steps_left = 0
 
     def _judge(

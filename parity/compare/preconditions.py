@@ -1,15 +1,16 @@
 """Checks of what was recorded: same run, right tensors, finite numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.compare.tensors import Mismatch, Place, compare_tensor
+from parity.compare.tensors import Mismatch, Place, compare_tensor, other_type
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
-from parity.trace.contents import axis_sizes, tensor_shapes
+from parity.trace.contents import axis_sizes, elements_held, elements_of, tensor_shapes
+from parity.trace.side import Side
 
 
 def check_same_run(
@@ -48,6 +49,54 @@ def check_same_run(
         raise UsageError(f"{a} and {b} are not of the same run: {name} differs: {seen}")
 
 
+def check_recorded(
+    spec: Spec,
+    sides: Mapping[str, Side],
+    tensors: Mapping[str, Mapping[str, np.ndarray]],
+    step: int,
+    names: Sequence[str],
+) -> list[Mismatch]:
+    """Check what all sides recorded of a step, before anything is computed with it.
+
+    Args:
+      sides, tensors: label -> side, and what it recorded.
+      names: the tensors of a step, as `tensor_names` lists them.
+
+    Returns:
+      A mismatch for each tensor that has another type on some side; nothing else of such a
+      step is checked.
+
+    Raises:
+      UsageError, NumericFailure: as `check_shapes` and `check_numbers`.
+    """
+    if unlike := tensors_of_other_types(tensors, step, names):
+        return unlike
+    for side, recorded in tensors.items():
+        of_side = list(names)
+        if sides[side].synchronous:
+            of_side = [n for n in names if not n.startswith(("schedule/", "read/"))]
+        check_shapes(spec, recorded, side, step, of_side)
+        check_numbers(recorded, side, step, names)
+    return []
+
+
+def tensors_of_other_types(
+    tensors: Mapping[str, Mapping[str, np.ndarray]], step: int, names: Iterable[str]
+) -> list[Mismatch]:
+    """Return a mismatch for each tensor that has another type on some side.
+
+    Args:
+      tensors: label -> recorded tensors.
+    """
+    found = []
+    for name in names:
+        having = [(side, each[name]) for side, each in tensors.items() if name in each]
+        for side, array in having[1:]:
+            first, of_first = having[0]
+            found.append(other_type(of_first, array, (first, side), step, name))
+    return [mismatch for mismatch in found if mismatch]
+
+
 def batches_of_other_shapes(
     spec: Spec, tensors: Mapping[str, Mapping[str, np.ndarray]], step: int
 ) -> list[Mismatch]:
@@ -68,7 +117,7 @@ def batches_of_other_shapes(
 
 
 def check_shapes(
-    spec: Spec, tensors: Mapping[str, np.ndarray], side: str, step: int, names: list[str]
+    spec: Spec, tensors: Mapping[str, np.ndarray], side: str, step: int, names: Sequence[str]
 ) -> None:
     """Check that a recorded step holds the tensors of its spec, with the shapes of its spec.
 
@@ -76,8 +125,8 @@ def check_shapes(
       names: the tensors of a step, as `tensor_names` lists them.
 
     Raises:
-      UsageError: for a tensor that is missing, unknown, or of another shape, and for ids out of
-        range.
+      UsageError: for a tensor that is missing, unknown, of another shape or another kind of
+        numbers, and for ids out of range.
     """
     where, shapes = f"{side}, step {step}", tensor_shapes(spec, tensors)
     extra = sorted(set(tensors) - set(names))
@@ -96,6 +145,9 @@ def check_shapes(
                 f"{where}: {name} has shape {list(tensors[name].shape)}; "
                 f"its spec says {list(shapes[name])}"
             )
+        if name in tensors and elements_held(tensors[name]) != elements_of(name):
+            seen = f"{name} is of type {tensors[name].dtype}"
+            raise UsageError(f"{where}: {seen}; allowed: {elements_of(name)}")
     sizes = axis_sizes(spec, tensors)
     most = {
         name: getattr(spec.model, of_model) - 1
@@ -109,7 +161,7 @@ def check_shapes(
 
 
 def check_numbers(
-    tensors: Mapping[str, np.ndarray], side: str, step: int, names: list[str]
+    tensors: Mapping[str, np.ndarray], side: str, step: int, names: Sequence[str]
 ) -> None:
     """Check that a recorded step holds only finite numbers.
 

@@ -164,6 +164,19 @@ def compare_tensor(
     return distance, mismatch
 
 
+def other_type(
+    a: np.ndarray, b: np.ndarray, sides: tuple[str, str], step: int, name: str
+) -> Mismatch | None:
+    """Return the mismatch of two tensors of different types; None if they are of one type.
+
+    Equal values do not make up for it: 3.0 is no token, and a float32 in a run of float64 has
+    lost digits that a later step may need.
+    """
+    if a.dtype == b.dtype:
+        return None
+    return Mismatch(sides, Place(step, name, ()), problem=f"type {a.dtype} against {b.dtype}")
+
+
 def magnitude(array: np.ndarray) -> float:
     """Return the largest magnitude in an array; NaN if it holds one, zero if it is empty."""
     if not array.size:

@@ -16,7 +16,7 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.compare.growth import Growth
 from parity.compare.preconditions import check_numbers
 from parity.compare.step_series import History
-from parity.compare.tensors import Distance, compare_tensor
+from parity.compare.tensors import Distance, compare_tensor, other_type
 from parity.compare.verdict import Verdict
 from parity.pair.bounds import Bound, Bounds, declared_tolerances
 from parity.trace.reader import Trace
@@ -178,6 +178,7 @@ def _compare_step(
             worst[rung].used or 0.0 if rung in worst else 0.0,
             of_kind=largest.get(kind, 0.0),
         )
+        mismatch = other_type(a[name], b[name], sides, step, name) or mismatch
         seen[name] = distance
         worst.setdefault(rung, Distance()).add(distance)
         if mismatch is not None:

@@ -1,6 +1,7 @@
 """The tensors of a step of this project's trainings: their names, order and shapes."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -15,6 +16,23 @@ from parity.trace.evaluated import evaluated_names
 _SCHEDULE = tuple(
     f"schedule/{name}" for name in ("worker", "batch", "read", "first_row", "of_rows")
 )
+
+# What a tensor's elements are, by patterns of names: the first that fits counts.
+_ELEMENTS = {
+    "*/carry": "booleans",
+    "batch/learning_rate": "floating point",
+    "batch/*": "integers",
+    "schedule/*": "integers",
+    "evaluate/*/batch/*": "integers",
+    "evaluate/*/rows": "integers",
+    "evaluate/*/tokens_per_batch": "integers",
+    "decode/*_finished": "booleans",
+    "decode/*_scores": "floating point",
+    "decode/settings": "floating point",
+    "decode/*": "integers",
+    "*": "floating point",
+}
+_DTYPES = {np.bool_: "booleans", np.integer: "integers", np.floating: "floating point"}
 
 
 def tensor_names(
@@ -49,6 +67,17 @@ def tensor_names(
         *(DECODED if network.decodes else ()),
         *evaluated_names(spec),
     ]
+
+
+def elements_of(name: str) -> str:
+    """Return what a tensor's elements are: "booleans", "integers" or "floating point"."""
+    return next(what for pattern, what in _ELEMENTS.items() if fnmatchcase(name, pattern))
+
+
+def elements_held(array: np.ndarray) -> str:
+    """Return what an array's elements are, as `elements_of`; else the name of its type."""
+    known = (what for kind, what in _DTYPES.items() if np.issubdtype(array.dtype, kind))
+    return next(known, str(array.dtype))
 
 
 def axis_sizes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -649,6 +649,29 @@ def test_undeclared_in_float32_the_bound_of_a_step_is_allowed_once_more_with_eac
             assert compare_pair([Trace(each) for each in recorded]).matches is matches
 
 
+def test_what_was_recorded_before_a_crash_is_compared(pair, tmp_path, capsys):
+    """By a training of one's own, which ends in the middle of its loop."""
+    a, b = pair()
+
+    def crash(step, tensors):
+        if step == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        record(b, change=crash)
+    status, printed, _ = run(capsys, "compare", a, b)
+    assert status == 0
+    assert "original and port, 3 steps" in printed
+    assert "port was cut after step 2: only the steps that all traces hold are" in printed
+    assert printed.endswith("verdict: match, with port cut after step 2\n")
+    with pytest.raises(AssertionError, match="port was cut after step 2; allowed: whole"):
+        assert_match(a, b)
+    # the other way round, and where the common steps differ
+    assert run(capsys, "compare", b, a)[0] == 0
+    record(a, change=nudge("weight/b", step=1))
+    assert run(capsys, "compare", a, b)[0] == 1
+
+
 def test_types_are_part_of_equality(pair, capsys):
     """What equals to the last digit still differs; the line says which array, and how."""
 

@@ -14,8 +14,9 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 from safetensors.numpy import load_file, save_file
 
 from parity.base.errors import UsageError
+from parity.base.files import UNFINISHED
 from parity.spec.initial import initial_snapshot
-from parity.trace.folder import FORMAT, clear_trace, sha256, step_file
+from parity.trace.folder import FORMAT, RECORDING, clear_trace, sha256, step_file
 from parity.trace.reader import Trace, wait_for_trace
 from parity.trace.rungs import RUNGS, rung_of
 from parity.trace.side import Side
@@ -247,6 +248,64 @@ def test_clearing_removes_a_trace_and_nothing_else(trace, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+# cut short
+
+
+def test_a_last_line_that_is_cut_off_anywhere_does_not_count(trace):
+    path = trace.folder / "steps.jsonl"
+    content = path.read_bytes()
+    start = content.rindex(b"\n", 0, -1) + 1
+    for end in range(start, len(content)):
+        path.write_bytes(content[:end])
+        whole = [0, 1, 2] if end == len(content) - 1 else [0, 1]  # but for the line break
+        assert trace.numbers() == whole
+
+
+def test_a_writer_that_did_not_finish_leaves_a_trace_that_says_so(tmp_path, steps):
+    folder = tmp_path / "trace"
+    for recorded, said in ((0, "cut before its first step was whole"), (2, "cut after step 1")):
+        recorder = Writer(folder, HEADER)
+        for step in range(recorded):
+            recorder.step(step, steps[step])
+        assert Trace(folder).cut() == said
+    recorder.close()
+    assert Trace(folder).cut() == ""
+    planned = write_trace(tmp_path / "planned", HEADER | {"steps": 3}, steps[:2])
+    assert Trace(planned).cut() == "cut after step 1 (2 of 3 steps)"
+    assert Trace(write_trace(planned, HEADER | {"steps": 3}, steps)).cut() == ""
+
+
+def test_a_trace_replaces_what_a_killed_writer_left(trace, steps):
+    (trace.folder / f"{UNFINISHED}{step_file(3)}.a1b2").write_text("half a step")
+    (trace.folder / RECORDING).touch()
+    write_trace(trace.folder, HEADER, steps[:1])
+    left = {path.name for path in trace.folder.iterdir()}
+    assert left == {"trace.json", "steps.jsonl", step_file(0)}
+
+
+@pytest.mark.parametrize("recorded", [1, 3])
+def test_a_line_that_the_disk_has_no_room_for_is_taken_back(tmp_path, recorded):
+    """The kernel writes a part of it before it fails: here at a limit of the files' size."""
+    code = (
+        "import resource, sys; from pathlib import Path; import numpy as np\n"
+        "from parity.trace.writer import Writer\n"
+        "folder, recorded = Path(sys.argv[1]), int(sys.argv[2])\n"
+        "writer = Writer(folder, {}); tensors = {'weight/x': np.zeros(())}\n"
+        "for step in range(recorded): writer.step(step, tensors)\n"
+        "room = (folder / 'steps.jsonl').stat().st_size + 50\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))\n"
+        "writer.step(recorded, tensors)"
+    )
+    folder = tmp_path / "trace"
+    command = [sys.executable, "-c", code, folder, str(recorded)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    said = f"{folder}/steps.jsonl: cannot be written: File too large; the trace holds the steps"
+    assert done.stderr.endswith(f"UsageError: {said} up to {recorded - 1}\n")
+    lines = (folder / "steps.jsonl").read_text()
+    assert lines.endswith("}\n")
+    assert lines.count("\n") == recorded
+
+
 # following while it is written
 
 
@@ -329,6 +388,7 @@ if os.fork():
 from pathlib import Path
 import numpy as np
 from parity.base.errors import UsageError
+from parity.base.files import UNFINISHED
 from parity.trace.writer import Writer
 folder = Path(sys.argv[1])
 recorder = Writer(folder, {}, most_pending=1)

@@ -32,6 +32,7 @@ import numpy as np
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.compare.causes.confirm import confirm_causes
 from parity.compare.causes.search import Budget
+from parity.compare.common_steps import common_steps
 from parity.compare.decode_rung import DecodeRung
 from parity.compare.disagreement import find_disagreement
 from parity.compare.evaluation import EvaluationRung
@@ -383,12 +384,9 @@ def climb(
     by_label = dict(zip(labels, traces, strict=True))
     headers = {label: trace.header for label, trace in by_label.items()}
     ladder = Ladder(headers, after_mismatch, cause_seconds)
-    counts = {label: len(trace.index()) for label, trace in by_label.items()}
-    if len(set(counts.values())) > 1 or not all(counts.values()):
-        listed = ", ".join(f"{label} has {count}" for label, count in counts.items())
-        raise UsageError(f"the traces hold different numbers of steps, or none: {listed}")
+    steps, ladder.verdict.cut = common_steps(by_label)
     ladder.climb(
         {label: trace.read(step) for label, trace in by_label.items()}
-        for step in range(min(counts.values()))
+        for step in range(len(steps))
     )
     return ladder.verdict

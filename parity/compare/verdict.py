@@ -58,6 +58,8 @@ class Verdict:
       unchecked: the checks of whole runs that were not made -> why not.
       staleness: label -> staleness -> the number of its updates, for asynchronous sides.
       known: label -> by how much a side differs from the exact training on purpose.
+      cut: label -> where a trace ends whose writer was killed or failed; only the steps that
+        all traces hold are compared.
     """
 
     dtype: str
@@ -79,6 +81,7 @@ class Verdict:
     unchecked: dict[str, str] = field(default_factory=dict)
     staleness: dict[str, Counter[int]] = field(default_factory=dict)
     known: dict[str, KnownDifference] = field(default_factory=dict)
+    cut: dict[str, str] = field(default_factory=dict)
 
     def add_update(self, side: str, step: int, recorded: Tensors) -> None:
         """Count the staleness of a step, if the side is asynchronous."""

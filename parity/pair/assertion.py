@@ -70,6 +70,8 @@ def assert_match(
         written = f"\npage: {page}"
     if values["verdict"] != "match":
         raise AssertionError(_story(values) + written)
+    for label, where in values["runs"][0].get("cut", {}).items():
+        raise AssertionError(f"{label} was {where}; allowed: whole traces{written}")
 
 
 def compared(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
+from parity.compare.common_steps import common_steps
 from parity.compare.growth import Growth
 from parity.compare.preconditions import check_numbers
 from parity.compare.step_series import History
@@ -69,9 +70,11 @@ def compare_pair(
     bounds = Bounds(dtype, declared_tolerances(sides, traces, tolerances or {}))
     verdict = PairVerdict(dtype, {(a, b): {}}, sides={a: first.side, b: second.side})
     verdict.history = History(dtype, sides, (a, b))
-    _check_steps(sides, [trace.numbers() for trace in traces])
+    steps, verdict.cut = common_steps({a: first, b: second})
     try:
-        for (step, of_a), (_, of_b) in zip(first.steps(), second.steps(), strict=True):
+        for _, (step, of_a), (_, of_b) in zip(  # noqa: B905  one may go on where the other was cut
+            steps, first.steps(), second.steps()
+        ):
             _check_step(sides, step, of_a, of_b)
             if verdict.matches:
                 _judge_step(verdict, bounds, (a, b), step, of_a, of_b)
@@ -203,20 +206,6 @@ def _check_same_run(sides: Sequence[str], a: Mapping[str, Any], b: Mapping[str, 
         )
     if a["dtype"] not in ("float64", "float32"):
         raise UsageError(f"{sides[0]}: dtype is {a['dtype']!r}; allowed: float64, float32")
-
-
-def _check_steps(sides: Sequence[str], numbers: Sequence[list[int]]) -> None:
-    a, b = numbers
-    if a == b and a:
-        return
-    counts = ", ".join(f"{side} has {len(n)}" for side, n in zip(sides, numbers, strict=True))
-    if not a or not b:
-        raise UsageError(f"the traces hold different numbers of steps, or none: {counts}")
-    only = min(set(a) ^ set(b), default=None)
-    where = (
-        "in another order" if only is None else f"only {sides[only not in a]} has step {only}"
-    )
-    raise UsageError(f"the traces hold different steps: {counts}; {where}")
 
 
 def _check_names(sides: Sequence[str], step: int, a: Tensors, b: Tensors) -> None:

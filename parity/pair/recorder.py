@@ -119,16 +119,21 @@ class Recorder:
         if self._first is None:
             self._first = self._last, frozenset(found)
 
-    def close(self) -> None:
-        """Close the index."""
+    def close(self, *, finished: bool = True) -> None:
+        """Close the index.
+
+        Args:
+          finished: whether there was no more to record; if not, the comparison says that the
+            trace was cut.
+        """
         self._closed = True
-        self._writer.close()
+        self._writer.close(finished=finished)
 
     def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self.close(finished=exception[0] is None)
 
     def _array(self, step: int, given: str, name: str, value: Any) -> np.ndarray:
         try:

@@ -53,6 +53,11 @@ def verdict_line(values: dict[str, Any]) -> str:
     }
     notes = [f"{count} case{'s' * (count > 1)} not covered"] if count else []
     notes += [f"a known difference of {side}" for side in sorted(sides)]
+    notes += [
+        f"{label} {where}"
+        for run in values["runs"]
+        for label, where in run.get("cut", {}).items()
+    ]
     return f"verdict: match{', with ' if notes else ''}{' and '.join(notes)}"
 
 

@@ -47,6 +47,10 @@ def notes(values: dict[str, Any]) -> list[str]:
         '"used" is the largest share of its bound that any element used; above 100% is a '
         "mismatch."
     )
+    lines += [
+        f"{label} was {where}: only the steps that all traces hold are compared."
+        for label, where in values["runs"][0].get("cut", {}).items()
+    ]
     if "pair" in values:
         return [*lines, used, *_declarations(values["runs"][0]["bounds"])]
     isolated = any("isolated" in run for run in values["runs"])

@@ -59,6 +59,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         values["isolated"] = isolated_values(verdict)
     if verdict.unchecked:
         values["unchecked"] = verdict.unchecked
+    if verdict.cut:
+        values["cut"] = verdict.cut
     if verdict.staleness:
         values["staleness"] = {
             side: {str(stale): found[stale] for stale in sorted(found)}

@@ -23,9 +23,12 @@ def step_file(step: int) -> str:
 
 # Six digits: a checkpoint has eight, so it is never taken for a step and removed.
 _STEP_FILE = re.compile(r"step-\d{6}\.safetensors")
-# Every file of a trace, with the temporary files that a killed writer leaves.
+# There while a trace is written; a writer that was killed or that failed leaves it.
+RECORDING = ".recording"
+# Every file of a trace, with what a killed writer leaves.
 _UNFINISHED = re.escape(UNFINISHED) + r"(trace|step-\d{6})\..*"
-_PART = re.compile(rf"steps\.jsonl|trace\.json|{_STEP_FILE.pattern}|{_UNFINISHED}")
+_OTHERS = rf"steps\.jsonl|trace\.json|{re.escape(RECORDING)}"
+_PART = re.compile(rf"{_OTHERS}|{_STEP_FILE.pattern}|{_UNFINISHED}")
 
 
 def sha256(array: np.ndarray) -> str:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from parity.base.errors import UsageError
-from parity.trace.folder import FORMAT, sha256, step_file
+from parity.trace.folder import FORMAT, RECORDING, sha256, step_file
 from parity.trace.side import Side
 
 # What a reader needs of trace.json: from a training of this project, and from a `Recorder`.
@@ -75,9 +75,26 @@ class Trace:
         """
         return list(self._lines())
 
+    def cut(self) -> str:
+        """Return where a trace ends that its writer did not finish; empty if it is whole.
+
+        Raises:
+          UsageError: if a line of the index cannot be read.
+        """
+        numbers = self.numbers()
+        planned = self.header.get("steps")  # a Recorder does not know how many will come
+        fewer = type(planned) is int and len(numbers) < planned and not self.of_recorder
+        if not fewer and not (self.folder / RECORDING).exists():
+            return ""
+        if not numbers:
+            return "cut before its first step was whole"
+        of_all = f" ({len(numbers)} of {planned} steps)" if type(planned) is int else ""
+        return f"cut after step {numbers[-1]}{of_all}"
+
     def _lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the index; one that is cut off, at its end, does not count."""
         path = self.folder / "steps.jsonl"
-        number = 0
+        number, line = 0, b""
         try:
             with path.open("rb") as written:
                 for number, line in enumerate(written, start=1):  # noqa: B007  used in the message below
@@ -90,7 +107,9 @@ class Trace:
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
-            raise UsageError(f"{path}, line {number}: not a line of a trace's index") from None
+            if line.endswith(b"\n"):
+                told = f"{path}, line {number}: not a line of a trace's index"
+                raise UsageError(told) from None
 
     def numbers(self) -> list[int]:
         """Return the numbers of the finished steps, in the order in which they were recorded.

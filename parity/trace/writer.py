@@ -28,6 +28,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, write_whole
-from parity.trace.folder import FORMAT, sha256, step_file, step_files, trace_files
+from parity.base.files import make_folder, reason, write_whole
+from parity.trace.folder import FORMAT, RECORDING, sha256, step_file, step_files, trace_files
 
 
 class Writer:
@@ -66,13 +67,19 @@ class Writer:
         write_whole(
             folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()
         )
-        self._index = (folder / "steps.jsonl").open("w")
+        self._path, self._last = folder / "steps.jsonl", "no step"
+        try:
+            (folder / RECORDING).touch()
+            # unbuffered: a line that fails is not written later, when the file is closed
+            self._index = self._path.open("wb", buffering=0)
+        except OSError as error:
+            raise UsageError(f"{self._path}: cannot be written: {reason(error)}") from None
 
     def step(self, step: int, tensors: Mapping[str, np.ndarray]) -> None:
         """Write the tensors of one step, and only then its line in the index.
 
         Raises:
-          UsageError: if the folder cannot be written.
+          UsageError: if the folder cannot be written; the steps before this one stay readable.
         """
         while self.most_pending and self._pending() >= self.most_pending:
             time.sleep(0.002)
@@ -84,14 +91,35 @@ class Writer:
                 raise UsageError(f"{self.folder}: the reader of this trace is gone")
         # safetensors keeps no zero-dimensional NumPy scalars apart from arrays
         arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
-        write_whole(self.folder / step_file(step), save(arrays), durable=False)
         line = {"step": step, "sha256": {name: sha256(array) for name, array in arrays.items()}}
-        self._index.write(json.dumps(line) + "\n")
-        self._index.flush()
+        try:
+            write_whole(self.folder / step_file(step), save(arrays), durable=False)
+            self._append(f"{json.dumps(line)}\n".encode())
+        except UsageError as error:
+            raise UsageError(f"{error}; the trace holds {self._last}") from None
+        self._last = f"the steps up to {step}"
+
+    def _append(self, line: bytes) -> None:
+        """Add a line to the index, whole or not at all."""
+        end, rest = self._index.tell(), memoryview(line)
+        try:
+            while rest:  # a disk may have room for a part
+                rest = rest[self._index.write(rest) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._index.truncate(end)
+            raise UsageError(f"{self._path}: cannot be written: {reason(error)}") from None
 
     def _pending(self) -> int:
         return len(step_files(self.folder))
 
-    def close(self) -> None:
-        """Close the index."""
+    def close(self, *, finished: bool = True) -> None:
+        """Close the index.
+
+        Args:
+          finished: whether there was no more to record; if not, readers say that the trace was
+            cut.
+        """
         self._index.close()
+        if finished:
+            (self.folder / RECORDING).unlink(missing_ok=True)

@@ -45,7 +45,6 @@ class Browser:
                 "--no-sandbox",  # a container's root may not use it
                 "--disable-gpu",
                 "--disable-dev-shm-usage",
-                "--hide-scrollbars",
                 "--no-first-run",
                 "--remote-debugging-pipe",
                 f"--user-data-dir={folder}",

@@ -620,6 +620,11 @@ def test_amplified_rounding_is_no_mismatch():
         "the free runs must have drifted, or this tests nothing"
     )
     assert verdict.amplified.place.step > 0
+    shares = verdict.history.to_json()["used"]
+    assert max(share for row in shares.values() for share in row) <= 1, (
+        "what is not judged has no share of a bound"
+    )
+    assert shares["weight/embed/table"][verdict.amplified.place.step - 1] > 0
 
 
 def test_a_fault_behind_amplified_rounding_is_found():

@@ -7,7 +7,7 @@ import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec
 
 from parity.compare.ladder import Ladder
-from parity.compare.step_series import MOST_POINTS, History
+from parity.compare.step_series import MOST_POINTS, MOST_SHARE, History
 from parity.compare.tensors import Distance, Place
 
 SIDES = ("paddle-2", "tensorflow-2")
@@ -110,3 +110,16 @@ def test_a_ladder_keeps_every_step_of_the_first_pair(spec):
         a, b = steps[4][name], off[4][name]
         expected = np.abs(a - b).max() / np.abs(b).max() if tensor == name else 0.0
         assert relative == [0.0] * 4 + [float(f"{expected:.3g}")]
+
+
+def test_the_largest_share_of_a_bound_is_kept_of_every_span():
+    history = History("float64", SIDES, SIDES)
+    for step in range(MOST_POINTS + 2):
+        add(history, step)
+        history.add_shares({TENSOR: step / 10, "weight/other": np.inf})
+        history.add_shares({TENSOR: step / 20})
+    found = history.to_json()
+    largest = [float(f"{step / 10:.3g}") for step in range(1, MOST_POINTS + 2, 2)]
+    assert found["used"] == {TENSOR: largest}
+    history.add_shares({TENSOR: np.inf})
+    assert history.to_json()["used"][TENSOR][-1] == MOST_SHARE

@@ -1,5 +1,6 @@
 """The report: what it takes from a verdict, and how it tells a mismatch."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,12 @@ from parity.compare.outcome import Outcome
 from parity.compare.signatures import Evidence
 from parity.compare.tensors import Distance, Mismatch, Place
 from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
+from parity.report.coverage_table import not_covered_line
 from parity.report.disagreement import blame
+from parity.report.fitted_text import WIDTH, wrapped
 from parity.report.mismatch import describe_mismatch, nearest_to_loss
 from parity.report.tables import rung_table
-from parity.report.terminal import report_text
+from parity.report.terminal import coloured, report_text
 from parity.report.values import report_values, rung_values
 from parity.spec.presets import preset
 from parity.trace.side import Side
@@ -200,3 +203,48 @@ def test_report_holds_what_is_promised(verdict, matches):
     assert text.splitlines()[-1] == f"verdict: {values['verdict']}"
     assert "7.500" in text
     assert ("in this tensor, only paddle-2 differs from the oracle" in text) is not matches
+
+
+def long_values(verdict):
+    """Return a report with all columns, long names and long stories."""
+    verdict.sides = SIDES | {
+        "paddle-2 parallel-executor plain": Side(
+            "paddle", "parallel-executor", 2, kernels="plain", processes=2
+        ),
+        "jax-2 of somebody's own": Side("jax", replicas=2),
+    }
+    name = "gradient/" + "a-layer-with-a-long-name/" * 5 + "kernel"
+    for a in list(verdict.sides)[1:]:
+        for b in (ORACLE, ONE_STEP, "paddle-1"):
+            place = Place(12345, name, (100, 100))
+            verdict.pairs[a, b] = {"gradient": Distance(1e-3, 1e-3, place, 0.5)}
+    found = mismatch("paddle-2", ORACLE)
+    verdict.mismatches = [replace(found, place=Place(4, name, (1,)))]
+    outcome = Outcome(preset("language-model", "tiny"), verdict.sides, verdicts=[verdict])
+    summary = {"framework": "paddle", "replicas": 2, "dtype": "float32", "steps": 10**9}
+    summary |= {"tokens_per_second": {"median": 5e8, "low": 4e8, "high": 6e8}}
+    summary |= {"waiting_share": 0.0, "test_perplexity": 8e9, "bleu": {"score": 10.0}}
+    summary |= {"exact_answers": 0.5, "best_perplexity": {"test": 7.5, "valid": 7.4}}
+    outcome.trainings["paddle-2 parallel-executor plain"] = summary
+    values = report_values(outcome, "tiny", "")
+    values["not_covered"] = [f"a case of many words, number {i}" for i in range(20)]
+    return values, name
+
+
+def test_the_text_fits_120_columns_and_loses_nothing(verdict):
+    values, name = long_values(verdict)
+    text = report_text(values)
+    words = {word for line in text.splitlines() for word in [line] if len(line) > WIDTH}
+    assert all(name in line and len(line.split()) <= 3 for line in words), words
+    rows, headers = rung_table(values)
+    assert len(headers) > 12
+    for header in headers:
+        assert all(line in text for line in header.split("\n"))
+    joined = re.sub(r"\s", "", text)
+    for cell in rows[0]:
+        assert re.sub(r"\s", "", cell)[:40] in joined
+    assert text.count("precision    rung") >= 2, "each part names its rows"
+    assert wrapped(not_covered_line(values)) in text
+    shown = coloured(text, values)
+    assert "\x1b[33mnot covered by this run" in shown
+    assert shown.count("\n") == text.count("\n")

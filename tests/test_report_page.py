@@ -65,7 +65,8 @@ def climbed(spec, steps, change=None):
         recorded = {label: dict(run[step]) for label, run in runs.items()}
         # as if two engines had rounded the forward pass in another way
         hidden = "forward/logits"
-        recorded["tensorflow-1"][hidden] = recorded["tensorflow-1"][hidden] * (1 + 3e-16 * step)
+        rounded = recorded["tensorflow-1"][hidden] * (1 + 1.5e-16 * step)
+        recorded["tensorflow-1"][hidden] = rounded
         if change is not None:
             change(step, recorded)
         ladder.step(step, recorded)
@@ -143,6 +144,7 @@ def reports(tmp_path_factory):
     def report(name):
         if name not in kept:
             values = MADE[name]()
+            assert values["verdict"] == ("mismatch" if name == "mismatch" else "match")
             page = folder / f"{name}.html"
             write_whole(page, report_html(values).encode())
             kept[name] = Report(values, page)
@@ -244,7 +246,8 @@ def test_columns_are_explained_below_their_table(reports, window):
     window.look()
     window.open(reports("match").page)
     named = window.evaluate(
-        "[...document.querySelectorAll('#rungs + .columns dt')].map((each) => each.textContent)"
+        "[...document.querySelectorAll('#rungs + details .columns dt')]"
+        ".map((each) => each.textContent)"
     )
     assert named[:3] == ["precision", "rung", "Paddle-TF absolute"]
     assert "Paddle-oracle, TF-oracle" in named
@@ -281,16 +284,17 @@ def test_figures_and_their_tables_hold_the_numbers_of_the_values(shown, window):
         assert table_of(window, f"difference-{dtype}") == texts
 
         (heat,) = data(window, f"heat-{dtype}")
-        relative = history["relative"]
-        assert heat["customdata"] == list(relative.values())
-        lowest = min(min(row) for row in heat["z"])
-        for row, colours in zip(relative.values(), heat["z"], strict=True):
-            for value, colour in zip(row, colours, strict=True):
-                assert colour == (pytest.approx(math.log10(value)) if value else lowest)
-        found = {name: (worst, step) for name, worst, step in table_of(window, f"heat-{dtype}")}
-        assert list(found) == list(relative)
-        for name, row in relative.items():
-            assert found[name] == (str(max(row)), str(steps[row.index(max(row))]))
+        relative, used = history["relative"], history["used"]
+        assert heat["customdata"] == list(used.values())
+        assert all(share is not None for row in used.values() for share in row)
+        for row, colours in zip(used.values(), heat["z"], strict=True):
+            for share, colour in zip(row, colours, strict=True):
+                assert colour == (-0.05 if share == 0 else 1.05 if share > 1 else share)
+        found = {row[0]: row[1:] for row in table_of(window, f"heat-{dtype}")}
+        assert list(found) == list(relative) == list(used)
+        for name, told in found.items():
+            for row, worst, step in ((used[name], *told[:2]), (relative[name], *told[2:])):
+                assert (worst, step) == (str(max(row)), str(steps[row.index(max(row))]))
 
         replicas = data(window, f"replicas-{dtype}")
         shares = history["replica_loss"]
@@ -307,8 +311,8 @@ def test_figures_and_their_tables_hold_the_numbers_of_the_values(shown, window):
 @pytest.mark.browser
 def test_a_tensor_that_a_step_lacks_is_a_hole_in_the_map(reports, window, tmp_path):
     values = copy.deepcopy(reports("match").values)
-    relative = values["history"]["float64"]["relative"]
-    relative[TENSOR][2] = None
+    relative, used = (values["history"]["float64"][name] for name in ("relative", "used"))
+    relative[TENSOR][2] = used[TENSOR][2] = None
     page = tmp_path / "hole.html"
     page.write_text(report_html(values))
     window.look()
@@ -316,7 +320,7 @@ def test_a_tensor_that_a_step_lacks_is_a_hole_in_the_map(reports, window, tmp_pa
     (heat,) = data(window, "heat-float64")
     row = list(relative).index(TENSOR)
     assert [step for step, value in enumerate(heat["z"][row]) if value is None] == [2]
-    assert heat["text"][row][2].endswith("step 2: -")
+    assert heat["text"][row][2].endswith("step 2: not judged<br>relative error -")
 
 
 @pytest.mark.parametrize(("loss_per", "unit"), [("token", "real token"), ("row", "row")])
@@ -403,6 +407,111 @@ def test_fits_narrow_and_wide_in_either_scheme(reports, window, page, width, dar
     assert (brightness(("document.body", "backgroundColor")) < 60) is dark
     assert (brightness(("document.body", "color")) > 180) is dark
     assert (brightness(tick) > 180) is dark
+
+
+# Elements whose content is larger than their box, without a scrollbar in sight. Drawings clip
+# what they show by themselves.
+HIDDEN = """
+[...document.querySelectorAll('main, main *:not(.plot *)')].filter((each) => {
+  const style = getComputedStyle(each);
+  if (style.display.startsWith('inline') || style.display === 'none' || !each.clientWidth)
+    return false;
+  const border = (a, b) => parseFloat(style[a]) + parseFloat(style[b]);
+  const bar = {
+    x: each.offsetHeight - each.clientHeight - border('borderTopWidth', 'borderBottomWidth'),
+    y: each.offsetWidth - each.clientWidth - border('borderLeftWidth', 'borderRightWidth'),
+  };
+  return each.scrollWidth > each.clientWidth + 1 && bar.x < 4
+    || each.scrollHeight > each.clientHeight + 1 && bar.y < 4;
+}).map((each) => each.outerHTML.slice(0, 120))
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", MADE)
+def test_nothing_is_hidden_that_cannot_be_scrolled_to(reports, window, page, scheme, width):
+    window.look(width, 900, scheme)
+    window.open(reports(page).page)
+    window.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    assert window.evaluate("document.querySelectorAll('.scroll').length") > 5
+    assert window.evaluate(HIDDEN) == []
+    assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # the rungs are whole: no box of their own, and every cell inside the window
+    assert window.evaluate(
+        "[...document.querySelectorAll('#rungs td')].every((cell) =>"
+        " { const box = cell.getBoundingClientRect(); return cell.className === 'none' ||"
+        " box.width > 0 && box.left >= 0 && box.right <= document.body.clientWidth; })"
+    )
+    assert window.evaluate("document.querySelector('#rungs .scroll')") is None
+
+
+@pytest.mark.browser
+def test_a_table_that_is_cut_off_is_noticed(reports, window):
+    window.look(1400)
+    window.open(reports("match").page)
+    window.evaluate(
+        "Object.assign(document.querySelector('#rungs').style,"
+        " { maxHeight: '100px', overflow: 'hidden' })"
+    )
+    (told,) = window.evaluate(HIDDEN)
+    assert told.startswith('<div id="rungs"')
+
+
+@pytest.mark.browser
+def test_the_parts_stand_in_the_order_in_which_they_are_asked_for(reports, window):
+    window.look(1400)
+    for name, parts in (
+        ("match", ["verdict", "not-covered", "coverage", "rungs", "contents", "float64"]),
+        ("mismatch", ["verdict", "coverage", "rungs", "mismatch", "contents", "float64"]),
+    ):
+        window.open(reports(name).page)
+        places = window.evaluate(
+            f"{json.dumps(parts)}.map((id) => [...document.querySelectorAll('[id]')]"
+            ".indexOf(document.getElementById(id)))"
+        )
+        assert -1 not in places
+        assert places == sorted(places)
+        links = window.evaluate(
+            "[...document.querySelectorAll('#contents a')].map((each) => each.hash.slice(1))"
+        )
+        assert {"float64", "loss-float64-title", "speeds", "environment"} <= set(links)
+        for link in links:
+            assert window.evaluate(f"document.getElementById({link!r}) !== null"), link
+
+
+def test_the_page_says_when_how_long_and_on_what(reports):
+    values = copy.deepcopy(reports("match").values)
+    values |= {"date": "2031-02-03T04:05:06+00:00", "seconds": 3725.4}
+    values |= {"processor": "Some Processor 3000", "cores": 1}
+    page = report_html(values)
+    for fact in ("2031-02-03 04:05 UTC", "took 1 h 02 min", "Some Processor 3000, 1 core"):
+        assert f"<span>{fact}</span>" in page
+    assert "took" not in report_html(values | {"seconds": None}).split("</header>")[0]
+
+
+def test_replicas_of_a_side_differ_in_shade_and_mark(reports):
+    history = reports("match").values["history"]["float64"]
+    frameworks = {side: side.split("-")[0] for side in history["replica_loss"]}
+    drawn = charts.replicas("float64", history, frameworks, "token").drawing.data
+    looks = {each.name: (each.line.color, each.marker.symbol) for each in drawn}
+    for side in ("paddle-2", "tensorflow-2"):
+        first, second = (looks[f"{side}, replica {i}"] for i in (0, 1))
+        assert first[0] != second[0]
+        assert first[1] != second[1]
+    assert looks["oracle, rows of replica 0"][0] != looks["oracle, rows of replica 1"][0]
+
+
+def test_one_step_is_no_steps_and_what_is_empty_is_left_out():
+    spec = small_spec(dtype="float64")
+    values = values_of(spec, [climbed(spec, 1)])
+    values["trainings"] = {}
+    page = report_html(values)
+    assert not re.search(r"\b1 (steps|losses|differences|replicas|tensors|comparisons)\b", page)
+    assert "Throughput" not in page
+    for section in re.findall(r"<section.*?</section>", page.split("<main>")[1], re.S):
+        assert len(re.sub(r"<h2.*?</h2>|<[^>]+>|\s", "", section, flags=re.S)) > 20, section
 
 
 @pytest.mark.browser

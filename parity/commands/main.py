@@ -8,6 +8,7 @@ import dataclasses
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,7 @@ def run_command(print_config: bool, **values: Any) -> int:
     from parity.run.choose_sides import resolved
     from parity.run.proof import run
 
+    started = time.monotonic()
     with errors_name_config(), sigterm_as_interrupt():
         options = take_options(RunOptions, values)
         built_in_text = options.data is None
@@ -80,7 +82,8 @@ def run_command(print_config: bool, **values: Any) -> int:
             return 0
         with only_writer(options.out):
             outcome = run(spec, options)
-            report = report_values(outcome, name, _command())
+            seconds = time.monotonic() - started
+            report = report_values(outcome, name, _command(), seconds)
             text = report_text(report)
             save_report(text, report_html(report), report, options.out, options.json)
     click.echo(coloured(text, report))

@@ -5,6 +5,7 @@ passes wherever no gradient exceeds the clip norm. So every report lists the cas
 training can meet, how often the run met each, and by name those that it never met.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,8 +42,13 @@ class Fact:
     def amount(self) -> str:
         """Return how often the case was met, for a table."""
         if self.of:
-            return f"{self.count} of {self.of} {self.unit}"
-        return f"{self.count} {self.unit}" if self.count else "no"
+            return f"{self.count} of {self.of} {self._unit_of(self.of)}"
+        return f"{self.count} {self._unit_of(self.count)}" if self.count else "no"
+
+    def _unit_of(self, number: int) -> str:
+        if number != 1:
+            return self.unit
+        return re.sub("(?<=ch)es$|s$", "", self.unit)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

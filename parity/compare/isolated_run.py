@@ -77,6 +77,7 @@ class IsolatedRun:
             rungs = self._verdict.pairs.setdefault((side, ONE_STEP), {})
             rungs.setdefault("replicas", Distance()).add(distance)
         self._verdict.history.add(step, tensors, shared, distances)
+        self._verdict.history.add_shares(self._pairs.take_shares())
         self._verdict.mismatches = sorted(
             every, key=lambda mismatch: self._names.index(mismatch.place.tensor)
         )

@@ -232,12 +232,16 @@ class Ladder:
           expected: `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
         """
         free = self._compare_free_runs(step, tensors, expected[ORACLE])
+        shares_of_free = self._pairwise.take_shares()
         found = self._compare_one_steps(step, tensors, inputs, expected[ONE_STEP])
         if any(name in recorded for recorded in tensors.values() for name in DECODED):
             found += self._decode_rung.compare(step, tensors, self._judged_pairs())
         if any(not self._evaluated.isdisjoint(recorded) for recorded in tensors.values()):
             found += self._evaluation_rung.compare(step, tensors, self._judged_pairs())
         self._conclude(step, free, found)
+        self.verdict.history.add_shares(self._pairwise.take_shares())
+        if self.judges_free_runs:  # they may have stopped being judged with this very step
+            self.verdict.history.add_shares(shares_of_free)
         self.verdict.oracle = expected[ORACLE]
         self._coverage.step(step, tensors, inputs, self.verdict.oracle)
         # what was evaluated after the step is no part of what the oracle's step computes
@@ -297,16 +301,12 @@ class Ladder:
         found = []
         for place, (a, b) in enumerate(self._pairs):
             seen = None if place else distances
-            found.append(
-                self._pairwise.compare(
-                    tensors[a], tensors[b], (a, b), step, judge=(a, b) in judged, seen=seen
-                )
-            )
-        for side, recorded in tensors.items():
-            pair = side, ORACLE
-            found.append(
-                self._pairwise.compare(recorded, expected[side], pair, step, judge=judge)
-            )
+            both = tensors[a], tensors[b], (a, b)
+            found.append(self._pairwise.compare(*both, step, judge=(a, b) in judged, seen=seen))
+        found += [
+            self._pairwise.compare(each, expected[side], (side, ORACLE), step, judge=judge)
+            for side, each in tensors.items()
+        ]
         self.verdict.history.add(step, tensors, expected, distances)
         return found
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy as np
 from parity.compare.tensors import Distance
 
 MOST_POINTS = 1000
+
+# A share of nothing, where no difference is allowed and there is one: JSON has no infinity.
+MOST_SHARE = 1e6
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -27,6 +30,7 @@ class _Point:
         last place.
       from_oracle: label -> the largest difference from the oracle's loss, in the same unit.
       relative: tensor -> the largest relative distance of the pair.
+      shares: tensor -> the largest share of its bound that any judged comparison used.
     """
 
     step: int
@@ -35,6 +39,7 @@ class _Point:
     difference: float
     from_oracle: dict[str, float]
     relative: dict[str, float]
+    shares: dict[str, float] = field(default_factory=dict)
 
     def merge(self, later: "_Point") -> None:
         self.step, self.replicas = later.step, later.replicas
@@ -43,6 +48,7 @@ class _Point:
         for mine, other in (
             (self.from_oracle, later.from_oracle),
             (self.relative, later.relative),
+            (self.shares, later.shares),
         ):
             for name, value in other.items():
                 mine[name] = _larger(mine.get(name, 0.0), value)
@@ -123,6 +129,17 @@ class History:
         )
         self._append(point)
 
+    def add_shares(self, shares: Mapping[str, float]) -> None:
+        """Add how much of its bound each tensor used at the step that was added last.
+
+        Args:
+          shares: tensor -> share; above 1 is a mismatch, and infinite where no difference is
+            allowed.
+        """
+        mine = self._points[-1].shares
+        for name, share in shares.items():
+            mine[name] = _larger(mine.get(name, 0.0), min(share, MOST_SHARE))
+
     def _append(self, point: _Point) -> None:
         if self._points and self._in_last < self._span:
             self._points[-1].merge(point)
@@ -165,6 +182,10 @@ class History:
                 "difference": [_rounded(point.difference, 6) for point in points],
                 "relative": {
                     name: [_rounded(point.relative.get(name), 3) for point in points]
+                    for name in tensors
+                },
+                "used": {
+                    name: [_rounded(point.shares.get(name), 3) for point in points]
                     for name in tensors
                 },
             }

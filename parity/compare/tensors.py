@@ -117,7 +117,8 @@ def compare_tensor(
     Args:
       tolerance: how much the elements may differ; None to measure without judging.
       known: the largest share of the allowed difference seen before. Where the largest
-        difference stays below that share of the smallest one allowed, no element is examined.
+        difference stays below that share of the smallest one allowed, no element is examined,
+        and `used` is the share of that smallest one: a little too large, never above `known`.
       of_kind: the largest magnitude in all tensors of this kind (all gradients) at this step.
 
     Returns:
@@ -141,8 +142,9 @@ def compare_tensor(
     )
     if tolerance is None:
         return distance, None
-    if largest <= tolerance.smallest(scale) * min(known, 1.0):
-        distance.used = 0.0 if largest == 0 else known
+    smallest = tolerance.smallest(scale)
+    if largest <= smallest * min(known, 1.0):
+        distance.used = 0.0 if largest == 0 else largest / smallest
         return distance, None
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     allowed = tolerance.allowed(a, b, of_kind)

@@ -29,6 +29,12 @@ class Pairs:
         self._batch = [name for name in names if name.startswith(("batch/", "schedule/"))]
         others = ("batch/", "schedule/", "read/", "replicas/", "decode/", "evaluate/")
         self._rest = [name for name in names if not name.startswith(others)]
+        self._shares: dict[str, float] = {}
+
+    def take_shares(self) -> dict[str, float]:
+        """Return tensor -> the largest share of its bound in any pair since the last call."""
+        taken, self._shares = self._shares, {}
+        return taken
 
     def compare(
         self,
@@ -49,6 +55,7 @@ class Pairs:
           seen, every, rounding: as for `compare_step`.
         """
         batch, rest = list(self._batch), list(self._rest)
+        seen = {} if seen is None else seen
         if len({RecordedUpdate.of(each) is None for each in (a, b)}) > 1:
             # an asynchronous side with one worker, and one that is synchronous
             batch = [name for name in batch if not name.startswith("schedule/")]
@@ -73,6 +80,9 @@ class Pairs:
         )
         for rung, distance in (distances | more).items():
             worst.setdefault(rung, Distance()).add(distance)
+        for name, distance in seen.items():
+            if distance.used is not None:
+                self._shares[name] = max(self._shares.get(name, 0.0), distance.used)
         if second is not None:
             loop = NETWORKS[self._spec.network].loop(self._spec.model)
             names = [f"forward/{name}" for name in loop]

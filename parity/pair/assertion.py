@@ -1,6 +1,7 @@
 """The comparison as an assertion, for test suites."""
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,14 +95,17 @@ def compared(
       UsageError: if they cannot be compared, or one is damaged.
       NumericFailure: for a NaN or infinity.
     """
+    started = time.monotonic()
     if any(trace.of_recorder for trace in traces):
-        return pair_values(traces, compare_pair(traces, tolerances, after_mismatch), command)
+        of_pair = compare_pair(traces, tolerances, after_mismatch)
+        return pair_values(traces, of_pair, command, time.monotonic() - started)
     verdict = climb(traces, after_mismatch, cause_seconds)
     spec = Spec.from_json(traces[0].header["spec"])
     outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     for trace in traces:
         outcome.versions |= trace.header["versions"]
-    return report_values(outcome, traces[0].header.get("preset", "-"), command)
+    preset = traces[0].header.get("preset", "-")
+    return report_values(outcome, preset, command, time.monotonic() - started)
 
 
 def _story(values: dict[str, Any]) -> str:

@@ -125,6 +125,8 @@ def _judge_step(
         verdict.loss = _loss(a)
     seen = _compare_step(verdict, bounds, sides, step, a, b, names)
     verdict.history.add_pair(step, [_value(each, verdict.loss) for each in (a, b)], seen)
+    shares = {name: each.used for name, each in seen.items() if each.used is not None}
+    verdict.history.add_shares(shares)
     verdict.steps += 1
 
 

@@ -5,18 +5,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from parity.pair.compare import PairVerdict
-from parity.report.values import verdict_values
+from parity.report.values import made_here, verdict_values
 from parity.trace.reader import Trace
 
 _NO_ORACLE = "there is no oracle for this pair to say which side is right"
 
 
-def pair_values(traces: Sequence[Trace], verdict: PairVerdict, command: str) -> dict[str, Any]:
+def pair_values(
+    traces: Sequence[Trace],
+    verdict: PairVerdict,
+    command: str,
+    seconds: float | None = None,
+) -> dict[str, Any]:
     """Return the report of a pair, in the form of `parity.report.values.report_values`.
 
     Args:
       traces: the two that were compared.
       command: what the user ran, for the record.
+      seconds: how long that took; None where nobody measured it.
     """
     sides = list(verdict.sides)
     found = verdict_values(verdict)
@@ -53,6 +59,5 @@ def pair_values(traces: Sequence[Trace], verdict: PairVerdict, command: str) -> 
         "history": {verdict.dtype: verdict.history.to_json()},
         "trainings": {},
         "spec": traces[0].header["run"],
-        "command": command,
-        "machine": f"{platform.system()} {platform.machine()}",
+        **made_here(command, seconds),
     }

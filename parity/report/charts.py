@@ -1,17 +1,18 @@
 """The figures of a report's page, drawn from the values of report.json alone."""
 
+import colorsys
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 
 from parity.report.page import (
     ORACLE_COLOUR,
     Figure,
     Table,
+    Values,
     colour,
     empty_figure,
     plain,
@@ -21,18 +22,13 @@ from parity.spec.frameworks import FRAMEWORKS
 SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
 
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
-_ROW_HEIGHT = 15  # of the heat map, in pixels
-_EQUAL = "#9a9a9a"
-_VIRIDIS = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")
-_MARK = "#e02020"
+_SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
 _HATCHINGS = ("", "/", "x", ".")  # of bars in the colour of one framework
 # What, besides replicas, may set apart two sides of one framework, and how a legend says it.
 _SET_APART = {"strategy": "{}", "kernels": "{} kernels", "processes": "{} processes"}
 
 # --loss-per -> what a loss is divided by, in words
 PER = {"token": "real token", "row": "row"}
-
-Values = Sequence[float | None]
 
 
 def losses(
@@ -89,57 +85,6 @@ def difference(dtype: str, history: dict[str, Any]) -> Figure:
     return Figure(f"difference-{dtype}", drawing, _by_step(steps, columns))
 
 
-def heat_map(dtype: str, history: dict[str, Any], marked: str | None) -> Figure:
-    """Draw the relative error of every tensor at every step as a map of colours.
-
-    Args:
-      dtype: the precision, for the figure's name and for the smallest error that has a colour.
-      history: one precision's, of report.json.
-      marked: the tensor to frame at the last step, if any.
-    """
-    steps, relative = history["steps"], history["relative"]
-    tensors = list(relative)
-    largest = _largest([value for row in relative.values() for value in row]) or 0.0
-    lowest = math.floor(math.log10(np.finfo(dtype).eps)) - 1
-    highest = max(lowest + 3, math.ceil(math.log10(largest)) if largest else lowest)
-    drawing = empty_figure("", steps)
-    drawing.add_heatmap(
-        x=steps,
-        y=list(range(len(tensors))),
-        customdata=list(relative.values()),  # the page's script takes the logarithms of these
-        meta={"tensors": tensors, "lowest": lowest},
-        zmin=lowest - 1,
-        zmax=highest,
-        xgap=0,
-        ygap=1,
-        hovertemplate="%{text}<extra></extra>",
-        **_colours_of_errors(lowest, highest),
-    )
-    if marked is not None:
-        row, half = tensors.index(marked), max(0.5, history["span"] / 2)
-        drawing.add_shape(
-            type="rect",
-            x0=steps[-1] - half,
-            x1=steps[-1] + half,
-            y0=row - 0.5,
-            y1=row + 0.5,
-            line={"color": _MARK, "width": 2},
-        )
-    height = 110 + _ROW_HEIGHT * len(tensors)
-    drawing.update_layout(height=height, hovermode="closest", showlegend=False)
-    drawing.update_yaxes(
-        range=[len(tensors) - 0.5, -0.5],
-        showgrid=False,
-        tickvals=list(range(len(tensors))),
-        ticktext=[f"<b>► {name}</b>" if name == marked else name for name in tensors],
-        tickfont={"size": 10},
-    )
-    rows = [(name, _largest(row), _worst_step(steps, row)) for name, row in relative.items()]
-    return Figure(
-        f"heat-{dtype}", drawing, Table(["tensor", "largest relative error", "at step"], rows)
-    )
-
-
 def replicas(
     dtype: str, history: dict[str, Any], frameworks: Mapping[str, str], loss_per: str | None
 ) -> Figure:
@@ -159,12 +104,15 @@ def replicas(
     for replica, values in enumerate(next(iter(shown.values()))["oracle"]):
         name = f"oracle, rows of replica {replica}"
         columns[name] = values
-        _add_oracle(drawing, steps, values, name)
+        _add_oracle(drawing, steps, values, name, _shade(ORACLE_COLOUR, replica, most))
     for i, (side, each) in enumerate(shown.items()):
         for replica, values in enumerate(each["side"]):
             name = f"{side}, replica {replica}"
             columns[name] = values
             _add_side(drawing, steps, values, frameworks[side], name, i)
+            line = drawing.data[-1]
+            line.line.color = _shade(line.line.color, replica, most)
+            line.marker.symbol = _SYMBOLS[replica % len(_SYMBOLS)]
     drawing.update_layout(height=300 + 20 * len(columns))  # the legend grows with them
     return Figure(f"replicas-{dtype}", drawing, _by_step(steps, columns))
 
@@ -282,34 +230,6 @@ def _scale_from_smallest(drawing: go.Figure, largest: float) -> None:
     )
 
 
-def _colours_of_errors(lowest: int, highest: int) -> dict[str, Any]:
-    """Return plotly's arguments for the colours of errors, and for the bar that explains them.
-
-    Args:
-      lowest, highest: exponents of ten; one below `lowest` is the grey of what is equal.
-    """
-    share = 1 / (highest - lowest + 1)
-    # from the highest down, so that none stands close to the label of what is equal
-    labelled = range(highest, lowest, -max(1, (highest - lowest) // 4))
-    return {
-        "colorscale": [
-            [0, _EQUAL],
-            [share, _EQUAL],
-            *([share + (1 - share) * i / 4, each] for i, each in enumerate(_VIRIDIS)),
-        ],
-        "colorbar": {
-            "tickvals": [lowest - 0.5, *labelled],
-            "ticktext": ["equal", *map(_power, labelled)],
-            "tickangle": 0,
-            "orientation": "h",
-            "thickness": 12,
-            "y": 1,
-            "yanchor": "bottom",
-            "title": {"text": ""},
-        },
-    }
-
-
 def _add_side(
     drawing: go.Figure,
     steps: Sequence[int],
@@ -330,17 +250,32 @@ def _add_side(
     )
 
 
-def _add_oracle(drawing: go.Figure, steps: Sequence[int], values: Values, name: str) -> None:
+def _add_oracle(
+    drawing: go.Figure,
+    steps: Sequence[int],
+    values: Values,
+    name: str,
+    shade: str = ORACLE_COLOUR,
+) -> None:
     """Draw the oracle's broad line, which has to lie under those of the sides."""
     drawing.add_scatter(
         x=steps,
         y=values,
         name=plain(name),
         mode="lines",
-        line={"color": ORACLE_COLOUR, "width": 8},
+        line={"color": shade, "width": 8},
         opacity=0.35,
         hovertemplate="%{y:.9g}",
     )
+
+
+def _shade(colour: str, place: int, count: int) -> str:
+    """Return a colour in one of `count` shades, the darkest first; all show on any paper."""
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    hue, _, saturation = colorsys.rgb_to_hls(red, green, blue)
+    lightness = 0.38 + 0.34 * place / max(1, count - 1)
+    shaded = colorsys.hls_to_rgb(hue, lightness, saturation)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in shaded)
 
 
 def _by_step(steps: Sequence[int], columns: Mapping[str, Values]) -> Table:
@@ -383,10 +318,3 @@ def _without_replicas(sides: Mapping[str, dict[str, Any]]) -> dict[str, str]:
 
 def _power(exponent: int) -> str:
     return f"{10**exponent:g}" if 0 <= exponent < 4 else f"1e{exponent}"
-
-
-def _worst_step(steps: Sequence[int], row: Values) -> int | None:
-    known = [
-        (value, -step) for step, value in zip(steps, row, strict=True) if value is not None
-    ]
-    return -max(known)[1] if known else None

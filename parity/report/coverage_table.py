@@ -40,6 +40,13 @@ def not_covered_line(values: dict[str, Any]) -> str:
     return f"not covered by this run: {', '.join(names)}" if names else ""
 
 
+def covered_line(values: dict[str, Any]) -> str:
+    """Return how many of the cases were covered; empty if there is no coverage."""
+    cases = len(case_meanings(values))
+    covered = cases - len(values["not_covered"])
+    return f"{covered} of {cases} cases covered" if cases else ""
+
+
 def verdict_line(values: dict[str, Any]) -> str:
     """Return the verdict, and for a match what it does not speak for."""
     if values["verdict"] != "match":

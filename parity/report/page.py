@@ -27,6 +27,8 @@ ORACLE_COLOUR, _OTHERS = (
     ),
 )
 
+Values = Sequence[float | None]  # a series of a figure; None is a hole
+
 _TEMPLATES = Path(__file__).parent / "templates"
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(_TEMPLATES),

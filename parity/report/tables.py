@@ -16,7 +16,8 @@ _WITHIN = {
 }
 
 # The columns of what is allowed: shares of three magnitudes, and multiples of rounding.
-_BOUNDS = ("element\nbound", "tensor\nbound", "step\nbound", "rounding\nbound")
+FIRST_BOUND = "element\nbound"
+_BOUNDS = (FIRST_BOUND, "tensor\nbound", "step\nbound", "rounding\nbound")
 
 
 def wrong_table(run: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
@@ -56,8 +57,8 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
                     ),
                     *(number(_worst(found, _within(sides, name))) for name in _WITHIN),
                     number(_worst(found, lambda a, b: b == ONE_STEP)),
-                    *_bounds(found["allowed"]),
                     _share(found["used"]),
+                    *_bounds(found["allowed"]),
                     where(found["where"]),
                 ]
             )
@@ -73,8 +74,8 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
         *(f"{title}-\noracle" for title in titles),
         *_WITHIN.values(),
         "one step\nto oracle",
-        *_BOUNDS,
         "used",
+        *_BOUNDS,
         f"where {between}\nrelative is worst" if between else "where relative is worst",
     ]
     _drop_blank_columns(rows, headers)
@@ -101,14 +102,14 @@ def _rung_table_of_pair(values: dict[str, Any]) -> tuple[list[list[str]], list[s
             rung,
             number(found["worst_absolute"]),
             number(found["worst_relative"]),
-            *_bounds_of_pair(found["allowed"]),
             _share(found["used"]),
+            *_bounds_of_pair(found["allowed"]),
             where(found["where"]),
         ]
         for run in values["runs"]
         for rung, found in run["rungs"].items()
     ]
-    headers = ["precision", "rung", "absolute", "relative", *_BOUNDS, "used", "where worst"]
+    headers = ["precision", "rung", "absolute", "relative", "used", *_BOUNDS, "where worst"]
     _drop_blank_columns(rows, headers)
     return rows, headers
 

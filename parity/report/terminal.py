@@ -3,13 +3,14 @@
 from typing import Any
 
 import click
-from tabulate import tabulate
 
 from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
+from parity.report.fitted_text import tabulated, wrapped
 from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
 from parity.report.staleness import NOTE, staleness_table
-from parity.report.tables import rung_table, training_table, where, wrong_table
+from parity.report.tables import FIRST_BOUND, rung_table, training_table, where, wrong_table
+from parity.report.words import counted
 
 
 def in_order(run: dict[str, Any]) -> str:
@@ -26,10 +27,11 @@ def headline(values: dict[str, Any]) -> str:
     """Return what was compared, in a few words."""
     if "pair" in values:
         a, b = values["pair"]
-        return f"{a} and {b}, {_counted(values['steps'], 'step')}, {values['tensors']} tensors"
+        counts = counted(values["steps"], "step"), counted(values["tensors"], "tensor")
+        return ", ".join((f"{a} and {b}", *counts))
     return (
         f"{values['network']}, preset {values['preset']}, "
-        f"{_counted(values['steps'], 'training step')}, "
+        f"{counted(values['steps'], 'training step')}, "
         f"replicas sharing each batch: {_listed(values['replicas'])}"
     )
 
@@ -118,24 +120,25 @@ def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
 
 
 def report_text(values: dict[str, Any], *, story: bool = True) -> str:
-    """Return the report for a terminal: rungs, speeds, coverage, the verdict.
+    """Return the report for a terminal, 120 columns wide: rungs, speeds, coverage, verdict.
 
     Args:
       story: whether to describe the first mismatch.
     """
-    lines = [headline(values), "", _tabulated(*rung_table(values)), "", *notes(values), ""]
+    rungs = tabulated(*rung_table(values), keys=2, part=FIRST_BOUND)
+    lines = [headline(values), "", rungs, "", *notes(values), ""]
     if values["trainings"]:
-        lines += [_tabulated(*training_table(values)), ""]
+        lines += [tabulated(*training_table(values)), ""]
     stale, columns = staleness_table(values)
     if stale:
-        lines += [_tabulated(stale, columns), ""]
+        lines += [tabulated(stale, columns, keys=2), ""]
     first = values["first_mismatch"]
     for run in values["runs"]:
         if first and "isolated" in run and run["isolated"]["wrong"]:
-            lines += [_tabulated(*wrong_table(run)), "", in_order(run), ""]
+            lines += [tabulated(*wrong_table(run)), "", in_order(run), ""]
     cases, columns = coverage_table(values)
     if cases:
-        lines += [_tabulated(cases, columns), ""]
+        lines += [tabulated(cases, columns), ""]
     if missing := not_covered_line(values):
         lines += [missing, ""]
     if first and story:
@@ -145,19 +148,11 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
         of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
         lines += [
             f"the first wrong step and those after it (relative distances{of_rungs}):",
-            _tabulated(*growth_table(growth)),
+            tabulated(*growth_table(growth)),
             "",
         ]
     lines.append(verdict_line(values))
-    return "\n".join(lines)
-
-
-def _tabulated(rows: list[list[str]], headers: list[str]) -> str:
-    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return wrapped("\n".join(lines))
 
 
 def _listed(value: Any) -> str:
@@ -166,5 +161,5 @@ def _listed(value: Any) -> str:
 
 def coloured(text: str, values: dict[str, Any]) -> str:
     """Return a report in which what was not covered is yellow; for `click.echo` alone."""
-    missing = not_covered_line(values)
+    missing = wrapped(not_covered_line(values))
     return text.replace(missing, click.style(missing, fg="yellow")) if missing else text

@@ -4,6 +4,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from parity.base.machine import measured_here
 from parity.compare.coverage import not_covered
 from parity.compare.outcome import Outcome
 from parity.compare.tensors import Distance
@@ -128,7 +129,9 @@ def isolated_values(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]:
+def report_values(
+    outcome: Outcome, preset: str, command: str, seconds: float | None = None
+) -> dict[str, Any]:
     """Return the whole report as plain values, as written to report.json.
 
     Where one run covers several precisions or numbers of replicas, `dtype` and `replicas` are
@@ -138,6 +141,7 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
     Args:
       preset: the name of the preset, or a dash.
       command: what the user ran, for the record.
+      seconds: how long that took; None where nobody measured it.
     """
     runs = [verdict_values(verdict) for verdict in outcome.verdicts]
     strictest = next((run for run in runs if run["verdict"] == "mismatch"), runs[0])
@@ -159,8 +163,21 @@ def report_values(outcome: Outcome, preset: str, command: str) -> dict[str, Any]
         "history": {each.dtype: each.history.to_json() for each in outcome.verdicts},
         "trainings": outcome.trainings,
         "spec": outcome.spec.to_json(),
+        **made_here(command, seconds),
+    }
+
+
+def made_here(command: str, seconds: float | None) -> dict[str, Any]:
+    """Return how and when a report is being made, for the record.
+
+    Args:
+      command, seconds: as for `report_values`.
+    """
+    return {
         "command": command,
+        "seconds": seconds,
         "machine": f"{platform.system()} {platform.machine()}",
+        **measured_here(),
     }
 
 

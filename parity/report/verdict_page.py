@@ -1,5 +1,6 @@
 """A verdict as a page: one file that opens offline, made of the values of report.json alone."""
 
+import datetime
 import json
 from typing import Any
 
@@ -7,30 +8,37 @@ from parity.report.charts import (
     PER,
     SMALLEST,
     difference,
-    heat_map,
     losses,
     most_replicas,
     replicas,
     throughput,
 )
 from parity.report.columns import meanings
-from parity.report.coverage_table import case_meanings, coverage_table, not_covered_line
+from parity.report.coverage_table import (
+    case_meanings,
+    coverage_table,
+    covered_line,
+    not_covered_line,
+)
 from parity.report.growth import growth_sentence
 from parity.report.growth_chart import growth_chart
+from parity.report.heat_map import heat_map
 from parity.report.mismatch import LOOKS_LIKE, cause_lines, confirmed_lines, mismatch_story
 from parity.report.page import Figure, Table, render
 from parity.report.staleness import staleness_table
 from parity.report.staleness_figure import staleness_figure
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
+from parity.report.words import counted, duration
 
-_FIGURES = (
-    "growth",
-    "loss",
-    "difference",
-    "heat",
-    "replicas",
-)  # of a section, in the page's order
+# The figures of a section in the page's order, and how the table of contents calls them.
+_FIGURES = {
+    "growth": "growth of the difference",
+    "loss": "loss",
+    "difference": "difference of the losses",
+    "heat": "shares of the bounds",
+    "replicas": "loss by replica",
+}
 
 
 def report_html(values: dict[str, Any]) -> str:
@@ -42,7 +50,7 @@ def report_html(values: dict[str, Any]) -> str:
     # what went wrong first
     runs = sorted(values["runs"], key=lambda run: run["verdict"] == "match")
     sections = [_section(run, values) for run in runs]
-    figures = [each for section in sections for name in _FIGURES if (each := section[name])]
+    figures = [figure for section in sections for figure, _ in section["figures"]]
     speeds, stale = _speeds(values), staleness_figure(values)
     title = f"{values['verdict']}: {headline(values)}"
     return render(
@@ -101,7 +109,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
     has_shares = drawn and bool(history["replica_loss"])
-    return {
+    found = {
         "dtype": dtype,
         "verdict": run["verdict"],
         "steps": run["steps"],
@@ -122,6 +130,8 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "replicas": replicas(dtype, history, frameworks, loss_per) if has_shares else None,
         **_wrong(run),
     }
+    figures = [(each, words) for name, words in _FIGURES.items() if (each := found[name])]
+    return found | {"figures": figures, "shown": bool(figures or found["wrong"])}
 
 
 def _wrong(run: dict[str, Any]) -> dict[str, Any]:
@@ -171,15 +181,20 @@ def _coverage(values: dict[str, Any]) -> dict[str, Any]:
         "coverage": Table([*headers, "meaning"], [[*row, explained[row[0]]] for row in rows])
         if rows
         else None,
+        "covered_line": covered_line(values),
         "not_covered": not_covered_line(values),
     }
 
 
 def _environment(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what ran, on what."""
+    """Return what ran, when, and on what."""
+    date = datetime.datetime.fromisoformat(values["date"])
+    processor = f"{values['processor']}, {counted(values['cores'], 'core')}"
+    took = [f"took {duration(values['seconds'])}"] if values["seconds"] is not None else []
     return {
+        "facts": [f"{date:%Y-%m-%d %H:%M} UTC", *took, processor],
         "command": values["command"],
-        "machine": values["machine"],
+        "machine": f"{values['machine']}, {processor}",
         "versions": values["versions"],
         "spec_title": "what both sides recorded of the run" if "pair" in values else "spec",
         "spec": json.dumps(values["spec"], indent=1, ensure_ascii=False),

@@ -37,14 +37,19 @@
     return value === null || value === undefined ? "-" : String(value);
   }
 
-  // A heat map arrives with the values of report.json, and is coloured by their logarithms.
+  function percent(share) {
+    return share < 0.1 ? `${+(100 * share).toPrecision(2)}%` : `${Math.round(100 * share)}%`;
+  }
+
+  // A heat map arrives with the values of report.json: the shares of their bounds are its colours.
   function prepare(figure) {
     for (const trace of figure.data.filter((each) => each.type === "heatmap")) {
-      const { tensors, lowest } = trace.meta;
-      trace.z = trace.customdata.map((row) => row.map((value) =>
-        value === null ? null : value === 0 ? lowest - 1 : Math.max(lowest, Math.log10(value))));
-      trace.text = trace.customdata.map((row, i) => row.map((value, j) =>
-        `${tensors[i]}<br>step ${trace.x[j]}: ${value === null ? "-" : value}`));
+      const { tensors, relative, beside } = trace.meta;
+      trace.z = trace.customdata.map((row) => row.map((share) => share === null ? null
+        : share === 0 ? -beside / 2 : share > 1 ? 1 + beside / 2 : share));
+      trace.text = trace.customdata.map((row, i) => row.map((share, j) =>
+        `${tensors[i]}<br>step ${trace.x[j]}: ${share === null ? "not judged"
+          : `${percent(share)} of its bound`}<br>relative error ${number(relative[i][j])}`));
       figure.layout.yaxis.names = figure.layout.yaxis.ticktext;
     }
   }
@@ -82,7 +87,7 @@
     const tell = () => {
       const x = data[shown[0]].x[column];
       const told = map
-        ? `${data[0].meta.tensors[row]}, step ${x}: ${number(data[0].customdata[row][column])}`
+        ? data[0].text[row][column].replaceAll("<br>", ", ")
         : `${typeof x === "number" ? "step " : ""}${x}: ` + shown.map((i) => {
           const { name, y, customdata, type } = data[i];
           const from = type === "bar" || !customdata ? y : customdata;

@@ -180,11 +180,13 @@ def test_every_report_says_what_it_covers_and_what_not(report):
     assert (facts["state carried"]["count"], facts["state carried"]["of"]) == (1, 2)
     lines = report_text(report).splitlines()
     assert any(line.split() == ["state", "carried", "1", "of", "2", "steps"] for line in lines)
-    said = " ".join(report_text(report).split())  # a long line is wrapped
-    assert f" not covered by this run: {', '.join(report['not_covered'])} verdict: " in said
+    named = f"not covered by this run: {', '.join(report['not_covered'])}"
+    assert f" {named} verdict: " in " ".join("\n".join(lines).split())  # it is wrapped
     count = len(report["not_covered"])
     assert lines[-1] == f"verdict: match, with {count} cases not covered"
-    assert f"\033[33m{named}\033[0m" in coloured("\n".join(lines), report)
+    shown = coloured("\n".join(lines), report)
+    (yellow,) = re.findall("\033\\[33m(.*?)\033\\[0m", shown, re.DOTALL)
+    assert " ".join(yellow.split()) == named
     page = report_html(report)
     assert '<p class="uncovered" id="not-covered">not covered by this run: ' in page
     assert "The step was the first of an epoch that followed another one." in page

@@ -1,6 +1,7 @@
 """Coverage: each case is counted where a step meets it, and named where none does."""
 
 import copy
+import re
 
 import numpy as np
 import pytest

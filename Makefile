@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test torch horovod horovod-test parity hunt lock wheel clean
+.PHONY: help setup test torch horovod horovod-test parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -18,6 +18,7 @@ PYTEST_FLAGS ?=
 PARITY_FLAGS ?=
 NETWORKS ?= language-model seq2seq
 HUNT_FLAGS ?=
+FUZZ_FLAGS ?=
 LOCK_FLAGS ?=
 # How many files of Horovod are compiled at a time.
 HOROVOD_JOBS ?= 2
@@ -33,6 +34,8 @@ help:
 	make test    set up, then formatting, lint, types, documentation and the tests
 	make hunt    set up, plant every fault of the catalogue in either side's code, and record
 	             that all were found (more than half an hour)
+	make fuzz    set up, install Atheris in .venv, and give each reader of a file a million
+	             damaged files (FUZZ_FLAGS="--inputs 10000 losses" for fewer, or for some)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
 	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a
@@ -71,7 +74,20 @@ test: setup
 hunt: setup
 	@$(VENV_PYTHON) -m parity faults --kernels fast,plain --record $(HUNT_FLAGS)
 
+fuzz: setup
+	@base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')
+	$(INDEX_OF_PIP)
+	if ! $(VENV_PYTHON) -c 'import atheris' 2>/dev/null; then
+	    $(CONSTRAINTS)
+	    .venv/bin/uv pip install --quiet --python $(VENV_PYTHON) \
+	        --constraints .venv/constraints --group fuzz
+	fi
+	$(VENV_PYTHON) tests/fuzz.py $(FUZZ_FLAGS)
+
 setup: $(READY)
+
+# What the lock pins, for what is installed beside it.
+CONSTRAINTS = sed -n 's/^\([a-zA-Z].*==[^\\]*[^ \\]\) *\\$$/\1/p' requirements.lock >.venv/constraints
 
 # uv and pip read different settings. Where only pip was given an index, uv gets that one.
 define INDEX_OF_PIP
@@ -150,7 +166,7 @@ $(READY): requirements.lock
 torch: setup
 	@uv=.venv/bin/uv
 	base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')
-	sed -n 's/^\([a-zA-Z].*==[^\\]*[^ \\]\) *\\$$/\1/p' requirements.lock >.venv/constraints
+	$(CONSTRAINTS)
 	by_uv() {
 	    "$$uv" pip install --quiet --python $(VENV_PYTHON) --constraints .venv/constraints \
 	        --torch-backend cpu --group witnesses

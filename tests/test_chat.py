@@ -28,7 +28,7 @@ from parity.decoding.greedy import greedy_search
 from parity.decoding.sampling import sample
 from parity.launch.processes import FOLDERS, ROOT
 from parity.oracle.decode import OracleModel
-from parity.spec.initial import initial_snapshot
+from parity.spec.initial import initial_snapshot, zero_state
 from parity.training.checkpoint import Checkpoint, save_checkpoint
 
 QUESTIONS = ["你 好", "他 来 吗", "猫", "猫 睡 好 吗", "不认识 狗", "我 去"]
@@ -426,8 +426,9 @@ def _truncated(folder, run):
 
 def _language_model(folder, run):
     spec = small_spec()
+    state = zero_state(spec, spec.training.batch_size)
     path = save_checkpoint(
-        folder, Checkpoint(spec, 1, initial_snapshot(spec), None, "a" * 64, "paddle")
+        folder, Checkpoint(spec, 1, initial_snapshot(spec), state, "a" * 64, "paddle")
     )
     said = "a checkpoint of network 'language-model', which answers nothing; allowed: seq2seq"
     return [f"--checkpoint={path}"], f"{path}: {said}"

@@ -19,8 +19,8 @@ from safetensors.numpy import save
 
 from parity.base.errors import UsageError
 from parity.base.files import write_whole
-from parity.spec.parameters import snapshot_shapes
 from parity.spec.spec import Spec
+from parity.training.checkpoint_contents import STATE, check_types, checked_contents
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
@@ -35,7 +35,8 @@ class Checkpoint:
       spec: the network and its training.
       step: the next step, counted over epochs, which is also the position in the data.
       snapshot: "weight/...", "optimizer/..." -> array, canonical layout, the run's dtype.
-      state: the recurrent state to continue with, name -> [batch, layers, hidden], or None.
+      state: the recurrent state to continue with, name -> [batch, layers, hidden], in the run's
+        dtype; None for a network that has none.
       corpus: the hash of the encoded text and vocabulary.
       framework: the framework that wrote it.
       vocabularies: file name -> sha256 of the vocabularies in the same folder.
@@ -62,7 +63,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     tensors = {name: np.asarray(a, order="C") for name, a in checkpoint.snapshot.items()}
     if checkpoint.state is not None:
         tensors |= {
-            f"state/{name}": np.asarray(array, order="C")
+            f"{STATE}{name}": np.asarray(array, order="C")
             for name, array in checkpoint.state.items()
         }
     metadata = {
@@ -88,39 +89,30 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read and check a checkpoint.
 
     Raises:
-      UsageError: if it is missing, truncated, damaged, not a checkpoint, or lacks a tensor.
+      UsageError: if it is missing, truncated, damaged, not a checkpoint, or does not hold what
+        its spec says.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = _read(path)
+        if metadata.pop("sha256", None) != _hash(tensors, metadata):
+            raise UsageError("damaged: its content does not fit its sha256")
+        return Checkpoint(*checked_contents(metadata, tensors))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such checkpoint") from None
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{path}: not a whole safetensors file: {error}") from None
-    if metadata.get("format") != FORMAT:
-        seen = metadata.get("format")
-        raise UsageError(f"{path}: not a checkpoint of this project: format is {seen!r}")
-    if metadata.pop("sha256", None) != _hash(tensors, metadata):
-        raise UsageError(f"{path}: damaged: its content does not fit its sha256")
-    spec = Spec.from_json(json.loads(metadata["spec"]))
-    shapes = snapshot_shapes(spec)
-    held = {name for name in tensors if not name.startswith("state/")}
-    if held != set(shapes):
-        missing, extra = sorted(set(shapes) - held), sorted(held - set(shapes))
-        raise UsageError(
-            f"{path}: tensors missing: {missing or 'none'}; extra: {extra or 'none'}"
-        )
-    for name, shape in shapes.items():
-        if tensors[name].shape != shape:
-            raise UsageError(f"{path}: {name} is {tensors[name].shape}; its spec says {shape}")
-    state = {name.split("/", 1)[1]: a for name, a in tensors.items() if name not in held}
-    snapshot = {name: tensors[name] for name in shapes}
-    step, corpus = int(metadata["step"]), metadata["corpus"]
-    vocabularies = json.loads(metadata["vocabularies"])
-    return Checkpoint(
-        spec, step, snapshot, state or None, corpus, metadata["framework"], vocabularies
-    )
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    with safe_open(path, framework="numpy") as file:
+        metadata, names = dict(file.metadata() or {}), list(file.keys())
+        if metadata.get("format") != FORMAT:
+            seen = metadata.get("format")
+            raise UsageError(f"not a checkpoint of this project: format is {seen!r}")
+        check_types({name: file.get_slice(name).get_dtype() for name in names})
+        return metadata, {name: file.get_tensor(name) for name in names}
 
 
 def write_vocabularies(folder: Path, vocabularies: Mapping[str, bytes]) -> dict[str, str]:

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from data.encoded_pairs import EncodedPairs
 from data.pair_batches import PairBatches, pad_sources
-from data.pair_corpus import PairCorpus, PairOptions, encode_source, load_pairs
+from data.pair_corpus import (
+    PairCorpus,
+    PairOptions,
+    encode_source,
+    known_words,
+    load_pairs,
+)
 from data.prefetch import Prefetch
 from data.segmenters import Segmentation
 from data.text_batches import make_batches
@@ -115,6 +121,10 @@ class Words:
           UsageError: if it holds no word, or only words that are not in the vocabulary.
         """
         return encode_source(question, self.segmentation, self.source_vocabulary)
+
+    def examples(self, question: str = "") -> list[str]:
+        """Return words of questions that are known, those like the question's first."""
+        return known_words(question, self.source_vocabulary)
 
     def write(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's ids."""

@@ -27,6 +27,8 @@ from parity.base.special_tokens import PAIR_SPECIAL
 
 ON_EMPTY = ("skip", "warn", "error")
 
+_MOST_WORDS = 8  # that a refused question is answered with
+
 _FORMAT = 1  # a change to what is written to the cache, or how, must raise this
 
 
@@ -128,9 +130,24 @@ def encode_source(
     if bool((ids == vocabulary.unknown_id).all()):
         raise UsageError(
             f"question {text[:80]!r}: none of its words is in the vocabulary:"
-            f" {' '.join(words)[:80]}"
+            f" {' '.join(words)[:80]}; it has words such as"
+            f" {' '.join(known_words(text, vocabulary))}"
         )
     return ids
+
+
+def known_words(question: str, vocabulary: Vocabulary) -> list[str]:
+    """Return some words of a vocabulary: those that share a letter with a question, the rest.
+
+    Both kinds come the most frequent first, and punctuation is left out.
+    """
+    words = [
+        word for word in vocabulary.tokens[len(vocabulary.special) :] if word[:1].isalnum()
+    ]
+    # of Chinese: a word of Latin letters shares some with nearly every other
+    letters = {letter for letter in question if letter.isalnum() and not letter.isascii()}
+    alike = [word for word in words if letters & set(word)]
+    return list(dict.fromkeys([*alike[:_MOST_WORDS], *words]))[:_MOST_WORDS]
 
 
 def load_pairs(

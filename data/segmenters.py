@@ -1,7 +1,8 @@
 """Sentences segmented into tokens, and tokens joined to readable text again.
 
-`chinese` is jieba's exact mode; `english` follows the rules given at `english_tokens`; `spaces`
-is for text that is tokenized already. For all of them white space, U+3000 included, only
+`chinese` is jieba's exact mode, once `in_chinese_width` has made a character of two widths one;
+`english` follows the rules given at `english_tokens`; `spaces` is for text that is tokenized
+already. For all of them white space, U+3000 included, only
 separates.
 """
 
@@ -25,6 +26,8 @@ from parity.base.files import make_folder, reason, write_whole
 from parity.base.progress import say
 
 SEGMENTERS = ("chinese", "english", "spaces")
+
+_WIDTH_RULES = 1  # to be raised with a change to which characters' width is changed, and how
 
 Segmenter = Callable[[str], list[str]]
 
@@ -115,7 +118,7 @@ class Segmentation:
     @property
     def content_hash(self) -> str:
         """The sha256 of the settings and of jieba's version and dictionary, in hexadecimal."""
-        facts = self.describe()
+        facts = self.describe() | {"width": _WIDTH_RULES}
         if "chinese" in (self.source_segmenter, self.target_segmenter):
             facts["jieba"] = _jieba_hash()
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -145,6 +148,8 @@ def join(tokens: Sequence[str], segmenter: str) -> str:
 
 # English -------------------------------------------------------------------------------------
 
+# "Ａ" and "？" -> "A" and "?": the whole block of full-width forms
+_HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _ABBREVIATIONS = "mr|mrs|ms|dr|st|vs|etc"
 _ENGLISH = re.compile(
     rf"""
@@ -166,15 +171,16 @@ _SENTENCE_ENDS = {".", "!", "?", "..."}
 def english_tokens(text: str) -> list[str]:
     """Segment English text into tokens.
 
-    The text is put in lower case and ’ becomes '. A token is a run of letters and digits,
-    inner hyphens and apostrophes included (well-known, o'clock); a number with its inner
-    points, commas and colons (3.14, 1,000, 10:30); an abbreviation of single letters (u.s.) or
-    one of mr. mrs. ms. dr. st. vs. etc.; dots or hyphens in a row; any other sign.
+    The text is put in lower case, ’ becomes ' and what is full-width half-width. A token is a
+    run of letters and digits, inner hyphens and apostrophes included (well-known, o'clock); a
+    number with its inner points, commas and colons (3.14, 1,000, 10:30); an abbreviation of
+    single letters (u.s.) or one of mr. mrs. ms. dr. st. vs. etc.; dots or hyphens in a row;
+    any other sign.
     n't and 's 'm 'd 're 've 'll at a word's end are tokens of their own: do n't, i 'm, ca n't,
     tom 's, so that don't and do share an entry.
     """
     tokens: list[str] = []
-    for token in _ENGLISH.findall(text.lower().replace("’", "'")):
+    for token in _ENGLISH.findall(text.translate(_HALF_WIDTH).lower().replace("’", "'")):
         parts = _ENDING.fullmatch(token) if "'" in token else None
         tokens += parts.groups() if parts else [token]
     return tokens
@@ -210,6 +216,15 @@ def english_text(tokens: Sequence[str]) -> str:
 
 
 # Chinese -------------------------------------------------------------------------------------
+
+# Letters and digits are half-width in Chinese text, signs full-width, as typesetters have it. A
+# keyboard may give either, and each would be a word of its own.
+_LETTERS_AND_DIGITS = {code: half for code, half in _HALF_WIDTH.items() if chr(half).isalnum()}
+_SIGNS = {sign: chr(ord(sign) + 0xFEE0) for sign in "?!,:;()"} | {".": "。"}
+# Not inside 3.14, 10:30 or a,b; a point only where it ends a Chinese sentence.
+_HALF_WIDTH_SIGN = re.compile(
+    r"(?<![0-9A-Za-z])[?!,:;()]|[?!,:;()](?![0-9A-Za-z])|(?<=[\u4E00-\u9FD5])\.(?![0-9A-Za-z.])"
+)
 
 # The characters that jieba's patterns allow in a word; any other one is a token of its own.
 _WORD = re.compile(r"[\u4E00-\u9FD5a-zA-Z0-9+#&._%\-]+")
@@ -266,8 +281,15 @@ def _check_user_dictionary(lines: Sequence[str], source: str) -> None:
 
 def _chinese(user_dictionary: str, cache: Path | None, hmm: bool, text: str) -> list[str]:
     tokenizer = _tokenizer(user_dictionary, cache)
+    text = in_chinese_width(text)
     # in pieces, because jieba's notion of white space differs from that of `str.split`
     return [token for piece in text.split() for token in tokenizer.lcut(piece, HMM=hmm)]
+
+
+def in_chinese_width(text: str) -> str:
+    """Return Chinese text with half-width letters and digits and full-width signs."""
+    text = text.translate(_LETTERS_AND_DIGITS)
+    return _HALF_WIDTH_SIGN.sub(lambda found: _SIGNS[found.group()], text)
 
 
 def _tokenizer(user_dictionary: str, cache: Path | None) -> Any:

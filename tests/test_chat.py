@@ -261,6 +261,7 @@ def test_a_person_asks(framework, runs, terminal, ends):
     )
     greeting = terminal.wait_for("> ")
     assert "lstm with bahdanau attention, trained for 60 steps by tensorflow" in greeting
+    assert re.search("it knows words such as .*(你|他|我)", greeting)
     trained, model, _ = opened(runs["tensorflow"])
     for question in QUESTIONS[:2]:
         terminal.type(question.encode() + b"\n")
@@ -275,7 +276,7 @@ def test_a_person_asks(framework, runs, terminal, ends):
         terminal.type("谁 呀\n".encode())
         said = terminal.wait_for("谁 呀\r\n.*> ")  # echoed, then answered
         assert said.count("\n") == 2, "what was typed, and one line"
-        assert "question '谁 呀': none of its words is in the vocabulary: 谁 呀\r\n" in said
+        assert "question '谁 呀': none of its words is in the vocabulary: 谁 呀; it has" in said
     terminal.type(b"\xff\xfe\n")
     # the locale decides whether these become letters that no word has, or none at all
     assert (
@@ -356,7 +357,6 @@ def test_a_byte_order_mark_and_windows_line_ends_are_accepted(
     [
         (b"\xe4\xbd\xa0\n\xff\xff\n", "standard input, line 2: byte 0xff is not UTF-8"),
         ("你\n谁\n".encode(), "standard input, line 2: question '谁': none of its words"),
-        ("你\n\n".encode(), "standard input, line 2: question '': there is no word in it"),
     ],
 )
 def test_bad_lines_of_a_pipe_are_named(runs, capsys, monkeypatch, content, said):
@@ -364,6 +364,94 @@ def test_bad_lines_of_a_pipe_are_named(runs, capsys, monkeypatch, content, said)
     with pytest.raises(UsageError, match=re.escape(said)):
         answers_of(runs["paddle"], capsys)
     assert len(capsys.readouterr().out.splitlines()) == 1, "the first line was answered"
+
+
+def test_an_empty_line_has_an_empty_answer_and_is_counted(
+    runs, questions, capsys, tmp_path, monkeypatch
+):
+    plain = answers_of(runs["paddle"], capsys, input=questions).out.splitlines()
+    typed = questions.read_text().splitlines()
+    holes = ["", typed[0], " \u3000", "\t", *typed[1:], "", ""]
+    expected = ["", plain[0], "", "", *plain[1:], "", ""]
+    content = "".join(f"{line}\n" for line in holes).encode()
+    path, output = tmp_path / "holes.txt", tmp_path / "answers.txt"
+    path.write_bytes(content)
+    said = "5 empty lines have an empty answer: 1, 3, 4, ...\n"
+    found = answers_of(runs["paddle"], capsys, input=path)
+    assert (found.out.splitlines(), found.err) == (expected, f"{path}: {said}")
+    answers_of(runs["paddle"], capsys, input=path, output=output)
+    assert output.read_text().splitlines() == expected
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    found = answers_of(runs["paddle"], capsys)
+    assert (found.out.splitlines(), found.err) == (expected, f"standard input: {said}")
+
+
+@pytest.mark.parametrize("folder", FOLDERS.values())
+def test_a_closed_standard_input_is_told(runs, folder):
+    words = [sys.executable, f"{folder}/chat.py", f"--checkpoint={runs['paddle']}"]
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$@" <&-', "bash", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert assert_one_line(done.returncode, done.stderr) == (
+        "error: standard input is closed; "
+        "allowed: a terminal, a pipe, or questions with --input"
+    )
+
+
+def test_control_characters_of_the_text_are_printed_escaped(runs, questions, capsys):
+    """A word of an answer may hold them: it is one of the text that was trained on."""
+    trained, model, options = opened(runs["paddle"], input=questions)
+
+    class Coloured:
+        source_vocabulary = trained.words.source_vocabulary
+        read = staticmethod(trained.words.read)
+
+        @staticmethod
+        def write(ids):
+            return "\033[31m" + trained.words.write(ids) + "\u202e"
+
+    plain = answers_of(runs["paddle"], capsys, input=questions).out.splitlines()
+    converse(lambda: model, chat.Trained(trained.checkpoint, Coloured()), options, read_lines)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == [f"\\x1b[31m{line}\\u202e" for line in plain]
+
+
+def test_a_refused_question_is_answered_with_words_that_are_known(runs):
+    trained, _, _ = opened(runs["paddle"])
+    with pytest.raises(UsageError, match="none of its words") as caught:
+        trained.words.read("狗狗")
+    told = str(caught.value).split("it has words such as ")[1].split()
+    assert told[0] == "狗", "a word like it comes first"
+    assert len(told) == 8
+    known = trained.words.source_vocabulary.tokens
+    assert set(told) <= set(known[4:])
+
+
+def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
+    job = framework.chat(
+        f"--checkpoint={runs['tensorflow']}", "--method=greedy", terminal=terminal.name
+    )
+    trained, model, _ = opened(runs["tensorflow"])
+    expected = {}
+    for question in ("你 好", "猫 睡 好 吗"):
+        ids = trained.words.read(question)
+        (found,) = greedy_search(model, ids[None], np.array([len(ids)]), 7)
+        expected[question] = trained.words.write(found.best.tokens)
+    terminal.wait_for("> ")
+    home, end, up = b"\x01", b"\x05", b"\x1b[A"  # Ctrl-A, Ctrl-E, the arrow up
+    answered = r"\n[^\n]*\n[^\n]*> "
+    terminal.type(" 睡 好".encode() + home + "猫".encode() + end + " 吗\n".encode())
+    assert f"{expected['猫 睡 好 吗']}\r\n" in terminal.wait_for(answered)
+    terminal.type("你 好\n".encode())
+    assert f"{expected['你 好']}\r\n" in terminal.wait_for(answered)
+    terminal.type(up + up + b"\n")
+    assert f"{expected['猫 睡 好 吗']}\r\n" in terminal.wait_for(answered)
+    terminal.type(b"\n")
+    status, _, _ = job.wait()
+    assert status == 0
 
 
 def test_attention_is_drawn(framework, runs, questions, tmp_path):
@@ -376,8 +464,9 @@ def test_attention_is_drawn(framework, runs, questions, tmp_path):
     assert status == 0, errors
     assert len(job.printed().splitlines()) == len(QUESTIONS)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert len(errors.splitlines()) <= 1
-    assert errors == "" or errors.startswith("no font for ")
+    *fonts, told = errors.splitlines()
+    assert told == f"{picture}: attention of {len(QUESTIONS)} answers is drawn"
+    assert all(line.startswith("no font for ") for line in fonts)
 
 
 def test_a_picture_has_the_words_and_weights_of_the_best_answer(
@@ -515,7 +604,24 @@ BAD = {
     "language model": _language_model,
     "language model's folder": _language_models_folder,
     "beam 0": _flag("--beam=0", "--beam is 0; allowed: >= 1"),
-    "temperature 0": _flag("--temperature=0", "--temperature is 0.0; allowed: > 0"),
+    "temperature 0": _flag("--temperature=0", "--temperature is 0.0; allowed: >= 0.001 and <="),
+    "a temperature without end": _flag(
+        "--temperature=1e308", "--temperature is 1e+308; allowed"
+    ),
+    "a penalty without end": _flag(
+        "--length-penalty=1e308", "--length-penalty is 1e+308; allowed: >= 0 and <= 10.0"
+    ),
+    "escape characters in a name": _flag(
+        "--input=/no/\033[2Jsuch\n\x07\u202e\x9b",
+        "/no/\\x1b[2Jsuch\\n\\x07\\u202e\\x9b: no such",
+    ),
+    "escape characters in a value": _flag(
+        "--method=\033]0;x\x07", "--method is '\\x1b]0;x\\x07'; allowed: beam, "
+    ),
+    "escape characters in a flag": _flag("--no\033[31m", "No such option"),
+    "escape characters in a question": _input(
+        "你\n谁\033[31m\n".encode(), ":2: question '谁\\x1b[31m': none of its words"
+    ),
     "longest 0": _flag("--longest=0", "--longest is 0; allowed: >= 1"),
     "penalty below 0": _flag("--length-penalty=-1", "--length-penalty is -1.0; allowed: >= 0"),
     "method": _flag("--method=best", "--method is 'best'; allowed: beam, greedy, sample"),
@@ -524,8 +630,7 @@ BAD = {
     "unknown words": _input(
         "你 好\n谁 呀\n".encode(), ":2: question '谁 呀': none of its words"
     ),
-    "empty line": _input("你 好\n\n猫\n".encode(), ":2: question '': there is no word in it"),
-    "spaces": _input("你 好\n \u3000\n".encode(), ":2: question ' \\u3000': there is no word"),
+    "empty lines": _input("\n \u3000\n".encode(), ": there is no question in it"),
     "no line": _input(b"", ": the file is empty"),
     "UTF-16": _input("你 好\n".encode("utf-16"), ": this is UTF-16, not UTF-8 text"),
     "not UTF-8": _input("你\n".encode() + b"\xc4\xe3\n", ":2: byte 0xc4 at offset 4"),
@@ -592,6 +697,7 @@ def test_both_programs_refuse_it_in_one_line(runs, tmp_path, monkeypatch, capsys
         runpy.run_path(script, run_name="__main__")
     printed = capsys.readouterr()
     line = assert_one_line(caught.value.code, printed.err)
+    assert line.isprintable(), "a terminal would obey it"
     assert printed.err == f"{line}\n"
     assert line.startswith(f"error: {said}")
     assert printed.out == ""

@@ -700,7 +700,8 @@ def test_typed_question_is_cut_as_the_pairs_were(tmp_path):
             f"question {nothing!r}: there is no word in it"
         )
     assert complaint_of(corpus.encode_source, "what  now") == (
-        "question 'what  now': none of its words is in the vocabulary: what now"
+        "question 'what  now': none of its words is in the vocabulary: what now; it has words"
+        " such as is it q0 q1 q10 q11 q12 q13"
     )
 
 

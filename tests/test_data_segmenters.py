@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import segmenters as module
+from data.built_in_pairs import pairs
 from data.segmenters import (
     SEGMENTERS,
     Segmentation,
     english_text,
     english_tokens,
+    in_chinese_width,
     join,
     read_user_dictionary,
 )
@@ -174,7 +176,7 @@ def test_english_tokens_keep_every_letter(text):
 @given(st.text("我爱北京天安门，。a3 \u3000.%-+云计算"))
 def test_chinese_tokens_keep_every_letter(text):
     tokens = Segmentation(hmm=True).segment_source(text)
-    assert "".join(tokens) == "".join(text.split())
+    assert "".join(tokens) == "".join(in_chinese_width(text).split())
     assert all(token.split() == [token] for token in tokens)
 
 
@@ -223,3 +225,35 @@ def test_unknown_segmenter_is_refused():
         Segmentation("chinese", "german")
     with pytest.raises(UsageError, match=f"^segmenter {expected}$"):
         join([], "german")
+
+
+@pytest.mark.parametrize(
+    ("typed", "trained"),
+    [
+        ("你吃饭了吗?", "你吃饭了吗？"),
+        ("你好,世界!(真的)", "你好，世界！（真的）"),
+        ("Ａ１是什么？", "A1是什么？"),
+        ("他走了.", "他走了。"),
+        ("这是AI?", "这是AI？"),
+    ],
+)
+def test_width_makes_no_other_words_of_chinese(typed, trained):
+    segmentation = Segmentation()
+    assert segmentation.segment_source(typed) == segmentation.segment_source(trained)
+    assert segmentation.segment_target(typed) == segmentation.segment_target(trained)
+
+
+def test_signs_inside_numbers_and_words_keep_their_width():
+    for text in ("3.14", "10:30", "a,b", "1,000", "好...", "v2.0"):
+        assert in_chinese_width(text) == text
+
+
+def test_width_makes_no_other_words_of_english():
+    assert english_tokens("Ｗｈａｔ？ Ｎｏ！") == english_tokens("What? No!")
+    assert Segmentation("spaces", "spaces").segment_source("？ ?") == ["？", "?"]
+
+
+def test_the_built_in_pairs_are_the_same_in_any_width():
+    for pair in pairs():
+        for text in pair:
+            assert in_chinese_width(text) == text

@@ -36,8 +36,15 @@ def sentences(count=3):
 def test_a_panel_has_the_tokens_and_the_weights(count):
     drawn = sentences(count)
     figure = attention_figure(drawn)
-    assert len(figure.axes) == count
-    for axes, (source, target, weights) in zip(figure.axes, drawn, strict=True):
+    *panels, scale = figure.axes
+    assert len(panels) == count
+    assert scale.get_ylabel() == "weight"
+    assert figure.get_suptitle().startswith("Attention: ")
+    titles = [f"question {i}" for i in range(1, count + 1)] if count > 1 else [""]
+    assert [axes.get_title() for axes in panels] == titles
+    for axes, (source, target, weights) in zip(panels, drawn, strict=True):
+        assert axes.get_xlabel() == "word of the question"
+        assert axes.get_ylabel() == "word of the answer"
         assert [label.get_text() for label in axes.get_xticklabels()] == source
         assert [label.get_text() for label in axes.get_yticklabels()] == target
         assert list(axes.get_xticks()) == list(range(len(source)))
@@ -76,7 +83,7 @@ def test_the_ending_says_what_is_written(tmp_path, ending, head):
 
 def test_dollar_signs_are_no_formula(tmp_path):
     drawn = [(["$x_1$", "$\\frac$"], ["$", "$5"], np.eye(2))]
-    (axes,) = attention_figure(drawn).axes
+    axes, _ = attention_figure(drawn).axes
     labels = [*axes.get_xticklabels(), *axes.get_yticklabels()]
     assert [label.get_text() for label in labels] == ["$x_1$", "$\\frac$", "$", "$5"]
     plot_attention(drawn, tmp_path / "a.png")  # a formula without end would be an error

@@ -4,6 +4,8 @@ Any exception with an `exit_status` ends a command with its message on one line 
 everything else is a defect of the project and keeps its traceback.
 """
 
+from parity.base.printable import escaped
+
 # The status of a command that hit a defect: Python's own 1 would mean a mismatch was found.
 DEFECT_STATUS = 70
 
@@ -11,14 +13,14 @@ DEFECT_STATUS = 70
 class UsageError(Exception):
     """Bad use or bad input, explained in one line.
 
-    The message names the file, line or field, the value seen and what is allowed. Line breaks
-    in it, which a file name may hold, are escaped.
+    The message names the file, line or field, the value seen and what is allowed. Control
+    characters in it, which a file name may hold, are escaped.
     """
 
     exit_status = 2
 
     def __init__(self, message: str):
-        super().__init__(message.replace("\r", "\\r").replace("\n", "\\n"))
+        super().__init__(escaped(message))
 
 
 class Mismatch(Exception):

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from parity.base.printable import escaped
+
 _SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BYTES = 1.0  # reading a small file takes less, and then no bar flashes up
 
@@ -21,9 +23,9 @@ def be_quiet() -> None:
 
 
 def say(message: str) -> None:
-    """Print a line on stderr without breaking a progress bar."""
+    """Print a line on stderr, control characters escaped, without breaking a progress bar."""
     if not _quiet:
-        tqdm.write(message, file=sys.stderr)
+        tqdm.write(escaped(message, keep="\n"), file=sys.stderr)
         sys.stderr.flush()
 
 

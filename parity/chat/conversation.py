@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
+from parity.base.printable import escaped
 from parity.base.progress import say
 from parity.cli.options import ChatOptions
 from parity.decoding.beam import beam_search
@@ -40,6 +42,9 @@ class Words(Protocol):
 
     def read(self, question: str) -> np.ndarray:
         """Return the ids of a question; raise a UsageError if there are none."""
+
+    def examples(self, question: str = "") -> list[str]:
+        """Return words of questions that are known, those like the question's first."""
 
     def write(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's ids."""
@@ -108,7 +113,8 @@ def converse(
 ) -> None:
     """Answer the questions of a file, or those of a person until the input ends.
 
-    The output is UTF-8, as files are.
+    The output is UTF-8, as files are; control characters in an answer are printed escaped. An
+    empty line of a file or a pipe has an empty answer, and the number of them is told.
 
     Args:
       make_model: builds the network with its weights; called after the input was checked.
@@ -126,6 +132,10 @@ def converse(
     ):
         if path is not None and options.input is None:
             raise UsageError(f"{flag} is {str(path)!r}; allowed: only with --input")
+    if options.input is None and sys.stdin is None:
+        raise UsageError(
+            "standard input is closed; allowed: a terminal, a pipe, or questions with --input"
+        )
     if options.attention_plot is not None:
         check_picture(options.attention_plot)
     if sys.stdout.encoding.lower() != "utf-8" and isinstance(sys.stdout, io.TextIOWrapper):
@@ -150,12 +160,17 @@ def _answer_file(
       lines_read: the file, read as it is used.
       notes: gets remarks on the file while it is read.
     """
-    questions = _read_all(lines_read, trained.words, options.input)
+    lines_of_file = _read_all(lines_read, trained.words, options.input)
     for note in notes:
         say(note)
+    questions = [ids for ids in lines_of_file if ids is not None]
+    if not questions:
+        raise UsageError(f"{options.input}: there is no question in it")
+    empty = [number for number, ids in enumerate(lines_of_file, start=1) if ids is None]
+    _tell_empty(str(options.input), empty)
     _check_outputs(options, questions, _max_tokens(trained, options))
     model, words = make_model(), trained.words
-    lines: list[str] = []
+    file = _Answers(lines_of_file, options.output is None)
     pictures: list[Attention] = []
     with tqdm(
         desc="answering",
@@ -168,17 +183,48 @@ def _answer_file(
             part = questions[start : start + _QUESTIONS_PER_BATCH]
             answers = _answer(model, part, trained, options, start)
             for ids, found in zip(part, answers, strict=True):
-                lines += _lines(found, words, options)
+                file.add(_lines(found, words, options))
                 if options.attention_plot is not None:
                     pictures.append(_picture(ids, found, words))
             bar.update(len(part))
-            if options.output is None:
-                print("\n".join(lines), flush=True)
-                lines = []
     if options.output is not None:
-        write_whole(options.output, "".join(f"{line}\n" for line in lines).encode())
+        write_whole(options.output, "".join(f"{line}\n" for line in file.lines).encode())
     if options.attention_plot is not None:
         plot_attention(pictures, options.attention_plot)
+        say(f"{options.attention_plot}: attention of {len(pictures):,} answers is drawn")
+
+
+class _Answers:
+    """The lines of answers to a file, with an empty one where the file has one.
+
+    Args:
+      questions: the questions of the file, None for an empty line.
+      prints: whether each answer is printed as soon as it is known.
+
+    Attributes:
+      lines: those so far.
+    """
+
+    def __init__(self, questions: Sequence[np.ndarray | None], prints: bool):
+        self.lines: list[str] = []
+        self._questions, self._prints, self._place = questions, prints, 0
+        self._skip_empty()
+
+    def add(self, lines: list[str]) -> None:
+        """Add the answer to the next question."""
+        self._write(lines)
+        self._place += 1
+        self._skip_empty()
+
+    def _skip_empty(self) -> None:
+        while self._place < len(self._questions) and self._questions[self._place] is None:
+            self._write([""])
+            self._place += 1
+
+    def _write(self, lines: list[str]) -> None:
+        self.lines += lines
+        if self._prints:
+            _print(lines)
 
 
 def _check_outputs(
@@ -195,15 +241,20 @@ def _check_outputs(
 
 
 def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
-    person, asked = sys.stdin.isatty(), 0
+    person, asked, empty = sys.stdin.isatty(), 0, list[int]()
     if person:
         spec = trained.checkpoint.spec
         say(
             f"{spec.model.cell} with {spec.model.attention} attention, trained for "
             f"{trained.checkpoint.step} steps by {trained.checkpoint.framework}; "
+            f"it knows words such as {' '.join(trained.words.examples())}; "
             "an empty line or Ctrl-D ends"
         )
     for number, line in enumerate(_typed() if person else _piped(), start=1):
+        if not line.strip():
+            empty.append(number)
+            _print([""])
+            continue
         try:
             ids = trained.words.read(line)
         except UsageError as error:
@@ -213,11 +264,27 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
             continue
         (found,) = _answer(model, [ids], trained, options, asked)
         asked += 1
-        print("\n".join(_lines(found, trained.words, options)), flush=True)
+        _print(_lines(found, trained.words, options))
+    _tell_empty("standard input", empty)
+
+
+def _tell_empty(source: str, lines: Sequence[int]) -> None:
+    """Say which lines held no question."""
+    if lines:
+        first = ", ".join(map(str, lines[:3])) + (", ..." if len(lines) > 3 else "")
+        each = "line has" if len(lines) == 1 else "lines have"
+        say(f"{source}: {len(lines):,} empty {each} an empty answer: {first}")
+
+
+def _print(lines: Sequence[str]) -> None:
+    """Print lines of answers, whose words come from the text that was trained on."""
+    print("\n".join(map(escaped, lines)), flush=True)
 
 
 def _typed() -> Iterator[str]:
     """Yield what a person types, up to an empty line or Ctrl-D."""
+    with suppress(ImportError):  # not every Python has it; where it is, `input` edits the line
+        import readline  # noqa: F401 - and keeps what was typed, for the arrow keys
     # otherwise the prompt would be among the answers
     prompt = _PROMPT if sys.stdout.isatty() else ""
     while True:
@@ -246,11 +313,12 @@ def _piped() -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
-def _read_all(lines: Iterable[str], words: Words, path: Path | None) -> list[np.ndarray]:
-    questions = []
+def _read_all(lines: Iterable[str], words: Words, path: Path | None) -> list[np.ndarray | None]:
+    """Return the questions of a file, None for an empty line."""
+    questions: list[np.ndarray | None] = []
     for number, line in enumerate(lines, start=1):
         try:
-            questions.append(words.read(line))
+            questions.append(words.read(line) if line.strip() else None)
         except UsageError as error:
             raise UsageError(f"{path}:{number}: {error}") from None
     return questions

@@ -14,6 +14,7 @@ import click
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
 from parity.base.plugins import load_plugins
+from parity.base.printable import escaped
 from parity.base.standard_streams import final_status, guard_standard_streams
 from parity.cli.config import ConfigOption, config_options, config_text, errors_name_config
 from parity.cli.options import ChatOptions, TrainOptions
@@ -35,7 +36,7 @@ def print_error(error: BaseException, *, debug: bool) -> int:
         raise error
     if debug:
         traceback.print_exception(error)
-    message = " ".join(str(error).splitlines())
+    message = escaped(" ".join(str(error).splitlines()))
     print(f"error: {message}", file=sys.stderr, flush=True)
     return int(status)
 
@@ -68,7 +69,7 @@ def _run(command: click.Command, words: list[str]) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = f" (see {context.command_path} --help)" if context else ""
-        message = " ".join(error.format_message().splitlines())
+        message = escaped(" ".join(error.format_message().splitlines()))
         print(f"error: {message}{where}", file=sys.stderr)
         return 2
     except Exception as error:  # noqa: BLE001 - it is printed with its traceback

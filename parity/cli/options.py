@@ -6,6 +6,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.decoding.length_penalty import MOST_PENALTY
 from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.strategies import StrategySettings, synchronous_form
@@ -97,7 +98,7 @@ class TrainOptions:
     profile: Path | None = option(None, "only measure where the time of --steps steps goes, and write trace.json, for chrome://tracing, and profile.json to this folder")
     log_device_placement: bool = option(False, "print the device that each replica runs on")
     beam: int = option(5, _BEAM, at_least=1)
-    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
     longest: int | None = option(None, _LONGEST, at_least=1)
     decode: int = option(8, "seq2seq, with --trace: number of test sentences to decode after the last step", at_least=0)
     evaluate: int | None = option(None, f"with --trace or --evaluate-only: {_EVALUATE} [default: all; with --trace {EVALUATED} of a text that is not built in]", at_least=0)
@@ -136,10 +137,10 @@ class ChatOptions:
     output: Path | None = option(None, "file to write the answers to, one per line [default: print them]")
     method: str = option("beam", "how to search for the answer", choices=("beam", "greedy", "sample"))
     beam: int = option(5, "number of hypotheses kept in beam search", at_least=1)
-    length_penalty: float = option(0.6, "exponent of the length penalty in beam search; 0 means no penalty", at_least=0)
+    length_penalty: float = option(0.6, "exponent of the length penalty in beam search; 0 means no penalty", at_least=0, at_most=MOST_PENALTY)
     top: bool = option(False, "show every hypothesis of the beam with its score, in nats")
     seed: int = option(1, "random seed for --method sample", at_least=0)
-    temperature: float = option(1.0, "temperature for --method sample: below 1 favours likely words, above 1 unlikely ones", above=0)
+    temperature: float = option(1.0, "temperature for --method sample: below 1 favours likely words, above 1 unlikely ones", at_least=0.001, at_most=1000)
     longest: int | None = option(None, _LONGEST.removeprefix("seq2seq: "), at_least=1)
     attention_plot: Path | None = option(None, "picture to write that shows which words of the question each word of the answer attended to (.png, .svg or .pdf)")
     threads: int = option(1, "number of CPU threads", at_least=1)
@@ -184,7 +185,7 @@ class RunOptions:
     cause_seconds: float = option(CAUSE_SECONDS, _CAUSE_SEARCH, at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
-    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
     decode: int = option(8, "seq2seq: number of test sentences to decode after the last step, greedily and by beam search", at_least=0)
     evaluate: int | None = option(None, f"{_EVALUATE} [default: all of the built-in text, {EVALUATED} of another]", at_least=0)
     checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md", choices=(*CHECKS, "none"))
@@ -262,7 +263,7 @@ class ConvergeOptions:
     replicas: int = option(1, "number of replicas on each side", at_least=1)
     kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
     beam: int = option(5, _BEAM, at_least=1)
-    length_penalty: float = option(0.6, _PENALTY, at_least=0)
+    length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
     jobs: int = option(2, _JOBS, at_least=1)
     threads: int = option(1, _THREADS, at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))

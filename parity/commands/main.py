@@ -21,6 +21,7 @@ from parity.base.errors import Interrupted, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
+from parity.base.printable import escaped
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.config import config_options, config_text, errors_name_config
 from parity.cli.options import (
@@ -143,7 +144,7 @@ def report_command(
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
     report = _compared(trace_a, trace_b, options)
     write_whole(html_file, report_html(report).encode())
-    print(f"page: {html_file}\n{verdict_line(report)}")
+    print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 
 
@@ -341,7 +342,7 @@ def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
     RUNS are folders that train.py wrote (its --out).
     """
     plot_losses(runs, out)
-    print(f"picture: {out}")
+    print(f"picture: {escaped(str(out))}")
     return 0
 
 

@@ -1,5 +1,8 @@
 """The length penalty of beam search, without which short answers win."""
 
+# Beyond it nothing but the length counts, and in the end the power would be infinite.
+MOST_PENALTY = 10.0
+
 
 def length_penalty_of(length: int, alpha: float) -> float:
     """Return ((5 + length) / 6) ** alpha, by which a log probability is divided.

@@ -141,21 +141,30 @@ def plot_attention(sentences: Sequence[Attention], path: Path) -> None:
 def attention_figure(sentences: Sequence[Attention]) -> Any:
     """Return a figure of attention weights, its panels in a square, the first at the top left.
 
-    A panel has the source from left to right and the target downwards; black is a weight of 1.
+    A panel has the source from left to right and the target downwards; black is a weight of 1,
+    as the scale at the right says. Several panels are numbered in the order of the questions.
     """
     columns = math.ceil(math.sqrt(len(sentences)))
     rows = math.ceil(len(sentences) / columns)
-    width = 1.5 + 0.45 * max(len(source) for source, _, _ in sentences)
-    height = 1.5 + 0.35 * max(len(target) for _, target, _ in sentences)
+    width = 2.5 + 0.45 * max(len(source) for source, _, _ in sentences)
+    height = 2.0 + 0.35 * max(len(target) for _, target, _ in sentences)
     figure = new_figure(width * columns, height * rows)
     tokens = (token for source, target, _ in sentences for token in (*source, *target))
     # a token may hold dollar signs, between which matplotlib would see a formula
     style = {"family": font_families("".join(tokens)), "parse_math": False}
+    panels = []
     for number, (source, target, weights) in enumerate(sentences, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        axes.imshow(weights, vmin=0, vmax=1, cmap="Greys", aspect="auto")
+        panels.append(axes)
+        if len(sentences) > 1:
+            axes.set_title(f"question {number}", fontsize="medium")
+        axes.set_xlabel("word of the question")
+        axes.set_ylabel("word of the answer")
+        image = axes.imshow(weights, vmin=0, vmax=1, cmap="Greys", aspect="auto")
         axes.set_xticks(range(len(source)), source, rotation=60, ha="right", **style)
         axes.set_yticks(range(len(target)), target, **style)
+    figure.suptitle("Attention: what each word of an answer was made from", wrap=True)
+    figure.colorbar(image, ax=panels, label="weight")
     return figure
 
 

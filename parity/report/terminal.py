@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from parity.base.printable import escaped
 from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
 from parity.report.fitted_text import tabulated, wrapped
 from parity.report.growth import growth_table
@@ -152,7 +153,7 @@ def report_text(values: dict[str, Any], *, story: bool = True) -> str:
             "",
         ]
     lines.append(verdict_line(values))
-    return wrapped("\n".join(lines))
+    return wrapped(escaped("\n".join(lines), keep="\n"))
 
 
 def _listed(value: Any) -> str:
@@ -161,5 +162,5 @@ def _listed(value: Any) -> str:
 
 def coloured(text: str, values: dict[str, Any]) -> str:
     """Return a report in which what was not covered is yellow; for `click.echo` alone."""
-    missing = wrapped(not_covered_line(values))
+    missing = wrapped(escaped(not_covered_line(values)))
     return text.replace(missing, click.style(missing, fg="yellow")) if missing else text

@@ -228,6 +228,7 @@ PORTS = "allowed: two numbers from 1 to 65535"
         ("[[host]]\nranks = 1", "host 1 has no address; allowed: a name or"),
         ("[[host]]\naddress = ''", "host 1 has address = ''; allowed: a name or"),
         ("[[host]]\naddress = 'a:1'", "host 1 has address = 'a:1'; allowed: a name or"),
+        ("[[host]]\naddress = 'a..b'", "host 1 has address = 'a..b'; allowed: a name or"),
         (A + "slots = 2", "host 1 has slots = 2; allowed keys: address, ranks, command,"),
         (A + "ranks = 0", "host 1 has ranks = 0; allowed: a number >= 1"),
         (A + "ranks = true", "host 1 has ranks = True; allowed: a number"),

@@ -202,7 +202,7 @@ def _host(where: str, values: Any, number: int) -> Host:
     table = _Table(where, values, keys)
     allowed = "a name or an IPv4 address, without a port"
     address = table.take("address", (str,), allowed)
-    if address is None or not _is_plain(address) or ":" in address:
+    if address is None or not _is_plain(address) or ":" in address or not _is_name(address):
         raise table.wrong("address", allowed)
     ranks = table.take("ranks", (int,), "a number >= 1", 1)
     if ranks < 1:
@@ -282,6 +282,15 @@ def _is_loopback(address: str) -> bool:
         return socket.gethostbyname(address).startswith("127.")
     except OSError:  # whoever connects to it says so
         return False
+
+
+def _is_name(address: str) -> bool:
+    """Return whether an address can be looked up: none of its parts is empty or too long."""
+    try:
+        address.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_plain(word: str) -> bool:

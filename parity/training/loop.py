@@ -273,6 +273,8 @@ class Run:
             per_token = replace(result, losses=inputs.per_token(result.losses))
             events.step(step.number, per_token, tokens, self.meter.recent, rate)
         if step.settled and self._save_is_due(ended):
+            if events is not None:  # first, as a resumed run cannot fill a gap
+                events.flush()
             self.save()
         workers = self._asynchronous
         if step.settled or (workers is not None and not workers.settles_on_request):

@@ -89,6 +89,10 @@ class TrainingText:
         pairs = self._split(split)
         return [pairs.texts(row)[1] for row in range(pairs.num_pairs)]
 
+    def pair(self, split: str, row: int) -> tuple[str, str]:
+        """Return a question of a split and its answer as they are in the file."""
+        return self._split(split).texts(row)
+
     def write(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's ids."""
         if self.words is None:

@@ -31,15 +31,26 @@ def test_plain_lines_say_how_much_is_left(monkeypatch, capsys):
 
 
 def test_what_is_quick_says_nothing(capsys):
-    with TrainingProgress("paddle", 0, 2) as shown:
-        shown.trained(1.0, 100.0)
-        shown.trained(1.0, 100.0)
+    with Counter("timing", 2, "run") as counter:
+        counter.update()
+        counter.update()
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_training_speaks_at_the_end_of_each_epoch_and_of_the_last_step(capsys):
+    with TrainingProgress("paddle", 1, 8, per_epoch=3) as shown:
+        for _ in range(7):
+            shown.trained(1.0, 100.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(", ")[0] for line in lines] == [
+        f"paddle: step {step} of 8" for step in (3, 6, 8)
+    ]
+    assert [line.endswith(" s left") for line in lines] == [True, True, False]
 
 
 def test_training_says_loss_and_speed(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
-    with TrainingProgress("paddle", 0, 2) as shown:
+    with TrainingProgress("paddle", 0, 2, 2) as shown:
         shown.trained(2.0, 12_345.0)
     said = capsys.readouterr().err
     assert said.startswith(

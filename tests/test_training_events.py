@@ -1,6 +1,7 @@
 """What a training shows and leaves: event files, summary, progress, perplexity."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -157,9 +158,11 @@ def test_what_is_said_on_no_terminal_is_plain_lines(runs):
         assert "\r" not in said
         assert "\x1b" not in said
         assert lines[0] == f"resumed at step 6, from a checkpoint that {name} wrote"
-        assert lines[1].startswith("epoch 2: validation perplexity ")
-        assert lines[2].startswith("test perplexity ")
-        assert len(lines) == 3, "nothing but the project's own lines"
+        assert lines[1].startswith(f"{name}: step 10 of 10, loss ")
+        assert lines[2].startswith("epoch 2: validation perplexity ")
+        assert lines[3].startswith("test perplexity ")
+        assert re.search(r": 10 steps; loss \d.*; test perplexity .* tokens/s$", lines[4])
+        assert len(lines) == 5, "nothing but the project's own lines"
 
 
 def test_the_embedded_corpus_is_learned_towards_its_entropy(framework, cache, tmp_path):

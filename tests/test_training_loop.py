@@ -206,7 +206,7 @@ def test_steps_end_a_run_early_and_without_a_test(tmp_path):
     strategy, summary = train(tmp_path, steps=3)
     assert strategy.done == 3
     assert summary.test_perplexity is None
-    assert summary.valid_perplexity == []
+    assert summary.valid_perplexity == [perplexity_of(strategy, "valid")]
     assert steps_saved(tmp_path) == [3]
 
 

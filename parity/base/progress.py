@@ -49,25 +49,27 @@ class Counter:
                 desc=label, initial=done, total=total, leave=False, **self._bar_style()
             )
 
-    def update(self, text: str = "", count: int = 1) -> None:
+    def update(self, text: str = "", count: int = 1, *, now: bool = False) -> None:
         """Count work that is done, and show the state of affairs.
 
         Args:
           text: what else to show.
           count: how many units were done.
+          now: off a terminal, print a line however short ago the last one was.
         """
         self._done += count
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(count)
-        elif (
+        elif now or (
             self._done < self._total
             and time.monotonic() - self._spoke >= _SECONDS_BETWEEN_LINES
         ):
             self._spoke = time.monotonic()
-            done = self._done - self._first
-            left = (self._spoke - self._began) / done * (self._total - self._done)
-            words = [f"{self._label}: {self._state()}", text, f"{left:,.0f} s left"]
+            words = [f"{self._label}: {self._state()}", text]
+            if self._done < self._total:
+                seconds = (self._spoke - self._began) / (self._done - self._first)
+                words.append(f"{seconds * (self._total - self._done):,.0f} s left")
             say(", ".join(filter(None, words)))
 
     def _bar_style(self) -> dict[str, Any]:

@@ -236,7 +236,7 @@ def _timed_run(
     """Train one configuration, and return the run's summary and losses."""
     out = options.out / "runs" / case.label
     shutil.rmtree(out, ignore_errors=True)
-    _run(spec, options, data, case, steps=options.steps, out=out)
+    _run(spec, options, data, case, steps=options.steps, out=out, evaluate=0)
     summary = json.loads((out / "summary.json").read_text())
     with (out / "losses.csv").open(newline="") as file:
         losses = [float(row["loss"]) for row in csv.DictReader(file)]

@@ -101,7 +101,7 @@ class TrainOptions:
     length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
     longest: int | None = option(None, _LONGEST, at_least=1)
     decode: int = option(8, "seq2seq, with --trace: number of test sentences to decode after the last step", at_least=0)
-    evaluate: int | None = option(None, f"with --trace or --evaluate-only: {_EVALUATE} [default: all; with --trace {EVALUATED} of a text that is not built in]", at_least=0)
+    evaluate: int | None = option(None, f"{_EVALUATE} [default: all; with --trace {EVALUATED} of a text that is not built in]", at_least=0)
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:

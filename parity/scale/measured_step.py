@@ -179,6 +179,7 @@ def _seconds(spec: Spec, side: str, ranks: int, copies: int, options: ScaleOptio
                 replicas=ranks,
                 threads=1,
                 steps=options.steps,
+                evaluate=0,
                 debug=options.debug,
             )
             processes.append(stack.enter_context(process))

@@ -99,9 +99,9 @@ def asynchronous_steps(
       UsageError: if the schedule does not fit the training.
       NumericFailure: if a loss or a gradient is not finite.
     """
-    spec = strategy.spec
+    spec, per_epoch = strategy.spec, text.train.batches_per_epoch
     with (
-        TrainingProgress(strategy.framework, start, stop) as progress,
+        TrainingProgress(strategy.framework, start, stop, per_epoch) as progress,
         text.prefetch(
             lambda step: step_inputs(spec, step, text.train.batch(step)), start, stop
         ) as prefetched,

@@ -2,16 +2,18 @@
 
 A checkpoint holds the weights and the optimiser's state in canonical layout, the recurrent
 state that a stream carries, and as metadata the spec, the next step, and hashes. In its folder
-are also the vocabularies, and `latest`, which names the newest checkpoint and is written last.
+are also the vocabularies, `latest`, which names the newest checkpoint and is written last, and
+`best.json`, which says at which step the perplexity on the validation text was lowest.
 """
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -24,6 +26,7 @@ from parity.training.checkpoint_contents import STATE, check_types, checked_cont
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
+_BEST = "best.json"
 KEPT = 2  # how many checkpoints stay: one to use, and one to fall back on
 
 
@@ -75,14 +78,70 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         "vocabularies": json.dumps(dict(checkpoint.vocabularies), sort_keys=True),
     }
     metadata["sha256"] = _hash(tensors, metadata)
-    path = folder / f"step-{checkpoint.step:08d}.safetensors"
+    path = folder / _name(checkpoint.step)
     # Not by number alone: after resuming from an earlier step, later ones are here too.
     older = [old for old in newest_first(folder) if old != path]
     write_whole(path, save(tensors, metadata))
     write_whole(folder / "latest", path.name.encode() + b"\n")
+    best = best_checkpoint(folder)
     for old in older[KEPT - 1 :]:
-        old.unlink()
+        if best is None or old.name != best.name:
+            old.unlink()
     return path
+
+
+class Best(NamedTuple):
+    """Which checkpoint of a folder had the lowest perplexity on the validation text.
+
+    Attributes:
+      name: the name of its file.
+      step: the number of steps that it was trained for.
+      perplexity: its perplexity on the validation text.
+    """
+
+    name: str
+    step: int
+    perplexity: float
+
+
+def best_checkpoint(folder: Path) -> Best | None:
+    """Return the best checkpoint of a folder; None if none is known, or its file is gone."""
+    try:
+        values = json.loads((folder / _BEST).read_bytes())
+        step, perplexity = values["step"], values["valid_perplexity"]
+        if type(step) is not int or not math.isfinite(perplexity):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
+    best = Best(_name(step), step, perplexity)
+    return best if (folder / best.name).is_file() else None
+
+
+def keep_best(folder: Path, step: int, perplexity: float) -> None:
+    """Keep the checkpoint of a step from now on if it is better than the best so far.
+
+    Args:
+      folder: the folder of the checkpoints, which may lack one of this step.
+      step: the number of steps trained.
+      perplexity: the perplexity on the validation text after them.
+
+    Raises:
+      UsageError: if this cannot be written down.
+    """
+    before = best_checkpoint(folder)
+    if not (folder / _name(step)).is_file() or not math.isfinite(perplexity):
+        return
+    if before is not None and before.perplexity <= perplexity:
+        return
+    values = {"step": step, "valid_perplexity": perplexity}
+    write_whole(folder / _BEST, json.dumps(values).encode())
+    if before is not None and folder / before.name not in newest_first(folder)[:KEPT]:
+        (folder / before.name).unlink()
+
+
+def forget_best(folder: Path) -> None:
+    """Forget which checkpoint of a folder is the best; its file stays."""
+    (folder / _BEST).unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -229,6 +288,10 @@ def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change:
             f"{name} {old!r} there, {new!r} here" for _, name, old, new in differences
         )
         raise UsageError(f"the checkpoint is of another run: {listed}")
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}.safetensors"
 
 
 def _hash(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> str:

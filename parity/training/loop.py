@@ -20,7 +20,12 @@ from parity.spec.networks import NETWORKS
 from parity.spec.replicas import split_rows
 from parity.spec.spec import Spec
 from parity.training.asynchronous_run import asynchronous_run, check_asynchronous
-from parity.training.checkpoint import Checkpoint, save_checkpoint, write_vocabularies
+from parity.training.checkpoint import (
+    Checkpoint,
+    best_checkpoint,
+    save_checkpoint,
+    write_vocabularies,
+)
 from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
 from parity.training.loss_table import Losses
@@ -187,6 +192,7 @@ class Run:
         self.step, self.state = checkpoint.step, checkpoint.state
         self.meter.first_step = checkpoint.step
         self.losses.restore(checkpoint.step)
+        self._validation.resume(checkpoint.step)
         if self._asynchronous is not None:
             self._asynchronous.log.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
@@ -215,7 +221,14 @@ class Run:
                     self._validation.test(self.step, events)
                 if self.group.rank == 0:
                     self.summary.write(self.options.out / "summary.json", self.text)
+                    self._say_last()
         return self.summary
+
+    def _say_last(self) -> None:
+        """Say where the run is, and how it ended."""
+        best = best_checkpoint(self.options.out / "checkpoints")
+        figures = self.summary.figures(self.losses.last, self.meter.recent, best)
+        say(f"{self.options.out}: {self.step} steps; {figures}")
 
     @property
     def _stop_signal(self) -> int:
@@ -279,8 +292,8 @@ class Run:
         workers = self._asynchronous
         if step.settled or (workers is not None and not workers.settles_on_request):
             self._check_stop(saved=step.settled)
-        if ended and events is not None:
-            self._validation.validate(self.step, events, self.meter.recent)
+        if events is not None and (ended or self.step == self.last_step):
+            self._validation.validate(step, events, self.meter.recent)
 
     def _save_is_due(self, epoch_ended: bool) -> bool:
         """Return whether to write a checkpoint after this step."""

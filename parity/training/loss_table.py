@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from pathlib import Path
 
 from parity.base.errors import UsageError
@@ -35,6 +36,11 @@ class Losses:
     def add(self, step: int, loss: float, tokens: int) -> None:
         """Add a step."""
         self._rows.append((step, loss, tokens))
+
+    @property
+    def last(self) -> float:
+        """Return the loss of the last step, in nats per token; NaN if there is no step."""
+        return self._rows[-1][1] if self._rows else math.nan
 
     def save(self) -> None:
         """Write the file, whole or not at all.

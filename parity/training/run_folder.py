@@ -25,6 +25,7 @@ from parity.training.training_text import TrainingText
 # The files of a run, which --overwrite removes; any other file in the folder is not ours.
 RUN_FILES = (
     "checkpoints/latest",
+    "checkpoints/best.json",
     "checkpoints/step-????????.safetensors",
     "events/events.out.tfevents.*",
     "losses.csv",

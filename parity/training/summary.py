@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.files import write_whole
+from parity.training.checkpoint import Best
 from parity.training.training_text import TrainingText
 
 
@@ -22,7 +23,8 @@ class Summary:
       replicas: the number of replicas.
       dtype: the precision, "float32" or "float64".
       steps: the number of steps that this run trained.
-      valid_perplexity: the perplexity on the validation text after each epoch.
+      valid_perplexity: the perplexity on the validation text after each epoch, and after the
+        last step.
       test_perplexity: the perplexity on the test text, or None if the run ended early.
       best_perplexity: split -> its lowest possible perplexity, or None if that is unknown.
       tokens_per_second: the training speed in real tokens/s: median, low and high reading.
@@ -62,6 +64,26 @@ class Summary:
     versions: dict[str, str] = field(default_factory=dict)
     strategy: str = ""
     kernels: str = ""
+
+    def figures(self, loss: float, speed: float, best: Best | None) -> str:
+        """Return the results in words.
+
+        Args:
+          loss: the loss of the last step, in nats per token.
+          speed: the recent speed in tokens/s, for a run too short to measure one.
+          best: the best checkpoint, if there is one.
+        """
+        words = [f"loss {loss:.4f}"]
+        if self.valid_perplexity:
+            words.append(f"validation perplexity {self.valid_perplexity[-1]:.3f}")
+            if best is not None:
+                words[-1] += f" (lowest {best.perplexity:.3f}, in checkpoints/{best.name})"
+        if self.test_perplexity is not None:
+            words.append(f"test perplexity {self.test_perplexity:.3f}")
+        if self.bleu is not None:
+            words.append(f"BLEU {self.bleu['score']:.2f}, {self.exact_answers:.1%} exact")
+        words.append(f"{self.tokens_per_second.get('median', speed):,.0f} tokens/s")
+        return "; ".join(words)
 
     def write(self, path: Path, text: TrainingText) -> None:
         """Write the summary as JSON, atomically, with its figures of the text filled in."""

@@ -68,7 +68,7 @@ def train_steps(
     spec, per_epoch = strategy.spec, text.train.batches_per_epoch
     run_step, replicas = run_step or strategy.step, strategy.replicas
     with (
-        TrainingProgress(strategy.framework, start, stop) as progress,
+        TrainingProgress(strategy.framework, start, stop, per_epoch) as progress,
         text.prefetch(
             lambda step: step_inputs(spec, step, own_batch(text.train, step, group, replicas)),
             start,

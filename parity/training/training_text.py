@@ -55,6 +55,9 @@ class TrainingText(Protocol):
     def references(self, split: str) -> list[str]:
         """Return the reference answers of a split, as they are in the text."""
 
+    def pair(self, split: str, row: int) -> tuple[str, str]:
+        """Return a question of a split and its reference answer, as they are in the text."""
+
     def write(self, tokens: Sequence[int]) -> str:
         """Return an answer, given as token ids, as readable text."""
 

@@ -13,6 +13,7 @@ import click
 
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
+from parity.base.memory import out_of_memory
 from parity.base.plugins import load_plugins
 from parity.base.printable import escaped
 from parity.base.standard_streams import final_status, guard_standard_streams
@@ -73,6 +74,8 @@ def _run(command: click.Command, words: list[str]) -> int:
         print(f"error: {message}{where}", file=sys.stderr)
         return 2
     except Exception as error:  # noqa: BLE001 - it is printed with its traceback
+        if told := out_of_memory(error):
+            return print_error(UsageError(told), debug="--debug" in words)
         if not hasattr(error, "exit_status"):
             traceback.print_exc()
             return DEFECT_STATUS

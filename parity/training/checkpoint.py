@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 from parity.base.errors import UsageError
 from parity.base.files import write_whole
+from parity.base.memory import require_memory
 from parity.spec.spec import Spec
 from parity.training.checkpoint_contents import STATE, check_types, checked_contents
 
@@ -62,6 +63,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
     Raises:
       UsageError: if it cannot be written; earlier ones stay.
+      MemoryError: if there is no room for its bytes.
     """
     tensors = {name: np.asarray(a, order="C") for name, a in checkpoint.snapshot.items()}
     if checkpoint.state is not None:
@@ -81,6 +83,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     path = folder / _name(checkpoint.step)
     # Not by number alone: after resuming from an earlier step, later ones are here too.
     older = [old for old in newest_first(folder) if old != path]
+    require_memory(2 * sum(array.nbytes for array in tensors.values()))  # for two copies
     write_whole(path, save(tensors, metadata))
     write_whole(folder / "latest", path.name.encode() + b"\n")
     best = best_checkpoint(folder)

@@ -30,6 +30,7 @@ from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
 from parity.training.loss_table import Losses
 from parity.training.meter import Meter, peak_memory
+from parity.training.needed_memory import check_memory
 from parity.training.recording import TraceRecording, evaluates
 from parity.training.replicas_and_threads import (
     check_rows,
@@ -90,6 +91,7 @@ def run_training(
     options = as_started_again(options, group.run)
     layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
     check_rows(text, layout.replicas)
+    check_memory(spec)
     if layout != (options.replicas, options.threads):
         notes.append(layout_text(layout))
     group.join(facts_of_run(spec, text, options, layout.replicas))

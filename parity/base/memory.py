@@ -91,7 +91,7 @@ def asked_for(message: str) -> int | None:
         if found:
             unit = found.groupdict().get("unit") or "B"
             power = 0 if unit == "bytes" else _UNITS.index(unit[0])
-            return round(float(found["number"]) * 1024**power)
+            return int(float(found["number"]) * float(1 << (10 * power)))
     return None
 
 

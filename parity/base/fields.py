@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import typing
+from reprlib import repr as shortened
 from typing import Any
 
 from parity.base.errors import UsageError
@@ -48,6 +50,30 @@ def check_fields(spec: Any) -> None:
                 _check(flag(field.name), each, field.metadata)
         if isinstance(value, tuple) and len(set(value)) < len(value):
             raise UsageError(f"{flag(field.name)} is {value!r}; allowed: each value once")
+
+
+def check_types(cls: type, values: Any) -> None:
+    """Check the types of a spec's fields that come from a file.
+
+    Args:
+      cls: the class of the spec.
+      values: field name -> value.
+
+    Raises:
+      UsageError: for the first field of another type, or a number that is too large for one.
+    """
+    for name, kind in typing.get_type_hints(cls).items():
+        if name not in values or kind not in (*_KINDS, float):
+            continue
+        value, kinds = values[name], (int, float) if kind is float else (kind,)
+        if type(value) not in kinds:
+            allowed = "a number" if kind is float else _KINDS[kind]
+            raise UsageError(f"{flag(name)} is {shortened(value)}; allowed: {allowed}")
+        if isinstance(value, int) and value.bit_length() > 63:
+            raise UsageError(f"{flag(name)} is {shortened(value)}; allowed: less than 2**63")
+
+
+_KINDS = {int: "a whole number", str: "text", bool: "true or false"}
 
 
 def flag(name: str) -> str:

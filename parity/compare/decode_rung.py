@@ -81,7 +81,7 @@ class DecodeRung:
         dtype = self._spec.training.dtype
         arguments = a, b, margins, sides, step, TABLE[dtype, "decode"], rescored
         distance, mismatch, ties = compare_decoded(*arguments)
-        if mismatch is not None and rescored is not None:
+        if mismatch is not None and not mismatch.problem and rescored is not None:
             # the weights may amplify rounding by more than the tolerance allows for
             rounding = rounding_of_scores(a, dtype, partial(self._score_again, a))
             least = ONE_STEP_TIMES["forward"] * rounding

@@ -62,6 +62,24 @@ class Tie:
         }
 
 
+_WIDEST = 10_000  # a beam that no search could work with
+
+
+def _check_settings(recorded: Arrays, where: str) -> None:
+    """Check that the oracle can search as a side says that it did, within its own sizes."""
+    settings, written = recorded["decode/settings"], recorded["decode/beam_tokens"].shape
+    if settings.shape == (3,):
+        beam, penalty, most = settings.tolist()
+        longest = written[-1] if written else 0
+        if 1 <= beam <= _WIDEST and 1 <= most <= longest and 0 <= penalty < math.inf:
+            return
+    seen = f"decode/settings is {str(settings.tolist())[:60]}"
+    raise UsageError(
+        f"{where}: {seen}, and decode/beam_tokens has shape {list(written)}; "
+        "allowed: a beam, a length penalty, and the tokens of an answer"
+    )
+
+
 def check_decoded(recorded: Arrays, first: Arrays, side: str, step: int, words: int) -> None:
     """Check that what a side decoded can be compared with what the first side decoded.
 
@@ -83,7 +101,11 @@ def check_decoded(recorded: Arrays, first: Arrays, side: str, step: int, words: 
         if not np.array_equal(mine, its):
             seen = " against ".join(str(each.tolist())[:60] for each in (mine, its))
             raise UsageError(f"{where}: decode/{name} is {seen}; allowed: one for all sides")
+    _check_settings(recorded, where)
     source, lengths = recorded["decode/source"], recorded["decode/source_lengths"]
+    if source.ndim != 2 or lengths.shape != source.shape[:1]:
+        shapes = f"{list(source.shape)} and {list(lengths.shape)}"
+        raise UsageError(f"{where}: decode/source and its lengths have shapes {shapes}")
     for name, array, least, most in (
         ("source", source, 0, words - 1),
         ("source_lengths", lengths, 1, source.shape[1]),

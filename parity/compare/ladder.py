@@ -47,6 +47,7 @@ from parity.compare.preconditions import (
     batches_of_other_shapes,
     check_recorded,
     check_same_run,
+    check_sizes,
 )
 from parity.compare.step_coverage import StepCoverage
 from parity.compare.step_series import History
@@ -383,8 +384,11 @@ def climb(
     labels = labels_of([t.side for t in traces], [t.folder for t in traces])
     by_label = dict(zip(labels, traces, strict=True))
     headers = {label: trace.header for label, trace in by_label.items()}
+    steps, cut = common_steps(by_label)
+    for label, trace in by_label.items():
+        check_sizes(label, trace, steps[0])
     ladder = Ladder(headers, after_mismatch, cause_seconds)
-    steps, ladder.verdict.cut = common_steps(by_label)
+    ladder.verdict.cut = cut
     ladder.climb(
         {label: trace.read(step) for label, trace in by_label.items()}
         for step in range(len(steps))

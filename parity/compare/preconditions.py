@@ -8,8 +8,10 @@ import numpy as np
 from parity.base.errors import NumericFailure, UsageError
 from parity.compare.tensors import Mismatch, Place, compare_tensor, other_type
 from parity.spec.networks import NETWORKS
+from parity.spec.parameters import snapshot_shapes
 from parity.spec.spec import Spec
 from parity.trace.contents import axis_sizes, elements_held, elements_of, tensor_shapes
+from parity.trace.reader import Trace
 from parity.trace.side import Side
 
 
@@ -47,6 +49,36 @@ def check_same_run(
                 if specs[0][part][field] != specs[1][part][field]
             )
         raise UsageError(f"{a} and {b} are not of the same run: {name} differs: {seen}")
+
+
+def check_sizes(side: str, trace: Trace, step: int) -> None:
+    """Check that the weights of a spec are as large as those that a step holds.
+
+    A header may promise any sizes; what is not there would take hours or all memory to make up.
+
+    Args:
+      side: the label of the trace.
+      step: the number of a recorded step.
+
+    Raises:
+      UsageError: if they are not.
+    """
+    spec, tensors = Spec.from_json(trace.header["spec"]), trace.read(step)
+    layers = getattr(spec.model, "num_layers", 0)
+    if layers > len(tensors):
+        seen = f"--num-layers is {layers}, but a step has {len(tensors)} tensors"
+        raise UsageError(f"{side}: {seen}; allowed: a spec of what was recorded")
+    for name, shape in snapshot_shapes(spec).items():
+        _check_shape(tensors, name, shape, f"{side}, step {step}")
+    _check_shape(tensors, "batch/sizes", (trace.side.replicas,), f"{side}, step {step}")
+
+
+def _check_shape(
+    tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], where: str
+) -> None:
+    if name in tensors and tensors[name].shape != shape:
+        seen = f"{name} has shape {list(tensors[name].shape)}"
+        raise UsageError(f"{where}: {seen}; its spec says {list(shape)}")
 
 
 def check_recorded(
@@ -133,18 +165,15 @@ def check_shapes(
     may_lack = ("replicas/", "forward/logits", "decode/", "evaluate/")
     missing = sorted(n for n in set(names) - set(tensors) if not n.startswith(may_lack))
     if missing or extra:
-        listed = f"missing: {missing or 'none'}; extra: {extra or 'none'}"
+        listed = f"missing: {_first(missing)}; extra: {_first(extra)}"
         raise UsageError(f"{where}: tensors do not fit its spec; {listed}")
     network, rows = NETWORKS[spec.network], tensors["batch/lengths"].size
     if tensors["batch/sizes"].sum() != rows:
         sizes = tensors["batch/sizes"].tolist()
         raise UsageError(f"{where}: batch/sizes is {sizes}; the batch has {rows} rows")
     for name in names:
-        if name in tensors and name in shapes and tensors[name].shape != shapes[name]:
-            raise UsageError(
-                f"{where}: {name} has shape {list(tensors[name].shape)}; "
-                f"its spec says {list(shapes[name])}"
-            )
+        if name in shapes:
+            _check_shape(tensors, name, shapes[name], where)
         if name in tensors and elements_held(tensors[name]) != elements_of(name):
             seen = f"{name} is of type {tensors[name].dtype}"
             raise UsageError(f"{where}: {seen}; allowed: {elements_of(name)}")
@@ -158,6 +187,12 @@ def check_shapes(
         if array.min() < 0 or array.max() > most[name]:
             seen = f"{array.min()} to {array.max()}"
             raise UsageError(f"{where}: batch/{name} holds {seen}; allowed: 0 to {most[name]}")
+
+
+def _first(names: list[str], most: int = 5) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{names[:most]}{more}" if names else "none"
 
 
 def check_numbers(

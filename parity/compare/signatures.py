@@ -167,8 +167,9 @@ def _extent(found: np.ndarray, expected: np.ndarray) -> tuple[str, int, int]:
     relative = float(difference.max()) / largest if largest else 0.0
     size = round(np.log10(relative)) if relative else -16
     norms = float(np.linalg.norm(found) * np.linalg.norm(expected))
-    cosine = float(np.vdot(found, expected)) / norms if norms else 0.0
-    return share, size, round(10 * cosine)
+    # a norm may overflow where no element does
+    cosine = float(np.vdot(found, expected)) / norms if 0 < norms < np.inf else 0.0
+    return share, size, round(10 * cosine) if np.isfinite(cosine) else 0
 
 
 def _relation(found: np.ndarray, expected: np.ndarray) -> str:

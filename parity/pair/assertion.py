@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.cli.options import CAUSE_SECONDS
@@ -96,10 +98,12 @@ def compared(
       NumericFailure: for a NaN or infinity.
     """
     started = time.monotonic()
-    if any(trace.of_recorder for trace in traces):
-        of_pair = compare_pair(traces, tolerances, after_mismatch)
-        return pair_values(traces, of_pair, command, time.monotonic() - started)
-    verdict = climb(traces, after_mismatch, cause_seconds)
+    # recorded numbers may be as large as floating point goes: no warning, but a verdict
+    with np.errstate(all="ignore"):
+        if any(trace.of_recorder for trace in traces):
+            of_pair = compare_pair(traces, tolerances, after_mismatch)
+            return pair_values(traces, of_pair, command, time.monotonic() - started)
+        verdict = climb(traces, after_mismatch, cause_seconds)
     spec = Spec.from_json(traces[0].header["spec"])
     outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     for trace in traces:

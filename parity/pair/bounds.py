@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from reprlib import repr as shortened
 from typing import Any
 
 from parity.base.errors import UsageError
@@ -183,4 +184,8 @@ def _from_header(trace: Trace) -> dict[str, Tolerance]:
     except (AttributeError, TypeError) as error:
         raise UsageError(f"{path}: tolerances cannot be read: {error}") from None
     check_declared(found)
+    for key, values in stored:
+        if not isinstance(values.get("reason", ""), str):
+            seen = f"tolerance of {key!r}: reason is {shortened(values['reason'])}"
+            raise UsageError(f"{path}: {seen}; allowed: text")
     return found

@@ -124,7 +124,9 @@ def _judge_step(
             )
         verdict.loss = _loss(a)
     seen = _compare_step(verdict, bounds, sides, step, a, b, names)
-    verdict.history.add_pair(step, [_value(each, verdict.loss) for each in (a, b)], seen)
+    losses = [_value(each, verdict.loss) for each in (a, b)]
+    # neither is drawn where one is no single number, which is a mismatch
+    verdict.history.add_pair(step, losses if None not in losses else [], seen)
     shares = {name: each.used for name, each in seen.items() if each.used is not None}
     verdict.history.add_shares(shares)
     verdict.steps += 1
@@ -172,7 +174,9 @@ def _compare_step(
         tolerance = bounds.find(name).at(step)
         if tolerance.step and kind not in largest:
             alike = (each for each in names if each.startswith(f"{kind}/"))
-            largest[kind] = max(float(np.abs(b[each]).max(initial=0.0)) for each in alike)
+            largest[kind] = max(
+                (float(np.abs(b[each]).max(initial=0.0)) for each in alike), default=0.0
+            )
         distance, mismatch = compare_tensor(
             a[name],
             b[name],
@@ -235,4 +239,6 @@ def _loss(tensors: Tensors) -> str | None:
 
 
 def _value(tensors: Tensors, name: str | None) -> float | None:
-    return float(tensors[name].reshape(())) if name is not None and name in tensors else None
+    if name is None or name not in tensors or tensors[name].size != 1:
+        return None
+    return float(tensors[name].reshape(()))

@@ -23,6 +23,8 @@ def tabulated(
       keys: the number of columns at the left that name a row.
       part: the header of the column with which the second part should begin.
     """
+    if not rows:  # nothing was compared, such as tensors of different types
+        return ""
     cells = [[_wrapped_cell(str(cell), _MOST_OF_KEY) for cell in row[:keys]] for row in rows]
     most = WIDTH - sum(_widths(cells, headers[:keys])) - keys * _BETWEEN
     for mine, row in zip(cells, rows, strict=True):

@@ -6,9 +6,11 @@ Both sides and the oracle read these values; no default of a framework is relied
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any
 
 from parity.base.errors import UsageError
+from parity.base.fields import check_types
 from parity.spec.networks import NETWORKS
 from parity.spec.training import TrainSpec as TrainSpec
 from parity.spec.training import learning_rate as learning_rate
@@ -74,10 +76,16 @@ class Spec:
         """Return the spec that `to_json` described.
 
         Raises:
-          UsageError: if a field is missing or unknown.
+          UsageError: if a field is missing, unknown, of another type or out of range.
         """
         try:
             network = NETWORKS[values["network"]]
+            parts = {"model": network.model, "text": network.text, "training": TrainSpec}
+            for name, cls in parts.items():
+                if not isinstance(values[name], Mapping):
+                    seen = f"its {name} is {shortened(values[name])}; allowed: a mapping"
+                    raise UsageError(f"a stored spec does not fit this version: {seen}")
+                check_types(cls, values[name])
             return Spec(
                 network.name,
                 network.model(**values["model"]),

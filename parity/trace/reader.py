@@ -1,10 +1,10 @@
 """Reads a trace: all steps, one step, or the steps of a training that still runs."""
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from parity.base.errors import UsageError
-from parity.trace.folder import FORMAT, RECORDING, sha256, step_file
-from parity.trace.side import Side
-
-# What a reader needs of trace.json: from a training of this project, and from a `Recorder`.
-_HEADER = (
-    *("framework", "strategy", "replicas", "kernels", "processes", "synchronous", "settings"),
-    *("spec", "corpus", "batches_per_epoch", "versions"),
-)
-_RECORDER_HEADER = ("framework", "dtype", "run", "tolerances", "versions")
+from parity.base.json_text import parse_json
+from parity.trace.folder import LAST_STEP, RECORDING, sha256, step_file
+from parity.trace.header import check_header
 
 
 class Trace:
@@ -41,24 +35,12 @@ class Trace:
         self.folder = folder
         self._hashes: dict[int, dict[str, str]] = {}
         try:
-            self.header = json.loads((folder / "trace.json").read_text())
+            self.header = parse_json((folder / "trace.json").read_text())
+            self.side = check_header(self.header)
         except FileNotFoundError:
             raise UsageError(f"{folder}: no trace.json here; not a recorded trace") from None
         except (OSError, ValueError) as error:
             raise UsageError(f"{folder}/trace.json: cannot be read: {error}") from None
-        if not isinstance(self.header, dict) or self.header.get("format") != FORMAT:
-            seen = self.header.get("format") if isinstance(self.header, dict) else self.header
-            raise UsageError(f"{folder}/trace.json: format is {seen!r}; allowed: {FORMAT}")
-        needed = _RECORDER_HEADER if self.of_recorder else _HEADER
-        lacking = [name for name in needed if name not in self.header]
-        if lacking:
-            raise UsageError(f"{folder}/trace.json: lacks {', '.join(lacking)}")
-        for name in ("tolerances", "versions") if self.of_recorder else ():
-            if not isinstance(self.header[name], dict):
-                seen = f"{name} is {self.header[name]!r}"
-                raise UsageError(f"{folder}/trace.json: {seen}; allowed: an object")
-        try:
-            self.side = Side.from_header(self.header)
         except UsageError as error:
             raise UsageError(f"{folder}/trace.json: {error}") from None
 
@@ -94,14 +76,21 @@ class Trace:
     def _lines(self) -> Iterator[dict[str, Any]]:
         """Yield the lines of the index; one that is cut off, at its end, does not count."""
         path = self.folder / "steps.jsonl"
-        number, line = 0, b""
+        number, line, last = 0, b"", -1
         try:
             with path.open("rb") as written:
-                for number, line in enumerate(written, start=1):  # noqa: B007  used in the message below
-                    values = json.loads(line)
-                    if type(values["step"]) is not int:
+                for number, line in enumerate(written, start=1):
+                    values = parse_json(line)
+                    step, hashes = values["step"], dict(values["sha256"])
+                    if type(step) is not int:
                         raise TypeError
-                    yield {"step": values["step"], "sha256": dict(values["sha256"])}
+                    if not last < step <= LAST_STEP:
+                        told = f"{path}, line {number}: step is {shortened(step)}"
+                        raise UsageError(f"{told}; allowed: {last + 1} to {LAST_STEP}")
+                    if not all(isinstance(each, str) for each in hashes.values()):
+                        raise TypeError
+                    last = step
+                    yield {"step": step, "sha256": hashes}
         except FileNotFoundError:
             return
         except OSError as error:
@@ -214,5 +203,6 @@ def read_step(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         return load_file(path)
-    except (OSError, SafetensorError) as error:
+    # KeyError and others: a type that NumPy has not
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read as a step of a trace: {error}") from None

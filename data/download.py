@@ -6,26 +6,19 @@ else that a server, a mirror or a proxy may send is ever read as text.
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import logging
-import posixpath
-import shutil
 import sys
-import tarfile
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import click
 import pooch
 import requests
 from tqdm import tqdm
 
+from data.unpack import SourceError, unpack
 from parity.base.errors import OutputLost, UsageError
 from parity.base.files import (
     UNFINISHED,
@@ -40,14 +33,7 @@ from parity.base.standard_streams import final_status, guard_standard_streams
 _SECONDS_WITHOUT_ANSWER = 30.0
 _CHUNK = 1 << 16  # bytes
 _ARCHIVES = (".zip", ".tgz", ".tar.gz")
-_DAMAGED = (  # what reading an archive may raise; RuntimeError: it has a password
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    zlib.error,
-    EOFError,
-    RuntimeError,
-)
+_MOST_BYTES_PER_TOKEN = 16  # of a text; these have 5 or 6
 
 
 @dataclass(frozen=True)
@@ -147,10 +133,6 @@ CORPORA = {
 }
 
 
-class _SourceError(Exception):
-    """A source did not provide what it should; the message is one line."""
-
-
 def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> list[Path]:
     """Put a corpus into a folder, except for files that are already there.
 
@@ -177,7 +159,7 @@ def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> li
             break
         try:
             _fetch(corpus, source, missing, out)
-        except _SourceError as error:
+        except SourceError as error:
             failures.append(str(error))
             print(f"failed: {error}", file=sys.stderr, flush=True)
         except OSError as error:
@@ -254,7 +236,8 @@ def _fetch(corpus: PublicCorpus, source: str, names: Sequence[str], out: Path) -
             else:
                 address = f"{source}: {corpus.members[name]}"
                 path = folder / name
-                _unpack(archive, corpus.members[name], path, source)
+                most = _MOST_BYTES_PER_TOKEN * corpus.tokens[name]
+                unpack(archive, corpus.members[name], path, source, most)
             _check(path, "sha256", corpus.hashes[name], address)
             sync_file(path)
             path.replace(out / name)
@@ -276,19 +259,19 @@ def _retrieve(address: str, folder: Path) -> Path:
         )
     except requests.HTTPError as error:
         status = "unknown" if error.response is None else error.response.status_code
-        raise _SourceError(f"{address}: HTTP status {status}") from None
+        raise SourceError(f"{address}: HTTP status {status}") from None
     except requests.Timeout:
-        raise _SourceError(
+        raise SourceError(
             f"{address}: no answer within {_SECONDS_WITHOUT_ANSWER:.0f} seconds"
         ) from None
     except requests.exceptions.ChunkedEncodingError:
-        raise _SourceError(f"{address}: the transfer broke off") from None
+        raise SourceError(f"{address}: the transfer broke off") from None
     except requests.ConnectionError:
-        raise _SourceError(f"{address}: no connection") from None
+        raise SourceError(f"{address}: no connection") from None
     except requests.RequestException as error:
-        raise _SourceError(f"{address}: {type(error).__name__}") from None
+        raise SourceError(f"{address}: {type(error).__name__}") from None
     except ValueError as error:  # a protocol that pooch does not know
-        raise _SourceError(f"{address}: {error}") from None
+        raise SourceError(f"{address}: {error}") from None
     finally:
         bar.close()
     return Path(path)
@@ -302,42 +285,7 @@ def _check(path: Path, algorithm: str, needed: str, address: str) -> None:
         page = (
             ", an HTML page came in its place" if head.startswith((b"<!doc", b"<html")) else ""
         )
-        raise _SourceError(f"{address}: its {algorithm} is {seen}, {needed} is needed{page}")
-
-
-def _unpack(archive: Path, member: str, target: Path, source: str) -> None:
-    """Write the content of one member to a file.
-
-    No name in the archive is ever used as a path, so nothing can be written elsewhere. An
-    archive that tries is refused all the same: it is not the corpus.
-    (`extractall` with `filter="data"` is not in Python 3.11.3 and older.)
-    """
-    try:
-        with contextlib.ExitStack() as stack:
-            content: IO[bytes] | None
-            if source.endswith(".zip"):
-                zipped = stack.enter_context(zipfile.ZipFile(archive))
-                _check_names(zipped.namelist(), source)
-                content = stack.enter_context(zipped.open(member))
-            else:
-                tar = stack.enter_context(tarfile.open(archive))
-                entries = {posixpath.normpath(entry.name): entry for entry in tar}
-                _check_names(entries, source)
-                content = tar.extractfile(entries[member])  # None for a folder or a device
-            if content is None:
-                raise KeyError(member)
-            with target.open("wb") as file:
-                shutil.copyfileobj(content, file)
-    except KeyError:
-        raise _SourceError(f"{source}: no file {member} in this archive") from None
-    except _DAMAGED as error:
-        raise _SourceError(f"{source}: not an archive, or a damaged one: {error}") from None
-
-
-def _check_names(names: Iterable[str], source: str) -> None:
-    for name in names:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise _SourceError(f"{source}: member {name!r} points out of its folder")
+        raise SourceError(f"{address}: its {algorithm} is {seen}, {needed} is needed{page}")
 
 
 def _by_hand(corpus: PublicCorpus) -> str:

@@ -5,6 +5,8 @@ import hashlib
 import http.server
 import io
 import os
+import re
+import resource
 import subprocess
 import sys
 import tarfile
@@ -287,6 +289,69 @@ def test_damaged_archive_is_named(tmp_path, server, make, damage):
         if damage == "lacking"
         else "not an archive, or a damaged one: "
     ) in message
+    assert contents(tmp_path) == {}
+
+
+def tar_of(mode, members):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=f"w:{mode}") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return file.getvalue()
+
+
+def zip_packed(method, members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+PACKED = {
+    "bzip2 in a zip": ("zip", lambda members: zip_packed(zipfile.ZIP_BZIP2, members)),
+    "xz in a zip": ("zip", lambda members: zip_packed(zipfile.ZIP_LZMA, members)),
+    "bzip2 of a tar": ("tgz", lambda members: tar_of("bz2", members)),
+    "xz of a tar": ("tgz", lambda members: tar_of("xz", members)),
+}
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_damage_of_any_compression_is_named(tmp_path, server, packed):
+    """A byte in the middle is wrong, and another one in each try."""
+    ending, make = PACKED[packed]
+    texts = {name: os.urandom(2000).hex().encode() * 4 for name in MEMBERS.values()}
+    whole = make(texts)
+    address = f"{server.address}small.{ending}"
+    for place in range(40, len(whole) - 40, len(whole) // 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        server.bodies[f"/small.{ending}"] = bytes(damaged)
+        with pytest.raises(UsageError) as caught:
+            download(small_corpus(address), tmp_path / "out")
+        said = str(caught.value)
+        assert "small: no source gave train.txt, valid.txt, test.txt" in said
+        assert "cannot be written" not in said, "that is what a full disk says"
+        assert contents(tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize("make", [zip_of, tgz_of])
+def test_an_archive_that_unpacks_to_far_more_is_refused_before(tmp_path, server, make):
+    ending = "zip" if make is zip_of else "tgz"
+    bomb = make({**good_members(), MEMBERS["train.txt"]: bytes(200_000_000)})
+    assert len(bomb) < 300_000
+    server.bodies[f"/bomb.{ending}"] = bomb
+    # no file may be larger than the archive's few bytes and what the texts may have
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, hard))
+    try:
+        with pytest.raises(UsageError) as caught:
+            download(small_corpus(f"{server.address}bomb.{ending}"), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert re.search(r"unpacks to more than the [\d,]+ bytes allowed", str(caught.value))
     assert contents(tmp_path) == {}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parity.base import progress
-from parity.base.progress import ByteCounter, Counter
+from parity.base.progress import ByteCounter, Counter, Phases, begin_phase
 from parity.training.progress import TrainingProgress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +56,46 @@ def test_training_says_loss_and_speed(monkeypatch, capsys):
     assert said.startswith(
         "paddle: step 1 of 2, loss 2.0000, perplexity 7.39, 12,345 tokens/s,"
     )
+
+
+def test_phases_off_a_terminal_are_lines_and_counters_show_in_them(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.5)
+    begin_phase("nothing is shown")  # outside of any display
+    with Phases(2):
+        begin_phase("starting")
+        begin_phase("comparing")
+        with Counter("steps", 4, "step") as counter:
+            counter.update("fast")
+            time.sleep(1.6)  # longer than the thread sleeps
+    with Counter("steps", 1, "step") as counter:
+        counter.update("alone", now=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "1 of 2, starting; 0 s so far",
+        "2 of 2, comparing; 0 s so far",
+        "2 of 2, comparing: step 1 of 4, fast; 1 s so far",
+        "steps: step 1 of 1, alone",
+    ]
+
+
+def test_phases_are_one_bar_on_a_terminal_that_moves_by_itself(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Phases(4):
+        begin_phase("starting")
+        begin_phase("comparing")
+        with Counter("steps", 4, "step") as counter:
+            counter.update("fast", count=2)
+        before = sys.stderr.getvalue()
+        time.sleep(2.2)
+        after = sys.stderr.getvalue()[len(before) :]
+    assert "2 of 4, comparing:  38%" in before  # one phase and a half
+    assert "step 2 of 4, fast" in before
+    assert "steps:" not in before
+    assert "00:02" in after
 
 
 @pytest.mark.parametrize("text", ["", "false alarms 0"])

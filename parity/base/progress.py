@@ -1,6 +1,7 @@
 """What a user sees during long work: a bar on a terminal, elsewhere a line now and then."""
 
 import sys
+import threading
 import time
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ _SECONDS_BEFORE_BYTES = 1.0  # reading a small file takes less, and then no bar 
 _Self = TypeVar("_Self", bound="Counter")
 
 _quiet = False
+_phases: "Phases | None" = None  # the display of this process, if it has one
 
 
 def be_quiet() -> None:
@@ -27,6 +29,81 @@ def say(message: str) -> None:
     if not _quiet:
         tqdm.write(escaped(message, keep="\n"), file=sys.stderr)
         sys.stderr.flush()
+
+
+class Phases:
+    """Show work of several phases as one bar, off a terminal as lines; a context manager.
+
+    It shows the time, so that it moves where nothing is counted, too; off a terminal there is a
+    line for each phase, and one every half minute. Within it, a `Counter` shows in it instead
+    of by itself.
+
+    Args:
+      count: how many phases there are, if none is left out.
+    """
+
+    def __init__(self, count: int):
+        self._count, self._number = count, 0
+        self._label = self._state = ""
+        self._began = self._spoke = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._bar = None
+        if sys.stderr.isatty() and not _quiet:
+            form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+            self._bar = tqdm(total=count, leave=False, bar_format=form)
+
+    def begin(self, label: str) -> None:
+        """Begin the next phase, and show its name."""
+        self._number = min(self._number + 1, self._count)
+        self._label, self._state = label, ""
+        if self._bar is None:
+            self._speak()
+        self.show("", 0.0)
+
+    def show(self, state: str, done: float) -> None:
+        """Show how far the phase is, in words, and as a share from 0 to 1."""
+        self._state = state
+        if self._bar is not None:
+            self._bar.n = self._number - 1 + done
+            self._bar.set_description_str(
+                f"{self._number} of {self._count}, {self._label}", False
+            )
+            self._bar.set_postfix_str(state)  # draws it
+
+    def _speak(self) -> None:
+        self._spoke = time.monotonic()
+        words = f"{self._number} of {self._count}, {self._label}"
+        if self._state:
+            words += f": {self._state}"
+        say(f"{words}; {self._spoke - self._began:,.0f} s so far")
+
+    def _tick(self) -> None:
+        while not self._ended.wait(1.0):
+            if self._bar is not None:
+                self._bar.refresh()
+            elif time.monotonic() - self._spoke >= _SECONDS_BETWEEN_LINES:
+                self._speak()
+
+    def __enter__(self) -> "Phases":
+        global _phases
+        _phases = self
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        global _phases
+        _phases = None
+        self._ended.set()
+        self._thread.join()
+        if self._bar is not None:
+            self._bar.close()
+
+
+def begin_phase(label: str) -> None:
+    """Begin the next phase of the work that `Phases` shows; nothing if none is shown."""
+    if _phases is not None:
+        _phases.begin(label)
 
 
 class Counter:
@@ -43,8 +120,10 @@ class Counter:
         self._label, self._total, self._unit = label, total, unit
         self._done = self._first = done
         self._began = self._spoke = time.monotonic()
-        self._bar = None
-        if sys.stderr.isatty() and not _quiet:
+        self._bar, self._display = None, _phases
+        if self._display is not None:
+            self._display.show(self._state(), done / max(total, 1))
+        elif sys.stderr.isatty() and not _quiet:
             self._bar = tqdm(
                 desc=label, initial=done, total=total, leave=False, **self._bar_style()
             )
@@ -58,7 +137,10 @@ class Counter:
           now: off a terminal, print a line however short ago the last one was.
         """
         self._done += count
-        if self._bar is not None:
+        if self._display is not None:
+            state = ", ".join(filter(None, [self._state(), text]))
+            self._display.show(state, self._done / max(self._total, 1))
+        elif self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(count)
         elif now or (

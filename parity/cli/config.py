@@ -119,6 +119,12 @@ def read_config(
             yield name, _value(loader, value, option.kind, place), place
 
 
+def is_given(name: str) -> bool:
+    """Return whether the running command was given an option, by a flag or by `--config`."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
 @contextmanager
 def errors_name_config() -> Iterator[None]:
     """Let an error about an option that the file has set name the file, not a flag."""

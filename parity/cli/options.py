@@ -190,7 +190,7 @@ class RunOptions:
     evaluate: int | None = option(None, f"{_EVALUATE} [default: all of the built-in text, {EVALUATED} of another]", at_least=0)
     checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md", choices=(*CHECKS, "none"))
     isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --checks and --throughput off")
-    throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity")
+    throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity; where --steps is given, only if this is, too")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
     threads: int = option(1, _THREADS, at_least=1)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))

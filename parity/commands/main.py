@@ -23,7 +23,7 @@ from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.base.printable import escaped
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
-from parity.cli.config import config_options, config_text, errors_name_config
+from parity.cli.config import config_options, config_text, errors_name_config, is_given
 from parity.cli.options import (
     BenchOptions,
     ConvergeOptions,
@@ -73,6 +73,8 @@ def run_command(print_config: bool, **values: Any) -> int:
 
     started = time.monotonic()
     with errors_name_config(), sigterm_as_interrupt():
+        if is_given("steps") and not is_given("throughput"):
+            values["throughput"] = False
         options = take_options(RunOptions, values)
         built_in_text = options.data is None
         name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parity.base.progress import Counter
 from parity.cli.options import RunOptions
 from parity.run.start_side import Starter, file_name
 from parity.spec.spec import Spec
@@ -62,21 +63,23 @@ def train_untraced(
     if whole and options.preset == "tiny":
         spec = spec.replace(epochs=min(spec.training.epochs, _LEARNING_EPOCHS))
     trained: dict[str, Training] = {}
-    for label, side in sides.items():
-        out = options.out / "training" / file_name(label)
-        steps: int | None = _TIMED_STEPS
-        if whole:
-            learns = side.replicas == options.replicas[-1]
-            steps = None if learns else batches_per_epoch
-        log = f"{file_name(label)}-training.log"
-        started = time.monotonic()
-        # those that end early show the speed alone
-        ends = whole or spec.training.epochs * batches_per_epoch <= _TIMED_STEPS
-        evaluate = None if ends else 0
-        more = {"steps": steps, "evaluate": evaluate, "out": out, "overwrite": True}
-        with starter.start(side, spec, log, **more) as process:
-            process.wait()
-        seconds = time.monotonic() - started
-        summary = json.loads((out / "summary.json").read_text())
-        trained[label] = Training(summary, read_losses(out / "losses.csv"), seconds)
+    with Counter("training", len(sides), "training") as progress:
+        for label, side in sides.items():
+            out = options.out / "training" / file_name(label)
+            steps: int | None = _TIMED_STEPS
+            if whole:
+                learns = side.replicas == options.replicas[-1]
+                steps = None if learns else batches_per_epoch
+            log = f"{file_name(label)}-training.log"
+            started = time.monotonic()
+            # those that end early show the speed alone
+            ends = whole or spec.training.epochs * batches_per_epoch <= _TIMED_STEPS
+            evaluate = None if ends else 0
+            more = {"steps": steps, "evaluate": evaluate, "out": out, "overwrite": True}
+            with starter.start(side, spec, log, **more) as process:
+                process.wait()
+            seconds = time.monotonic() - started
+            summary = json.loads((out / "summary.json").read_text())
+            trained[label] = Training(summary, read_losses(out / "losses.csv"), seconds)
+            progress.update()
     return trained

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from parity.base.files import make_folder
+from parity.base.progress import Phases, begin_phase
 from parity.cli.config import write_config
 from parity.cli.options import RunOptions
 from parity.compare.outcome import Outcome
@@ -43,9 +44,18 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
     if options.json is not None:
         make_folder(options.json.parent)  # fail now, not after minutes of training
     with ExitStack() as stack:
+        stack.enter_context(Phases(_phases_of(spec, options)))
+        begin_phase("starting the frameworks")
         frameworks = {side.framework for side in sides.values()}
         servers = _start_servers(sorted(frameworks), options, stack)
         return run_sides(spec, sides, options, Starter(options, servers))
+
+
+def _phases_of(spec: Spec, options: RunOptions) -> int:
+    """Return how many phases a run has that finds no mismatch."""
+    trains = options.throughput and not options.isolate
+    answers = trains and options.wants("answers") and NETWORKS[spec.network].decodes
+    return 1 + len(options.dtype) + options.wants("resume") + trains + answers
 
 
 def run_sides(
@@ -86,6 +96,7 @@ def _prove(
         if not compared.verdict.matches:
             return
     if options.throughput and not options.isolate:
+        begin_phase("training without recording")
         trained = train_untraced(spec, sides, options, starter, compared.batches_per_epoch)
         outcome.trainings = {label: each.summary for label, each in trained.items()}
         spec = spec.replace(dtype=options.dtype[-1])
@@ -98,12 +109,14 @@ def _compare(
     """Compare the recorded steps of one precision, and in the first one resume and repeat."""
     leading = leading_sides(sides)
     first = spec.training.dtype == options.dtype[0]
+    begin_phase(f"comparing, {spec.training.dtype}")
     also = AlsoRecorded(
         repeat=tuple(leading) if first and options.wants("repeat") else (),
         save=tuple(leading) if first and options.wants("resume") else (),
     )
     compared = compare_recorded(spec, sides, options, starter, also)
     if compared.verdict.matches and compared.saved:
+        begin_phase("comparing resumed runs")
         check_resume(
             spec,
             compared.spec,
@@ -146,6 +159,7 @@ def _check_trained(
     network = NETWORKS[compared.spec.network]
     if options.wants("answers") and network.decodes and compared.verdict.matches:
         leading = leading_sides(sides)
+        begin_phase("comparing answers")
         label = next(iter(leading))
         folder = options.out / "training" / file_name(label)
         check_answers(spec, leading, folder, options, starter, compared.verdict)

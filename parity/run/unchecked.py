@@ -43,7 +43,7 @@ def _reason(
     if check == "evaluation" and options.evaluate == 0:
         return "--evaluate is 0"
     if check in _TRAINED and not options.throughput:
-        return "--no-throughput leaves out the trainings that it is about"
+        return "the trainings that it is about were left out; --throughput runs them"
     if check == "untraced" and all(side.runs_freely for side in sides.values()):
         return "the order of the updates is another in every run"
     if check == "answers" and not NETWORKS[compared.spec.network].decodes:

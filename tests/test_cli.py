@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
-from parity.cli.options import RunOptions, TrainOptions
+from parity.cli.options import FaultOptions, RunOptions, TrainOptions
 from parity.commands.main import parity
+from parity.faults.hunt import plantings
 from parity.launch.processes import FOLDERS, ROOT, spec_flags
 from parity.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.spec.networks import NETWORKS
@@ -98,6 +100,56 @@ def test_the_help_says_which_values_are_allowed(helps):
         "last step (at least 0) [default: 8]",
     ):
         assert allowed in text
+
+
+def groups(text):
+    """Return heading -> the flags under it, of a help text."""
+    found, heading = {}, None
+    for line in text.splitlines():
+        if re.fullmatch(r"[A-Z].*:", line):
+            heading = found.setdefault(line[:-1], [])
+        elif line.startswith("  --"):
+            heading.append(line.split()[0])
+    return found
+
+
+@pytest.mark.parametrize("framework", list(TRAINERS))
+def test_the_help_lists_options_in_groups(helps, framework):
+    found = groups(helps[framework].stdout)
+    expected = {
+        "What to train": ["--network", "--preset"],
+        "Network": ["--keep", "--hidden-size", "--cell"],
+        "Text": ["--data", "--batching", "--source-limit"],
+        "Training": ["--epochs", "--learning-rate"],
+        "How to run it": ["--strategy", "--replicas", "--stages"],
+        "Files": ["--config", "--out", "--resume"],
+        "Other options": ["--debug", "--help"],
+    }
+    for heading, flags in expected.items():
+        assert set(flags) <= set(found[heading]), heading
+    assert found["Other options"] == ["--debug", "--help"]
+    # a word that means something else to another command
+    assert "--keep" in groups(run("-m", "parity", "faults", "--help").stdout)["Files"]
+
+
+def test_the_help_lists_the_names_that_an_option_takes(helps):
+    # the help may break a line at a hyphen
+    text = " ".join(helps["tensorflow"].stdout.split()).replace("- ", "-")
+    assert "network to train (language-model, seq2seq)" in text
+    for network, each in NETWORKS.items():
+        assert f"{network}: {', '.join(each.presets)}" in text
+    for each in FRAMEWORKS.values():
+        assert f"{each.title}: {', '.join(entry.name for entry in each.strategies)}" in text
+
+
+def test_the_strategies_that_the_help_of_faults_names_have_faults():
+    (text,) = (
+        f.metadata["help"] for f in dataclasses.fields(FaultOptions) if f.name == "strategy"
+    )
+    named = re.search(r"such as (\S+) or, of one side alone, (\S+) \[", text)
+    for words in named.groups():
+        for word in words.split(","):
+            assert plantings(FaultOptions(strategy=(word,))), word
 
 
 @pytest.mark.parametrize("framework", list(TRAINERS))

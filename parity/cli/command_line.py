@@ -18,6 +18,7 @@ from parity.base.plugins import load_plugins
 from parity.base.printable import escaped
 from parity.base.standard_streams import final_status, guard_standard_streams
 from parity.cli.config import ConfigOption, config_options, config_text, errors_name_config
+from parity.cli.help import PARTS, GroupedCommand, names_text
 from parity.cli.options import ChatOptions, TrainOptions
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.networks import NETWORKS
@@ -91,15 +92,14 @@ def spec_options(*left_out: str) -> Callable[[Callable], Callable]:
     Args:
       *left_out: names of the fields that get no flag.
     """
-    classes = [
-        TrainSpec,
-        *(cls for each in NETWORKS.values() for cls in (each.model, each.text)),
-    ]
+    classes: dict[type, str] = {TrainSpec: PARTS["training"]}
+    for each in NETWORKS.values():
+        classes |= {each.model: PARTS["model"], each.text: PARTS["text"]}
 
     def decorate(command: Callable) -> Callable:
         seen = set(left_out)
-        for cls in classes:
-            command = _options(cls, command, defaults=False, left_out=seen)
+        for cls, group in classes.items():
+            command = _options(cls, command, defaults=False, left_out=seen, group=group)
             seen |= {field.name for field in dataclasses.fields(cls)}
         return command
 
@@ -189,7 +189,9 @@ def train_command(
     """
     load_plugins_or_exit()
 
-    @click.command(help=f"Train a network with {FRAMEWORKS[framework].title}.")
+    @click.command(
+        cls=GroupedCommand, help=f"Train a network with {FRAMEWORKS[framework].title}."
+    )
     @config_options
     @command_options(TrainOptions)
     @spec_options()
@@ -211,7 +213,9 @@ def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
     """Run a framework's `chat.py`: parse the flags, call `chat`, and exit with its status."""
     load_plugins_or_exit()
 
-    @click.command(help=f"Ask a trained network questions, with {FRAMEWORKS[framework].title}.")
+    title = FRAMEWORKS[framework].title
+
+    @click.command(cls=GroupedCommand, help=f"Ask a trained network questions, with {title}.")
     @command_options(ChatOptions)
     def command(**values: Any) -> int:
         chat(take_options(ChatOptions, values))
@@ -221,7 +225,12 @@ def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
 
 
 def _options(
-    cls: type, command: Callable, *, defaults: bool, left_out: Collection[str] = ()
+    cls: type,
+    command: Callable,
+    *,
+    defaults: bool,
+    left_out: Collection[str] = (),
+    group: str | None = None,
 ) -> Callable:
     hints = typing.get_type_hints(cls)
     for field in reversed(dataclasses.fields(cls)):
@@ -253,7 +262,7 @@ def _options(
             keywords["type"] = _Path() if kind is Path else kind
         if field.name == "resume":  # the only flag whose value may be left out
             keywords |= {"is_flag": False, "flag_value": ""}
-        keywords |= {"cls": ConfigOption, "kind": kind, "several": several}
+        keywords |= {"cls": ConfigOption, "kind": kind, "several": several, "group": group}
         command = click.option(*names, field.name, **keywords)(command)
     return command
 
@@ -264,7 +273,7 @@ def _allowed_text(field: dataclasses.Field) -> str:
     words = field.metadata["choices"] or [
         f"{kind.replace('_', ' ')} {bound:g}" for kind, bound in bounds if bound is not None
     ]
-    return f" ({', '.join(words)})" if words else ""
+    return f" ({', '.join(words)})" if words else names_text(field.name)
 
 
 def _without_none(hint: Any) -> Any:

@@ -41,11 +41,19 @@ class ConfigOption(click.Option):
     Args:
       kind: the type of its value; for one with several values, the type of each.
       several: whether it takes several values, which a file gives as a list.
+      group: the heading of `--help` that it stands under, unless its name says it.
     """
 
-    def __init__(self, *arguments: Any, kind: Any, several: bool = False, **keywords: Any):
+    def __init__(
+        self,
+        *arguments: Any,
+        kind: Any,
+        several: bool = False,
+        group: str | None = None,
+        **keywords: Any,
+    ):
         super().__init__(*arguments, **keywords)
-        self.kind, self.several = kind, several
+        self.kind, self.several, self.group = kind, several, group
 
 
 def config_options(command: Callable) -> Callable:

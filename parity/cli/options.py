@@ -11,7 +11,7 @@ from parity.spec.checks import CHECKS
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.strategies import StrategySettings, synchronous_form
 
-_NETWORK = "network to train: language-model, seq2seq, or a plug-in's network"
+_NETWORK = "network to train"
 _PRESET = "named choice of sizes, text and training; other flags override its values"
 _DATA = "text to train on: a folder with train.txt, valid.txt and test.txt, or with ptb.train.txt and so on; for seq2seq a file of tab-separated pairs, or a folder with train.tsv, valid.tsv and test.tsv [default: the built-in text]"
 _GENERATED = (

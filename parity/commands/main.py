@@ -24,6 +24,7 @@ from parity.base.machine import measured_here
 from parity.base.printable import escaped
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.cli.config import config_options, config_text, errors_name_config, is_given
+from parity.cli.help import GroupedCommand
 from parity.cli.options import (
     BenchOptions,
     ConvergeOptions,
@@ -51,7 +52,11 @@ from parity.trace.reader import Trace
 _MATCH, _MISMATCH = 0, 1
 
 
-@click.group()
+class _Commands(click.Group):
+    command_class = GroupedCommand
+
+
+@click.group(cls=_Commands)
 @click.version_option(__version__, prog_name="parity")
 def parity() -> None:
     """Prove that a network trained in Paddle and in TensorFlow is the same network.

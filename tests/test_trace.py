@@ -178,6 +178,17 @@ def test_what_is_not_a_trace_is_refused(tmp_path, content, said):
     assert said in one_line(caught)
 
 
+@pytest.mark.parametrize("holds", ["losses.csv", "report.json"])
+def test_where_traces_come_from_is_told_at_the_folder_of_a_training(tmp_path, holds):
+    (tmp_path / holds).write_text("")
+    with pytest.raises(UsageError) as caught:
+        Trace(tmp_path)
+    assert one_line(caught) == (
+        f"{tmp_path}: no trace.json here; not a recorded trace; train.py records one with "
+        "--trace, and parity run keeps its own with --keep-traces"
+    )
+
+
 def test_a_file_is_not_a_trace(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError) as caught:

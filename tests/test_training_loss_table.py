@@ -1,5 +1,7 @@
 """The table of losses: written, continued, refused; and its picture."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conftest import assert_one_line
@@ -9,7 +11,7 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
 from parity.commands.main import parity
 from parity.report.image_files import save_figure
-from parity.report.loss_curves import losses_figure
+from parity.report.loss_curves import losses_figure, short_names
 from parity.training.loss_table import Losses, read_losses
 
 HEAD = "step,loss,tokens\n"
@@ -130,6 +132,42 @@ def test_one_run_or_several_can_be_drawn(names):
     assert len(figure.axes[0].get_lines()) == len(names)
 
 
+def test_runs_without_a_common_step_are_drawn_without_a_difference(tmp_path, capsys):
+    """Such as a run and the one that was resumed from it into another folder."""
+    for name, rows in (("a", ROWS[:4]), ("b", ROWS[4:])):
+        table = Losses(tmp_path / name / "losses.csv")
+        (tmp_path / name).mkdir()
+        for row in rows:
+            table.add(*row)
+        table.save()
+    words = ["losses", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "a.png"]
+    assert main(parity, list(map(str, words))) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "b begins at step 4: its earlier steps are in another folder",
+        "a and b have no step in common: no difference is drawn",
+        f"picture: {tmp_path / 'a.png'}",
+    ]
+    (axes,) = losses_figure(["a", "b"], [ROWS[:4], ROWS[4:]]).axes
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7, 8],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["out/paddle", "out/tensorflow"], ["paddle", "tensorflow"]),
+        (["x/out/run", "y/out/run"], ["x/out/run", "y/out/run"]),
+        (["x/run", "y/run", "z"], ["x/run", "y/run", "z"]),
+        (["out/run/", "./out/run"], ["run", "run"]),
+        (["/a", "/b/a"], ["/a", "b/a"]),
+    ],
+)
+def test_names_in_the_legend_are_as_short_as_they_can_be(folders, names):
+    assert short_names([Path(each) for each in folders]) == names
+
+
 @pytest.fixture
 def two_runs(tmp_path):
     for name, rows in (("a", ROWS), ("b", OTHER)):
@@ -146,7 +184,10 @@ def test_the_command_writes_the_picture(two_runs, capsys, runs):
     out = two_runs / "new" / "losses.png"
     status = main(parity, ["losses", *(str(two_runs / run) for run in runs), f"--out={out}"])
     assert status == 0
-    assert capsys.readouterr().out == f"picture: {out}\n"
+    *remarks, said = capsys.readouterr().out.splitlines()
+    assert said == f"picture: {out}"
+    late = ["b begins at step 2: its earlier steps are in another folder"]
+    assert remarks == (late if "b" in runs else [])
     assert out.read_bytes().startswith(b"\x89PNG")
 
 

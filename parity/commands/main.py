@@ -348,7 +348,8 @@ def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
 
     RUNS are folders that train.py wrote (its --out).
     """
-    plot_losses(runs, out)
+    for remark in plot_losses(runs, out):
+        print(escaped(remark))
     print(f"picture: {escaped(str(out))}")
     return 0
 

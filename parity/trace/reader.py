@@ -38,7 +38,9 @@ class Trace:
             self.header = parse_json((folder / "trace.json").read_text())
             self.side = check_header(self.header)
         except FileNotFoundError:
-            raise UsageError(f"{folder}: no trace.json here; not a recorded trace") from None
+            raise UsageError(
+                f"{folder}: no trace.json here; not a recorded trace{_how_to_record(folder)}"
+            ) from None
         except (OSError, ValueError) as error:
             raise UsageError(f"{folder}/trace.json: cannot be read: {error}") from None
         except UsageError as error:
@@ -176,6 +178,19 @@ class Trace:
                 shutil.copyfile(path, keep[step] / path.name)
             if delete(step):
                 path.unlink()
+
+
+def _how_to_record(folder: Path) -> str:
+    """Say how a trace comes about, where a folder is another result of a training."""
+    if not any((folder / name).exists() for name in _RESULTS):
+        return ""
+    return (
+        "; train.py records one with --trace, and parity run keeps its own with --keep-traces"
+    )
+
+
+# what the folder of a training holds, and that of `parity run`
+_RESULTS = ("losses.csv", "checkpoints", "config.yaml", "report.json", "traces")
 
 
 def wait_for_trace(folder: Path, alive: Callable[[], bool]) -> Trace:

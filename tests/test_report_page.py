@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -704,3 +705,28 @@ def test_without_a_browser_one_line_says_how_to_get_it(tmp_path, required):
     assert "test_long_runs_make_small_pages_soon" in done.stdout
     told = [line for line in done.stdout.splitlines() if "apt-get install chromium" in line]
     assert len(told) == (0 if required else 1)
+
+
+@pytest.mark.parametrize("locale", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+@pytest.mark.parametrize("name", ["名前", os.fsdecode(b"name\xff")])
+def test_names_that_the_locale_cannot_read_are_no_obstacle(traces, tmp_path, locale, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    for side in ("a", "b"):
+        shutil.copytree(traces / side, folder / side)
+    command = [sys.executable, "-m", "parity", "report", folder / "a", folder / "b"]
+    environment = dict(os.environ) | {"LC_ALL": "C"} | locale
+    page, values = folder / "頁.html", folder / "値.json"
+    for words in (
+        [*command, "--html", page],
+        [*command[:3], "compare", *command[4:], "--json"],
+    ):
+        done = subprocess.run(
+            [*words, values] if words[-1] == "--json" else words,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr
+    assert "verdict" in page.read_text(encoding="utf-8")
+    assert json.loads(values.read_text(encoding="utf-8"))["verdict"] == "match"

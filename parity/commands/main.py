@@ -41,7 +41,7 @@ from parity.launch.processes import ROOT
 from parity.pair.assertion import compared
 from parity.report.coverage_table import verdict_line
 from parity.report.loss_curves import plot_losses
-from parity.report.save import save_report, save_values
+from parity.report.save import save_report, save_values, utf_8
 from parity.report.terminal import coloured, report_text
 from parity.report.values import report_values
 from parity.report.verdict_page import report_html
@@ -150,7 +150,7 @@ def report_command(
         raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
     make_folder(html_file.parent)  # fail now, not after minutes of comparing
     report = _compared(trace_a, trace_b, options)
-    write_whole(html_file, report_html(report).encode())
+    write_whole(html_file, utf_8(report_html(report)))
     print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
     return _MATCH if report["verdict"] == "match" else _MISMATCH
 

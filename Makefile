@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test torch horovod horovod-test parity hunt fuzz lock wheel clean
+.PHONY: help setup test crashes torch horovod horovod-test parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -36,6 +36,8 @@ help:
 	             that all were found (more than half an hour)
 	make fuzz    set up, install Atheris in .venv, and give each reader of a file a million
 	             damaged files (FUZZ_FLAGS="--inputs 10000 losses" for fewer, or for some)
+	make crashes set up, and stop both trainers at every single change that they make to files
+	             (half an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
 	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a
@@ -83,6 +85,12 @@ fuzz: setup
 	        --constraints .venv/constraints --group fuzz
 	fi
 	$(VENV_PYTHON) tests/fuzz.py $(FUZZ_FLAGS)
+
+# The tests try each change that is made to files by the code that all trainers share, and some
+# of each trainer's own.
+crashes: setup
+	@PARITY_REQUIRE_COMPILER=1 PARITY_EVERY_CRASH=1 $(VENV_PYTHON) -m pytest \
+	    tests/test_crash_at_every_write.py $(PYTEST_FLAGS)
 
 setup: $(READY)
 

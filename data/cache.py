@@ -135,8 +135,12 @@ def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        _unlink(path)
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 @contextlib.contextmanager
@@ -158,7 +162,7 @@ def only_process(path: Path) -> Iterator[None]:
         # same work, and what the first one writes is kept.
         with contextlib.suppress(OSError):
             stack.enter_context(lock_file(lock, wait))
-            stack.callback(lock.unlink, missing_ok=True)
+            stack.callback(_unlink, lock)
         yield
 
 

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,11 @@ OPTIONAL = {
         "no PyTorch: install it as docs/witnesses.md says and these witnesses run too",
     ),
     "hosts": (possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
+    "compiler": (
+        lambda: shutil.which("cc") is not None,
+        "PARITY_REQUIRE_COMPILER",
+        "no C compiler, by which a process is stopped at each of its writes",
+    ),
     "horovod": (
         (ROOT / ".venv-horovod" / "ready").exists,
         "PARITY_REQUIRE_HOROVOD",
@@ -86,6 +92,7 @@ def pytest_configure(config):
     """Name the markers of tests with needs, and let Ctrl-C reach the processes of tests."""
     config.addinivalue_line("markers", "browser: needs Chromium")
     config.addinivalue_line("markers", "torch: needs PyTorch")
+    config.addinivalue_line("markers", "compiler: needs a C compiler")
     config.addinivalue_line("markers", "hosts: needs network namespaces")
     config.addinivalue_line("markers", "horovod: needs the environment of `make horovod`")
     config.stash[_LEFT_OUT] = {}

@@ -135,6 +135,18 @@ def remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file.
+
+    Raises:
+      UsageError: if it cannot be removed.
+    """
+    try:
+        path.unlink()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be removed: {reason(error)}") from None
+
+
 def remove_unfinished(folder: Path, name: str) -> None:
     """Remove what killed processes left of a file that `write_whole` never finished.
 

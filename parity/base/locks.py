@@ -116,7 +116,7 @@ def _remove(lock: Path, owner: int, made: bool) -> None:
     """Remove a lock, and the folder made for it in which a refused run has written nothing."""
     if os.getpid() != owner:  # a child process that leaves its parent's contexts
         return
-    lock.unlink(missing_ok=True)
-    if made:
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a file that nobody has locked keeps nobody out
+        lock.unlink()
+        if made:
             lock.parent.rmdir()

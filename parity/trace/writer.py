@@ -36,7 +36,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, reason, write_whole
+from parity.base.files import make_folder, reason, remove_file, write_whole
 from parity.trace.folder import FORMAT, RECORDING, sha256, step_file, step_files, trace_files
 
 
@@ -62,7 +62,7 @@ class Writer:
         self._parent = os.getppid()
         if folder.is_dir():
             for old in trace_files(folder):
-                old.unlink()
+                remove_file(old)
         make_folder(folder)
         write_whole(
             folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()
@@ -121,5 +121,5 @@ class Writer:
             cut.
         """
         self._index.close()
-        if finished:
-            (self.folder / RECORDING).unlink(missing_ok=True)
+        if finished and (self.folder / RECORDING).exists():
+            remove_file(self.folder / RECORDING)

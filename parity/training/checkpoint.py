@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from parity.base.errors import UsageError
-from parity.base.files import write_whole
+from parity.base.files import remove_file, write_whole
 from parity.base.memory import require_memory
 from parity.spec.spec import Spec
 from parity.training.checkpoint_contents import STATE, check_types, checked_contents
@@ -89,7 +89,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     best = best_checkpoint(folder)
     for old in older[KEPT - 1 :]:
         if best is None or old.name != best.name:
-            old.unlink()
+            remove_file(old)
     return path
 
 

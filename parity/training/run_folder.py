@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, remove_unfinished, write_whole
+from parity.base.files import make_folder, remove_file, remove_unfinished, write_whole
 from parity.base.locks import only_writer
 from parity.cli.config import CONFIG, check_config, write_config
 from parity.cli.options import TrainOptions
@@ -198,7 +198,7 @@ def prepare_folder(
     if marker.exists() and options.overwrite:
         for pattern in RUN_FILES:
             for path in options.out.glob(pattern):
-                path.unlink()
+                remove_file(path)
     write_config(options.out, *config or (options, spec))
     values = {"spec": spec.to_json()} | ({"name": run} if run else {})
     write_whole(marker, json.dumps(values, indent=2).encode())

@@ -1,0 +1,311 @@
+"""A process is stopped, or fails, at each change that it makes to files, one after the other.
+
+After each, the newest checkpoint is whole, and training goes on to the same bits; a cache, a
+trace and a download are whole, or made again. The trainers of both frameworks are stopped at
+some changes, as the code that writes their files is that of the training in NumPy; with
+PARITY_EVERY_CRASH set, as by `make crashes`, at all of them.
+"""
+
+import hashlib
+import http.server
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import FRAMEWORKS, flags
+
+from parity.base.files import UNFINISHED
+from parity.launch.fork_server import ForkServer
+from parity.launch.processes import FOLDERS, ROOT
+from parity.trace.reader import Trace
+from parity.training.checkpoint import load_checkpoint, newest_checkpoint
+
+pytestmark = pytest.mark.compiler
+HOWS = ("exit", "ENOSPC", "EIO")
+ENDED = 99  # the status with which tests/crash.c ends a process
+ALL = bool(os.environ.get("PARITY_EVERY_CRASH"))
+SAMPLE = {"exit": 6, "ENOSPC": 2, "EIO": 2}  # changes of each trainer that are tried
+
+
+@pytest.fixture
+def place():
+    """Return a folder in memory, where there is one: each test writes thousands of files."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(
+        dir=memory if os.access(memory, os.W_OK) else None
+    ) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Compile tests/crash.c."""
+    path = tmp_path_factory.mktemp("crash") / "crash.so"
+    source = ROOT / "tests" / "crash.c"
+    command = ["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", path, source, "-ldl"]
+    subprocess.run([*map(str, command)], check=True)
+    return path
+
+
+def environment(under, number, how, log=None) -> dict[str, str]:
+    given = {"CRASH_UNDER": str(under), "CRASH_AT": str(number), "CRASH_HOW": how}
+    return given | ({} if log is None else {"CRASH_LOG": str(log)})
+
+
+class Worker:
+    """Runs the tasks of tests/crash_worker.py."""
+
+    def __init__(self, library, folder):
+        self._stderr, self._log = folder / "stderr", folder / "log"
+        self._process = subprocess.Popen(
+            [sys.executable, ROOT / "tests" / "crash_worker.py"],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ
+            | {
+                "LD_PRELOAD": str(library),
+                "PYTHONPATH": str(ROOT),
+                "OPENBLAS_NUM_THREADS": "1",
+            },
+        )
+
+    def run(self, task, *arguments, **given) -> tuple[int, str]:
+        """Run a task in a process of its own; return its status and what it said."""
+        request = {"task": task, "arguments": arguments, "environment": given}
+        line = json.dumps({**request, "stderr": str(self._stderr)}, default=str)
+        print(line, file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline()), self._stderr.read_text()
+
+    def changes(self, under, task, *arguments) -> list[str]:
+        """Run a task to its end, and return the changes that it makes."""
+        self._log.unlink(missing_ok=True)
+        status, said = self.run(task, *arguments, **environment(under, 0, "exit", self._log))
+        assert status == 0, said
+        return self._log.read_text().splitlines()
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def worker(library, tmp_path_factory):
+    started = Worker(library, tmp_path_factory.mktemp("worker"))
+    yield started
+    started.close()
+
+
+def check_end(how: str, status: int, said: str) -> None:
+    """See that a process was stopped, or has told of its error in one line, or needed not."""
+    assert "Traceback" not in said, said
+    if how == "exit":
+        assert status == ENDED, said
+    else:
+        assert status in (0, 2), (status, said)
+        lines = [line for line in said.splitlines() if line.startswith("error: ")]
+        assert len(lines) == (status == 2), said
+
+
+def same_end(out: Path, whole: Path, name: str) -> None:
+    """See that a run has ended as the unbroken one, and left nothing else behind."""
+    ours, theirs = (load_checkpoint(folder / "checkpoints" / name) for folder in (out, whole))
+    assert ours.step == theirs.step
+    for tensor, array in theirs.snapshot.items():
+        assert np.array_equal(ours.snapshot[tensor], array), tensor
+    for tensor, array in (theirs.state or {}).items():
+        assert np.array_equal(ours.state[tensor], array), tensor
+    assert (out / "losses.csv").read_bytes() == (whole / "losses.csv").read_bytes()
+    assert not list(out.rglob(f"{UNFINISHED}*"))
+    assert not (out / ".lock").exists()
+
+
+def whole_checkpoint(out: Path) -> bool:
+    """Return whether there is a checkpoint; no file of one is ever damaged."""
+    notes: list[str] = []
+    found = newest_checkpoint(out / "checkpoints", notes)
+    assert notes == []
+    return found is not None
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_training_goes_on_to_the_same_bits(worker, place, how):
+    whole, out = place / "whole", place / "out"
+    changes = worker.changes(whole, "train", whole, False)
+    assert {line.split()[0] for line in changes} >= {"create", "write", "fsync", "rename"}
+    assert len(changes) > 60
+    for number in range(1, len(changes) + 1):
+        shutil.rmtree(out, ignore_errors=True)
+        given = environment(out, number, how)
+        check_end(how, *worker.run("train", out, False, **given))
+        began = (out / "run.json").exists()
+        resumes = whole_checkpoint(out) or began
+        status, said = worker.run("train", out, resumes)
+        assert status == 0, (number, changes[number - 1], said)
+        same_end(out, whole, "step-00000004.safetensors")
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_resumed_training_goes_on_to_the_same_bits(worker, place, how):
+    """The run that is stopped has a checkpoint to lose, and removes old ones."""
+    whole, begun, out = (place / name for name in ("whole", "begun", "out"))
+    worker.changes(whole, "train", whole, False)
+    shutil.copytree(whole, begun)
+    for name in ("step-00000004.safetensors", "latest"):
+        (begun / "checkpoints" / name).unlink()
+    shutil.copytree(begun, out)
+    count = len(worker.changes(out, "train", out, True))
+    for number in range(1, count + 1):
+        shutil.rmtree(out)
+        shutil.copytree(begun, out)
+        check_end(how, *worker.run("train", out, True, **environment(out, number, how)))
+        assert whole_checkpoint(out)
+        status, said = worker.run("train", out, True)
+        assert status == 0, said
+        same_end(out, whole, "step-00000004.safetensors")
+
+
+@pytest.fixture
+def texts(place):
+    """Return folders of a text and of pairs."""
+    draw = random.Random(5)
+
+    def line() -> str:
+        return " ".join(f"w{draw.randrange(12)}" for _ in range(draw.randint(2, 6)))
+
+    for kind in ("text", "pairs"):
+        (place / kind).mkdir()
+    for split in ("train", "valid", "test"):
+        rows = [line() for _ in range(24)]
+        (place / "text" / f"{split}.txt").write_text("\n".join(rows) + "\n")
+        pairs = [f"{first}\t{second}\n" for first, second in pairwise(rows)]
+        (place / "pairs" / f"{split}.tsv").write_text("".join(pairs))
+    return place
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder that count: path -> content."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and UNFINISHED not in str(path) and path.suffix != ".hash"
+    }
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_a_cache_is_whole_or_made_again(worker, texts, kind, how):
+    whole, cache = texts / "whole", texts / "cache"
+    count = len(worker.changes(whole, "encode", kind, texts / kind, whole))
+    assert count > 20
+    for number in range(1, count + 1):
+        shutil.rmtree(cache, ignore_errors=True)
+        given = environment(cache, number, how)
+        check_end(how, *worker.run("encode", kind, texts / kind, cache, **given))
+        status, said = worker.run("encode", kind, texts / kind, cache)
+        assert (status, said) == (0, "")
+        assert files(cache) == files(whole)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_trace_is_readable_to_its_last_whole_step(worker, place, how):
+    whole, folder = place / "whole", place / "trace"
+    count = len(worker.changes(whole, "record", whole))
+    assert count > 10
+    for number in range(1, count + 1):
+        shutil.rmtree(folder, ignore_errors=True)
+        check_end(how, *worker.run("record", folder, **environment(folder, number, how)))
+        if (folder / "trace.json").exists():
+            found = list(Trace(folder).steps())
+            assert [step for step, _ in found] == list(range(len(found)))
+            for step, tensors in found:
+                assert np.array_equal(tensors["a"], np.arange(9.0) * step)
+        status, said = worker.run("record", folder)
+        assert status == 0, said
+        assert files(folder) == files(whole)
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_download_is_completed(worker, texts, monkeypatch, how):
+    whole, out = texts / "whole", texts / "out"
+    handler = partial(_Quiet, directory=texts / "text")
+    hashes = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (texts / "text").iterdir()
+    }
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        address, proxy = f"http://127.0.0.1:{server.server_port}/", {"NO_PROXY": "127.0.0.1"}
+        status, said = worker.run("fetch", address, hashes, whole, **proxy)
+        assert status == 0, said
+        shutil.rmtree(whole)
+        os.environ["NO_PROXY"] = "127.0.0.1"
+        count = len(worker.changes(whole, "fetch", address, hashes, whole))
+        for number in range(1, count + 1):
+            shutil.rmtree(out, ignore_errors=True)
+            given = environment(out, number, how) | proxy
+            check_end(how, *worker.run("fetch", address, hashes, out, **given))
+            for name, content in files(out).items():
+                assert content == (texts / "text" / name).read_bytes()
+            status, said = worker.run("fetch", address, hashes, out, **proxy)
+            assert status == 0, said
+            assert files(out) == files(texts / "text")
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def servers(library, tmp_path_factory):
+    """Start both frameworks with tests/crash.c preloaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        started = {
+            name: ForkServer(name, tmp_path_factory.mktemp(name[0])) for name in FRAMEWORKS
+        }
+    yield started
+    for each in started.values():
+        each.stop()
+
+
+def trained(server, out, more=(), **given) -> tuple[int, str]:
+    """Run `train.py` for four steps; return its status and what it said."""
+    words = [str(ROOT / FOLDERS[server.framework] / "train.py"), *more, "--threads=1"]
+    status, _, said = server.start({"argv": words, "environment": given}).wait()
+    return status, said
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_trainer_goes_on_to_the_same_bits(servers, framework, text, cache, place):
+    server, whole, out = servers[framework], place / "whole", place / "out"
+    given = flags(data=text, cache=cache, steps=4, checkpoint_every=2, optimizer="adam")
+    log, name = place / "log", "step-00000004.safetensors"
+    counting = environment(whole, 0, "exit", log)
+    status, said = trained(server, whole, [*given, f"--out={whole}"], **counting)
+    assert status == 0, said
+    count = len(log.read_text().splitlines())
+    for how in HOWS:
+        step = 1 if ALL else max(1, count // SAMPLE[how])
+        for number in range(step, count + 1, step):
+            shutil.rmtree(out, ignore_errors=True)
+            words = [*given, f"--out={out}"]
+            check_end(how, *trained(server, out, words, **environment(out, number, how)))
+            began = (out / "run.json").exists()
+            resume = ["--resume"] if whole_checkpoint(out) or began else []
+            status, said = trained(server, out, [*words, *resume])
+            assert status == 0, said
+            same_end(out, whole, name)

@@ -139,7 +139,7 @@ def keep_best(folder: Path, step: int, perplexity: float) -> None:
     values = {"step": step, "valid_perplexity": perplexity}
     write_whole(folder / _BEST, json.dumps(values).encode())
     if before is not None and folder / before.name not in newest_first(folder)[:KEPT]:
-        (folder / before.name).unlink()
+        remove_file(folder / before.name)
 
 
 def forget_best(folder: Path) -> None:

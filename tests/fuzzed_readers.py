@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import numpy as np
 from oracle_side import recorded_steps, small_spec, write_trace
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from data.content_hashes import damage, write_hashes
 from data.pair_file import read_pairs
@@ -27,8 +29,9 @@ from parity.compare.answers import read_answers
 from parity.processes.hosts import read_hosts
 from parity.spec.initial import initial_snapshot
 from parity.spec.schedule import read_schedule
-from parity.trace.reader import read_step
+from parity.trace.reader import Trace, read_step
 from parity.trace.side import Side
+from parity.training import checkpoint as checkpoints
 from parity.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from parity.training.loss_table import read_losses
 
@@ -124,6 +127,36 @@ def _write_checkpoint(folder: Path) -> None:
     save_checkpoint(folder, Checkpoint(SPEC, 3, snapshot, state, "a" * 64, "paddle"))
 
 
+def _metadata(path: Path) -> bytes:
+    """Return a checkpoint's metadata as one JSON object, whose values are JSON themselves."""
+    with safe_open(path, framework="numpy") as file:
+        return json.dumps(file.metadata(), indent=1).encode()
+
+
+def _with_metadata(whole: bytes, content: bytes) -> bytes:
+    """Return a checkpoint of other metadata, and with the hash that belongs to it."""
+    tensors = _tensors_of(whole)
+    try:
+        given = json.loads(content)
+        items = given.items() if isinstance(given, dict) else ()
+    except (ValueError, RecursionError):
+        items = ()
+    metadata = {name: each for name, each in items if isinstance(each, str)}
+    metadata.pop("sha256", None)
+    metadata["format"] = checkpoints.FORMAT
+    try:
+        metadata["sha256"] = checkpoints._hash(tensors, metadata)
+        return save(tensors, metadata)
+    except UnicodeEncodeError:  # half of a character, which no file of safetensors can hold
+        return whole
+
+
+def _tensors_of(whole: bytes) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load
+
+    return load(whole)
+
+
 def _write(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content, encoding="utf-8")
 
@@ -134,6 +167,12 @@ def _write_answers(folder: Path) -> None:
     )
     answer = {"question": "a b", "answer": "c", "reference": "c", "scores": [-1.5]}
     _write("answers.jsonl", json.dumps(answer) + "\n")(folder)
+
+
+def _read_trace(folder: Path) -> None:
+    trace = Trace(folder / "trace")
+    for step in trace.numbers():
+        trace.read(step)
 
 
 def _write_cache(folder: Path) -> None:
@@ -186,6 +225,8 @@ _NO_PROGRESS = SimpleNamespace(add=lambda count: None)
 READERS = {
     reader.name: reader
     for reader in (
+        Reader("trace-header", "trace/trace.json", _write_trace, _read_trace),
+        Reader("trace-index", "trace/steps.jsonl", _write_trace, _read_trace),
         Reader(
             "trace-step",
             "trace/step-000001.safetensors",
@@ -197,6 +238,14 @@ READERS = {
             "step-00000003.safetensors",
             _write_checkpoint,
             lambda folder: load_checkpoint(folder / "step-00000003.safetensors"),
+        ),
+        Reader(
+            "checkpoint-metadata",
+            "step-00000003.safetensors",
+            _write_checkpoint,
+            lambda folder: load_checkpoint(folder / "step-00000003.safetensors"),
+            unwrap=_metadata,
+            wrap=_with_metadata,
         ),
         Reader(
             "vocabulary",

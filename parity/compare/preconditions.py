@@ -70,7 +70,9 @@ def check_sizes(side: str, trace: Trace, step: int) -> None:
         raise UsageError(f"{side}: {seen}; allowed: a spec of what was recorded")
     for name, shape in snapshot_shapes(spec).items():
         _check_shape(tensors, name, shape, f"{side}, step {step}")
-    _check_shape(tensors, "batch/sizes", (trace.side.replicas,), f"{side}, step {step}")
+    # an update is of one replica's rows
+    shares = trace.side.replicas if trace.side.synchronous else 1
+    _check_shape(tensors, "batch/sizes", (shares,), f"{side}, step {step}")
 
 
 def _check_shape(

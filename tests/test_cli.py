@@ -478,7 +478,7 @@ def test_a_mismatch_exits_with_1_and_tells_its_story(traces, tmp_path, capsys):
 
     report = tmp_path / "report.json"
     assert main(parity, ["compare", *traces(change), "--json", str(report)]) == 1
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())  # it is broken into lines
     assert "verdict: mismatch" in out
     assert "gradient/lstm_1/bias, step 1: 1 of 16 elements (6.2%)" in out
     assert "at [5]" in out

@@ -356,7 +356,7 @@ def test_a_tie_is_in_the_report(tied, tmp_path, capsys, monkeypatch):
         )
     ]
     assert main(parity, ["compare", *traces, "--json", str(tmp_path / "r.json")]) == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())  # it is broken into lines
     report = json.loads((tmp_path / "r.json").read_text())
     (run,) = report["runs"]
     assert run["verdict"] == "match"

@@ -213,7 +213,7 @@ ranks = 2
 [[host]]
 address = "10.0.0.2"
 command = "ssh -o BatchMode=yes user@10.0.0.2"
-python = "/srv/parity/.venv/bin/python"
+python = "/parity/.venv/bin/python"
 environment = { OMP_NUM_THREADS = "1" }
 """
 _SCHEDULE = "".join(

@@ -200,9 +200,9 @@ CHECKPOINTS = (
     ),
     Mistake(
         "Adam's powers are lost on loading",
-        "parity/training/checkpoint.py",
-        "snapshot = {name: tensors[name] for name in shapes}",
-        "snapshot = {name: tensors[name] ** (len(shapes[name]) > 0) for name in shapes}",
+        "parity/training/checkpoint_contents.py",
+        "{name: snapshot[name] for name in snapshot_shapes(spec)}",
+        "{n: snapshot[n] ** (len(shape) > 0) for n, shape in snapshot_shapes(spec).items()}",
         witnesses(
             "checkpoint",
             "a_resumed_run_takes_the_steps_that_it_would_have_taken",

@@ -69,4 +69,5 @@ def test_no_room_is_one_line(saved, framework, text, cache, tmp_path, size, step
     assert newest_checkpoint(out / "checkpoints", notes).step == 3
     assert notes == []
     assert not list(out.rglob(".*"))
-    assert len(ended.stderr.splitlines()) <= 3, ended.stderr
+    # besides: how many replicas, from which checkpoint, and how far it has come
+    assert len(ended.stderr.splitlines()) <= 4, ended.stderr

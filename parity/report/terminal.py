@@ -5,13 +5,13 @@ from typing import Any
 import click
 
 from parity.base.printable import escaped
+from parity.base.words import counted
 from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
 from parity.report.fitted_text import tabulated, wrapped
 from parity.report.growth import growth_table
 from parity.report.mismatch import mismatch_text
 from parity.report.staleness import NOTE, staleness_table
 from parity.report.tables import FIRST_BOUND, rung_table, training_table, where, wrong_table
-from parity.report.words import counted
 
 
 def in_order(run: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import datetime
 import json
 from typing import Any
 
+from parity.base.words import counted, duration
 from parity.report.charts import (
     PER,
     SMALLEST,
@@ -29,7 +30,6 @@ from parity.report.staleness import staleness_table
 from parity.report.staleness_figure import staleness_figure
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
-from parity.report.words import counted, duration
 
 # The figures of a section in the page's order, and how the table of contents calls them.
 _FIGURES = {

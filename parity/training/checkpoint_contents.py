@@ -6,6 +6,7 @@ project: frameworks convert a wrong precision in silence, or start a missing sta
 
 import dataclasses
 import json
+import math
 import re
 import types
 import typing
@@ -151,9 +152,12 @@ def _is_a(value: Any, hint: Any) -> bool:
     """Return whether a value from JSON is one of a field's type."""
     if isinstance(hint, types.UnionType):
         return any(_is_a(value, each) for each in typing.get_args(hint))
-    if hint in (int, float):
-        kinds = (int, float) if hint is float else (int,)
-        return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) < _MOST
+    if isinstance(value, bool):
+        return hint is bool
+    if isinstance(value, int):
+        return hint in (int, float) and abs(value) < _MOST
+    if isinstance(value, float):
+        return hint is float and math.isfinite(value)
     return isinstance(value, typing.get_origin(hint) or hint)
 
 

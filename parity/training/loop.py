@@ -13,6 +13,7 @@ import numpy as np
 
 from parity.base.errors import Interrupted, NumericFailure
 from parity.base.progress import say
+from parity.base.words import counted
 from parity.cli.options import TrainOptions
 from parity.processes.group import ProcessGroup
 from parity.processes.joining import gather_state
@@ -230,7 +231,7 @@ class Run:
         """Say where the run is, and how it ended."""
         best = best_checkpoint(self.options.out / "checkpoints")
         figures = self.summary.figures(self.losses.last, self.meter.recent, best)
-        say(f"{self.options.out}: {self.step} steps; {figures}")
+        say(f"{self.options.out}: {counted(self.step, 'step')}; {figures}")
 
     @property
     def _stop_signal(self) -> int:

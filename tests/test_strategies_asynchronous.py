@@ -242,7 +242,7 @@ class _Changed:
     def __init__(self, trace: Trace, step: int, name: str, value: int):
         self._trace, self._step, self._name, self._value = trace, step, name, value
         self.side, self.folder, self.header = trace.side, trace.folder, trace.header
-        self.index, self.numbers = trace.index, trace.numbers
+        self.index, self.numbers, self.cut = trace.index, trace.numbers, trace.cut
 
     def read(self, step: int):
         tensors = self._trace.read(step)

@@ -90,6 +90,7 @@ _MOST_WORKERS = 4  # each holds both frameworks, and may hold a browser: about 2
 
 def pytest_configure(config):
     """Name the markers of tests with needs, and let Ctrl-C reach the processes of tests."""
+    config.addinivalue_line("markers", "thorough: takes long; .ci/run puts it off")
     config.addinivalue_line("markers", "browser: needs Chromium")
     config.addinivalue_line("markers", "torch: needs PyTorch")
     config.addinivalue_line("markers", "compiler: needs a C compiler")

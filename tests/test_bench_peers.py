@@ -15,6 +15,8 @@ from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.strategies import Traits
 from parity.trace.reader import Trace
 
+pytestmark = pytest.mark.thorough
+
 # with small values, losses would not show whether the updates of all layers are right
 PLAIN = {
     "keep": 1.0,

@@ -22,6 +22,8 @@ from parity.spec.presets import preset
 from parity.spec.spec import Spec
 from parity.spec.strategies import StrategySettings
 
+pytestmark = pytest.mark.thorough
+
 SPEC = {name: value for name, value in TINY.items() if name != "replicas"} | {
     "dtype": "float64"
 }

@@ -30,7 +30,7 @@ from parity.launch.processes import FOLDERS, ROOT
 from parity.trace.reader import Trace
 from parity.training.checkpoint import load_checkpoint, newest_checkpoint
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.thorough]
 HOWS = ("exit", "ENOSPC", "EIO")
 ENDED = 99  # the status with which tests/crash.c ends a process
 ALL = bool(os.environ.get("PARITY_EVERY_CRASH"))

@@ -18,6 +18,8 @@ from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import edited_texts
 from parity.launch.processes import ROOT
 
+pytestmark = pytest.mark.thorough
+
 BY_NAME = {rewrite.name: rewrite for rewrite in HARMLESS}
 
 

@@ -14,6 +14,8 @@ from parity.launch.processes import PEERS, ROOT, interpreter
 from parity.training.checkpoint import newest_checkpoint
 from parity.training.loss_table import read_losses
 
+pytestmark = pytest.mark.thorough
+
 WHOLE = {"dtype": "float64", "optimizer": "adam", "epochs": 2, "decay": 0.5}
 OF_PAIRS = TINY_SEQ2SEQ | {"beam": 3}
 NETWORKS = {

@@ -183,6 +183,7 @@ def of_strategies() -> list[DrawnRun]:
     return runs
 
 
+@pytest.mark.thorough
 def test_no_run_of_any_strategy_alarms(of_strategies, frameworks, tmp_path):
     options = SweepOptions(seed=SEED, out=tmp_path, strategy=("all",), keep=True)
     results = [attempt(run, frameworks, options) for run in of_strategies]

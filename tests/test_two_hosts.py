@@ -19,7 +19,7 @@ from parity.spec.frameworks import FRAMEWORKS
 ROOT = Path(__file__).resolve().parent.parent
 STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 
-pytestmark = pytest.mark.hosts
+pytestmark = [pytest.mark.hosts, pytest.mark.thorough]
 
 
 @pytest.fixture(params=STRATEGIES)

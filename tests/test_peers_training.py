@@ -105,9 +105,11 @@ if _HAS_TORCH:  # it is in no lock: a user of the peers brings it
         assert (found["bleu"], found["exact_answers"]) == (side["bleu"], side["exact_answers"])
 
     @pytest.mark.parametrize(
-        "word", ["--trace=x", "--profile=x", "--device=gpu"], ids=lambda word: word[2:7]
+        "word",
+        ["--trace=x", "--device=gpu", "--profile=x --strategy=hogwild"],
+        ids=lambda word: word[2:7],
     )
     def test_the_twin_says_what_it_cannot_do(word, text, cache, tmp_path):
         words = flags(**WHOLE, data=text, cache=cache, out=tmp_path)
-        line = assert_one_line(*run_peer(*words, word))
+        line = assert_one_line(*run_peer(*words, *word.split()))
         assert "for pytorch" in line

@@ -10,6 +10,8 @@ from tabulate import tabulate
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import Counter
 from parity.cli.options import ProfileOptions
+from parity.launch.peer_strategies import PYTORCH
+from parity.launch.peers import check_installed
 from parity.launch.processes import SideProcess
 from parity.launch.zipf_text import write_zipf_text
 from parity.run.choose_sides import parse_strategies
@@ -20,7 +22,7 @@ from parity.training.timeline import PHASES, TABLE, TRACE, joined_traces
 
 
 def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]:
-    """Profile one side after the other, each alone on the machine.
+    """Profile one side after the other, and PyTorch if asked for, each alone on the machine.
 
     Three files are written to `options.out`: trace.json, a Chrome trace of both sides,
     profile.json and profile.txt.
@@ -36,10 +38,12 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
       and, if `--strategy` is given, its strategy.
 
     Raises:
-      UsageError: for input that a side cannot use, or an unknown strategy.
+      UsageError: for input that a side cannot use, an unknown strategy, or if PyTorch is to be
+        profiled but is not installed.
       NumericFailure: for a NaN or infinity.
     """
     sides = _sides(options)
+    check_installed(sides)
     make_folder(options.out)
     data = options.data
     if data is None:
@@ -94,6 +98,8 @@ def _sides(options: ProfileOptions) -> dict[str, tuple[str, StrategyEntry]]:
             entry = FRAMEWORKS[framework].strategies.entry(name)
             title = f"{framework} {name}" if options.strategy else framework
             found[title] = framework, entry
+    if options.peers:
+        found[PYTORCH.framework] = PYTORCH.framework, PYTORCH.entry(PYTORCH.default)
     return found
 
 

@@ -29,7 +29,7 @@ from parity.training.strategy import Build
 from parity.training.train_steps import train_steps
 from parity.training.training_text import read_text
 
-_NEVER = ("trace", "isolate", "profile")  # flags that no peer takes
+_NEVER = ("trace", "isolate")  # flags that no peer takes
 
 
 def training_command(strategies: StrategyRegistry, versions: Callable[[], dict]) -> None:
@@ -78,7 +78,7 @@ def timing_command(
     peer = strategies.framework
 
     def train(spec: Spec, options: TrainOptions) -> None:
-        _check(peer, options, (*_NEVER, "resume"))
+        _check(peer, options, (*_NEVER, "resume", "profile"))
         strategies.settings(options.strategy, options.settings)
         _time(peer, make_trainer, spec, options)
 

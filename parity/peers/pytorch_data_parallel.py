@@ -3,19 +3,22 @@
 Source: Li et al. 2020, arXiv:2006.15704 (DDP).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parity.peers.pytorch_processes import Processes
+from parity.peers.pytorch_profiler import Profiler, phase
 from parity.peers.pytorch_replica import Feed, Replica, arrays, tensors
 from parity.peers.pytorch_strategy import PytorchStrategy, joined_rows
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs, StepResult, split_feeds
 from parity.spec.strategies import StrategyEntry
 from parity.training.strategy import Build
+from parity.training.timeline import Event
 
 
 class DataParallel(PytorchStrategy):
@@ -43,6 +46,18 @@ class DataParallel(PytorchStrategy):
         losses, states, norms = zip(*results, strict=True)
         return StepResult(np.array(losses), joined_rows(states), norms[0], {})
 
+    @contextmanager
+    def profile(self) -> Iterator[list[Event]]:
+        """Yield a list that has the Events of all replicas once the context is left."""
+        names = [(f"replica {number}",) for number in range(self.replicas)]
+        self.processes.call_all("start_profile", names)
+        events: list[Event] = []
+        try:
+            yield events
+        finally:
+            for each in self.processes.call_all("stop_profile"):
+                events += each
+
     def replica_distances(self) -> dict[str, np.ndarray]:
         """Return how far each replica is from replica 0, tensor name -> [replicas]."""
         first, *others = self.processes.call_all("snapshot")
@@ -62,12 +77,24 @@ class _DataParallelReplica(Replica):
         if replicas > 1:
             self._parallel = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
 
+    def start_profile(self, name: str) -> None:
+        """Start PyTorch's profiler in this process, under a name."""
+        self._profiler = Profiler(name)
+
+    def stop_profile(self) -> list[Event]:
+        """Stop the profiler, and return the Events of this process."""
+        return self._profiler.stop()
+
     def step(self, feed: Feed, rate: float) -> tuple[float, dict[str, np.ndarray], float]:
         """Train on this replica's rows; return its loss, its state and the gradient norm."""
-        loss, state = self._parallel(tensors(feed))
-        self.optimizer.zero_grad(set_to_none=True)
-        # DDP averages the replicas' gradients, but these must be summed: the losses are shares
-        (loss * self._replicas).sum().backward()
-        norm = self.clip()
-        self.update(rate)
+        with phase("forward"):
+            loss, state = self._parallel(tensors(feed))
+        with phase("backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            # DDP averages the replicas' gradients, but these must be summed: the losses are
+            # shares
+            (loss * self._replicas).sum().backward()
+        with phase("update"):
+            norm = self.clip()
+            self.update(rate)
         return loss.item(), arrays(state), norm

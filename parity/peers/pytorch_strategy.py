@@ -50,8 +50,11 @@ class PytorchStrategy:
         return {}
 
     def profile(self) -> AbstractContextManager[list[Any]]:
-        """Raise an error: a peer is not profiled."""
-        raise UsageError("--profile is given; not allowed for pytorch")
+        """Raise an error: only one strategy can be profiled, which has its own method."""
+        raise UsageError(
+            f"--profile is given with --strategy {self.entry.name}; allowed for pytorch: "
+            f"distributed-data-parallel"
+        )
 
     def decoder(self) -> Decoder:
         """Return a DecodingModel with the current weights."""

@@ -6,6 +6,7 @@ cache is checked in full at every start. They are no protection against malice.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import xxhash
@@ -15,6 +16,7 @@ from parity.base.files import write_whole
 HASHES = "hashes"  # the file of a folder that lists the others: a hash, two spaces, a name
 _CHUNK = 1 << 20
 _DIGITS = 32  # of a hash, in hexadecimal
+_LINE = re.compile(rf"([0-9a-f]{{{_DIGITS}}})  ([^/\0]+)")
 
 
 def sealed(content: bytes, name: str) -> bytes:
@@ -56,8 +58,11 @@ def damage(folder: Path) -> str | None:
         return f"{HASHES} cannot be read"
     if listed is None:
         return f"{HASHES} is damaged, or another folder's"
-    for line in listed.decode().splitlines():
-        expected, name = line.split("  ", 1)
+    for line in listed.decode(errors="replace").removesuffix("\n").split("\n"):
+        matched = _LINE.fullmatch(line)
+        if matched is None:
+            return f"{HASHES} does not list files"
+        expected, name = matched.groups()
         try:
             if _file_hash(folder / name) != expected:
                 return f"{name} does not hold what was written"

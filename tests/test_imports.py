@@ -42,6 +42,7 @@ PEERS = {
     "parity/peers/pytorch_peer.py": {"torch"},
     "parity/peers/pytorch_pipeline.py": {"torch"},
     "parity/peers/pytorch_processes.py": {"torch"},
+    "parity/peers/pytorch_profiler.py": {"torch"},
     "parity/peers/pytorch_replica.py": {"torch"},
     "parity/peers/pytorch_strategy.py": set(),
 }

@@ -273,8 +273,8 @@ def _check_event(event: yaml.Event, depth: int, documents: int, path: Path) -> N
     wrong = None
     if documents > 1:
         wrong = "begins a second document"
-    elif isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) not in (None, "!"):
-        wrong = "has an alias or a tag"
+    elif getattr(event, "anchor", None) or getattr(event, "tag", None) not in (None, "!"):
+        wrong = "has an anchor, an alias or a tag"
     elif depth == 0 and isinstance(event, (yaml.ScalarEvent, yaml.SequenceStartEvent)):
         wrong = "is no list of options"
     elif isinstance(event, yaml.CollectionStartEvent) and depth >= 2:

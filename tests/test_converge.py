@@ -205,6 +205,16 @@ def test_a_training_that_diverges_is_a_numeric_failure(starters, options):
         converge(language_model(), options, "", planted)
 
 
+def test_an_infinite_perplexity_is_told_in_plain_words(starters, options):
+    planted = {**starters, "paddle": with_flags(starters["paddle"], "--learning-rate=1e150")}
+    with pytest.raises(NumericFailure) as raised:
+        converge(language_model(epochs=1), options, "", planted)
+    assert str(raised.value).startswith(
+        "paddle, seed 1: the test perplexity is infinite or not a number: the training has "
+        "diverged; a smaller --learning-rate"
+    )
+
+
 def test_the_published_result_is_quoted_and_compared_only_with_its_own_recipe(
     starters, options, text, monkeypatch
 ):

@@ -564,10 +564,15 @@ def test_a_partial_hunt_is_not_recorded(capsys, tmp_path, words, said):
 
 
 def test_an_unknown_fault_is_told_in_one_line(capsys, tmp_path):
-    with pytest.raises(UsageError, match="--only is 'nothing'; allowed: targets-are-tokens, "):
-        faults_named(["nothing"])
-    assert main(parity, ["faults", "--only", "nothing", "--out", str(tmp_path)]) == 2
-    assert "--only is 'nothing'" in assert_one_line(2, capsys.readouterr().err)
+    listed = f"of the {len(CATALOGUE)} faults that --list-only prints"
+    with pytest.raises(UsageError, match=f"--only is 'xyz'; allowed: one {listed}$"):
+        faults_named(["xyz"])
+    assert main(parity, ["faults", "--only", "beta-2", "--out", str(tmp_path)]) == 2
+    line = assert_one_line(2, capsys.readouterr().err)
+    assert line.startswith("error: --only is 'beta-2'; allowed: beta2, ")
+    assert line.endswith(f", or another {listed}")
+    assert main(parity, ["faults", "--show", "beta-2"]) == 2
+    assert "--show is 'beta-2'; " in assert_one_line(2, capsys.readouterr().err)
 
 
 def test_an_unknown_strategy_is_told_in_one_line(capsys, tmp_path):

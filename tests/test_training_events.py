@@ -184,3 +184,17 @@ def test_writing_an_event_does_not_change_the_environment(tmp_path):
     command = [sys.executable, "-c", _ENVIRONMENT, tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_training_that_diverges_to_finite_losses_shows_short_numbers(
+    framework, text, cache, tmp_path
+):
+    given = flags(data=text, cache=cache, out=tmp_path, epochs=1, dtype="float64")
+    status, _, said = framework.train(*given, "--learning-rate=1e150").wait()
+    assert status == 0, said
+    lines = said.splitlines()
+    assert re.search(r"step 5 of 5, loss \d\.\d+e\+\d+, perplexity inf, [\d,]+ tokens/s$", lines[0])
+    assert lines[1].startswith("epoch 1: validation perplexity inf; trained at ")
+    assert lines[2] == "test perplexity inf"
+    assert re.search(r": 5 steps; loss \d\.\d+e\+\d+; validation perplexity inf", lines[3])
+    assert len(lines) == 4, "nothing but the project's own lines"

@@ -1,4 +1,6 @@
-"""Numbers in words."""
+"""Numbers in words, and as people read them."""
+
+_MOST_WHOLE_DIGITS = 9  # a larger number is written with an exponent
 
 
 def counted(number: int, noun: str) -> str:
@@ -15,3 +17,9 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def decimal(number: float, places: int) -> str:
+    """Return a number with so many decimal places: "5.123"; a huge one as "1.2e+300"."""
+    form = "f" if abs(number) < 10**_MOST_WHOLE_DIGITS else "g"
+    return f"{number:.{places}{form}}"

@@ -112,7 +112,9 @@ def _compared(
     """Return a quantity's values of each side, and the test of each pair of sides."""
     values = {
         side.name: [
-            quantity.value(summary) for run, summary in summaries.items() if run.side == side
+            quantity.value(summary, f"{side.name}, seed {run.seed}")
+            for run, summary in summaries.items()
+            if run.side == side
         ]
         for side in sides
     }

@@ -32,15 +32,22 @@ class Quantity:
     margin: float
     form: str
 
-    def value(self, summary: Summary) -> float:
+    def value(self, summary: Summary, training: str) -> float:
         """Return the quantity of a training.
 
+        Args:
+          summary: the training's summary.json, in which None stands for what is not finite.
+          training: which training it is, for the message.
+
         Raises:
-          NumericFailure: if the training has no such result, or one that is not finite.
+          NumericFailure: if it is not finite.
         """
         value = self.read(summary)
         if value is None or not math.isfinite(value):
-            raise NumericFailure(f"{self.name} is {value}, of {summary['framework']}")
+            raise NumericFailure(
+                f"{training}: the {self.name} is infinite or not a number: the training has "
+                "diverged; a smaller --learning-rate or --clip-norm may help"
+            )
         return value
 
     def scaled(self, value: float) -> float:

@@ -9,6 +9,7 @@ from parity.spec.strategies import StrategySettings
 from parity.trace.side import title_of
 
 _PEERS = {"pytorch": "PyTorch"}
+_HUGE = 1e9  # as of a training that diverges; it is written with an exponent
 
 
 def side_title(side: str) -> str:
@@ -65,7 +66,8 @@ def results_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]
         for side, found in each["sides"].items():
             form = each["form"]
             numbers = [found["mean"], found["deviation"], *found["values"]]
-            rows.append([name, side_title(side), *(form.format(number) for number in numbers)])
+            shown = [form.format(n) if abs(n) < _HUGE else f"{n:.3g}" for n in numbers]
+            rows.append([name, side_title(side), *shown])
     return rows, ["result", "side", "mean", "deviation", *(f"seed {seed}" for seed in seeds)]
 
 

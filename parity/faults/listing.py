@@ -1,5 +1,6 @@
 """Looks faults up by name, and prints the catalogue and what a fault changes."""
 
+import difflib
 from collections.abc import Sequence
 
 from tabulate import tabulate
@@ -10,6 +11,8 @@ from parity.faults.fault import KERNELS, Fault
 from parity.faults.small_runs import SETTINGS
 from parity.launch.edited_source import diff_of
 from parity.launch.processes import ROOT
+
+_SUGGESTED = 3  # names that are similar to one that does not exist
 
 
 def faults_named(names: Sequence[str]) -> list[Fault]:
@@ -23,18 +26,23 @@ def faults_named(names: Sequence[str]) -> list[Fault]:
     return [fault_named(name) for name in names]
 
 
-def fault_named(name: str) -> Fault:
+def fault_named(name: str, flag: str = "--only") -> Fault:
     """Return a fault of the catalogue.
 
+    Args:
+      name: its name.
+      flag: the option that gave the name, for the message.
+
     Raises:
-      UsageError: if there is none with this name.
+      UsageError: if there is none with this name; the message suggests similar ones.
     """
-    for fault in CATALOGUE:
-        if fault.name == name:
-            return fault
-    raise UsageError(
-        f"--only is {name!r}; allowed: {', '.join(fault.name for fault in CATALOGUE)}"
-    )
+    named = {fault.name: fault for fault in CATALOGUE}
+    if name in named:
+        return named[name]
+    near = difflib.get_close_matches(name, named, _SUGGESTED)
+    listed = f"one of the {len(named)} faults that --list-only prints"
+    allowed = f"{', '.join(near)}, or another {listed[4:]}" if near else listed
+    raise UsageError(f"{flag} is {name!r}; allowed: {allowed}")
 
 
 def catalogue_text() -> str:
@@ -74,7 +82,7 @@ def fault_text(name: str) -> str:
     Raises:
       UsageError: for a fault that is not in the catalogue.
     """
-    fault = fault_named(name)
+    fault = fault_named(name, "--show")
     check = f", by the check {fault.check}" if fault.check else ""
     found = f"must be found in {', '.join(fault.where)}{check}"
     lines = [f"{fault.name}: {fault.cause}", found]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from parity.base.words import decimal
 from parity.compare.verdict import ONE_STEP, ORACLE
 from parity.trace.side import title_of
 
@@ -127,8 +128,8 @@ def training_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
                 f"{speed['median']:,.0f}" if speed else "-",
                 f"{speed['low']:,.0f} to {speed['high']:,.0f}" if speed else "-",
                 f"{summary['waiting_share']:.1%}" if speed else "-",
-                number(summary["test_perplexity"], "{:.3f}"),
-                number(best, "{:.3f}"),
+                _perplexity(summary["test_perplexity"]),
+                _perplexity(best),
                 number((summary.get("bleu") or {}).get("score"), "{:.1f}"),
                 _percent(summary.get("exact_answers")),
             ]
@@ -178,6 +179,10 @@ def number(value: float | None, form: str = "{:.1e}") -> str:
     if value is None or math.isnan(value):
         return "-"
     return "0" if value == 0 else form.format(value)
+
+
+def _perplexity(value: float | None) -> str:
+    return "-" if value is None else decimal(value, 3)
 
 
 def _percent(value: float | None) -> str:

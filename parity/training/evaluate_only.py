@@ -16,6 +16,7 @@ from typing import Any
 from parity.base.errors import Interrupted
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import say
+from parity.base.words import decimal
 from parity.cli.options import TrainOptions
 from parity.spec.networks import NETWORKS
 from parity.trace.evaluated import SPLITS
@@ -85,7 +86,7 @@ def _evaluate(
         found = evaluate(strategy, text, split, check, most=options.evaluate)
         values["perplexity"][split] = found.perplexity
         values["tokens"][split] = int(found.tokens.sum())
-        say(f"step {checkpoint.step}: {split} perplexity {found.perplexity:.3f}")
+        say(f"step {checkpoint.step}: {split} perplexity {decimal(found.perplexity, 3)}")
     if group.rank > 0:
         return {}
     if NETWORKS[strategy.spec.network].decodes:

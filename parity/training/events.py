@@ -74,12 +74,14 @@ class EventWriter:
         """Write one number."""
         if self._folder is None:
             return
-        from tensorboardX.summary import scalar
+        # not the library's own scalar(), which prints a line about each value that is not finite
+        from tensorboardX.proto.summary_pb2 import Summary
 
         with self._naming_the_folder(self._folder):
             if self._writer is None:  # not before the first step, which it would delay
                 self._writer = self._opened(self._folder)
-            self._write(step, summary=scalar(name, value))
+            content = Summary(value=[Summary.Value(tag=name, simple_value=float(value))])
+            self._write(step, summary=content)
             if time.monotonic() - self._flushed > _SECONDS_UNFLUSHED:
                 self.flush()
 

@@ -1,8 +1,8 @@
 """What a user sees of a training while it runs."""
 
-import math
-
 from parity.base.progress import Counter
+from parity.base.words import decimal
+from parity.training.evaluate import perplexity
 
 
 class TrainingProgress(Counter):
@@ -30,7 +30,7 @@ class TrainingProgress(Counter):
         """
         self._step += 1
         self.update(
-            f"loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}, "
+            f"loss {decimal(loss, 4)}, perplexity {decimal(perplexity(loss), 2)}, "
             f"{tokens_per_second:,.0f} tokens/s",
             now=self._step % self._per_epoch == 0 or self._step == self._stop,
         )

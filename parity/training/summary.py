@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.files import write_whole
+from parity.base.words import decimal
 from parity.training.checkpoint import Best
 from parity.training.training_text import TrainingText
 
@@ -73,13 +74,13 @@ class Summary:
           speed: the recent speed in tokens/s, for a run too short to measure one.
           best: the best checkpoint, if there is one.
         """
-        words = [f"loss {loss:.4f}"]
+        words = [f"loss {decimal(loss, 4)}"]
         if self.valid_perplexity:
-            words.append(f"validation perplexity {self.valid_perplexity[-1]:.3f}")
+            words.append(f"validation perplexity {decimal(self.valid_perplexity[-1], 3)}")
             if best is not None:
-                words[-1] += f" (lowest {best.perplexity:.3f}, in checkpoints/{best.name})"
+                words[-1] += f" (lowest {decimal(best.perplexity, 3)}, in checkpoints/{best.name})"
         if self.test_perplexity is not None:
-            words.append(f"test perplexity {self.test_perplexity:.3f}")
+            words.append(f"test perplexity {decimal(self.test_perplexity, 3)}")
         if self.bleu is not None:
             words.append(f"BLEU {self.bleu['score']:.2f}, {self.exact_answers:.1%} exact")
         words.append(f"{self.tokens_per_second.get('median', speed):,.0f} tokens/s")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from parity.base.progress import say
+from parity.base.words import decimal
 from parity.cli.options import TrainOptions
 from parity.decoding.greedy import greedy_search
 from parity.spec.networks import NETWORKS
@@ -72,7 +73,7 @@ class Validation:
         epoch, rest = divmod(step, self._text.train.batches_per_epoch)
         say(
             f"{f'step {step}' if rest else f'epoch {epoch}'}: validation perplexity "
-            f"{value:.3f}{least}; trained at {speed:,.0f} tokens/s, "
+            f"{decimal(value, 3)}{least}; trained at {speed:,.0f} tokens/s, "
             f"validated in {time.perf_counter() - started:.1f} s"
         )
         if self._group.rank == 0:
@@ -91,7 +92,8 @@ class Validation:
         self._summary.test_perplexity = value
         events.perplexity("test", step, value)
         best = self._text.best_perplexity("test")
-        say(f"test perplexity {value:.3f}" + (f"; lowest possible {best:.3f}" if best else ""))
+        least = f"; lowest possible {best:.3f}" if best else ""
+        say(f"test perplexity {decimal(value, 3)}{least}")
         if self._decodes:
             if self._group.rank == 0:
                 self._answer(step, events)

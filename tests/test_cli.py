@@ -132,6 +132,16 @@ def test_the_help_lists_options_in_groups(helps, framework):
     assert "--keep" in groups(run("-m", "parity", "faults", "--help").stdout)["Files"]
 
 
+def test_the_help_of_every_command_has_no_loose_ends():
+    listed = run("-m", "parity", "--help").stdout
+    assert "..." not in listed.partition("Commands:")[2], "a description is cut off"
+    for name, command in parity.commands.items():
+        text = command.get_help(click.Context(command, info_name=name))
+        assert set(groups(text)["Other options"]) <= {"--debug", "--help"}, name
+        assert not re.search(r"^  [A-Z_.]+$", text, re.MULTILINE), f"{name}: no description"
+        assert not re.search(r",[a-z]$", text, re.MULTILINE), f"{name}: a word is broken"
+
+
 def test_the_help_lists_the_names_that_an_option_takes(helps):
     # the help may break a line at a hyphen
     text = " ".join(helps["tensorflow"].stdout.split()).replace("- ", "-")

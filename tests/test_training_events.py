@@ -193,7 +193,9 @@ def test_a_training_that_diverges_to_finite_losses_shows_short_numbers(
     status, _, said = framework.train(*given, "--learning-rate=1e150").wait()
     assert status == 0, said
     lines = said.splitlines()
-    assert re.search(r"step 5 of 5, loss \d\.\d+e\+\d+, perplexity inf, [\d,]+ tokens/s$", lines[0])
+    assert re.search(
+        r"step 5 of 5, loss \d\.\d+e\+\d+, perplexity inf, [\d,]+ tokens/s$", lines[0]
+    )
     assert lines[1].startswith("epoch 1: validation perplexity inf; trained at ")
     assert lines[2] == "test perplexity inf"
     assert re.search(r": 5 steps; loss \d\.\d+e\+\d+; validation perplexity inf", lines[3])

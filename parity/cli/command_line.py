@@ -256,7 +256,7 @@ def _options(
             keywords["type"] = _CommaSeparated(kind)
             # click would print a tuple with spaces, which no flag takes
             keywords["show_default"] = False
-            if field.default:
+            if field.default and "[default:" not in keywords["help"]:
                 keywords["help"] += f"  [default: {','.join(map(str, field.default))}]"
         else:
             keywords["type"] = _Path() if kind is Path else kind

@@ -7,21 +7,29 @@ from parity.spec.networks import NETWORKS
 
 _NETWORK, _TEXT, _TRAINING = "Network", "Text", "Training"
 _OTHER = "Other options"
+_LONGEST_SENTENCE = 200  # characters
 # Heading -> the options under it, whichever command has them, in the order of the help.
 _GROUPS = {
-    "What to train": ("network", "preset", "seeds", "count", "only", "start", "sides"),
+    "What to train": (
+        *("network", "preset", "seeds", "seed", "count", "start"),
+        *("only", "sides", "once", "harmless", "list_only", "show"),
+    ),
     _NETWORK: (),
     _TEXT: ("data", "user_dictionary", "on_empty"),
-    _TRAINING: (),
-    "How long": ("steps", "rounds", "jobs", "once", "max_restarts"),
+    _TRAINING: ("dtype",),
+    "How long": ("steps", "rounds", "max_restarts"),
     "How to run it": (
         *("replicas", "strategy", "sync", "strategies", "stages", "micro_batches"),
         *("shard_weights", "schedule", "staleness", "processes", "servers", "hosts"),
-        *("kernels", "device", "threads", "log_device_placement", "peers"),
+        *("kernels", "device", "threads", "log_device_placement", "peers", "jobs"),
+    ),
+    "Hosts and links": (
+        *("links", "local", "measure", "listen", "compute", "software", "per_host", "most"),
     ),
     "Files": (
         *("config", "print_config", "out", "cache", "json", "history", "resume", "overwrite"),
         *("allow_change", "checkpoint_every", "keep_traces", "keep", "pages"),
+        *("json_file", "html_file"),
     ),
     "Evaluation and answers": (
         *("evaluate", "evaluate_only", "beam", "length_penalty", "longest", "decode"),
@@ -29,7 +37,7 @@ _GROUPS = {
     "Recording and comparing": (
         *("trace", "trace_pending", "isolate", "checks", "check", "throughput"),
         *("after_mismatch", "cause_seconds", "margin", "margin_bleu", "margin_exact"),
-        *("profile", "operations"),
+        *("profile", "operations", "save_signatures", "record", "unless_recorded"),
     ),
     _OTHER: (),
 }
@@ -41,10 +49,16 @@ PARTS = {"model": _NETWORK, "text": _TEXT, "training": _TRAINING}
 class GroupedCommand(click.Command):
     """A command whose `--help` lists its options in groups."""
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the first sentence of the help in full, for the list of commands."""
+        return super().get_short_help_str(_LONGEST_SENTENCE)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each group under its heading."""
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in _GROUPS}
         for option in self.get_params(ctx):
+            if isinstance(option, click.Argument):  # the first line and the text name them
+                continue
             record = option.get_help_record(ctx)
             if record is not None:
                 records[_group(option)].append(record)

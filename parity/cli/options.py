@@ -188,7 +188,7 @@ class RunOptions:
     length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
     decode: int = option(8, "seq2seq: number of test sentences to decode after the last step, greedily and by beam search", at_least=0)
     evaluate: int | None = option(None, f"{_EVALUATE} [default: all of the built-in text, {EVALUATED} of another]", at_least=0)
-    checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md", choices=(*CHECKS, "none"))
+    checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md [default: all of them]", choices=(*CHECKS, "none"))
     isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --checks and --throughput off")
     throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity; where --steps is given, only if this is, too")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")

@@ -74,7 +74,7 @@ class EventWriter:
         """Write one number."""
         if self._folder is None:
             return
-        # not the library's own scalar(), which prints a line about each value that is not finite
+        # not the library's own scalar(), which prints a line for each infinite value
         from tensorboardX.proto.summary_pb2 import Summary
 
         with self._naming_the_folder(self._folder):

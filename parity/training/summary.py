@@ -78,7 +78,9 @@ class Summary:
         if self.valid_perplexity:
             words.append(f"validation perplexity {decimal(self.valid_perplexity[-1], 3)}")
             if best is not None:
-                words[-1] += f" (lowest {decimal(best.perplexity, 3)}, in checkpoints/{best.name})"
+                words[-1] += (
+                    f" (lowest {decimal(best.perplexity, 3)}, in checkpoints/{best.name})"
+                )
         if self.test_perplexity is not None:
             words.append(f"test perplexity {decimal(self.test_perplexity, 3)}")
         if self.bleu is not None:

@@ -404,7 +404,7 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "--replicas", "1,1"], "--replicas is (1, 1); allowed: each value once"),
+        (["run", "--replicas", "1,1"], "--replicas is 1,1; allowed: each value once"),
         (
             ["run", "--replicas", "1,x"],
             "--replicas is '1,x'; allowed: numbers separated by commas",

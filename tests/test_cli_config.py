@@ -8,9 +8,10 @@ import pytest
 import yaml
 from conftest import FRAMEWORKS, assert_one_line, flags, start
 
+from parity.base.errors import UsageError
+from parity.base.run_config import CONFIG
 from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
 from parity.cli.config import (
-    CONFIG,
     check_config,
     config_options,
     config_text,
@@ -22,6 +23,8 @@ from parity.launch.processes import FOLDERS
 from parity.spec.networks import NETWORKS
 from parity.spec.presets import preset
 from parity.spec.strategies import StrategySettings
+from parity.trace.reader import Trace
+from parity.trace.writer import Writer
 from parity.training.checkpoint import newest_checkpoint
 
 TRAINERS = {name: f"{folder}/train.py" for name, folder in FOLDERS.items()}
@@ -295,6 +298,26 @@ def test_the_file_in_a_run_folder_trains_the_same_to_the_bit(text, cache, tmp_pa
     process = start([trainer, "--config", first / CONFIG])
     line = assert_one_line(process.wait(), process.communicate()[1])
     assert line.startswith(f"error: {first}: already has a run")
+
+
+def test_a_trace_has_the_file_from_which_it_is_recorded_again(framework, text, cache, tmp_path):
+    trace, given = tmp_path / "trace", flags(data=text, cache=cache, steps=2)
+    for words in ([*given, f"--trace={trace}"], ["--config", trace / CONFIG]):
+        status, _, said = framework.train(*map(str, words)).wait()
+        assert status == 0, said
+        values = yaml.safe_load((trace / CONFIG).read_text())
+        assert (values["trace"], values["steps"]) == (str(trace), 2)
+        assert [step for step, _ in Trace(trace).steps()] == [0, 1]
+        assert {path.name for path in trace.iterdir()} == {
+            *("trace.json", "steps.jsonl", CONFIG),
+            *(f"step-00000{step}.safetensors" for step in range(2)),
+        }
+    (trace / CONFIG).write_text("# mine\n")
+    status, _, said = framework.train(*given, f"--trace={trace}").wait()
+    assert assert_one_line(status, said).startswith(f"error: {trace / CONFIG}: no run has ")
+    with pytest.raises(UsageError, match=f"holds '{CONFIG}', which is no part of a trace"):
+        Writer(trace, {})  # nor does a recorder of other trainings remove it
+    assert (trace / CONFIG).read_text() == "# mine\n"
 
 
 def test_a_file_of_the_user_is_never_replaced(tmp_path, text, cache):

@@ -215,7 +215,7 @@ def test_two_directions_need_an_even_number_of_units():
         (lambda: RunOptions(dtype=("half",)), "--dtype is 'half'; allowed: float64, float32"),
         (
             lambda: RunOptions(replicas=(2, 1, 2)),
-            "--replicas is (2, 1, 2); allowed: each value once",
+            "--replicas is 2,1,2; allowed: each value once",
         ),
     ],
 )

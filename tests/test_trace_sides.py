@@ -44,11 +44,11 @@ def test_of_a_recorded_pair_the_name_alone_is_known():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"replicas": "2"}, "replicas is '2'; allowed: int"),
-        ({"replicas": True}, "replicas is True; allowed: int"),
-        ({"synchronous": 1}, "synchronous is 1; allowed: bool"),
+        ({"replicas": "2"}, "replicas is '2'; allowed: a whole number"),
+        ({"replicas": True}, "replicas is True; allowed: a whole number"),
+        ({"synchronous": 1}, "synchronous is 1; allowed: true or false"),
         ({"settings": "stages=2"}, "settings is 'stages=2'; allowed: an object"),
-        ({"settings": {"stages": "2"}}, "stages is '2'; allowed: int"),
+        ({"settings": {"stages": "2"}}, "stages is '2'; allowed: a whole number"),
         (
             {"settings": {"stage": 2}},
             "settings has 'stage'; allowed: stages, micro_batches, shard_weights, schedule, "

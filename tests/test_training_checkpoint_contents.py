@@ -137,10 +137,16 @@ CONTENTS = {
     "a list for a spec": (field("spec", "[]"), "spec is []; allowed: an object with a network"),
     "null for a spec": (field("spec", "null"), "spec is None; allowed: an object"),
     "a network of numbers": (in_spec(None, "network", "[1]"), "allowed: an object with a netw"),
-    "an unknown network": (in_spec(None, "network", '"x"'), "spec does not fit this version"),
+    "an unknown network": (
+        in_spec(None, "network", '"x"'),
+        "its network is 'x'; allowed: language-model, seq2seq",
+    ),
     "no model": (in_spec(None, "model", "null"), "spec: model is None; allowed: an object"),
-    "a field too many": (in_spec("model", "more", "1"), "does not fit this version"),
-    "a size in words": (in_spec("model", "hidden_size", '"6"'), "hidden_size is '6'; allowed:"),
+    "a field too many": (in_spec("model", "more", "1"), "its model has 'more'; allowed: v"),
+    "a size in words": (
+        in_spec("model", "hidden_size", '"6"'),
+        "hidden_size is '6'; allowed: a whole number",
+    ),
     "half a size": (
         in_spec("model", "hidden_size", "6.0"),
         "spec: hidden_size is 6.0; allowed",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 import typing
 from reprlib import repr as shortened
 from typing import Any
@@ -49,7 +50,8 @@ def check_fields(spec: Any) -> None:
             if each is not None:
                 _check(flag(field.name), each, field.metadata)
         if isinstance(value, tuple) and len(set(value)) < len(value):
-            raise UsageError(f"{flag(field.name)} is {value!r}; allowed: each value once")
+            typed = ",".join(map(str, value))
+            raise UsageError(f"{flag(field.name)} is {typed}; allowed: each value once")
 
 
 def check_types(cls: type, values: Any) -> None:
@@ -63,17 +65,23 @@ def check_types(cls: type, values: Any) -> None:
       UsageError: for the first field of another type, or a number that is too large for one.
     """
     for name, kind in typing.get_type_hints(cls).items():
-        if name not in values or kind not in (*_KINDS, float):
+        if name not in values or kind not in _KINDS:
             continue
         value, kinds = values[name], (int, float) if kind is float else (kind,)
         if type(value) not in kinds:
-            allowed = "a number" if kind is float else _KINDS[kind]
-            raise UsageError(f"{flag(name)} is {shortened(value)}; allowed: {allowed}")
+            raise UsageError(f"{flag(name)} is {shortened(value)}; allowed: {in_words(kind)}")
         if isinstance(value, int) and value.bit_length() > 63:
             raise UsageError(f"{flag(name)} is {shortened(value)}; allowed: less than 2**63")
 
 
-_KINDS = {int: "a whole number", str: "text", bool: "true or false"}
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def in_words(kind: Any) -> str:
+    """Return the type of a field in words, such as "a whole number"."""
+    if isinstance(kind, types.UnionType):
+        return " or ".join(map(in_words, typing.get_args(kind)))
+    return "null" if kind is type(None) else _KINDS.get(kind, "a list")
 
 
 def flag(name: str) -> str:

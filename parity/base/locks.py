@@ -59,8 +59,12 @@ def lock_file(path: Path, when_held: Callable[[], None]) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def only_writer(folder: Path, flag: str = "--out") -> Iterator[None]:
     """Be the only process that writes to a folder; it is made if it is missing.
+
+    Args:
+      folder: the folder.
+      flag: the option that names it, for messages.
 
     Raises:
       UsageError: naming the process that does already and its host, or if the folder cannot be
@@ -70,7 +74,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
     def refuse() -> None:
         raise UsageError(
-            f"{folder}: {_holder(path)} is writing to it; allowed: another --out, or to wait "
+            f"{folder}: {_holder(path)} is writing to it; allowed: another {flag}, or to wait "
             "until that process ends"
         )
 

@@ -20,11 +20,9 @@ from click.core import ParameterSource
 from parity.base.errors import UsageError
 from parity.base.fields import flag
 from parity.base.files import reason, write_whole
+from parity.base.run_config import CONFIG, HEADER, written_by_run
 from parity.spec.spec import Spec
 
-CONFIG = "config.yaml"  # in the folder of a run
-# How a file begins that a run has written: any other is a user's own, and never replaced.
-_HEADER = "# The whole configuration of a run. --config reads it, and flags win over it.\n"
 _MOST_BYTES = 64 * 1024  # ten times as many as all options take
 _MOST_SHOWN = 40  # characters of a value, in a message
 # What says how a run was started and not what it trains; config.yaml leaves it out.
@@ -171,8 +169,7 @@ def check_config(folder: Path) -> None:
     """
     path = folder / CONFIG
     try:
-        with path.open("rb") as file:
-            ours = file.read(len(_HEADER)) == _HEADER.encode()
+        ours = written_by_run(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -180,7 +177,7 @@ def check_config(folder: Path) -> None:
     if not ours:
         raise UsageError(
             f"{path}: no run has written it, and this one would replace it; allowed: another "
-            "--out, or another name for the file"
+            "folder, or another name for the file"
         )
 
 
@@ -196,7 +193,7 @@ def write_config(folder: Path, options: Any, spec: Spec) -> None:
       UsageError: if it cannot be written, or would replace a file of the user.
     """
     check_config(folder)
-    text = _HEADER + config_text(options, spec, _OF_ONE_START)
+    text = HEADER + config_text(options, spec, _OF_ONE_START)
     write_whole(folder / CONFIG, text.encode())
 
 

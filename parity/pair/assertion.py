@@ -50,8 +50,8 @@ def assert_match(
     check_declared(tolerances or {})
     if tolerances and not any(trace.of_recorder for trace in traces):
         raise UsageError(
-            "tolerances are given for traces of train.py; allowed: for those of a Recorder, "
-            "parity/trace/tolerances.py has theirs"
+            "tolerances are given for traces of train.py; allowed: for those of a Recorder; "
+            "train.py's have bounds of their own, see docs/verdict.md"
         )
     page = None if html is None else Path(html)
     if page is not None:

@@ -181,8 +181,11 @@ def _from_header(trace: Trace) -> dict[str, Tolerance]:
     try:
         stored = trace.header["tolerances"].items()
         found = {key: Tolerance(**values) for key, values in stored}
-    except (AttributeError, TypeError) as error:
-        raise UsageError(f"{path}: tolerances cannot be read: {error}") from None
+    except (AttributeError, TypeError):
+        seen = shortened(trace.header["tolerances"])
+        raise UsageError(
+            f"{path}: tolerances cannot be read: {seen}; allowed: what a Recorder writes"
+        ) from None
     check_declared(found)
     for key, values in stored:
         if not isinstance(values.get("reason", ""), str):

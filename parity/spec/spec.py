@@ -78,19 +78,28 @@ class Spec:
         Raises:
           UsageError: if a field is missing, unknown, of another type or out of range.
         """
+        misfit = "a stored spec does not fit this version: its"
+        if values.get("network") not in list(NETWORKS):
+            seen = shortened(values.get("network"))
+            raise UsageError(f"{misfit} network is {seen}; allowed: {', '.join(NETWORKS)}")
+        network = NETWORKS[values["network"]]
+        parts = {"model": network.model, "text": network.text, "training": TrainSpec}
+        for name, cls in parts.items():
+            if not isinstance(values.get(name), Mapping):
+                seen = shortened(values.get(name))
+                raise UsageError(f"{misfit} {name} is {seen}; allowed: a mapping")
+            fields = {field.name: field for field in dataclasses.fields(cls)}
+            for other in set(values[name]) - set(fields):
+                raise UsageError(
+                    f"{misfit} {name} has {shortened(other)}; allowed: {', '.join(fields)}"
+                )
+            check_types(cls, values[name])
         try:
-            network = NETWORKS[values["network"]]
-            parts = {"model": network.model, "text": network.text, "training": TrainSpec}
-            for name, cls in parts.items():
-                if not isinstance(values[name], Mapping):
-                    seen = f"its {name} is {shortened(values[name])}; allowed: a mapping"
-                    raise UsageError(f"a stored spec does not fit this version: {seen}")
-                check_types(cls, values[name])
             return Spec(
                 network.name,
                 network.model(**values["model"]),
                 network.text(**values["text"]),
                 TrainSpec(**values["training"]),
             )
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"a stored spec does not fit this version: {error}") from None
+        except TypeError as error:  # a plug-in's field without a default
+            raise UsageError(f"{misfit} fields: {error}") from None

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from parity.base.errors import UsageError
-from parity.base.fields import check_fields, flag, option
+from parity.base.fields import check_fields, flag, in_words, option
 from parity.base.plugins import load_object
 from parity.spec.schedule import is_seed
 from parity.spec.training import TrainSpec
@@ -88,7 +88,7 @@ class StrategySettings:
             if name not in kinds:
                 raise UsageError(f"settings has {name!r}; allowed: {', '.join(kinds)}")
             if type(value) is not kinds[name]:
-                raise UsageError(f"{name} is {value!r}; allowed: {kinds[name].__name__}")
+                raise UsageError(f"{name} is {value!r}; allowed: {in_words(kinds[name])}")
         return cls(**values)
 
     @property

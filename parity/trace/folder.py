@@ -9,6 +9,8 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED
+from parity.base.locks import LOCK
+from parity.base.run_config import CONFIG, written_by_run
 
 FORMAT = 6  # 6: settings by name; the weights that a worker read
 
@@ -26,8 +28,8 @@ _STEP_FILE = re.compile(r"step-\d{6}\.safetensors")
 # There while a trace is written; a writer that was killed or that failed leaves it.
 RECORDING = ".recording"
 # Every file of a trace, with what a killed writer leaves.
-_UNFINISHED = re.escape(UNFINISHED) + r"(trace|step-\d{6})\..*"
-_OTHERS = rf"steps\.jsonl|trace\.json|{re.escape(RECORDING)}"
+_UNFINISHED = re.escape(UNFINISHED) + r"(trace|step-\d{6}|config)\..*"
+_OTHERS = rf"steps\.jsonl|trace\.json|{re.escape(RECORDING)}|{re.escape(CONFIG)}"
 _PART = re.compile(rf"{_OTHERS}|{_STEP_FILE.pattern}|{_UNFINISHED}")
 
 
@@ -39,14 +41,14 @@ def sha256(array: np.ndarray) -> str:
 
 
 def trace_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that holds a trace and nothing else.
+    """Return the files of a folder that holds a trace and nothing else, without its lock.
 
     Raises:
       UsageError: if it holds anything that is not part of a trace.
     """
-    paths = list(folder.iterdir())
+    paths = [path for path in folder.iterdir() if path.name != LOCK]
     for path in paths:
-        if not _PART.fullmatch(path.name):
+        if not _PART.fullmatch(path.name) or (path.name == CONFIG and not written_by_run(path)):
             raise UsageError(f"{folder}: holds {path.name!r}, which is no part of a trace")
     return paths
 

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from parity.base.errors import UsageError
+from parity.base.files import reason
 from parity.base.json_text import parse_json
 from parity.trace.folder import LAST_STEP, RECORDING, sha256, step_file
 from parity.trace.header import check_header
@@ -42,7 +43,8 @@ class Trace:
                 f"{folder}: no trace.json here; not a recorded trace{_how_to_record(folder)}"
             ) from None
         except (OSError, ValueError) as error:
-            raise UsageError(f"{folder}/trace.json: cannot be read: {error}") from None
+            why = reason(error) if isinstance(error, OSError) else error
+            raise UsageError(f"{folder}/trace.json: cannot be read: {why}") from None
         except UsageError as error:
             raise UsageError(f"{folder}/trace.json: {error}") from None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
+from parity.base.fields import in_words
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.schedule import FREE
 from parity.spec.strategies import StrategySettings
@@ -80,7 +81,7 @@ class Side:
             if name not in values:
                 raise UsageError(f"a side lacks {name}")
             if kind is not StrategySettings and type(values[name]) is not kind:
-                raise UsageError(f"{name} is {values[name]!r}; allowed: {kind.__name__}")
+                raise UsageError(f"{name} is {values[name]!r}; allowed: {in_words(kind)}")
         found = {name: values[name] for name in cls.__annotations__}
         return cls(**found | {"settings": StrategySettings.from_json(values["settings"])})
 

@@ -5,6 +5,7 @@ A trace is a folder that any program can read; parity/trace/TRACE.md describes i
     trace.json           what ran: format, framework, spec, replicas, versions
     steps.jsonl          a line per finished step: {"step", "sha256": {tensor: digest}}
     step-000000.safetensors   the tensors of that step, by name
+    config.yaml               of a training by train.py: its options, for --config
 
 Names are paths; the part before the first slash says on which rung a tensor is compared:
 
@@ -27,7 +28,7 @@ or optimizer slot; it is exactly zero where the replicas hold the same parameter
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class Writer:
       most_pending: wait while the folder holds this many steps; with a reader that deletes each
         step after comparing it, a long trace never fills the disk. None: never wait.
       waiting: called while waiting; it raises to give up.
+      kept: names of files that are of this trace already, and are not removed.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class Writer:
         header: Mapping[str, Any],
         most_pending: int | None = None,
         waiting: Callable[[], None] | None = None,
+        kept: Collection[str] = (),
     ):
         self.folder, self.most_pending, self._waiting = folder, most_pending, waiting
         self._parent = os.getppid()
         if folder.is_dir():
             for old in trace_files(folder):
-                remove_file(old)
+                if old.name not in kept:
+                    remove_file(old)
         make_folder(folder)
         write_whole(
             folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.fields import in_words
 from parity.spec.networks import NETWORKS
 from parity.spec.parameters import snapshot_shapes
 from parity.spec.spec import Spec
@@ -140,7 +141,8 @@ def _check_fields(part: str, cls: type, values: Any, num_tensors: int) -> None:
             continue  # whether it must be there, the spec knows
         value = values[field.name]
         if not _is_a(value, hints[field.name]):
-            raise UsageError(f"spec: {field.name} is {_short(value)}; allowed: {field.type}")
+            allowed = in_words(hints[field.name])
+            raise UsageError(f"spec: {field.name} is {_short(value)}; allowed: {allowed}")
         # a parameter each would take memory without end
         if part == "model" and field.name.startswith("num_") and value > num_tensors:
             raise UsageError(

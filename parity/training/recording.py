@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.run_config import CONFIG
 from parity.cli.options import EVALUATED, TrainOptions
 from parity.oracle.isolated_step import Isolation
 from parity.spec.networks import NETWORKS
@@ -57,7 +58,8 @@ class TraceRecording:
         if self._group.rank == 0:
             header = self._header(versions)
             assert options.trace is not None
-            self._writer = Writer(options.trace, header, options.trace_pending, waiting)
+            pending = options.trace_pending
+            self._writer = Writer(options.trace, header, pending, waiting, kept=[CONFIG])
 
     def step(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
         """Train one step and record it; an isolated step starts from the oracle's weights."""

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from parity.base.errors import UsageError
+from parity.base.fields import flag
 from parity.base.files import make_folder, remove_file, remove_unfinished, write_whole
 from parity.base.locks import only_writer
-from parity.cli.config import CONFIG, check_config, write_config
+from parity.base.run_config import CONFIG
+from parity.cli.config import check_config, write_config
 from parity.cli.options import TrainOptions
 from parity.processes.group import ProcessGroup
 from parity.spec.spec import Spec
@@ -39,8 +41,6 @@ RUN_FILES = (
     "checkpoints/target.vocabulary.txt",
     "checkpoints/user_dictionary.txt",
 )
-# What --evaluate-only writes, without a lock: it may be about to, beside a run.
-_EVALUATED = ("evaluation.json", "answers.jsonl")
 
 
 def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | None:
@@ -136,22 +136,30 @@ def writes_run(options: TrainOptions) -> bool:
 
 @contextmanager
 def locked_folder(options: TrainOptions, group: ProcessGroup) -> Iterator[None]:
-    """Keep other runs out of the run's folder; on the rank that writes all files.
+    """Keep other runs out of the folders that this one writes to; on the rank that writes.
 
-    What an earlier run in it was killed while writing is removed.
+    What an earlier run in them was killed while writing is removed.
 
     Raises:
       UsageError: naming the process of another run that writes to it.
     """
-    if group.rank > 0 or not writes_run(options):
-        yield
-        return
-    with only_writer(options.out):
-        for pattern in ("run.json", CONFIG, *RUN_FILES):
-            if pattern not in _EVALUATED:
-                path = options.out / pattern
+    with ExitStack() as stack:
+        for folder, name in _written_folders(options) if group.rank == 0 else ():
+            stack.enter_context(only_writer(folder, name))
+            for pattern in ("run.json", CONFIG, *RUN_FILES):
+                path = folder / pattern
                 remove_unfinished(path.parent, path.name)
         yield
+
+
+def _written_folders(options: TrainOptions) -> Iterator[tuple[Path, str]]:
+    """Yield the folders that a run writes to, each once, and the options that name them."""
+    out = options.out if writes_run(options) or options.evaluate_only else None
+    seen: list[Path] = []
+    for name, folder in (("out", out), ("trace", options.trace), ("profile", options.profile)):
+        if folder is not None and folder.resolve() not in seen:
+            seen.append(folder.resolve())
+            yield folder, flag(name)
 
 
 def check_folder(options: TrainOptions) -> None:
@@ -161,6 +169,8 @@ def check_folder(options: TrainOptions) -> None:
       UsageError: if there is another run and --overwrite is not given, or the folder cannot be
         written.
     """
+    if options.trace is not None:
+        check_config(options.trace)
     if not writes_run(options):
         return
     if (options.out / "run.json").exists() and not options.overwrite:
@@ -185,6 +195,8 @@ def prepare_folder(
 ) -> None:
     """Write run.json, which marks the folder of a run; with --overwrite, remove the old run.
 
+    The run's config.yaml is written there, and to the folder of its trace.
+
     Args:
       options: the options of the run.
       spec: the network and its training.
@@ -192,6 +204,9 @@ def prepare_folder(
       config: what config.yaml is to say: options with all defaults filled in, and the spec that
         was asked for; by default `options` and `spec`.
     """
+    if options.trace is not None:
+        make_folder(options.trace)
+        write_config(options.trace, *config or (options, spec))
     if not writes_run(options):
         return
     marker = options.out / "run.json"

@@ -182,6 +182,7 @@ def _attention_of_step(keys, memory, lengths, kind):
       From query [batch, hidden] to context [batch, hidden] and weights [batch, source_time].
     """
     size, dtype, real = memory.shape[-1], memory.dtype, real_memory(memory, lengths)
+    real.stop_gradient = True  # or every step would add to a gradient that nobody reads
     of_keys, of_scores = paddle.shape(keys), paddle.shape(real)
     if kind == "bahdanau":
         query_kernel = parameter("attention/query_kernel", [size, size], dtype)

@@ -9,6 +9,8 @@ same, but for rounding. Milliseconds on one core for 1,120 rows and a vocabulary
 
 from paddle.base import core
 
+from paddle_impl.loop_gradients import take_sums_out_of_loops
+
 # A smaller probability is raised to this, so that its logarithm is finite; what such a loss
 # lacks is added in layers.token_cross_entropy.
 _LEAST_PROBABILITY = 1e-30
@@ -23,6 +25,7 @@ def replace_operations(program, dtype):
       program: with its gradients and updates, if it has any; changed in place.
       dtype: "float32" or "float64"; oneDNN has no operations for the latter.
     """
+    take_sums_out_of_loops(program)
     block = program.global_block()
     for index in reversed(range(len(block.ops))):
         operation = block.ops[index]

@@ -27,6 +27,7 @@ OWN_FILES = {
         "strategies/pipeline.py",
         "strategies/stage_programs.py",
         "program_kernels.py",
+        "loop_gradients.py",
         "processor.py",
     },
     "tf_impl": {

@@ -1,0 +1,151 @@
+"""What Paddle's fast kernels take out of the gradient of a loop over time."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.spec.spec import Spec, TrainSpec
+from parity.spec.step_arrays import StepInputs, dropout_masks
+from parity.training.strategy import Build
+
+CASES = list(itertools.product(("lstm", "gru"), ("dot", "general", "scaled", "bahdanau")))
+STRATEGIES = ("parallel-executor", "parallel-do", "layers")
+
+
+def test_gradients_are_those_of_the_plain_loop(frameworks):
+    """Each step has another length, and must find nothing of the step before in its arrays."""
+    for case, found in frameworks["paddle"].call(_gradients):
+        for step, (plain, fast) in enumerate(zip(*found, strict=True)):
+            assert plain.keys() == fast.keys()
+            assert any(name.startswith("gradient/decoder/") for name in plain)
+            for name, expected in plain.items():
+                np.testing.assert_allclose(
+                    fast[name],
+                    expected,
+                    rtol=1e-9,
+                    atol=1e-13,
+                    err_msg=f"{case}, step {step}, {name}",
+                )
+
+
+@pytest.mark.parametrize("kind", ["scaled", "bahdanau"])
+def test_loop_adds_up_no_weight_no_memory_and_no_sequence(frameworks, kind):
+    left, counts = frameworks["paddle"].call(_left_in_loop, kind)
+    assert counts, "there is a loop that computes gradients"
+    # The score kernel has one column; the keys of its kind are in no product.
+    allowed = {"scaled": 0, "bahdanau": 2}[kind]
+    assert len(left) == allowed, left
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_strategies_train_alike(frameworks, strategy):
+    plain, fast = frameworks["paddle"].call(_weights_after, strategy)
+    for name, expected in plain.items():
+        np.testing.assert_allclose(fast[name], expected, rtol=1e-9, atol=1e-13, err_msg=name)
+
+
+# What follows runs in a process of the framework.
+
+
+def _spec(cell: str, kind: str) -> Spec:
+    model = Seq2seqSpec(
+        source_vocabulary_size=9,
+        target_vocabulary_size=8,
+        embedding_size=3,
+        hidden_size=4,
+        num_layers=2,
+        cell=cell,
+        attention=kind,
+        input_feeding=True,
+        keep=0.8,
+        initial_scale=0.5,
+    )
+    return Spec("seq2seq", model, PairText(), TrainSpec(dtype="float64", optimizer="sgd"))
+
+
+def _inputs(spec: Spec, step: int, time: int) -> StepInputs:
+    draw, rows = np.random.default_rng(step), 5
+    batch = {
+        "source": draw.integers(4, 9, (rows, time + 1)),
+        "source_lengths": draw.integers(1, time + 2, rows),
+        "tokens": draw.integers(4, 8, (rows, time)),
+        "targets": draw.integers(4, 8, (rows, time)),
+        "lengths": draw.integers(1, time + 1, rows),
+    }
+    return StepInputs(batch, masks=dropout_masks(spec, step, batch))
+
+
+def _make(spec: Spec, kernels: str, replicas: int, strategy: str | None = None):
+    entry = FRAMEWORKS["paddle"].strategies
+    settings = entry.settings(strategy or "parallel-executor", Build().settings)
+    build = Build(replicas, kernels=kernels, settings=settings)
+    return entry.make(strategy, spec, build)
+
+
+def _gradients() -> list:
+    """Return of each case, for plain and fast kernels, each step's gradients as lists."""
+    found = []
+    for cell, kind in CASES:
+        spec = _spec(cell, kind)
+        of_kernels = []
+        for kernels in ("plain", "fast"):
+            strategy, steps = _make(spec, kernels, replicas=2), []
+            for step, time in enumerate((5, 3, 6)):
+                result = strategy.step(_inputs(spec, step, time), {}, 0.1, record=True)
+                steps.append(
+                    {
+                        name: tensor.tolist()
+                        for name, tensor in result.tensors.items()
+                        if name.startswith("gradient/")
+                    }
+                )
+            of_kernels.append(steps)
+        found.append((f"{cell} {kind}", of_kernels))
+    return found
+
+
+def _left_in_loop(kind: str) -> tuple[list[str], list[int]]:
+    """Return what loops still add up, and how many arrays each keeps."""
+    import paddle_impl.strategies.parallel_executor as module
+
+    programs, original = [], module.ParallelExecutor
+
+    class Seen(original):
+        def __init__(self, program, *arguments, **named):
+            programs.append(program)
+            super().__init__(program, *arguments, **named)
+
+    module.ParallelExecutor = Seen
+    try:
+        _make(_spec("gru", kind), "fast", replicas=1)
+    finally:
+        module.ParallelExecutor = original
+    left, counts = [], []
+    for program in programs:
+        for op in program.global_block().ops:
+            if op.type == "while_grad":
+                totals = zip(op.input("X"), op.output("X@GRAD"), strict=True)
+                tensors = [
+                    name
+                    for name, total in totals
+                    if total != "@EMPTY@"
+                    and program.global_block().var(name).type
+                    != module.core.VarDesc.VarType.LOD_TENSOR_ARRAY
+                ]
+                left += tensors
+                counts.append(len(op.output("Kept")))
+    return left, counts
+
+
+def _weights_after(strategy: str) -> list:
+    """Return the weights after three steps, for plain and fast kernels."""
+    spec, found = _spec("gru", "bahdanau"), []
+    for kernels in ("plain", "fast"):
+        made = _make(spec, kernels, 2, strategy)
+        for step, time in enumerate((5, 3, 6)):
+            made.step(_inputs(spec, step, time), {}, 0.1)
+        found.append({name: each.tolist() for name, each in made.snapshot().items()})
+    return found

@@ -335,6 +335,8 @@ class Ladder:
                     recorded, expected[side], (side, ONE_STEP), step, rounding=rounding
                 )
             found.append(mismatch)
+        if not any(rounding.runs for rounding in self.rounding.values()):
+            self.verdict.unmeasured.append(step)
         return found
 
     def _conclude(

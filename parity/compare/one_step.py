@@ -11,6 +11,7 @@ from parity.compare.expected_by_oracle import Expected, wide
 from parity.compare.known_differences import KnownDifferences
 from parity.compare.read_weights import check_read_weights
 from parity.compare.tensors import Distance, Mismatch
+from parity.oracle.recent_rounding import RecentRounding
 from parity.oracle.replay import PastWeights, RecordedUpdate, weights_of
 from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
@@ -71,6 +72,8 @@ class OneStep:
         # side -> worker -> the recurrent state that its last update left
         self._left: dict[str, dict[int, Tensors]] = {side: {} for side in self._past}
         self.rounding: dict[str, Rounding] = {}
+        # sides whose rounding errors are alike -> those of the last steps
+        self._recent: dict[tuple[str | None, tuple[Any, ...]], RecentRounding] = {}
 
     def expected(
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors
@@ -101,11 +104,18 @@ class OneStep:
     ) -> Rounding:
         """Return the rounding error of a side's step; it is measured once for sides alike.
 
+        It is only measured where those of the last steps cannot tell.
+
         Args:
           exact: what the oracle expects of the step.
         """
         start, group = self.start(side, recorded), self._group(side)
-        alike = (each for label, each in self.rounding.items() if self._group(label) == group)
+        each_alike = (r for label, r in self.rounding.items() if self._group(label) == group)
+        alike = next(each_alike, None)
+        recent = self._recent.setdefault(group, RecentRounding())
+        if alike is None:
+            lengths = NETWORKS[self._spec.network].lengths.values()
+            recent.begin(int(inputs.batch[name].sum()) for name in lengths)
         self.rounding[side] = Rounding(
             self._spec,
             start.snapshot,
@@ -113,8 +123,9 @@ class OneStep:
             inputs,
             recorded,
             exact,
-            next(alike, None),
+            alike,
             start.read,
+            recent,
         )
         return self.rounding[side]
 

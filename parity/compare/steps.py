@@ -105,6 +105,9 @@ class _Comparison:
             tolerance = TABLE[self._dtype, rung]
             measured = self._rounding if rung in ONE_STEP_TIMES else None
         if measured is not None:
+            accepted = self._by_the_last_steps(name, used, measured)
+            if accepted is not None:
+                return accepted, None
             tolerance = RoundingMultiple(ONE_STEP_TIMES[rung], measured.scale(name))
         of_kind = 0.0
         if tolerance is not None and tolerance.step:
@@ -118,6 +121,31 @@ class _Comparison:
             tolerance = RoundingMultiple(ONE_STEP_TIMES[rung], measured.scale(name))
             return compare_tensor(a, b, self._sides, self._step, name, tolerance)
         return distance, mismatch
+
+    def _by_the_last_steps(
+        self, name: str, used: list[float], rounding: Rounding
+    ) -> Distance | None:
+        """Return the distance of a tensor that needs no measurement of this step, or None.
+
+        Its share is one of the bound that the last steps let expect.
+        """
+        expected = rounding.expected(name)
+        if expected is None:
+            return None
+        likely, least = expected
+        times = ONE_STEP_TIMES[rung_of(name)]
+        distance, mismatch = compare_tensor(
+            self._a[name],
+            self._b[name],
+            self._sides,
+            self._step,
+            name,
+            RoundingMultiple(times, likely),
+            max(used, default=0.0),
+        )
+        if mismatch is None and distance.absolute <= times * least:
+            return distance
+        return None
 
     def _largest_of_kind(self, kind: str) -> float:
         if kind not in self._largest:

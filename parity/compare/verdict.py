@@ -60,6 +60,8 @@ class Verdict:
       known: label -> by how much a side differs from the exact training on purpose.
       cut: label -> where a trace ends whose writer was killed or failed; only the steps that
         all traces hold are compared.
+      unmeasured: the steps that no rounding was measured in, because all differences are far
+        within what the measurements before them allow.
     """
 
     dtype: str
@@ -82,6 +84,7 @@ class Verdict:
     staleness: dict[str, Counter[int]] = field(default_factory=dict)
     known: dict[str, KnownDifference] = field(default_factory=dict)
     cut: dict[str, str] = field(default_factory=dict)
+    unmeasured: list[int] = field(default_factory=list)
 
     def add_update(self, side: str, step: int, recorded: Tensors) -> None:
         """Count the staleness of a step, if the side is asynchronous."""

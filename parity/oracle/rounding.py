@@ -41,6 +41,7 @@ import numpy as np
 from parity.base.at_once import at_once
 from parity.oracle.optimizers import update_slots
 from parity.oracle.perturbation import Axes, perturbation
+from parity.oracle.recent_rounding import FALL, RecentRounding
 from parity.oracle.training import replica_losses, run_network
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
@@ -88,9 +89,11 @@ class Rounding:
       alike: the rounding errors of another side that started the step from nearly the same
         weights; they serve as a first measurement.
       read: the weights that the gradient was computed with; None for those of the snapshot.
+      recent: the rounding errors of the last steps; None to measure those of this one always.
 
     Attributes:
       exact: what the oracle computes for the step.
+      runs: how many of them it took so far.
     """
 
     def __init__(
@@ -103,20 +106,38 @@ class Rounding:
         exact: Tensors,
         alike: "Rounding | None" = None,
         read: Tensors | None = None,
+        recent: RecentRounding | None = None,
     ):
+        self._recent = recent
         self._read = snapshot if read is None else read
         self._spec, self._snapshot, self._state = spec, snapshot, state
         self._inputs, self._recorded, self.exact = inputs, recorded, exact
         self._unit = UNIT[spec.training.dtype]
         self._measured: dict[str, float] = alike._measured if alike is not None else {}
-        self._runs = 0
+        self.runs = 0
 
     def refine(self, name: str) -> bool:
         """Measure a tensor with more runs; return False if that would tell nothing new."""
-        if self._runs == _MANY or name.split("/")[0] not in _MEASURED:
+        if self.runs == _MANY or name.split("/")[0] not in _MEASURED:
             return False
         self._measure(_MANY)
         return True
+
+    def expected(self, name: str) -> tuple[float, float] | None:
+        """Return a tensor's rounding error as the last steps let expect it, and at the least.
+
+        It is None where they do not tell, and where this step has been measured.
+        """
+        kind = name.split("/")[0]
+        if self._recent is None or self._measured or kind not in _MEASURED:
+            return None
+        if name == "loss/replicas":
+            name = "loss/global"
+        error = self._recent.error(name, self._largest(name))
+        if error is None:
+            return None
+        own = self._of_sums(name)
+        return max(own, error), max(own, error / FALL[kind])
 
     def scale(self, name: str) -> float | np.ndarray:
         """Return the size of a tensor's rounding error: one number, or one for each element."""
@@ -137,12 +158,26 @@ class Rounding:
             return self._unit / 2 * rounded + least
         if not self._measured:
             self._measure(_FEW)
+            if self._recent is not None:
+                found = {n: (self._error(n), self._largest(n)) for n in self._measured}
+                self._recent.add(found)
         if name == "loss/replicas":
             name = "loss/global"
-        own = self._unit * float(np.abs(self.exact[name]).max(initial=0.0))
-        if kind in ("loss", "gradient"):
+        return max(self._of_sums(name), self._error(name)) + least
+
+    def _error(self, name: str) -> float:
+        """Return what was measured, in the precision of the training."""
+        return self._measured[name] * self._unit / UNIT["float32"]
+
+    def _largest(self, name: str) -> float:
+        return float(np.abs(self.exact[name]).max(initial=0.0))
+
+    def _of_sums(self, name: str) -> float:
+        """Return the error that a tensor has at least, whatever the runs show."""
+        own = self._unit * self._largest(name)
+        if name.split("/")[0] in ("loss", "gradient"):
             own *= 1 + self._of_long_sum(name)
-        return max(own, self._measured[name] * self._unit / UNIT["float32"]) + least
+        return own
 
     def _of_norm(self) -> float:
         """Return the relative error of the norm; the root halves that of the sum.
@@ -204,7 +239,7 @@ class Rounding:
             for name, worst in errors.items():
                 squares[name] = squares.get(name, 0.0) + worst**2
         self._measured = {name: float(np.sqrt(s / runs)) for name, s in squares.items()}
-        self._runs = runs
+        self.runs = runs
 
     def _errors(self, run: int) -> dict[str, float]:
         """Return the largest error in each tensor of a run in float32."""

@@ -58,6 +58,8 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         values["coverage"] = verdict.coverage.to_json()
     if verdict.isolated:
         values["isolated"] = isolated_values(verdict)
+    if verdict.unmeasured:
+        values["rounding_not_measured"] = verdict.unmeasured
     if verdict.unchecked:
         values["unchecked"] = verdict.unchecked
     if verdict.cut:

@@ -1,0 +1,85 @@
+"""The rounding errors of the last steps: most comparisons need no new measurement.
+
+Measuring rounding costs two steps of the oracle. Most differences use a small share of their
+bound, and rounding errors change little from step to step. So a difference is accepted without
+measuring where it is within a fraction of what the last measurements allow; see `FALL`. All
+others, and so all mismatches, are judged by a measurement of their own step.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+
+# First part of a tensor's name -> how many times smaller its rounding error may be than the
+# last measurements say. docs/verdict.md has what was seen: 1.7 times in activations, 1.6 in
+# gradients. Single measurements, not the least of three, said up to 7 times too much of
+# gradients, and relative to what is left of the gradient alone, up to 30 times.
+FALL = {"forward": 2.5, "loss": 4.0, "gradient": 4.0}
+
+# A softmax over positions becomes sharper from step to step: seen 2.4 times smaller within a
+# few steps. So a network with an attention is measured in every step.
+_UNSTEADY = "forward/attention/"
+
+_LEAST_OF = 3  # measurements
+
+_STEPS = 8  # with the same number of tokens; one of them is measured in any case
+
+_PER_OCTAVE = 4  # batches whose numbers of tokens differ by a fifth count as alike
+
+
+class RecentRounding:
+    """What was measured in the last steps of sides that are alike, by the size of the batch."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._size: tuple[int, ...] = ()
+        self._since: Counter[tuple[int, ...]] = Counter()
+        self._measured: dict[tuple[int, ...], deque[Mapping[str, tuple[float, float]]]] = {}
+
+    def begin(self, tokens: Iterable[int]) -> None:
+        """Begin a step.
+
+        Args:
+          tokens: the number of real tokens in its batch; of pairs, in sources and targets.
+        """
+        self._size = tuple(round(_PER_OCTAVE * math.log2(1 + each)) for each in tokens)
+        self._since[self._size] += 1
+
+    def add(self, measured: Mapping[str, tuple[float, float]]) -> None:
+        """Add what was measured in this step.
+
+        Args:
+          measured: tensor -> its rounding error, and its largest magnitude.
+        """
+        self._measured.setdefault(self._size, deque(maxlen=_LEAST_OF)).append(measured)
+        self._since[self._size] = 0
+
+    def error(self, name: str, largest: float) -> float | None:
+        """Return the rounding error that the last measurements expect, the least of them.
+
+        In activations it grows with the weights, in proportion to the activations. The errors
+        of a gradient come from all its terms, whatever is left of them in the sum: there it
+        counts neither for more than it was.
+
+        Args:
+          name: the tensor.
+          largest: its largest magnitude in this step.
+
+        Returns:
+          None if there are too few measurements, or none of late, or they do not tell.
+        """
+        measured = self._measured.get(self._size, ())
+        if len(measured) < _LEAST_OF or self._since[self._size] >= _STEPS:
+            return None
+        if name.startswith(_UNSTEADY):
+            return None
+        least = math.inf
+        for tensors in measured:
+            if name not in tensors:
+                return None
+            error, magnitude = tensors[name]
+            scaled = error / magnitude * largest if magnitude else 0.0
+            if not name.startswith("forward/"):
+                scaled = min(scaled, error)
+            least = min(least, scaled)
+        return least

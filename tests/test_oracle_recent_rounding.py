@@ -1,0 +1,116 @@
+"""Steps whose rounding is not measured: which they are, and that no mismatch hides in them."""
+
+import numpy as np
+import pytest
+from oracle_side import header, recorded_steps, small_spec
+
+from parity.compare.ladder import Ladder
+from parity.compare.tensors import ONE_STEP
+from parity.oracle.recent_rounding import RecentRounding
+from parity.oracle.rounding import Rounding
+from parity.report.values import verdict_values
+from parity.trace.rungs import rung_of
+from parity.trace.tolerances import ONE_STEP_TIMES
+
+STEPS = 12
+SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
+
+
+@pytest.fixture(scope="module", params=["float64", "float32"])
+def run(request):
+    spec = small_spec(dtype=request.param, batching="stream")
+    return spec, recorded_steps(spec, STEPS)
+
+
+def compared(spec, steps, *, always=False):
+    """Compare a side, and the same side as it should be, with the oracle; yield each step.
+
+    Args:
+      steps: of each side.
+      always: whether to measure rounding in every step.
+    """
+    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
+    for step, recorded in enumerate(zip(*steps, strict=True)):
+        if always:
+            ladder._one_step._recent.clear()
+        ladder.step(step, dict(zip(ladder.sides, recorded, strict=True)))
+        yield ladder
+        if not ladder.verdict.matches:
+            return
+
+
+def test_a_correct_side_is_measured_in_few_steps(run):
+    spec, steps = run
+    *_, ladder = compared(spec, (steps, steps))
+    assert ladder.verdict.matches
+    unmeasured = ladder.verdict.unmeasured
+    assert not {0, 1, 2} & set(unmeasured), "nothing is known yet"
+    assert 5 <= len(unmeasured) < STEPS - 3
+    assert verdict_values(ladder.verdict)["rounding_not_measured"] == unmeasured
+
+
+def test_shares_are_about_those_of_a_measurement(run):
+    spec, steps = run
+    *_, few = compared(spec, (steps, steps))
+    *_, all_ = compared(spec, (steps, steps), always=True)
+    assert all_.verdict.matches
+    assert not all_.verdict.unmeasured
+    for rung in ("forward", "loss", "gradient"):
+        a, b = (each.verdict.pairs["paddle-2", ONE_STEP][rung].used for each in (few, all_))
+        assert a == pytest.approx(b, rel=0.6), rung
+
+
+def test_what_exceeds_the_bound_of_an_unmeasured_step_is_found(run):
+    spec, steps = run
+    step, bounds = None, {}
+    for ladder in compared(spec, (steps, steps)):
+        if ladder.verdict.unmeasured:
+            step = ladder.verdict.unmeasured[-1]
+            rounding: Rounding = ladder.rounding["paddle-2"]
+            kinds = ("forward/", "loss/", "gradient/")
+            names = [name for name in rounding.exact if name.startswith(kinds)]
+            assert all(rounding.expected(name) is not None for name in names)
+            exact = rounding.exact
+            bounds = {n: ONE_STEP_TIMES[rung_of(n)] * rounding.scale(n) for n in names}
+            break
+    for name, bound in bounds.items():
+        if not np.size(exact[name]):
+            continue
+        # twice, because sixteen runs may show more than two
+        wrong = np.array(steps[step][name])
+        most = np.argmax(np.abs(wrong))
+        wrong.flat[most] = exact[name].flat[most] + 2 * bound
+        other = [dict(each) for each in steps]
+        other[step][name] = wrong
+        *_, ladder = compared(spec, (other, steps))
+        mismatches = ladder.verdict.mismatches
+        assert ladder.verdict.steps == step + 1, name
+        assert name in {each.place.tensor for each in mismatches if not each.problem}
+        assert step not in ladder.verdict.unmeasured
+
+
+def test_the_least_of_three_measurements_counts_for_seven_more_steps():
+    recent = RecentRounding()
+    for error in (2.0, 1.0, 3.0):
+        recent.begin([100])
+        assert recent.error("gradient/x", 1.0) is None
+        recent.add({"gradient/x": (error, 10.0), "forward/x": (error, 10.0)})
+    for _ in range(7):
+        recent.begin([100])
+        assert recent.error("forward/x", 20.0) == 2.0  # it grows with the activations
+        assert recent.error("gradient/x", 20.0) == 1.0
+        assert recent.error("gradient/x", 5.0) == 0.5
+        assert recent.error("gradient/other", 5.0) is None
+    recent.begin([100])
+    assert recent.error("forward/x", 20.0) is None
+
+
+def test_a_batch_of_another_size_is_measured():
+    recent = RecentRounding()
+    for _ in range(3):
+        recent.begin([100])
+        recent.add({"forward/x": (1.0, 1.0)})
+    recent.begin([200])
+    assert recent.error("forward/x", 1.0) is None
+    recent.begin([101])
+    assert recent.error("forward/x", 1.0) == 1.0

@@ -19,6 +19,7 @@ from pathlib import Path
 from parity.base.errors import UsageError
 from parity.base.files import new_folder, sync_file, write_whole
 from parity.base.json_text import parse_json
+from parity.base.machine import processor_facts, user_cache
 
 VARIABLE = "MKL_DEBUG_CPU_TYPE"
 
@@ -30,7 +31,6 @@ KERNELS = ("", "5", "7")
 # A machine that is busy disturbs a measurement by less.
 _FASTER = 1.15
 
-_CPUINFO = Path("/proc/cpuinfo")
 _LIBRARY = Path("libs", "libmklml_intel.so")
 _OPENMP = "libiomp5.so"
 
@@ -62,7 +62,7 @@ def fastest_kernels(folder: Path | None = None) -> str:
     library = _library()
     if library is None:
         return ""
-    path = (folder or _user_cache()) / f"mkl-{_digest(library)}" / "kernels.json"
+    path = (folder or user_cache()) / f"mkl-{_digest(library)}" / "kernels.json"
     kept = _kept(path)
     if kept is not None:
         return kept
@@ -145,21 +145,10 @@ def _library() -> Path | None:
     return library if library.is_file() else None
 
 
-def _user_cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return Path(home) / "paddle-tf-parity"
-
-
 def _digest(library: Path) -> str:
     """Return what tells processors, and versions of MKL, apart."""
-    try:
-        lines = _CPUINFO.read_text().splitlines()
-    except OSError:
-        lines = []
-    names = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-    facts = {line for line in lines if line.partition(":")[0].strip() in names}
-    of_library = f"{library.stat().st_size}"
-    return hashlib.sha256("\n".join([of_library, *sorted(facts)]).encode()).hexdigest()[:16]
+    facts = [f"{library.stat().st_size}", *processor_facts()]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def _kept(path: Path) -> str | None:

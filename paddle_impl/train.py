@@ -18,6 +18,7 @@ from paddle_impl.strategies import STRATEGIES
 from parity.cli.command_line import train_command
 from parity.processes.start import process_group
 from parity.training.loop import run_training
+from parity.training.measured_layout import Calibration
 from parity.training.resolved import resolved
 from parity.training.training_text import read_text
 
@@ -52,7 +53,8 @@ def train(spec, options):
     with joined as group:
         asked = spec
         spec, text = read_text(spec, options)
-        run_training(make_strategy, text, spec, options, versions, group, asked)
+        calibration = Calibration("paddle", entry)
+        run_training(make_strategy, text, spec, options, versions, group, asked, calibration)
 
 
 if __name__ == "__main__":

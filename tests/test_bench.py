@@ -265,6 +265,13 @@ def test_bench_times_both_sides(tmp_path):
     )
     assert set(values["throughput"]) == {"paddle-2x1", "tensorflow-2x1"}
     assert values["checked_steps"] == 2
+    layouts = {f"{replicas} x {2 // replicas}" for replicas in (1, 2)}
+    for side in ("paddle", "tensorflow"):
+        assert set(values["layouts"][side]["seconds_per_step"]) == layouts
+        line = (
+            f"a long training of {side} runs {values['layouts'][side]['layout']}, as replicas"
+        )
+        assert line in " ".join(done.stdout.split())
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 1
     assert values["history"]["since"] is None
     assert {"paddle", "tensorflow", "numpy"} <= set(values["versions"])

@@ -35,6 +35,7 @@ def values(checked=2, peers=True):
         "strategies": [],
         "history": {"commit": "b" * 40, "since": None},
         "peers_left_out": {},
+        "layouts": {},
         "processor": "A & B",
         "checked_steps": checked,
         "cores": 2,

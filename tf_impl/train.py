@@ -10,6 +10,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from parity.cli.command_line import train_command
 from parity.processes.start import process_group
 from parity.training.loop import run_training
+from parity.training.measured_layout import Calibration
 from parity.training.resolved import resolved
 from parity.training.training_text import read_text
 from tf_impl.engine import load_engine, versions
@@ -46,7 +47,8 @@ def train(spec, options):
     with joined as group:
         asked = spec
         spec, text = read_text(spec, options)
-        run_training(make_strategy, text, spec, options, versions, group, asked)
+        calibration = Calibration("tensorflow", entry)
+        run_training(make_strategy, text, spec, options, versions, group, asked, calibration)
 
 
 if __name__ == "__main__":

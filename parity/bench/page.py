@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parity.bench.history import history_lines
+from parity.bench.layouts import layout_lines
 from parity.bench.strategy_table import table_columns, table_rows
 from parity.report.charts import bars_with_spread
 from parity.report.page import Figure, Table, colour, empty_figure, render
@@ -47,6 +48,7 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
         strategy_columns=table_columns(values),
         left_out=values["peers_left_out"],
         history=history_lines(values["history"]),
+        layouts=layout_lines(values["layouts"]),
         machine=f"{values['processor']}, {values['machine']}",
         measured=Table(list(_MEASURED), _measured(values)),
         measured_columns={name: text.format(limit=limit) for name, text in _MEASURED.items()},

@@ -6,6 +6,7 @@ from typing import Any
 from tabulate import tabulate
 
 from parity.bench.history import history_lines
+from parity.bench.layouts import layout_lines
 from parity.bench.strategy_table import table_columns, table_rows
 from parity.training.meter import WARM_UP
 
@@ -19,6 +20,7 @@ def bench_text(values: dict[str, Any]) -> str:
     lines += _strategy_lines(values) if values["strategies"] else _speed_lines(values)
     if values["against"]:
         lines += ["", *_peer_lines(values)]
+    lines += [textwrap.fill(line, 96) for line in layout_lines(values["layouts"])]
     if values["padding"]:
         lines.append(
             f"padding: {values['padding']['source']:.1%} of the source positions and "

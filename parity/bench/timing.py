@@ -21,6 +21,7 @@ from parity.base.machine import measured_here
 from parity.base.progress import Counter
 from parity.bench.cases import Case, cases_of
 from parity.bench.history import compare_with_history
+from parity.bench.layouts import chosen_layouts, layout_cases
 from parity.bench.page import bench_html
 from parity.bench.ratios import (
     check_losses,
@@ -78,8 +79,9 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       (label -> side, replicas, threads), `readings` (label -> real tokens/s of each run),
       `throughput` (label -> median and spread), `scaling` (title -> replicas -> ratio to the
       first number of replicas), `against` (label of a side -> label of a peer -> ratio of their
-      speeds), `strategies` (the rows of the table of strategies), `history` (what fell since an
-      earlier benchmark; see `compare_with_history`), and more; see `_values`.
+      speeds), `strategies` (the rows of the table of strategies), `layouts` (what each side
+      would choose by itself; see `chosen_layouts`), `history` (what fell since an earlier
+      benchmark; see `compare_with_history`), and more; see `_values`.
 
     Raises:
       UsageError: for input that a side cannot use; for a peer that is not installed, or whose
@@ -99,18 +101,26 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     summaries: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
     losses: dict[str, list[float]] = {}
     limits: list[float] = []
+    of_layouts = [] if options.strategies else layout_cases(spec, options, cases)
+    untimed = [case for case in of_layouts if case not in cases]
     runs = list(itertools.product(range(options.rounds), cases))
+    runs += [(options.rounds, case) for case in untimed]
     with Counter("timing", len(runs), "run") as progress:
         for _, case in runs:
             if case == cases[0]:
                 limits.append(product_limit(spec.training.dtype, cores))
             summary, losses[case.label] = _timed_run(spec, options, data, case)
-            readings[case.label].append(summary["tokens_per_second"]["median"])
-            summaries[case.label].append(summary)
-            progress.update(f"{case.label} {readings[case.label][-1]:,.0f} tokens/s")
+            speed = summary["tokens_per_second"]["median"]
+            summaries.setdefault(case.label, []).append(summary)
+            if case in cases:
+                readings[case.label].append(speed)
+            progress.update(f"{case.label} {speed:,.0f} tokens/s")
+    chosen = chosen_layouts(of_layouts, summaries)
+    for case in untimed:
+        del summaries[case.label], losses[case.label]
     measurements = Measurements(readings, summaries, losses, limits)
     values = _values(spec, options, cases, measurements)
-    values |= {"command": command, "peers_left_out": left_out}
+    values |= {"command": command, "peers_left_out": left_out, "layouts": chosen}
     values["history"] = compare_with_history(values, options.history, text)
     content = json.dumps(values, indent=2).encode() + b"\n"
     write_whole(options.out / "bench.json", content)

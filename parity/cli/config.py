@@ -197,6 +197,23 @@ def write_config(folder: Path, options: Any, spec: Spec) -> None:
     write_whole(folder / CONFIG, text.encode())
 
 
+def values_of_run(folder: Path) -> dict[str, Any]:
+    """Return what the config.yaml of a run says; empty where no run has written one.
+
+    Args:
+      folder: the run's folder, `--out`.
+
+    Returns:
+      The name of an option, with underscores -> its value.
+    """
+    try:
+        text = _checked_text(folder / CONFIG)
+        values = yaml.load(text, Loader=_Loader) if text.startswith(HEADER) else None
+    except (UsageError, ValueError, yaml.YAMLError):
+        return {}
+    return {str(name).replace("-", "_"): value for name, value in (values or {}).items()}
+
+
 def _fields(options: Any) -> dict[str, Any]:
     """Return name -> value of all options, those that several commands share among them."""
     found: dict[str, Any] = {}

@@ -21,7 +21,7 @@ _GROUPS = {
     "How to run it": (
         *("replicas", "strategy", "sync", "strategies", "stages", "micro_batches"),
         *("shard_weights", "schedule", "staleness", "processes", "servers", "hosts"),
-        *("kernels", "device", "threads", "log_device_placement", "peers", "jobs"),
+        *("kernels", "device", "threads", "calibrate", "log_device_placement", "peers", "jobs"),
     ),
     "Hosts and links": (
         *("links", "local", "measure", "listen", "compute", "software", "per_host", "most"),

@@ -30,6 +30,7 @@ from parity.training.checkpoint import (
 from parity.training.evaluate_only import evaluate_checkpoint
 from parity.training.events import EventWriter
 from parity.training.loss_table import Losses
+from parity.training.measured_layout import Calibration, layout_of_run
 from parity.training.meter import Meter, peak_memory
 from parity.training.needed_memory import check_memory
 from parity.training.recording import TraceRecording, evaluates
@@ -66,6 +67,7 @@ def run_training(
     versions: Callable[[], dict[str, str]],
     group: ProcessGroup | None = None,
     asked: Spec | None = None,
+    calibration: Calibration | None = None,
 ) -> Summary | None:
     """Train a network, validate it after each epoch and test it at the end.
 
@@ -79,6 +81,7 @@ def run_training(
         all files.
       asked: the spec before the text set its vocabulary sizes, for config.yaml; by default
         `spec`.
+      calibration: measures layouts where the options leave them open; None for the default one.
 
     Returns:
       The summary of the run; None if it was profiled, or did not train.
@@ -93,8 +96,6 @@ def run_training(
     layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
     check_rows(text, layout.replicas)
     check_memory(spec)
-    if layout != (options.replicas, options.threads):
-        notes.append(layout_text(layout))
     group.join(facts_of_run(spec, text, options, layout.replicas))
     if group.serves:
         serve(spec, options, layout, group)
@@ -105,6 +106,15 @@ def run_training(
             checkpoint = checkpoint_to_resume(text, spec, options, notes)
             check_folder(options)
         checkpoint = shared_checkpoint(group, checkpoint)
+        why = ""
+        if calibration is not None:
+            found = None
+            if checkpoint is not None:
+                found = layout_of_run(options, calibration.entry, smallest_batch(text))
+            found = found or calibration.layout(spec, text, options, asked or spec)
+            layout, why = found or (layout, why)
+        if layout != (options.replicas, options.threads):
+            notes.insert(0, layout_text(layout, why))
         for note in notes:
             say(note)
         build = Build(

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from parity.base.cores import usable_cores
 from parity.base.errors import UsageError
+from parity.base.words import counted
 from parity.cli.options import TrainOptions
 from parity.spec.replicas import split_rows
 from parity.training.training_text import TrainingText
@@ -26,6 +27,11 @@ class Layout(NamedTuple):
     replicas: int
     threads: int
 
+    @property
+    def text(self) -> str:
+        """Return both numbers, such as "2 x 1"."""
+        return f"{self.replicas} x {self.threads}"
+
 
 def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1) -> Layout:
     """Choose replicas and threads where the options leave them open.
@@ -42,7 +48,7 @@ def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1
     """
     cores, replicas = usable_cores(), options.replicas
     settings = options.settings
-    stages = settings.stages or 1
+    stages = stages_of(options)
     if replicas is None and (processes > 1 or settings.processes or settings.servers):
         replicas = processes
     if replicas is None:
@@ -51,16 +57,38 @@ def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1
     return Layout(replicas, options.threads or max(1, cores // (replicas * stages)))
 
 
-def layout_text(layout: Layout) -> str:
-    """Return a layout in words, and the flags that change it."""
-    return (
-        f"{_count(layout.replicas, 'replica')}, {_count(layout.threads, 'thread')} each, on "
-        f"{_count(usable_cores(), 'core')}; --replicas and --threads change it"
+def layouts(default: Layout, stages: int, smallest_batch: int | None) -> tuple[Layout, ...]:
+    """Return the layouts that keep every core busy, the default one first.
+
+    Args:
+      default: what `choose_layout` returns.
+      stages: the stages of each replica; see `stages_of`.
+      smallest_batch: the rows of the smallest batch; None to keep the number of replicas, whose
+        threads may then be fewer, too.
+    """
+    if smallest_batch is None:
+        fewer = (
+            default.threads >> halvings for halvings in range(default.threads.bit_length())
+        )
+        return tuple(Layout(default.replicas, threads) for threads in fewer)
+    free = max(1, usable_cores() // stages)
+    most = min(free, _MOST_REPLICAS, smallest_batch)
+    found = (Layout(each, free // each) for each in range(most, 0, -1) if free % each == 0)
+    return tuple(dict.fromkeys((default, *found)))
+
+
+def stages_of(options: TrainOptions) -> int:
+    """Return how many cores a replica's layers are spread over."""
+    return options.settings.stages or 1
+
+
+def layout_text(layout: Layout, why: str = "") -> str:
+    """Return a layout in words, why it was chosen, and the flags that change it."""
+    chosen = (
+        f"{counted(layout.replicas, 'replica')}, {counted(layout.threads, 'thread')} each, on "
+        f"{counted(usable_cores(), 'core')}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return "; ".join(filter(None, (chosen, why, "--replicas and --threads change it")))
 
 
 def smallest_batch(text: Any) -> int:

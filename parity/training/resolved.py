@@ -8,6 +8,7 @@ from parity.processes.start import number_of_workers
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 from parity.spec.strategies import StrategyEntry
+from parity.training.measured_layout import Calibration, layout_of_run
 from parity.training.replicas_and_threads import Layout, choose_layout, smallest_batch
 from parity.training.training_text import read_text
 
@@ -31,16 +32,29 @@ def resolved(framework: str, spec: Spec, options: TrainOptions) -> TrainOptions:
     if entry.traits.processes:
         hosts = None if options.hosts is None else read_hosts(options.hosts)
         workers = number_of_workers(settings, options.replicas, hosts)
-    _, text = read_text(spec, options)
-    return with_layout(options, entry, choose_layout(options, smallest_batch(text), workers))
+    spec, text = read_text(spec, options)
+    smallest = smallest_batch(text)
+    if entry.traits.processes:
+        return with_layout(options, entry, choose_layout(options, smallest, workers))
+    of_run = layout_of_run(options, entry, smallest)
+    kept = of_run[0] if of_run else Calibration(framework, entry).kept(spec, text, options)
+    return with_layout(options, entry, kept)
 
 
-def with_layout(options: TrainOptions, entry: StrategyEntry, layout: Layout) -> TrainOptions:
-    """Return options that name the strategy and the layout of a run, whoever chose them."""
+def with_layout(
+    options: TrainOptions, entry: StrategyEntry, layout: Layout | None
+) -> TrainOptions:
+    """Return options that name the strategy and the layout of a run, whoever chose them.
+
+    Args:
+      options: the options of the run.
+      entry: the strategy.
+      layout: the layout; None if the run will measure which is the fastest.
+    """
     return replace(
         options,
         strategy=entry.name,
         sync=False,  # the strategy's name says it
-        replicas=layout.replicas,
-        threads=layout.threads,
+        replicas=None if layout is None else layout.replicas,
+        threads=None if layout is None else layout.threads,
     )

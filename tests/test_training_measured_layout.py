@@ -1,0 +1,189 @@
+"""The layout of a long training is chosen by measuring, kept, and not changed by --resume."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import start, wait_for
+
+from parity.bench.cases import Case
+from parity.bench.layouts import chosen_layouts, layout_cases, layout_lines
+from parity.cli.options import BenchOptions, TrainOptions
+from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.presets import preset
+from parity.spec.strategies import StrategySettings
+from parity.training.measured_layout import Calibration, fastest, layout_of_run
+from parity.training.replicas_and_threads import Layout, layout_text
+from parity.training.training_text import read_text
+
+ROOT = Path(__file__).resolve().parent.parent
+LONG = ["--epochs", "5000", "--evaluate", "0"]  # of preset tiny: hours
+
+
+def cores(monkeypatch, count):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(count)))
+
+
+def candidates(framework, strategy, smallest, **options):
+    registry = FRAMEWORKS[framework].strategies
+    settings = registry.settings(strategy, options.pop("settings", StrategySettings()))
+    train = TrainOptions(settings=settings, **options)
+    calibration = Calibration(framework, registry.entry(strategy))
+    return [tuple(each) for each in calibration.candidates(train, smallest)]
+
+
+@pytest.mark.parametrize(
+    ("count", "framework", "strategy", "smallest", "options", "expected"),
+    [
+        (1, "paddle", None, 20, {}, [(1, 1)]),
+        (2, "paddle", None, 20, {}, [(2, 1), (1, 2)]),
+        (2, "paddle", None, 1, {}, [(1, 2)]),
+        (8, "tensorflow", None, 20, {}, [(8, 1), (4, 2), (2, 4), (1, 8)]),
+        (8, "tensorflow", None, 3, {}, [(3, 2), (2, 4), (1, 8)]),
+        (8, "tensorflow", None, 20, {"threads": 1}, [(8, 1)]),
+        (8, "tensorflow", None, 20, {"replicas": 2}, [(2, 4)]),
+        (8, "tensorflow", None, 20, {"device": "gpu"}, [(2, 4)]),
+        (8, "tensorflow", "layers", 20, {}, [(4, 1), (2, 2), (1, 4)]),
+        # another number of replicas would be another training
+        (8, "tensorflow", "asynchronous", 20, {}, [(8, 1)]),
+        (8, "tensorflow", "asynchronous", 2, {}, [(2, 4), (2, 2), (2, 1)]),
+        (8, "tensorflow", "average-gradients", 20, {}, [(8, 1), (4, 2), (2, 4), (1, 8)]),
+        (
+            *(8, "tensorflow", "average-gradients", 20),
+            *({"settings": StrategySettings(shard_weights="equal")}, [(8, 1)]),
+        ),
+        # its processes are started before the text is read
+        (8, "paddle", "data-parallel", 20, {}, [(8, 1)]),
+    ],
+)
+def test_layouts_that_train_the_same_on_every_core_are_measured(
+    count, framework, strategy, smallest, options, expected, monkeypatch
+):
+    cores(monkeypatch, count)
+    assert candidates(framework, strategy, smallest, **options) == expected
+
+
+def test_the_default_is_left_only_for_a_layout_that_is_clearly_faster():
+    assert fastest({Layout(2, 1): 1.0, Layout(1, 2): 0.97}) == Layout(2, 1)
+    assert fastest({Layout(2, 1): 1.0, Layout(1, 2): 0.9}) == Layout(1, 2)
+    assert fastest({Layout(2, 1): 1.0, Layout(1, 2): 2.0}) == Layout(2, 1)
+
+
+def test_bench_says_what_each_side_would_choose(monkeypatch):
+    cores(monkeypatch, 2)
+    spec = preset("language-model", "bench")
+    timed = [Case("paddle", 2, 1), Case("tensorflow", 1, 1, "layers", stages=2)]
+    found = layout_cases(spec, BenchOptions(), timed)
+    assert found == [Case("paddle", 2, 1), Case("paddle", 1, 2)]
+    seconds = {"paddle-2x1": (0.03, 0.05, 0.04), "paddle-1x2": (0.03, 0.02, 0.01)}
+    summaries = {
+        label: [{"seconds_per_step": each} for each in of_runs]
+        for label, of_runs in seconds.items()
+    }
+    (line,) = layout_lines(chosen_layouts(found, summaries))
+    assert line == (
+        "without --replicas and --threads, a long training of paddle runs 1 x 2, as replicas x "
+        "threads (2 x 1 40.0 ms a step, 1 x 2 20.0 ms a step)"
+    )
+
+
+def command(folder, *words):
+    return [sys.executable, str(ROOT / folder / "train.py"), *map(str, words)]
+
+
+def configuration(folder, environment, *words):
+    """Return the replicas and threads that --print-config says."""
+    done = subprocess.run(
+        command(folder, *words, "--print-config"),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    values = yaml.safe_load(done.stdout)
+    return values["replicas"], values["threads"]
+
+
+def stopped(folder, environment, out, *words):
+    """Train until a run has begun, stop it, and return what it said and its layout."""
+    run = start([ROOT / folder / "train.py", "--out", out, *words], env=environment)
+    events = out / "events"
+    known = set(events.glob("*"))
+    wait_for(lambda: run.poll() is not None or set(events.glob("*")) - known, 300)
+    run.send_signal(signal.SIGINT)
+    errors = run.communicate()[1]
+    assert run.returncode == 130, errors
+    values = yaml.safe_load((out / "config.yaml").read_text())
+    return errors, Layout(values["replicas"], values["threads"])
+
+
+@pytest.mark.parametrize("folder", ["paddle_impl", "tf_impl"])
+def test_a_long_training_measures_once_and_a_resumed_one_keeps_its_layout(
+    folder, tmp_path, cache
+):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "user")}
+    long = [*LONG, "--cache", cache]
+    default = configuration(folder, environment, *long, "--no-calibrate")
+    assert configuration(folder, environment, *long, "--steps", "1000") == default
+    assert configuration(folder, environment, *long) == (None, None)
+
+    said, layout = stopped(folder, environment, tmp_path / "run", *long)
+    assert layout_text(layout).partition(";")[0] + "; measured: 2 x 1 " in said
+    (path,) = (tmp_path / "user" / "paddle-tf-parity" / "layouts").iterdir()
+    kept = json.loads(path.read_text())
+    assert Layout(*kept["layout"]) == layout == fastest_of(kept["seconds_per_step"])
+    assert layout in {Layout(2, 1), Layout(1, 2)}
+    assert configuration(folder, environment, *long) == layout
+
+    other = Layout(layout.threads, layout.replicas)
+    path.write_text(json.dumps(kept | {"layout": list(other)}))
+    assert configuration(folder, environment, *long, "--learning-rate", "0.5") == other
+    said, resumed = stopped(folder, environment, tmp_path / "run", *long, "--resume")
+    assert resumed == layout
+    assert f"as {tmp_path / 'run' / 'config.yaml'} says" in said
+    said, again = stopped(folder, environment, tmp_path / "again", *long)
+    assert again == other
+    assert "the fastest of 2 layouts measured here before" in said
+
+
+def fastest_of(seconds):
+    return fastest({Layout(*map(int, text.split(" x "))): s for text, s in seconds.items()})
+
+
+def test_what_cannot_be_measured_is_left_at_the_default(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    spec = preset("language-model", "tiny").replace(epochs=5000)
+    options = TrainOptions(cache=cache)
+    read, text = read_text(spec, options)
+    gone = TrainOptions(cache=cache, data=tmp_path / "gone")
+    calibration = Calibration("paddle", FRAMEWORKS["paddle"].strategies.entry(None))
+    layout, why = calibration.layout(read, text, gone, spec)
+    assert layout == calibration.candidates(options, 20)[0]
+    assert why.startswith("the default, as others could not be measured: ")
+    assert "ended with status 2: error: " in why
+    assert "gone" in why
+    assert not (tmp_path / "user").exists()
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "replicas: [", "replicas: many\nthreads: 1", "replicas: 0\nthreads: 1", "[]"]
+)
+def test_a_configuration_that_cannot_be_used_says_no_layout(damage, tmp_path):
+    entry = FRAMEWORKS["paddle"].strategies.entry(None)
+    options = TrainOptions(out=tmp_path, resume="")
+    path = tmp_path / "config.yaml"
+    header = "# The whole configuration of a run. --config reads it, and flags win over it.\n"
+    common = f"strategy: {entry.name}\ndevice: cpu\n"
+    path.write_text(f"{header}{common}replicas: 3\nthreads: 1\n")
+    assert layout_of_run(options, entry, 20) == (Layout(3, 1), f"as {path} says")
+    assert layout_of_run(options, entry, 2) is None
+    given = TrainOptions(out=tmp_path, resume="", replicas=1)
+    assert layout_of_run(given, entry, 20) is None
+    assert layout_of_run(options, FRAMEWORKS["tensorflow"].strategies.entry(None), 20) is None
+    path.write_text(f"{header}{common}{damage}")
+    assert layout_of_run(options, entry, 20) is None

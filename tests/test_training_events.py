@@ -200,3 +200,18 @@ def test_a_training_that_diverges_to_finite_losses_shows_short_numbers(
     assert lines[2] == "test perplexity inf"
     assert re.search(r": 5 steps; loss \d\.\d+e\+\d+; validation perplexity inf", lines[3])
     assert len(lines) == 4, "nothing but the project's own lines"
+
+
+def test_writing_events_does_not_load_pytorch(tmp_path):
+    """Its import takes a second of every training's start."""
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from parity.training.events import EventWriter\n"
+        f"with EventWriter(Path({str(tmp_path)!r}), 0):\n"
+        "    assert 'tensorboardX' in sys.modules\n"
+        "    assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        f"with EventWriter(Path({str(tmp_path / 'again')!r}), 0):\n"
+        "    assert sys.modules['torch'] is torch\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

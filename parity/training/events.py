@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,23 @@ from parity.spec.step_arrays import StepResult
 # A fast network would spend its time on writing events: after the first steps, not each one.
 _ALWAYS, _SECONDS_BETWEEN = 100, 0.1
 _SECONDS_UNFLUSHED = 120.0
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Keep tensorboardX from loading PyTorch, unless it is loaded already.
+
+    It loads it only to take tensors, of which none is written here, and that takes a second and
+    200 MB. PyTorch can be imported as usual afterwards.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # makes its import fail
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 class EventWriter:
@@ -36,7 +54,8 @@ class EventWriter:
         if folder is not None:
             # It sets a variable of the environment when it is imported. Once threads of an
             # engine compute, one of them may be reading the environment, and crash.
-            import tensorboardX  # noqa: F401
+            with _without_torch():
+                import tensorboardX  # noqa: F401
 
     def step(
         self,

@@ -74,6 +74,19 @@ FAULTS = (
         plain={},  # the framework's own gradient
     ),
     Fault(
+        "loop-bias-averaged",
+        "a bias's gradient, taken once after a decoder's loop, is the steps' mean, not their sum",
+        "Loops over time",
+        "scaled, fed",
+        ("gradient/decoder/*bias",),
+        paddle(
+            "loop_gradients.py",
+            ('return "reduce_sum", {"X": [rows]}', 'return "reduce_mean", {"X": [rows]}'),
+        ),
+        unconfirmable_reason="the oracle adds up within its own loop",
+        plain={},  # the framework's own gradient
+    ),
+    Fault(
         "cut-in-time",
         "back-propagation in time stops after every step",
         "State from batch to batch",

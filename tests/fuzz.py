@@ -28,9 +28,8 @@ MEGABYTES = 1000  # with the interpreter, NumPy and what the fuzzer itself keeps
 LONGEST = 65_536  # bytes of a file
 
 
-def fuzz(name: str, inputs: int, findings: Path) -> None:
-    """Give a reader so many files; ends the process."""
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm"))
+def fuzz(name: str, inputs: int, findings: Path, folder: Path) -> None:
+    """Give a reader so many files, which lie in a folder; ends the process."""
     given, kept = folder / "given", folder / "kept"
     given.mkdir()
     kept.mkdir()
@@ -64,22 +63,20 @@ def fuzz(name: str, inputs: int, findings: Path) -> None:
     type=click.Path(path_type=Path),
     help="Where files are kept that a reader failed on.",
 )
-def main(names: tuple[str, ...], inputs: int, findings: Path) -> None:
+@click.option("--within", hidden=True, type=click.Path(path_type=Path))
+def main(names: tuple[str, ...], inputs: int, findings: Path, within: Path | None) -> None:
     """Fuzz the readers NAMES, all of them by default."""
     names = names or tuple(READERS)
-    if len(names) == 1:
-        fuzz(names[0], inputs, findings)
+    if within is not None:
+        fuzz(names[0], inputs, findings, within)
     failed = []
     for name in names:
         start = time.monotonic()
-        command = [
-            sys.executable,
-            __file__,
-            name,
-            f"--inputs={inputs}",
-            f"--findings={findings}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [sys.executable, __file__, name, f"--inputs={inputs}"]
+        # The fuzzer ends its process at once, so that the folder is another's to remove.
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm") as folder:
+            command += [f"--findings={findings}", f"--within={folder}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - start
         if done.returncode:
             failed.append(name)

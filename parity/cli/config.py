@@ -208,7 +208,7 @@ def values_of_run(folder: Path) -> dict[str, Any]:
     """
     try:
         text = _checked_text(folder / CONFIG)
-        values = yaml.load(text, Loader=_Loader) if text.startswith(HEADER) else None
+        values = _Loader(text).get_single_data() if text.startswith(HEADER) else None
     except (UsageError, ValueError, yaml.YAMLError):
         return {}
     return {str(name).replace("-", "_"): value for name, value in (values or {}).items()}

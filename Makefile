@@ -37,7 +37,7 @@ help:
 	make fuzz    set up, install Atheris in .venv, and give each reader of a file a million
 	             damaged files (FUZZ_FLAGS="--inputs 10000 losses" for fewer, or for some)
 	make crashes set up, and stop both trainers at every single change that they make to files
-	             (half an hour)
+	             (a quarter of an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
 	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a

@@ -48,7 +48,7 @@ _WORTH_SECONDS = 600.0
 _RATE = 50e9  # FLOP/s of a core: what a step's matrix products reach on a recent processor
 _FASTER = 1.05  # how many times as fast as the default another must be: one run differs by less
 _TIMED_SECONDS, _FEWEST, _MOST = 2.0, 6, 60  # of the steps that are timed; and their number
-_SEED_BATCHES = 8  # batches whose sizes stand for all
+_SAMPLED_BATCHES = 8  # batches whose sizes stand for all
 _LONGEST = 180.0  # seconds that measuring one layout may take
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -262,7 +262,7 @@ def speeds_text(seconds: Mapping[Layout, float]) -> str:
 
 def _step_seconds(spec: Spec, text: TrainingText) -> float:
     """Return how long a step takes at least, from its matrix products."""
-    count = min(_SEED_BATCHES, text.train.batches_per_epoch)
+    count = min(_SAMPLED_BATCHES, text.train.batches_per_epoch)
     flops = [
         product_flops(
             spec, step_inputs(spec, step, text.train.batch(step), train=False).lengths

@@ -4,6 +4,9 @@ They compute the same as the layers they replace, but for rounding. A network is
 them, or from the plain layers alone, inside `use_kernels`.
 """
 
+import os
+from functools import partial
+
 import paddle
 
 from paddle_impl import attention, layers
@@ -14,17 +17,60 @@ from paddle_impl.layers import (
     cell_product,
     loop_over_time,
     parameter,
+    real_steps,
     recorded,
 )
 from parity.base.replaceable import replacing
+
+_LOOP_FROM = 1000  # units of an LSTM that a single thread runs as a loop
 
 
 def lstm(inputs, lengths, h, c, name, hidden_size):
     """Run one LSTM layer; see `layers.lstm`."""
     # One operation for all steps, in place of a loop that runs a dozen at each (not measured
-    # by itself).
-    hidden, (last_h, last_c) = _rnn("LSTM", inputs, lengths, (h, c), name, hidden_size)
+    # by itself). It multiplies by the recurrent kernel in the slower layout (`loop_reads.py`),
+    # and adds to that kernel's gradient at every step. Where neither fits into the processor's
+    # cache a loop is faster, but only on one thread. A step of two replicas of 10 rows: 1,550
+    # ms, then 1,010 as a loop, at hidden 1500; 552, then 509, at 1000; 206, then 291, at 650.
+    # Of one replica of 20 rows on two threads, at 1500: 844, then 1,007.
+    large = hidden_size >= _LOOP_FROM and os.environ["OMP_NUM_THREADS"] == "1"
+    run = _looped_lstm if large else partial(_rnn, "LSTM")
+    hidden, (last_h, last_c) = run(inputs, lengths, (h, c), name, hidden_size)
     return hidden, last_h, last_c
+
+
+def _looped_lstm(inputs, lengths, state, name, hidden_size):
+    """Run an LSTM layer as a loop whose steps are few operations.
+
+    Steps beyond a row's length are computed like the others, and left out afterwards.
+    """
+    kernel, recurrent_kernel, bias = cell_parameters(
+        name, "lstm", inputs.shape[-1], hidden_size, inputs.dtype
+    )
+    from_inputs = _product_of_rows(inputs, kernel, transpose=True) + bias
+
+    def step(now, state):
+        after = CELLS["lstm"](now[0], cell_product(state[0], recurrent_kernel), *state)
+        return after, list(after)
+
+    parts, _ = loop_over_time(step, [from_inputs], state, [hidden_size] * 2)
+    last = [_at_length(*each, lengths) for each in zip(parts, state, strict=True)]
+    return parts[0] * real_steps(inputs, lengths), last
+
+
+def _at_length(values, first, lengths):
+    """Return each row's value at its last real step; the first one for a row without any.
+
+    Args:
+      values: [time, batch, width].
+      first: [batch, width].
+      lengths: int64 [batch].
+    """
+    batch = paddle.cast(paddle.shape(values)[1], "int64")
+    ended = paddle.maximum(lengths - 1, paddle.zeros_like(lengths))
+    places = ended * batch + paddle.arange(batch, dtype="int64")
+    found = paddle.gather(paddle.reshape(values, [-1, values.shape[-1]]), places)
+    return paddle.where((lengths > 0).unsqueeze(1), found, first)
 
 
 def _rnn(mode, inputs, lengths, state, name, hidden_size):
@@ -109,21 +155,19 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
     # The inputs' product is taken before the loop and, for Bahdanau's kind, the attentional
     # outputs after it (not measured by itself); attention of a step takes half as many
     # operations: a step of `nmt-bahdanau` 481 ms, then 455.
-    from_inputs, fed_kernel, weights = _decoder_weights(inputs, model)
+    from_inputs, weights = _decoder_weights(inputs, model)
+    run_cell = {"lstm": _lstm_of_step, "gru": _gru_of_step}[model.cell]
     masked = [k for k, mask in enumerate(masks) if mask is not None]
     sequences = [from_inputs, *(paddle.transpose(masks[k], [1, 0, 2]) for k in masked)]
     attend_once = _attention_of_step(keys, memory, lengths, model.attention)
 
     def cells(now, fed, state):
-        gates, mask_of, after = now[0], dict(zip(masked, now[1:], strict=True)), []
-        gates = gates + cell_product(fed, fed_kernel)
-        for k, (kernel, recurrent_kernel, bias) in enumerate(weights):
-            if k > 0:
-                below = after[k - 1][0]
-                below = below * mask_of[k - 1] if k - 1 in mask_of else below
-                gates = cell_product(below, kernel) + bias
-            from_state = cell_product(state[k][0], recurrent_kernel)
-            after.append(CELLS[model.cell](gates, from_state, *state[k]))
+        (added, *now_masks), below, after = now, fed, []
+        mask_of = dict(zip(masked, now_masks, strict=True))
+        for k, (kernels, bias) in enumerate(weights):
+            added = bias if k else added
+            after.append(run_cell(below, added, kernels, state[k]))
+            below = after[k][0] * mask_of[k] if k in mask_of else after[k][0]
         return after
 
     def luong_step(now, held):
@@ -155,22 +199,36 @@ def feeding_decoder(inputs, state, fed, keys, memory, lengths, masks, model):
 
 
 def _decoder_weights(inputs, model):
-    """Return the inputs' share of the lowest gates, the fed part's kernel, all weights."""
-    size, width = model.hidden_size, inputs.shape[-1]
-    weights = [
-        cell_parameters(
-            f"decoder/{model.cell}_{k}",
-            model.cell,
-            size if k else width + size,
-            size,
-            inputs.dtype,
-        )
-        for k in range(model.num_layers)
-    ]
-    kernel, _, bias = weights[0]
-    # The part of the inputs needs no loop.
-    from_inputs = _product_of_rows(inputs, kernel[:, :width], transpose=True) + bias
-    return from_inputs, kernel[:, width:], weights
+    """Return the inputs' share of the lowest gates, and of each layer the kernels and bias.
+
+    The kernels are those of what comes from below and of the state, an LSTM's side by side.
+    """
+    size, width, weights = model.hidden_size, inputs.shape[-1], []
+    for k in range(model.num_layers):
+        below, name = size if k else width + size, f"decoder/{model.cell}_{k}"
+        kernel, of_state, bias = cell_parameters(name, model.cell, below, size, inputs.dtype)
+        if k == 0:
+            # The part of the inputs needs no loop.
+            from_inputs = _product_of_rows(inputs, kernel[:, :width], transpose=True) + bias
+            kernel = kernel[:, width:]
+        kernels = [kernel, of_state]
+        if model.cell == "lstm":
+            kernels = [paddle.concat(kernels, axis=1)]
+        weights.append((kernels, bias))
+    return from_inputs, weights
+
+
+def _lstm_of_step(below, added, kernels, state):
+    """Take a step of an LSTM with a single product; `added` is what else its gates have."""
+    gates = cell_product(paddle.concat([below, state[0]], axis=1), *kernels)
+    return CELLS["lstm"](gates, added, *state)
+
+
+def _gru_of_step(below, added, kernels, state):
+    """Take a step of a GRU, whose reset gate is on the product with its state alone."""
+    kernel, recurrent_kernel = kernels
+    from_below = cell_product(below, kernel) + added
+    return CELLS["gru"](from_below, cell_product(state[0], recurrent_kernel), *state)
 
 
 def _attention_of_step(keys, memory, lengths, kind):

@@ -10,6 +10,7 @@ same, but for rounding. Milliseconds on one core for 1,120 rows and a vocabulary
 from paddle.base import core
 
 from paddle_impl.loop_gradients import take_sums_out_of_loops
+from paddle_impl.loop_reads import read_in_fast_layout
 
 # A smaller probability is raised to this, so that its logarithm is finite; what such a loss
 # lacks is added in layers.token_cross_entropy.
@@ -26,6 +27,7 @@ def replace_operations(program, dtype):
       dtype: "float32" or "float64"; oneDNN has no operations for the latter.
     """
     take_sums_out_of_loops(program)
+    read_in_fast_layout(program)
     block = program.global_block()
     for index in reversed(range(len(block.ops))):
         operation = block.ops[index]

@@ -28,6 +28,7 @@ OWN_FILES = {
         "strategies/stage_programs.py",
         "program_kernels.py",
         "loop_gradients.py",
+        "loop_reads.py",
         "processor.py",
     },
     "tf_impl": {

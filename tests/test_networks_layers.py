@@ -344,6 +344,20 @@ def _layers(framework: str, kernels: str) -> dict:
     return {name: [_lists(part) for part in run(case, kernels)] for name, case in cases.items()}
 
 
+def _looped_lstm() -> list:
+    """Return what Paddle's LSTM computes as the loop that a large one is on one thread."""
+    import os
+
+    from paddle_impl import kernels
+
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    kernels._LOOP_FROM, usual = HIDDEN, kernels._LOOP_FROM
+    try:
+        return [_lists(part) for part in _paddle(CASES["lstm"], "fast")]
+    finally:
+        kernels._LOOP_FROM = usual
+
+
 def _every_layer(side: str):
     modules = [importlib.import_module(f"{side}.{name}") for name in ("layers", "attention")]
     return SimpleNamespace(
@@ -452,7 +466,22 @@ def found(request, frameworks):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_layer_is_the_oracles(found, framework, name):
-    case, (outputs, gradients) = CASES[name], found[framework][name]
+    _check(CASES[name], *found[framework][name])
+
+
+def test_looped_lstm_is_the_oracles(frameworks):
+    outputs, gradients = frameworks["paddle"].call(_looped_lstm)
+    _check(CASES["lstm"], outputs, gradients)
+    hidden, *last = outputs
+    beyond = np.arange(TIME)[:, None] >= LENGTHS["lengths"]
+    assert not np.any(np.array(hidden)[beyond])
+    inputs = CASES["lstm"].draw("inputs", CASES["lstm"].inputs)
+    for name, state in zip(("h", "c"), last, strict=True):
+        assert np.array_equal(state[2], inputs[name][2]), "a row of no token"
+
+
+def _check(case: Case, outputs, gradients):
+    """Compare outputs and gradients with the oracle's."""
     inputs, weights = case.draw("inputs", case.inputs), case.draw("weights", case.weights)
     wanted, wanted_gradients = case.expected(
         inputs, case.ints(), weights, d_outputs_of(case, outputs)

@@ -40,6 +40,13 @@ def test_loop_adds_up_no_weight_no_memory_and_no_sequence(frameworks, kind):
     assert len(left) == allowed, left
 
 
+def test_steps_multiply_by_matrices_that_lie_the_fast_way_and_are_not_copied(frameworks):
+    transposed, copied, loops = frameworks["paddle"].call(_slow_reads)
+    assert loops == ["while", "while_grad"]
+    assert not transposed
+    assert not copied
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_strategies_train_alike(frameworks, strategy):
     plain, fast = frameworks["paddle"].call(_weights_after, strategy)
@@ -107,8 +114,8 @@ def _gradients() -> list:
     return found
 
 
-def _left_in_loop(kind: str) -> tuple[list[str], list[int]]:
-    """Return what loops still add up, and how many arrays each keeps."""
+def _programs(cell: str, kind: str) -> list:
+    """Return the programs of the fast kernels, complete."""
     import paddle_impl.strategies.parallel_executor as module
 
     programs, original = [], module.ParallelExecutor
@@ -120,24 +127,55 @@ def _left_in_loop(kind: str) -> tuple[list[str], list[int]]:
 
     module.ParallelExecutor = Seen
     try:
-        _make(_spec("gru", kind), "fast", replicas=1)
+        _make(_spec(cell, kind), "fast", replicas=1)
     finally:
         module.ParallelExecutor = original
+    return programs
+
+
+def _left_in_loop(kind: str) -> tuple[list[str], list[int]]:
+    """Return what loops still add up, and how many arrays each keeps."""
+    from paddle.base.core import VarDesc
+
     left, counts = [], []
-    for program in programs:
-        for op in program.global_block().ops:
+    for program in _programs("gru", kind):
+        block = program.global_block()
+        for op in block.ops:
             if op.type == "while_grad":
                 totals = zip(op.input("X"), op.output("X@GRAD"), strict=True)
-                tensors = [
+                left += [
                     name
                     for name, total in totals
                     if total != "@EMPTY@"
-                    and program.global_block().var(name).type
-                    != module.core.VarDesc.VarType.LOD_TENSOR_ARRAY
+                    and block.var(name).type != VarDesc.VarType.LOD_TENSOR_ARRAY
                 ]
-                left += tensors
                 counts.append(len(op.output("Kept")))
     return left, counts
+
+
+def _slow_reads() -> tuple[list[str], list[str], list[str]]:
+    """Return what steps multiply by the slow way, what loops copy, and the training's loops."""
+    program = max(_programs("lstm", "bahdanau"), key=lambda each: each.num_blocks)
+    transposed, copied, loops = found = ([], [], [])
+    block = program.global_block()
+
+    def is_matrix(name: str) -> bool:
+        shape = block.var(name).shape if block.has_var(name) else ()
+        return len(shape) == 2 and min(shape) > 1
+
+    for loop in block.ops:
+        if loop.type not in ("while", "while_grad"):
+            continue
+        loops.append(loop.type)
+        for op in program.block(loop.attr("sub_block").id).ops:
+            backward = {"matmul_v2": False, "matmul_v2_grad": True}.get(op.type)
+            # the rows' gradient is a product with the matrix the other way round
+            if backward is not None and op.attr("trans_y") != backward:
+                transposed += [name for name in op.input("Y") if is_matrix(name)]
+        if loop.type == "while":
+            read = [block.var(name) for name in set(loop.input("X")) - set(loop.output("Out"))]
+            copied += [each.name for each in read if not each.desc.is_parameter()]
+    return found
 
 
 def _weights_after(strategy: str) -> list:

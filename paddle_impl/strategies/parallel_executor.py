@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 from paddle.base import core
 
+from paddle_impl.loop_reads import read_in_place
 from paddle_impl.strategies.synchronous_base import Synchronous
 from parity.base.cores import replicas_at_once
 
@@ -66,6 +67,7 @@ class ParallelExecutor:
             for v in program.list_vars()
             if v.persistable and v.type != core.VarDesc.VarType.RAW
         ]
+        read_in_place(program)
         # The engine keeps a pointer to the graph: a temporary one would be freed.
         self._graph = core.Graph(program.desc)
         self._engine = core.ParallelExecutor(

@@ -44,7 +44,7 @@ def measured(median=100.0, low=95.0, high=105.0, **others):
         "spec": {"model": {"hidden_size": 200}},
         "steps": 40,
         "rounds": 3,
-        "product_limit": 2e11,
+        "product_rates": {"numpy": 2e11, "tensorflow": 4e11},
         "versions": {"paddle": "2.6.2"},
         "cases": {"paddle-2x1": {"settings": ""}, "tensorflow-2x1": {"settings": ""}},
         "throughput": {
@@ -62,7 +62,7 @@ def test_a_figure_that_fell_by_more_than_its_spread_is_told(checkout, tmp_path):
     assert found == {"commit": first, "since": None}
     assert history_lines(found) == []
     second = commit("2")
-    slower = measured(80.0, 78.0, 94.0, product_limit=1.8e11)
+    slower = measured(80.0, 78.0, 94.0, product_rates={"numpy": 1.8e11, "tensorflow": 4e11})
     found = compare_with_history(slower, path, "generated", folder)
     assert (found["commit"], found["since"], found["compared"]) == (second, first, 2)
     assert list(found["fell"]) == ["paddle-2x1"]

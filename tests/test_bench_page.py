@@ -48,6 +48,7 @@ def values(checked=2, peers=True):
         "seconds_to_first_step": dict.fromkeys(cases, 4.25),
         "peak_memory": {label: [1e9] * case["replicas"] for label, case in cases.items()},
         "product_limit": 2.05e11,
+        "product_rates": {"numpy": 1e11, "paddle": 2.05e11, "tensorflow": 1.9e11},
         "versions": {"paddle": "2.6.2"},
         "machine": "Linux <x86>",
         "command": "python -m parity bench --peers",

@@ -408,6 +408,7 @@ def bench(**changes):
             "tensorflow-2x1": {"pytorch-2x1": 0.66, "best": 0.66},
         },
         "product_limit": 2e11,
+        "product_rates": {"numpy": 1e11, "paddle": 2e11, "tensorflow": 1.9e11},
         "rounds": 3,
         "steps": 40,
         "cores": 2,

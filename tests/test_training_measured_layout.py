@@ -88,7 +88,7 @@ def test_bench_says_what_each_side_would_choose(monkeypatch):
     (line,) = layout_lines(chosen_layouts(found, summaries))
     assert line == (
         "without --replicas and --threads, a long training of paddle runs 1 x 2, as replicas x "
-        "threads (2 x 1 40.0 ms a step, 1 x 2 20.0 ms a step)"
+        "threads (2 x 1 30.0 ms a step, 1 x 2 10.0 ms a step)"
     )
 
 
@@ -153,6 +153,26 @@ def test_a_long_training_measures_once_and_a_resumed_one_keeps_its_layout(
 
 def fastest_of(seconds):
     return fastest({Layout(*map(int, text.split(" x "))): s for text, s in seconds.items()})
+
+
+def test_layouts_take_turns_and_the_faster_time_of_each_counts(tmp_path, cache, monkeypatch):
+    cores(monkeypatch, 2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    taken, seconds = [], iter([0.5, 0.9, 1.0, 0.8])
+
+    def measured(self, asked, options, layout, steps):
+        taken.append(layout)
+        return next(seconds)
+
+    monkeypatch.setattr(Calibration, "_measured", measured)
+    spec = preset("language-model", "tiny").replace(epochs=5000)
+    options = TrainOptions(cache=cache)
+    calibration = Calibration("paddle", FRAMEWORKS["paddle"].strategies.entry(None))
+    read, text = read_text(spec, options)
+    layout, why = calibration.layout(read, text, options, spec)
+    assert taken == [Layout(2, 1), Layout(1, 2)] * 2
+    assert layout == Layout(2, 1)
+    assert "2 x 1 500.0 ms a step, 1 x 2 800.0 ms a step" in why
 
 
 def test_what_cannot_be_measured_is_left_at_the_default(tmp_path, cache, monkeypatch):

@@ -111,7 +111,7 @@ def _entry(values: Mapping[str, Any], text: str, checkout: Path) -> dict[str, An
         "commit": _commit(checkout),
         **{name: values[name] for name in _SAME if name != "text"},
         "text": text,
-        "product_limit": values["product_limit"],
+        "product_limit": values["product_rates"]["numpy"],
         "versions": values["versions"],
         "cases": {
             label: {

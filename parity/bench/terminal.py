@@ -14,6 +14,11 @@ from parity.training.meter import WARM_UP
 _BROKEN = {"replicas x threads": "replicas\nx threads", "tokens/s": "tokens/s\nmedian"}
 
 
+def rates_text(rates: dict[str, float]) -> str:
+    """Return the rates of large matrix products in words, given in FLOP/s by library."""
+    return ", ".join(f"{name} {rate / 1e9:,.0f}" for name, rate in rates.items())
+
+
 def bench_text(values: dict[str, Any]) -> str:
     """Return the measurements as tables for a terminal."""
     lines = [*_what_was_timed(values), ""]
@@ -104,7 +109,8 @@ def _speed_lines(values: dict[str, Any]) -> list[str]:
         "gain: speed divided by the speed with the first number of replicas in the same round; "
         "median over the rounds",
         "limit: the speed if a step were only its matrix products, at "
-        f"{values['product_limit'] / 1e9:,.0f} GFLOP/s, the highest rate seen for large ones",
+        f"{values['product_limit'] / 1e9:,.0f} GFLOP/s, the highest rate seen for large ones "
+        f"({rates_text(values['product_rates'])})",
     ]
 
 

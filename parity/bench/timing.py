@@ -23,6 +23,7 @@ from parity.bench.cases import Case, cases_of
 from parity.bench.history import compare_with_history
 from parity.bench.layouts import chosen_layouts, layout_cases
 from parity.bench.page import bench_html
+from parity.bench.product_rates import product_rates
 from parity.bench.ratios import (
     check_losses,
     highest_field,
@@ -45,7 +46,6 @@ from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 from parity.trace.reader import Trace
-from parity.training.flops import product_limit
 
 _CHECKED = 2  # number of steps of every configuration that are compared with the oracle
 
@@ -57,13 +57,13 @@ class Measurements(NamedTuple):
       readings: label -> the speed of each run, in real tokens/s.
       summaries: label -> the content of each run's summary.json.
       losses: label -> the losses of its last run.
-      limits: the speed of large matrix products before each round, in FLOP/s.
+      rates: library -> the rate of large matrix products before the first round, in FLOP/s.
     """
 
     readings: dict[str, list[float]]
     summaries: dict[str, list[dict[str, Any]]]
     losses: dict[str, list[float]]
-    limits: list[float]
+    rates: dict[str, float]
 
 
 def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
@@ -100,15 +100,13 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     readings: dict[str, list[float]] = {case.label: [] for case in cases}
     summaries: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
     losses: dict[str, list[float]] = {}
-    limits: list[float] = []
+    rates = product_rates(spec.training.dtype, cores)
     of_layouts = [] if options.strategies else layout_cases(spec, options, cases)
     untimed = [case for case in of_layouts if case not in cases]
     runs = list(itertools.product(range(options.rounds), cases))
     runs += [(options.rounds, case) for case in untimed]
     with Counter("timing", len(runs), "run") as progress:
         for _, case in runs:
-            if case == cases[0]:
-                limits.append(product_limit(spec.training.dtype, cores))
             summary, losses[case.label] = _timed_run(spec, options, data, case)
             speed = summary["tokens_per_second"]["median"]
             summaries.setdefault(case.label, []).append(summary)
@@ -118,7 +116,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     chosen = chosen_layouts(of_layouts, summaries)
     for case in untimed:
         del summaries[case.label], losses[case.label]
-    measurements = Measurements(readings, summaries, losses, limits)
+    measurements = Measurements(readings, summaries, losses, rates)
     values = _values(spec, options, cases, measurements)
     values |= {"command": command, "peers_left_out": left_out, "layouts": chosen}
     values["history"] = compare_with_history(values, options.history, text)
@@ -165,7 +163,7 @@ def _values(
 ) -> dict[str, Any]:
     """Return the measurements as plain values; see `bench`."""
     readings, summaries = measurements.readings, measurements.summaries
-    limit = max(measurements.limits)
+    limit = max(measurements.rates.values())
     return {
         "network": spec.network,
         "preset": options.preset,
@@ -188,6 +186,7 @@ def _values(
         "readings": readings,
         "throughput": {label: median_and_spread(each) for label, each in readings.items()},
         "product_limit": limit,
+        "product_rates": measurements.rates,
         "share_of_limit": {
             label: median_field(each, "product_flops_per_second") / limit
             for label, each in summaries.items()

@@ -1,16 +1,11 @@
-"""The matrix products of a training step, and how fast a machine can compute such products."""
+"""The matrix products of a training step."""
 
-import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
-
-_SIZE = 2048  # rows and columns of the matrices with which the limit is measured
-_TIMES = 5
 
 
 def product_flops(spec: Spec, lengths: Mapping[str, np.ndarray]) -> int:
@@ -36,19 +31,3 @@ def product_flops(spec: Spec, lengths: Mapping[str, np.ndarray]) -> int:
         pairs = int((lengths["lengths"] * lengths["source_lengths"]).sum())
         forward += 4 * pairs * int(spec.model.hidden_size)
     return 3 * forward
-
-
-def product_limit(dtype: str, cores: int) -> float:
-    """Return the best measured rate of large matrix products on this machine, in FLOP/s.
-
-    Each core computes products of its own; `python -m parity` limits NumPy to one thread.
-    """
-    draw = np.random.Generator(np.random.PCG64(1))
-    pairs = [draw.random((2, _SIZE, _SIZE)).astype(dtype) for _ in range(cores)]
-    best = 0.0
-    with ThreadPoolExecutor(cores) as pool:
-        for _ in range(_TIMES):
-            started = time.perf_counter()
-            list(pool.map(lambda pair: np.matmul(*pair), pairs))
-            best = max(best, cores * 2 * _SIZE**3 / (time.perf_counter() - started))
-    return best

@@ -71,7 +71,10 @@ def strategies_table(measured: Sequence[Measurement]) -> str:
 
 
 def sizes_table(measured: Sequence[Measurement]) -> str:
-    """Return a row of ratios to the peers for each of several sizes."""
+    """Return a row of ratios to the peers for each of several sizes.
+
+    Shares of the limit and memory are those of a replica a core.
+    """
     rows = []
     for one in measured:
         values = one.values
@@ -82,6 +85,7 @@ def sizes_table(measured: Sequence[Measurement]) -> str:
             for label, case in cases.items()
             if (case["replicas"], case["threads"]) == (cores, 1)
         }
+        memory = {label: sum(each) for label, each in values["peak_memory"].items()}
         best = {
             name: max(
                 (label for label in against if cases[label]["name"] == name),
@@ -100,6 +104,7 @@ def sizes_table(measured: Sequence[Measurement]) -> str:
                     for name in frameworks
                 ),
                 *(f"{values['share_of_limit'][full[name]]:.0%}" for name in frameworks),
+                *(ratio(memory[full[name]] / memory[full["pytorch"]]) for name in frameworks),
                 values["rounds"],
             ]
         )
@@ -108,6 +113,7 @@ def sizes_table(measured: Sequence[Measurement]) -> str:
         *(f"{name}, a replica a core, to PyTorch's the same" for name in frameworks),
         *(f"{name}'s best layout to the best peer" for name in frameworks),
         *(f"{name}, of the limit" for name in frameworks),
+        *(f"{name}, peak memory to PyTorch's" for name in frameworks),
         "rounds",
     ]
     said = [one.provenance("python -m parity bench --peers") for one in measured]

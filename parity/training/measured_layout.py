@@ -44,7 +44,7 @@ from parity.training.replicas_and_threads import (
 )
 from parity.training.training_text import TrainingText
 
-# A training that would take less at `_RATE` is not worth the half minute that measuring takes.
+# A training that would take less at `_RATE` is not worth the minute that measuring takes.
 _WORTH_SECONDS = 600.0
 _RATE = 50e9  # FLOP/s of a core: what a step's matrix products reach on a recent processor
 _FASTER = 1.05  # how many times as fast as the default another must be: one run differs by less

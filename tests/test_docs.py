@@ -466,9 +466,12 @@ def test_tables_of_ratios(tmp_path):
         "<!-- table: peers a.json -->\n<!-- /table -->\n"
         "<!-- table: sizes a.json -->\n<!-- /table -->\n"
     )
-    text, _ = write(tmp_path, page, a=bench())
+    values = bench()
+    values["peak_memory"] |= {"paddle-2x1": [2.1e9], "pytorch-2x1": [2e9, 1e9]}
+    text, _ = write(tmp_path, page, a=values)
     assert "| paddle 2 × 1 | 0.33 | 0.33 |" in text
-    assert "| 0.33 | 0.66 | 0.33 (2 × 1) | 0.66 (2 × 1) | 50% | 50% | 3 |" in text
+    memory = "0.70 | 0.50"
+    assert f"| 0.33 | 0.66 | 0.33 (2 × 1) | 0.66 (2 × 1) | 50% | 50% | {memory} | 3 |" in text
 
 
 def test_table_of_kernels(tmp_path):

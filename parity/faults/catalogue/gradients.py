@@ -87,6 +87,19 @@ FAULTS = (
         plain={},  # the framework's own gradient
     ),
     Fault(
+        "loop-matrix-transposed",
+        "a decoder's loop hands the query's gradient back through the matrix itself, not transposed",
+        "Loops over time",
+        "bahdanau, fed",
+        ("gradient/attention/*",),
+        paddle(
+            "loop_reads.py",
+            ('"Y": [block.var(copy)]', '"Y": [block.var(matrix)]'),
+        ),
+        unconfirmable_reason="the oracle has a gradient of its own for the query",
+        plain={},  # the framework's own gradient
+    ),
+    Fault(
         "cut-in-time",
         "back-propagation in time stops after every step",
         "State from batch to batch",

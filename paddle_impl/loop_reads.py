@@ -42,8 +42,7 @@ def read_in_place(program):
         for name in set(loop.input("X")) - set(loop.output("Out")):
             variable = block.var(name)
             if variable.type == core.VarDesc.VarType.LOD_TENSOR:
-                # The engine copies all but parameters. What else it does to those, it does to
-                # whatever is persistable.
+                # The engine copies all but parameters.
                 variable.desc.set_is_parameter(True)
 
 

@@ -13,9 +13,13 @@ from parity.spec.frameworks import FRAMEWORKS
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_library_is_asked(dtype):
-    rates = product_rates(dtype, 2)
+    rates = product_rates(dtype, 2, FRAMEWORKS)
     assert list(rates) == ["numpy", *FRAMEWORKS]
     assert all(rate > 0 for rate in rates.values())
+
+
+def test_a_framework_that_is_not_timed_need_not_be_installed():
+    assert list(product_rates("float32", 1, [])) == ["numpy"]
 
 
 def test_library_that_fails_is_a_line():

@@ -111,6 +111,7 @@ def _entry(values: Mapping[str, Any], text: str, checkout: Path) -> dict[str, An
         "commit": _commit(checkout),
         **{name: values[name] for name in _SAME if name != "text"},
         "text": text,
+        # of NumPy, whichever frameworks are timed: the machine's own speed
         "product_limit": values["product_rates"]["numpy"],
         "versions": values["versions"],
         "cases": {

@@ -1,8 +1,8 @@
 """How fast this machine multiplies large matrices: what no training can exceed.
 
 Each library multiplies at its own rate, and which is the fastest depends on the processor. So
-NumPy and every framework of a side are asked, each in as many processes as there are cores, one
-thread each, all at once.
+NumPy and every framework that is timed are asked, each in as many processes as there are cores,
+one thread each, all at once.
 
 `python -m parity.bench.product_rates LIBRARY DTYPE` is one of these processes: it says when it
 is ready, waits for a line, multiplies for a second, and prints the highest rate in FLOP/s.
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -28,17 +28,18 @@ _SIZE = 2048  # rows and columns of the matrices
 _SECONDS = 1.0
 
 
-def product_rates(dtype: str, cores: int) -> dict[str, float]:
+def product_rates(dtype: str, cores: int, frameworks: Iterable[str]) -> dict[str, float]:
     """Return the highest rate of large products on all cores in FLOP/s, by library.
 
     Args:
       dtype: "float32" or "float64".
       cores: the number of processes that multiply at once.
+      frameworks: the names of those to ask beside NumPy; they have to be installed.
 
     Raises:
       UsageError: if a library cannot multiply here.
     """
-    return {library: _rate(library, dtype, cores) for library in (NUMPY, *FRAMEWORKS)}
+    return {library: _rate(library, dtype, cores) for library in (NUMPY, *frameworks)}
 
 
 def _rate(library: str, dtype: str, cores: int) -> float:

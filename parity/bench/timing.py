@@ -100,7 +100,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     readings: dict[str, list[float]] = {case.label: [] for case in cases}
     summaries: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
     losses: dict[str, list[float]] = {}
-    rates = product_rates(spec.training.dtype, cores)
+    sides = dict.fromkeys(case.name for case in cases if not case.is_peer)
+    rates = product_rates(spec.training.dtype, cores, sides)
     of_layouts = [] if options.strategies else layout_cases(spec, options, cases)
     untimed = [case for case in of_layouts if case not in cases]
     runs = list(itertools.product(range(options.rounds), cases))

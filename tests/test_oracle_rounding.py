@@ -6,8 +6,9 @@ from oracle_side import header, random_inputs, recorded_steps, small_spec
 
 from parity.compare.ladder import Ladder
 from parity.compare.tensors import ONE_STEP
+from parity.oracle.moves import UNIT, Moves, _row_after_row
 from parity.oracle.perturbation import perturbation, summed
-from parity.oracle.rounding import UNIT, Rounding, _Moves
+from parity.oracle.rounding import Rounding
 from parity.oracle.training import run_network
 from parity.spec.initial import initial_snapshot, zero_state
 from parity.spec.step_arrays import StepInputs
@@ -105,7 +106,7 @@ def test_every_order_of_a_sum_gives_its_value(axis):
     exact = array.sum(axis=axis, dtype=np.float64, keepdims=True)
     seen = set()
     for run in range(4):
-        with perturbation(_Moves(run)):
+        with perturbation(Moves(run)):
             kept, dropped = summed(array, axis=axis, keepdims=True), summed(array, axis=axis)
         assert kept.dtype == np.float32
         assert kept.shape == exact.shape
@@ -128,8 +129,16 @@ def test_a_sum_in_sequence_is_not_taken_in_blocks():
 
     assert error(array.sum(axis=1)) < 10
     for run in range(8):
-        with perturbation(_Moves(run)):
+        with perturbation(Moves(run)):
             assert error(summed(array, axis=1)) > 100
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (700, 1), (10_000, 13), (3_000, 43), (8, 9_000)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_sums_of_columns_have_the_bits_of_one_row_after_another(shape, order):
+    terms = np.random.default_rng(7).normal(size=shape).astype(np.float32).copy(order)
+    for each in (terms, terms[::-1]):
+        assert _row_after_row(each).tobytes() == np.cumsum(each, axis=0)[-1].tobytes()
 
 
 def test_a_sum_that_one_term_dominates_is_rounded_differently_in_each_run():
@@ -138,7 +147,7 @@ def test_a_sum_that_one_term_dominates_is_rounded_differently_in_each_run():
     array = np.concatenate([np.ones((1, 1)), small], axis=1).astype(np.float32)
     exact, errors = array.sum(axis=1, dtype=np.float64), []
     for run in range(0, 64, 4):  # all from the first term to the last
-        with perturbation(_Moves(run)):
+        with perturbation(Moves(run)):
             errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
     assert len(set(errors)) > 8
     assert np.std(errors) > 5
@@ -240,7 +249,7 @@ def test_confident_rows_that_err_alike_by_chance_are_no_mismatch(seed):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_sum_of_no_terms_is_zero(dtype):
     """The rows of an asynchronous worker may have no real token."""
-    with perturbation(_Moves(0, dtype)):
+    with perturbation(Moves(0, dtype)):
         assert summed(np.zeros((0, 3), np.float32), axis=0).tolist() == [0, 0, 0]
         assert summed(np.zeros((0, 3), np.float32), axis=1, keepdims=True).shape == (0, 1)
 
@@ -251,6 +260,6 @@ def test_a_sum_in_float64_errs_as_one_in_float64_does():
     array[0, 0] = 1
     exact, errors = array.sum(dtype=np.float64), []
     for run in range(32):
-        with perturbation(_Moves(run, "float64")):
+        with perturbation(Moves(run, "float64")):
             errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
     assert 5 < np.sqrt(np.mean(np.square(errors))) < 50

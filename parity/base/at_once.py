@@ -16,6 +16,7 @@ _MOST = 4
 def at_once(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     """Call each function in a thread of its own, as many at a time as there are cores, up to 4.
 
+    Where that would leave cores idle at the end, as with three on two cores, all run at a time.
     NumPy releases the interpreter's lock while it computes. Linear algebra itself should use
     one thread. Each call sees the context variables of the caller.
 
@@ -25,7 +26,11 @@ def at_once(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     Raises:
       Exception: the first one, in order, that a function raised.
     """
-    with ThreadPoolExecutor(min(usable_cores(), _MOST)) as pool:
+    calls = list(calls)
+    threads = usable_cores()
+    if threads > 1 and len(calls) % threads:
+        threads = len(calls)
+    with ThreadPoolExecutor(min(threads, _MOST)) as pool:
         return [
             future.result()
             for future in [pool.submit(copy_context().run, call) for call in calls]

@@ -32,29 +32,20 @@ Source: Parker 1997, "Monte Carlo arithmetic", UCLA CSD-970002: measuring roundi
 computation several times with random perturbations of the size of its roundoff.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 
 from parity.base.at_once import at_once
+from parity.oracle.moves import UNIT, Moves
 from parity.oracle.optimizers import update_slots
-from parity.oracle.perturbation import Axes, perturbation
+from parity.oracle.perturbation import perturbation
 from parity.oracle.recent_rounding import FALL, RecentRounding
 from parity.oracle.training import replica_losses, run_network
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.spec.step_arrays import StepInputs
-
-UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff
-
-# How many unit roundoffs the results of exponentials are moved by: one, and more where gates
-# are saturated. The errors of tanh and sigmoid, measured on 800,000 numbers in [-12, 12] and
-# around zero: TensorFlow's are at most 6.9 and 3.2 (float64), 5.6 and 7.4 (float32), Paddle's
-# 2.6 and 2.5, 6.2 and 2.5, most of the largest beyond 3; the root mean squares of all are 0.6
-# to 1.5.
-_EXPONENTIALS, _SATURATED, _FROM = 1.0, 5.0, 0.95
 
 # A weight is rounded once when the update is subtracted, on average by half a unit roundoff.
 # The update itself was rounded before: by SGD once, in a product; by Adam in two roots, two
@@ -62,16 +53,9 @@ _EXPONENTIALS, _SATURATED, _FROM = 1.0, 5.0, 0.95
 # the embedded text and 30 random specs.
 _OF_STEP = {"sgd": 1.0, "adam": 4.0}
 
-# The runs scale the terms of a sum by a number between 1 and this. It is close to 1, because
-# the largest term of a softmax is exactly 1 in every engine: just below the next power of two,
-# the partial sums would be rounded half as much.
-_SCALED = 1.05
-
 _MEASURED = ("forward", "loss", "gradient")  # rungs measured by runs; others are computed
 
 _FEW, _MANY = 2, 16  # the number of runs: at first, and where the verdict depends on it
-
-_BLOCK = 2**15  # the number of terms to sum at a time: 256 kB, which fit into a core's cache
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -252,7 +236,7 @@ class Rounding:
 
     def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
-        moves = _Moves(run, self._spec.training.dtype)
+        moves = Moves(run, self._spec.training.dtype)
         weights = moves.weights(self._read)
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
@@ -289,97 +273,12 @@ def rounding_of_scores(
     expected, squares = score(exact), 0.0
     real = np.isfinite(expected)  # elsewhere there is no answer, or none that a search writes
     for run in range(_MANY):
-        moves = _Moves(run, dtype)
+        moves = Moves(run, dtype)
         with perturbation(moves):
             found = score(moves.weights(recorded))
         apart = np.abs(found[real] - expected[real])
         squares += float(apart.max(initial=0.0)) ** 2
     return float(np.sqrt(squares / _MANY)) * UNIT[dtype] / UNIT["float32"]
-
-
-class _Moves:
-    """The random perturbations of one run, the same whenever it is repeated."""
-
-    def __init__(self, run: int, dtype: str = "float32"):
-        self._run, self._dtype = run, np.dtype(dtype)
-        self._magnified = UNIT["float32"] / UNIT[dtype]
-        self._draw = np.random.Generator(np.random.PCG64(run))
-
-    def any(self, array: np.ndarray, units: float | np.ndarray = 1.0) -> np.ndarray:
-        """Return an array in float32, each element moved by up to so many unit roundoffs."""
-        # in place and in float32, because it may be the softmax of a large vocabulary
-        moved = self._draw.random(np.shape(array), np.float32)  # in [0, 1)
-        moved -= np.float32(0.5)
-        moved *= np.float32(2 * UNIT["float32"]) * units
-        moved *= array
-        moved += array
-        return moved
-
-    def exponentials(self, array: np.ndarray) -> np.ndarray:
-        """Return the results of exponentials, moved."""
-        size = np.abs(array)
-        saturated = (size > _FROM) & (size <= 1)
-        units = np.where(saturated, np.float32(_SATURATED), np.float32(_EXPONENTIALS))
-        return self.any(array, units)
-
-    def sum(self, array: np.ndarray, axes: Axes) -> np.ndarray:
-        """Return a sum, one term after another; see `Perturbation`.
-
-        Of two axes, the first varies slowest in some runs (batch-major) and the second in
-        others (time-major). Its terms are scaled by a number of each run's own: where one term
-        exceeds all others, as in the softmax of a confident network, the partial sums hardly
-        move from run to run, and would all be rounded alike.
-        """
-        summed = _listed(axes, array.ndim)
-        if not array.size:  # an asynchronous worker may have no real token
-            return np.asarray(array.sum(axis=tuple(summed), keepdims=True))
-        others = [axis for axis in range(array.ndim) if axis not in summed]
-        kept = [1 if axis in summed else size for axis, size in enumerate(array.shape)]
-        if self._run % 2:
-            summed.reverse()
-        terms = np.transpose(array, [*summed, *others])
-        terms = terms.reshape(array.size // math.prod(kept), -1)
-        by = self._dtype.type(self._draw.uniform(1, _SCALED))
-        width = max(1, _BLOCK // len(terms))
-        total = np.concatenate(
-            [
-                self._from_worse_end(terms[:, start : start + width] * by)
-                for start in range(0, terms.shape[1], width)
-            ]
-        )
-        return np.asarray((total / by).astype(np.float32).reshape(kept))
-
-    def _from_worse_end(self, terms: np.ndarray) -> np.ndarray:
-        """Return the sum of each column, its errors those of the run's precision.
-
-        Float64 is rounded as float64 is, and what that loses is magnified. Its small terms may
-        be below the last place of float32, where they would all be lost alike, or not be
-        rounded at all.
-
-        An engine takes all rows from the same end. So a column is summed from the end where the
-        partial sums are larger: runs that start at either end in turn show less than the engine
-        that starts at the worse one.
-        """
-        middle_first = (len(terms) - 1) / 2 - np.arange(len(terms), dtype=terms.dtype)
-        from_last = (middle_first @ terms) * terms.sum(axis=0) < 0
-        if from_last.any():
-            terms = np.where(from_last, terms[::-1], terms)
-        partial_sums = np.cumsum(terms, axis=0)
-        total: np.ndarray = partial_sums[-1]
-        if self._dtype == np.float32:
-            return total
-        before, after, added = partial_sums[:-1], partial_sums[1:], terms[1:]
-        taken = after - before
-        missed = (before - (after - taken)) + (added - taken)  # exact; Knuth's TwoSum
-        return np.asarray(total - (self._magnified - 1) * missed.sum(axis=0))
-
-    def weights(self, snapshot: Tensors) -> dict[str, np.ndarray]:
-        """Return the moved weights of a snapshot: parameter name -> array."""
-        return {
-            name.split("/", 1)[1]: self.any(array)
-            for name, array in snapshot.items()
-            if name.startswith("weight/")
-        }
 
 
 def _in_sequence(count: int) -> float:
@@ -390,10 +289,3 @@ def _in_sequence(count: int) -> float:
     square): together sqrt(n) / 3.
     """
     return float(np.sqrt(count)) / 3
-
-
-def _listed(axes: Axes, rank: int) -> list[int]:
-    """Return axes as a list of numbers from 0 on."""
-    if axes is None:
-        return list(range(rank))
-    return [axis % rank for axis in (axes if isinstance(axes, tuple) else (axes,))]

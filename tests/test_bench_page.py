@@ -44,10 +44,12 @@ def values(checked=2, peers=True):
         "threads": 1,
         "scaling": {"paddle": {"1": 1.0, "2": 1.9}, "tensorflow": {"1": 1.0, "2": 1.82}},
         "share_of_limit": dict.fromkeys(cases, 0.62),
+        "share_of_step_products": dict.fromkeys(cases, 0.77),
         "waiting_share": dict.fromkeys(cases, 0.001),
         "seconds_to_first_step": dict.fromkeys(cases, 4.25),
         "peak_memory": {label: [1e9] * case["replicas"] for label, case in cases.items()},
         "product_limit": 2.05e11,
+        "step_product_rate": 1.65e11,
         "product_rates": {"numpy": 1e11, "paddle": 2.05e11, "tensorflow": 1.9e11},
         "versions": {"paddle": "2.6.2"},
         "machine": "Linux <x86>",
@@ -92,7 +94,7 @@ def test_bars_are_the_speeds(shown, window):
 @pytest.mark.browser
 def test_tables_say_what_was_measured(shown, window):
     shown(values())
-    expected = ["paddle", "2 x 1", "190", "1.90", "62%", "0.1%", "4.2", "2,000"]
+    expected = ["paddle", "2 x 1", "190", "1.90", "62%", "77%", "0.1%", "4.2", "2,000"]
     assert cells(window, "#measured")[1] == expected
     assert cells(window, "#measured")[4][3] == "-"  # no gain of a peer
     assert cells(window, "#against") == [["paddle-2x1", "1.27", "1.27"]]

@@ -1,40 +1,89 @@
 """How fast the machine multiplies matrices, as every library of a side does it."""
 
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from parity.base.errors import UsageError
 from parity.bench import product_rates as module
 from parity.bench.product_rates import product_rates
 from parity.spec.frameworks import FRAMEWORKS
+from parity.spec.presets import preset
+from parity.training.flops import Product, product_flops, step_products
+
+_SMALL = [Product(8, 20, 30, times=3), Product(20, 64, 30, first_transposed=True)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_library_is_asked(dtype):
-    rates = product_rates(dtype, 2, FRAMEWORKS)
-    assert list(rates) == ["numpy", *FRAMEWORKS]
-    assert all(rate > 0 for rate in rates.values())
+    rates = product_rates(dtype, 2, FRAMEWORKS, _SMALL)
+    assert list(rates.large) == ["numpy", *FRAMEWORKS]
+    assert all(rate > 0 for rate in rates.large.values())
+    assert rates.limit == max(rates.large.values())
+    assert 0 < rates.of_step < rates.limit, "small products are slower"
 
 
 def test_a_framework_that_is_not_timed_need_not_be_installed():
-    assert list(product_rates("float32", 1, [])) == ["numpy"]
+    assert list(product_rates("float32", 1, [], _SMALL).large) == ["numpy"]
+
+
+def test_the_rate_of_a_step_counts_each_product_by_its_fastest_library(monkeypatch):
+    seconds = {"numpy": [[2.0, 8.0, 1.0], [1.0, 4.0, 1.0]], "paddle": [[4.0, 5.0, 9.0]] * 2}
+    monkeypatch.setattr(module, "_seconds", lambda library, *_: seconds[library])
+    first, second = _SMALL
+    rates = product_rates("float32", 2, ["paddle"], [first, second, first])
+    large = module._LARGE.flops
+    assert rates.large == {"numpy": large / 2 + large, "paddle": large / 2}
+    flops = 2 * first.flops + second.flops
+    assert rates.of_step == 2 * flops / (5 + 1 + 5)
 
 
 def test_library_that_fails_is_a_line():
     with pytest.raises(UsageError, match=r"^paddle cannot multiply matrices here: .*float7"):
-        module._rate("paddle", "float7", 2)
+        module._seconds("paddle", "float7", 2, _SMALL)
 
 
 @pytest.mark.parametrize("library", ["numpy", *FRAMEWORKS])
 def test_what_is_timed_is_the_whole_product(library):
-    """A product's corner needs all of a row and a column: as many ones as the matrix has."""
-    code = (
-        "import sys; from parity.bench import product_rates as m; m._SIZE = 96; "
-        "print(m._multiplier(sys.argv[1], 'float64')())"
-    )
+    """A product's corner needs all of a row and a column: as many ones as it adds, three times."""
+    code = """
+import sys
+from parity.base.plugins import load_object
+from parity.bench.product_rates import FRAMEWORKS, _multiplier
+from parity.training.flops import Product
+if sys.argv[1] in FRAMEWORKS:
+    load_object(f"{FRAMEWORKS[sys.argv[1]].folder}.engine:load_engine")(1)
+for inner, *transposed in ((95, False, False), (96, False, True), (97, True, False)):
+    product = Product(5, inner, 7, *transposed, times=3)
+    print(_multiplier(sys.argv[1], product, "float64")())
+"""
     found = subprocess.run(
         [sys.executable, "-c", code, library], capture_output=True, text=True, check=True
     )
-    assert "96." in found.stdout
+    assert [float(each) for each in re.findall(r"\d+\.\d*", found.stdout)] == [285, 288, 291]
+
+
+def test_the_products_of_a_step_are_those_that_are_counted():
+    model = preset("language-model", "bench")
+    time, rows = model.text.time, model.training.batch_size
+    of_replica = step_products(model, 2)
+    total = product_flops(model, {"lengths": np.full(rows, time)})
+    assert sum(each.flops for each in of_replica) == total / 2
+    recurrent = [each for each in of_replica if each.times == time]
+    assert {(each.first_shape, each.second_shape) for each in recurrent} == {
+        ((rows // 2, 200), (200, 800)),
+        ((rows // 2, 800), (200, 800)),
+    }
+
+
+def test_the_products_of_pairs_leave_out_scores_and_contexts():
+    pairs = preset("seq2seq", "tiny-nmt")
+    rows = pairs.training.batch_size
+    source, target = pairs.text.source_limit, pairs.text.target_limit + 1
+    lengths = {"lengths": np.full(rows, target), "source_lengths": np.full(rows, source)}
+    scores = 3 * 4 * rows * source * target * pairs.model.hidden_size
+    found = sum(each.flops for each in step_products(pairs, 1))
+    assert found == product_flops(pairs, lengths) - scores

@@ -400,6 +400,7 @@ def bench(**changes):
         "scaling": {"paddle": {"2": 1.5}},
         "threads": 1,
         "share_of_limit": dict.fromkeys(cases, 0.5),
+        "share_of_step_products": dict.fromkeys(cases, 0.6),
         "waiting_share": dict.fromkeys(cases, 0.01),
         "seconds_to_first_step": dict.fromkeys(cases, 3.0),
         "peak_memory": {label: [1e9, 5e8] for label in cases},
@@ -408,6 +409,7 @@ def bench(**changes):
             "tensorflow-2x1": {"pytorch-2x1": 0.66, "best": 0.66},
         },
         "product_limit": 2e11,
+        "step_product_rate": 1.6e11,
         "product_rates": {"numpy": 1e11, "paddle": 2e11, "tensorflow": 1.9e11},
         "rounds": 3,
         "steps": 40,
@@ -457,8 +459,11 @@ def test_table_of_speeds_says_where_it_is_from(tmp_path):
     )
     assert lines[-2:] == ["<!-- /table -->", "after"]
     assert "old" not in text
-    assert "| paddle | 2 × 1 | 1,000 | 900 to 1,100 | 1.50 | 50% | 1.0% | 3.0 | 1,500 |" in text
-    assert "| tensorflow | 2 × 1 | 2,000 | 1,800 to 2,200 | – | 50% |" in text
+    assert (
+        "| paddle | 2 × 1 | 1,000 | 900 to 1,100 | 1.50 | 50% | 60% | 1.0% | 3.0 | 1,500 |"
+        in text
+    )
+    assert "| tensorflow | 2 × 1 | 2,000 | 1,800 to 2,200 | – | 50% | 60% |" in text
 
 
 def test_tables_of_ratios(tmp_path):

@@ -1,20 +1,29 @@
-"""Products of large matrices, by which a benchmark knows how fast the engine can multiply."""
+"""Matrix products alone, by which a benchmark knows how fast the engine can multiply."""
 
 import tensorflow as tf
 
 
-def multiplier(size, dtype):
-    """Return a function without parameters that takes one product of two matrices.
+def multiplier(product, dtype):
+    """Return a function without parameters that takes a product, as often as it is taken.
 
     Args:
-      size: the rows and the columns of both.
+      product: a `parity.training.flops.Product`; every element of its factors is one.
       dtype: "float32" or "float64".
     """
     tf1 = tf.compat.v1
     with tf.Graph().as_default():
-        # variables, because the product of two constants is taken only once
-        first, second = (tf.Variable(tf.ones([size, size], dtype)) for _ in range(2))
-        corner = tf.matmul(first, second)[0, 0]
+
+        def factor(shape):
+            # a variable, because the product of two constants is taken only once
+            return tf.Variable(tf.ones(shape, dtype))
+
+        second = factor(product.second_shape)
+        transposed = product.first_transposed, product.second_transposed
+        corners = [
+            tf.matmul(factor(product.first_shape), second, *transposed)[0, 0]
+            for _ in range(product.times)
+        ]
+        corner = tf.add_n(corners)
         session = tf1.Session()
         session.run(tf1.global_variables_initializer())
     return lambda: session.run(corner)

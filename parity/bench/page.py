@@ -20,6 +20,10 @@ _MEASURED = {
         "The speed as a share of what matrix products alone would allow, at {limit:,.0f} "
         "GFLOP/s: the best rate measured with large products on all cores."
     ),
+    "of its products": (
+        "The speed as a share of what products of a step's own shapes would allow, at "
+        "{own:,.0f} GFLOP/s on all cores."
+    ),
     "waiting for data": "The share of the time that went into waiting for batches, worst run.",
     "seconds to first step": "The time from the start of the program to its first step's end.",
     "peak MB": "The most memory that the processes of a run held, added up.",
@@ -36,7 +40,7 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
       sizes: what was timed, in a line.
     """
     speeds = _speeds(values)
-    limit = values["product_limit"] / 1e9
+    limit, own = values["product_limit"] / 1e9, values["step_product_rate"] / 1e9
     return render(
         "bench.html.jinja",
         [speeds],
@@ -51,7 +55,9 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
         layouts=layout_lines(values["layouts"]),
         machine=f"{values['processor']}, {values['machine']}",
         measured=Table(list(_MEASURED), _measured(values)),
-        measured_columns={name: text.format(limit=limit) for name, text in _MEASURED.items()},
+        measured_columns={
+            name: text.format(limit=limit, own=own) for name, text in _MEASURED.items()
+        },
         **{name: values[name] for name in _SHOWN},
     )
 
@@ -117,6 +123,7 @@ def _measured(values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
                 f"{values['throughput'][label]['median']:,.0f}",
                 None if gain is None else f"{gain:.2f}",
                 f"{values['share_of_limit'][label]:.0%}",
+                f"{values['share_of_step_products'][label]:.0%}",
                 f"{values['waiting_share'][label]:.1%}",
                 f"{values['seconds_to_first_step'][label]:.1f}",
                 f"{sum(values['peak_memory'][label]) / 1e6:,.0f}",

@@ -87,6 +87,7 @@ def _speed_lines(values: dict[str, Any]) -> list[str]:
                 f"{low:,.0f} to {high:,.0f}",
                 _ratio(gain if case["threads"] == values["threads"] else None),
                 f"{values['share_of_limit'][label]:.0%}",
+                f"{values['share_of_step_products'][label]:.0%}",
                 f"{values['waiting_share'][label]:.1%}",
                 f"{values['seconds_to_first_step'][label]:.1f}",
                 f"{memory:,.0f}",
@@ -99,6 +100,7 @@ def _speed_lines(values: dict[str, Any]) -> list[str]:
         "spread",
         "gain",
         "share\nof limit",
+        "share of\nproducts",
         "waiting\nfor data",
         "seconds to\nfirst step",
         "peak\nMB",
@@ -111,6 +113,8 @@ def _speed_lines(values: dict[str, Any]) -> list[str]:
         "limit: the speed if a step were only its matrix products, at "
         f"{values['product_limit'] / 1e9:,.0f} GFLOP/s, the highest rate seen for large ones "
         f"({rates_text(values['product_rates'])})",
+        "products: those of a step's own shapes, each as fast as any library takes it on all "
+        f"cores at once: {values['step_product_rate'] / 1e9:,.0f} GFLOP/s",
     ]
 
 

@@ -23,7 +23,7 @@ from parity.bench.cases import Case, cases_of
 from parity.bench.history import compare_with_history
 from parity.bench.layouts import chosen_layouts, layout_cases
 from parity.bench.page import bench_html
-from parity.bench.product_rates import product_rates
+from parity.bench.product_rates import ProductRates, product_rates
 from parity.bench.ratios import (
     check_losses,
     highest_field,
@@ -46,6 +46,7 @@ from parity.report.values import report_values
 from parity.spec.frameworks import FRAMEWORKS
 from parity.spec.spec import Spec
 from parity.trace.reader import Trace
+from parity.training.flops import step_products
 
 _CHECKED = 2  # number of steps of every configuration that are compared with the oracle
 
@@ -57,13 +58,13 @@ class Measurements(NamedTuple):
       readings: label -> the speed of each run, in real tokens/s.
       summaries: label -> the content of each run's summary.json.
       losses: label -> the losses of its last run.
-      rates: library -> the rate of large matrix products before the first round, in FLOP/s.
+      rates: the rates of matrix products before the first round.
     """
 
     readings: dict[str, list[float]]
     summaries: dict[str, list[dict[str, Any]]]
     losses: dict[str, list[float]]
-    rates: dict[str, float]
+    rates: ProductRates
 
 
 def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     summaries: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
     losses: dict[str, list[float]] = {}
     sides = dict.fromkeys(case.name for case in cases if not case.is_peer)
-    rates = product_rates(spec.training.dtype, cores, sides)
+    rates = product_rates(spec.training.dtype, cores, sides, step_products(spec, cores))
     of_layouts = [] if options.strategies else layout_cases(spec, options, cases)
     untimed = [case for case in of_layouts if case not in cases]
     runs = list(itertools.product(range(options.rounds), cases))
@@ -159,12 +160,20 @@ def cases_to_time(
     return strategy_cases(spec, options, cores, peers), left_out
 
 
+def _shares(summaries: dict[str, list[dict[str, Any]]], rate: float) -> dict[str, float]:
+    """Return label -> the share of a rate (FLOP/s) that its products reach."""
+    return {
+        label: median_field(each, "product_flops_per_second") / rate
+        for label, each in summaries.items()
+    }
+
+
 def _values(
     spec: Spec, options: BenchOptions, cases: list[Case], measurements: Measurements
 ) -> dict[str, Any]:
     """Return the measurements as plain values; see `bench`."""
     readings, summaries = measurements.readings, measurements.summaries
-    limit = max(measurements.rates.values())
+    rates = measurements.rates
     return {
         "network": spec.network,
         "preset": options.preset,
@@ -186,12 +195,11 @@ def _values(
         "rounds": options.rounds,
         "readings": readings,
         "throughput": {label: median_and_spread(each) for label, each in readings.items()},
-        "product_limit": limit,
-        "product_rates": measurements.rates,
-        "share_of_limit": {
-            label: median_field(each, "product_flops_per_second") / limit
-            for label, each in summaries.items()
-        },
+        "product_limit": rates.limit,
+        "product_rates": rates.large,
+        "step_product_rate": rates.of_step,
+        "share_of_limit": _shares(summaries, rates.limit),
+        "share_of_step_products": _shares(summaries, rates.of_step),
         "waiting_share": highest_field(summaries, "waiting_share"),
         "seconds_to_first_step": {
             label: median_field(each, "seconds_to_first_step")

@@ -20,7 +20,8 @@ from parity.compare.expected_by_oracle import wide
 from parity.compare.tensors import Distance, Mismatch, compare_tensor
 from parity.compare.verdict import ONE_STEP, Verdict
 from parity.oracle.evaluation import evaluation_losses
-from parity.oracle.rounding import UNIT, rounding_of_scores
+from parity.oracle.moves import UNIT
+from parity.oracle.rounding import rounding_of_scores
 from parity.spec.networks import NETWORKS
 from parity.spec.spec import Spec
 from parity.trace.evaluated import SPLITS, evaluated_names, recorded_evaluation

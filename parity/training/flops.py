@@ -1,6 +1,9 @@
 """The matrix products of a training step."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,3 +34,76 @@ def product_flops(spec: Spec, lengths: Mapping[str, np.ndarray]) -> int:
         pairs = int((lengths["lengths"] * lengths["source_lengths"]).sum())
         forward += 4 * pairs * int(spec.model.hidden_size)
     return 3 * forward
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of two matrices, [rows, inner] by [inner, columns].
+
+    Attributes:
+      first_transposed, second_transposed: whether the factor lies in memory as its transpose.
+      times: how often it is taken, each time with another first factor.
+    """
+
+    rows: int
+    inner: int
+    columns: int
+    first_transposed: bool = False
+    second_transposed: bool = False
+    times: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Return its floating-point operations, of all times together."""
+        return 2 * self.times * self.rows * self.inner * self.columns
+
+    @property
+    def first_shape(self) -> tuple[int, int]:
+        """Return the shape in which its first factor lies in memory."""
+        shape = self.rows, self.inner
+        return shape[::-1] if self.first_transposed else shape
+
+    @property
+    def second_shape(self) -> tuple[int, int]:
+        """Return the shape in which its second factor lies in memory."""
+        shape = self.inner, self.columns
+        return shape[::-1] if self.second_transposed else shape
+
+
+def step_products(spec: Spec, replicas: int) -> list[Product]:
+    """Return the matrix products of one replica's step, forward and backward.
+
+    Every row is taken to be as long as it may be. What multiplies a recurrent state is taken
+    for each time step, all else once for all of them. The scores and the context of an
+    attention, which are small, are left out.
+
+    Args:
+      spec: the network, its text and its training.
+      replicas: how many share a batch's rows evenly.
+    """
+    rows = math.ceil(spec.training.batch_size / replicas)
+    target, source = _times(spec.text)
+    found = []
+    for parameter in NETWORKS[spec.network].parameters(spec.model):
+        name, shape = parameter.name, parameter.shape
+        if not name.endswith("kernel") or len(shape) != 2:
+            continue
+        of_source = name.startswith("encoder/") or name == "attention/memory_kernel"
+        time = source if of_source else target
+        inner, columns = shape
+        tokens, times = rows * time, 1
+        if name.endswith("recurrent_kernel"):
+            tokens, times = rows, time
+        found += [
+            Product(tokens, inner, columns, times=times),
+            Product(tokens, columns, inner, second_transposed=True, times=times),
+            Product(inner, rows * time, columns, first_transposed=True),
+        ]
+    return found
+
+
+def _times(text: Any) -> tuple[int, int]:
+    """Return the greatest numbers of target and of source tokens in a row of a text."""
+    if hasattr(text, "time"):
+        return text.time, 0
+    return text.target_limit + 1, text.source_limit  # <eos> ends a target

@@ -9,8 +9,8 @@ import numpy as np
 from parity.base.replaceable import original
 from parity.compare.causes.suspect import FORWARD, Arrays, Case, Change, Suspect
 from parity.compare.causes.views import seen_through
+from parity.oracle.moves import UNIT
 from parity.oracle.optimizers import in_precision, update_weights
-from parity.oracle.rounding import UNIT
 
 _ROUNDED = 64  # unit roundoffs by which a solved weight may be off
 

@@ -15,8 +15,9 @@ from parity.compare.causes.suspects import suspects
 from parity.compare.expected_by_oracle import Expected, wide
 from parity.compare.steps import compare_step
 from parity.compare.tensors import Distance
+from parity.oracle.moves import UNIT
 from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
-from parity.oracle.rounding import UNIT, Rounding
+from parity.oracle.rounding import Rounding
 from parity.oracle.training import Oracle
 
 _ABOVE = {clip_by_global_norm, update_slots, update_weights}

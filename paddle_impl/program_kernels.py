@@ -37,6 +37,7 @@ def replace_operations(program, dtype):
             _sum_bias_gradient(block, index, operation)
     if dtype != "float32":
         return
+    _add_biases_in_products(block)
     for operation in block.ops:
         by_rows = operation.type in _PRODUCTS and _ranks(block, operation) == (2, 2)
         # of rank 3, a product's gradient is several times slower than the plain one
@@ -57,6 +58,46 @@ def _ranks(block, operation):
 def _adds_bias(block, operation):
     """Return whether an operation adds one row to all rows, or is the gradient of that."""
     return _ranks(block, operation) == (2, 1)
+
+
+def _add_biases_in_products(block):
+    """Let oneDNN add a bias while it writes a product, in place of going through it again.
+
+    Its `fc` is made for that, but keeps a copy of the first matrix that it is given.
+    """
+    for index in reversed(range(len(block.ops))):
+        addition = block.ops[index]
+        if addition.type != "elementwise_add" or not _adds_bias(block, addition):
+            continue
+        without = addition.input("X")[0]
+        every = [operation for each in block.program.blocks for operation in each.ops]
+        readers = [each for each in every if without in each.input_arg_names]
+        product = next((each for each in block.ops if without in each.output_arg_names), None)
+        if len(readers) > 1 or product is None or product.type != "matmul_v2":
+            continue
+        bias, total = block.var(addition.input("Y")[0]), addition.output("Out")[0]
+        shape, role = [1, *bias.shape], _role(addition)
+        row = block.create_var(name=f"{total}/bias", dtype=bias.dtype, shape=shape)
+        factors = {name: product.input(name) for name in ("X", "Y")}
+        transposed = {name: product.attr(name) for name in ("trans_x", "trans_y")}
+        block._remove_op(index)
+        block._insert_op(
+            index,
+            type="reshape2",
+            inputs={"X": [bias.name]},
+            outputs={"Out": [row.name], "XShape": [_shape_of(block, row).name]},
+            attrs={"shape": shape} | role,
+        )
+        made = block._insert_op(
+            index + 1,
+            type="fused_matmul",
+            inputs=factors | {"ResidualData": [row.name]},
+            outputs={"Out": [total]},
+            attrs=transposed | role,
+        )
+        # its definition lacks the attribute, without which `True` would be kept as a number
+        made.desc._set_bool_attr("use_mkldnn", True)
+        block._remove_op(block.ops.index(product))
 
 
 def _split_cross_entropy(block, index, operation):

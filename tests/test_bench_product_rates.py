@@ -48,7 +48,7 @@ def test_library_that_fails_is_a_line():
 
 @pytest.mark.parametrize("library", ["numpy", *FRAMEWORKS])
 def test_what_is_timed_is_the_whole_product(library):
-    """A product's corner needs all of a row and a column: as many ones as it adds, three times."""
+    """Its corner adds as many ones as a row has; three products are added up."""
     code = """
 import sys
 from parity.base.plugins import load_object

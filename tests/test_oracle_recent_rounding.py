@@ -6,6 +6,7 @@ from oracle_side import header, recorded_steps, small_spec
 
 from parity.compare.ladder import Ladder
 from parity.compare.tensors import ONE_STEP
+from parity.oracle import recent_rounding
 from parity.oracle.recent_rounding import RecentRounding
 from parity.oracle.rounding import Rounding
 from parity.report.values import verdict_values
@@ -87,6 +88,27 @@ def test_what_exceeds_the_bound_of_an_unmeasured_step_is_found(run):
         assert ladder.verdict.steps == step + 1, name
         assert name in {each.place.tensor for each in mismatches if not each.problem}
         assert step not in ladder.verdict.unmeasured
+
+
+@pytest.mark.parametrize(("share", "measured"), [(0.35, False), (0.65, True)])
+def test_more_than_half_of_an_expected_bound_is_measured(run, monkeypatch, share, measured):
+    """It may be far below the bound of a measurement: the report would show a near mismatch."""
+    monkeypatch.setitem(recent_rounding.FALL, "gradient", 1.0)
+    spec, steps = run
+    name = "gradient/lstm_0/bias"
+    for ladder in compared(spec, (steps, steps)):
+        if ladder.verdict.unmeasured:
+            step, rounding = ladder.verdict.unmeasured[-1], ladder.rounding["paddle-2"]
+            likely, least = rounding.expected(name)
+            exact = rounding.exact[name]
+            break
+    assert likely == least
+    apart = np.array(exact)
+    apart.flat[0] += share * ONE_STEP_TIMES["gradient"] * likely
+    other = [dict(each) for each in steps]
+    other[step][name] = apart.astype(steps[step][name].dtype)
+    *_, ladder = compared(spec, (other[: step + 1], steps[: step + 1]))
+    assert (step not in ladder.verdict.unmeasured) == measured
 
 
 def test_the_least_of_three_measurements_counts_for_seven_more_steps():

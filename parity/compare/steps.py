@@ -127,7 +127,8 @@ class _Comparison:
     ) -> Distance | None:
         """Return the distance of a tensor that needs no measurement of this step, or None.
 
-        Its share is one of the bound that the last steps let expect.
+        Its share is one of the bound that the last steps let expect: at most `_NEAR`, for that
+        bound may be far below the one that a measurement gives.
         """
         expected = rounding.expected(name)
         if expected is None:
@@ -143,7 +144,8 @@ class _Comparison:
             RoundingMultiple(times, likely),
             max(used, default=0.0),
         )
-        if mismatch is None and distance.absolute <= times * least:
+        share = distance.used or 0.0
+        if mismatch is None and distance.absolute <= times * least and share <= _NEAR:
             return distance
         return None
 

@@ -126,7 +126,7 @@ def test_every_phase_has_its_operations(framework, network, profiled):
         operation = each["operation"].removeprefix("_Mkl")
         of_phase.setdefault(operation, set()).add(each["phase"])
     adam, product, gradient, reduced = {
-        "paddle": ("adam", "matmul_v2", "matmul_v2_grad", "all_reduce"),
+        "paddle": ("adam", "fused_matmul", "matmul_v2_grad", "all_reduce"),
         "tensorflow": ("ResourceApplyAdam", "MatMul", "MatMul", "AddN"),
     }[framework]
     assert of_phase[adam] == {"update"}

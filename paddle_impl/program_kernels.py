@@ -19,12 +19,13 @@ _LEAST_PROBABILITY = 1e-30
 _PRODUCTS = ("matmul_v2", "matmul_v2_grad")
 
 
-def replace_operations(program, dtype):
-    """Replace operations of a program; in float32 let oneDNN run those that it runs faster.
+def replace_operations(program, dtype, *, on_cpu):
+    """Replace operations of a program; on CPUs, oneDNN runs those that it runs faster.
 
     Args:
       program: with its gradients and updates, if it has any; changed in place.
       dtype: "float32" or "float64"; oneDNN has no operations for the latter.
+      on_cpu: whether CPUs run it; elsewhere there is no oneDNN.
     """
     take_sums_out_of_loops(program)
     read_in_fast_layout(program)
@@ -35,7 +36,7 @@ def replace_operations(program, dtype):
             _split_cross_entropy(block, index, operation)
         elif operation.type == "elementwise_add_grad" and _adds_bias(block, operation):
             _sum_bias_gradient(block, index, operation)
-    if dtype != "float32":
+    if dtype != "float32" or not on_cpu:
         return
     _add_biases_in_products(block)
     for operation in block.ops:

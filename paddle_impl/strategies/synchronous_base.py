@@ -115,8 +115,9 @@ class Synchronous:
             )
         self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
         if self.build.kernels == "fast":
+            on_cpu = isinstance(self._places[0], paddle.CPUPlace)
             for each in (program, evaluation):
-                replace_operations(each, spec.training.dtype)
+                replace_operations(each, spec.training.dtype, on_cpu=on_cpu)
         paddle.static.Executor(self._places[0]).run(startup)
         self._phases = operation_phases(program)
         self._train = self._executor(program, objective.name)

@@ -29,7 +29,7 @@ from parity.training.flops import Product
 
 NUMPY = "numpy"
 _LARGE = Product(2048, 2048, 2048)
-_SECONDS = 1.0, 0.2  # for the large product, and for each of a step's
+_SECONDS_OF_LARGE, _SECONDS_OF_STEP = 1.0, 0.2  # the latter for each of its products
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ def main() -> None:
     print("ready", flush=True)
     products = [Product(**values) for values in json.loads(sys.stdin.readline())]
     found = []
-    for place, product in enumerate(products):
-        multiply = _multiplier(library, product, dtype)
-        found.append(_least_seconds(multiply, _SECONDS[min(place, 1)]))
+    for product in products:
+        limit = _SECONDS_OF_LARGE if product == _LARGE else _SECONDS_OF_STEP
+        found.append(_least_seconds(_multiplier(library, product, dtype), limit))
     print(json.dumps(found), flush=True)
 
 

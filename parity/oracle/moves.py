@@ -24,9 +24,9 @@ _EXPONENTIALS, _SATURATED, _FROM = 1.0, 5.0, 0.95
 # the partial sums would be rounded half as much.
 _SCALED = 1.05
 
-# The number of terms to sum at a time, in float64 and in float32: with their partial sums in
-# float64, they fit into a core's cache.
-_BLOCK = 2**15, 2**17
+# The number of terms to sum at a time: they fit into a core's cache, in float64 with all of
+# their partial sums.
+_BLOCK = {"float32": 2**17, "float64": 2**15}
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -74,9 +74,10 @@ class Moves:
         terms = np.transpose(array, [*summed, *others])
         terms = terms.reshape(array.size // math.prod(kept), -1)
         by = self._dtype.type(self._draw.uniform(1, _SCALED))
-        single = self._dtype == np.float32
-        width = max(1, _BLOCK[single] // len(terms))
-        from_worse_end = _from_worse_end if single else self._magnified_from_worse_end
+        width = max(1, _BLOCK[self._dtype.name] // len(terms))
+        from_worse_end = self._magnified_from_worse_end
+        if self._dtype == np.float32:
+            from_worse_end = _from_worse_end
         total = np.concatenate(
             [
                 from_worse_end(terms[:, start : start + width] * by)

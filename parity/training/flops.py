@@ -1,13 +1,13 @@
 """The matrix products of a training step."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from parity.spec.networks import NETWORKS
+from parity.spec.networks.network import Parameter
 from parity.spec.spec import Spec
 
 
@@ -25,11 +25,8 @@ def product_flops(spec: Spec, lengths: Mapping[str, np.ndarray]) -> int:
     target = int(lengths["lengths"].sum())
     source = int(lengths.get("source_lengths", np.zeros(1)).sum())
     forward = 0
-    for parameter in NETWORKS[spec.network].parameters(spec.model):
-        name, shape = parameter.name, parameter.shape
-        if name.endswith("kernel") and len(shape) == 2:
-            of_source = name.startswith("encoder/") or name == "attention/memory_kernel"
-            forward += 2 * shape[0] * shape[1] * (source if of_source else target)
+    for parameter, of_source in _matrices(spec):
+        forward += 2 * math.prod(parameter.shape) * (source if of_source else target)
     if "source_lengths" in lengths:  # the scores and the context of each target step
         pairs = int((lengths["lengths"] * lengths["source_lengths"]).sum())
         forward += 4 * pairs * int(spec.model.hidden_size)
@@ -82,17 +79,15 @@ def step_products(spec: Spec, replicas: int) -> list[Product]:
       replicas: how many share a batch's rows evenly.
     """
     rows = math.ceil(spec.training.batch_size / replicas)
-    target, source = _times(spec.text)
+    longest = {
+        axis: most for axis, (_, most) in NETWORKS[spec.network].row_lengths(spec.text).items()
+    }
     found = []
-    for parameter in NETWORKS[spec.network].parameters(spec.model):
-        name, shape = parameter.name, parameter.shape
-        if not name.endswith("kernel") or len(shape) != 2:
-            continue
-        of_source = name.startswith("encoder/") or name == "attention/memory_kernel"
-        time = source if of_source else target
-        inner, columns = shape
+    for parameter, of_source in _matrices(spec):
+        time = longest["source_time" if of_source else "time"]
+        inner, columns = parameter.shape
         tokens, times = rows * time, 1
-        if name.endswith("recurrent_kernel"):
+        if parameter.name.endswith("recurrent_kernel"):
             tokens, times = rows, time
         found += [
             Product(tokens, inner, columns, times=times),
@@ -102,8 +97,10 @@ def step_products(spec: Spec, replicas: int) -> list[Product]:
     return found
 
 
-def _times(text: Any) -> tuple[int, int]:
-    """Return the greatest numbers of target and of source tokens in a row of a text."""
-    if hasattr(text, "time"):
-        return text.time, 0
-    return text.target_limit + 1, text.source_limit  # <eos> ends a target
+def _matrices(spec: Spec) -> Iterator[tuple[Parameter, bool]]:
+    """Yield the matrices that tokens are multiplied by, and whether source tokens are."""
+    for parameter in NETWORKS[spec.network].parameters(spec.model):
+        name = parameter.name
+        if name.endswith("kernel") and len(parameter.shape) == 2:
+            of_source = name.startswith("encoder/") or name == "attention/memory_kernel"
+            yield parameter, of_source

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 
@@ -162,3 +163,14 @@ def test_a_history_that_cannot_be_read_is_one_line(checkout, tmp_path):
     folder, _ = checkout
     with pytest.raises(UsageError, match=r"^cannot read .*Is a directory"):
         compare_with_history(measured(), tmp_path, "generated", folder)
+
+
+def test_a_history_that_cannot_be_written_is_told_before_anything_is_timed(tmp_path):
+    (tmp_path / "file").write_text("")
+    command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--no-check"]
+    command += ["--steps", "12", "--rounds", "1", "--replicas", "1"]
+    command += ["--out", str(tmp_path / "bench"), "--history", str(tmp_path / "file/history")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path}/file: cannot be written")
+    assert len(done.stderr.splitlines()) == 1

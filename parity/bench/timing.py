@@ -91,7 +91,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     """
     cores = usable_cores()
     cases, left_out = cases_to_time(spec, options, cores)
-    make_folder(options.out)
+    for folder in (options.out, options.history.parent):  # before anything is timed
+        make_folder(folder)
     data = options.data
     text = "generated" if data is None else str(data.resolve())
     if data is None:

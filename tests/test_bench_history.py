@@ -174,3 +174,4 @@ def test_a_history_that_cannot_be_written_is_told_before_anything_is_timed(tmp_p
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path}/file: cannot be written")
     assert len(done.stderr.splitlines()) == 1
+    assert not list((tmp_path / "bench").iterdir()), "no text was made, and no log"

@@ -72,7 +72,7 @@ test: setup
 	$(VENV_PYTHON) -m pytest --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
 
 # Every fault, in both sides, precisions and kinds of kernel. What was found is recorded with a
-# digest of the sources, parity/faults/last_hunt.json; .ci/run hunts again when they change.
+# digest of the sources, parity/twins/faults/last_hunt.json; .ci/run hunts again when they change.
 hunt: setup
 	@$(VENV_PYTHON) -m parity faults --kernels fast,plain --record $(HUNT_FLAGS)
 

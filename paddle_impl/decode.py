@@ -1,4 +1,4 @@
-"""Decoding with a trained network: the graphs on which parity/decoding searches."""
+"""Decoding with a trained network: the graphs on which parity/twins/decoding searches."""
 
 import paddle
 
@@ -6,7 +6,7 @@ from paddle_impl.devices import replica_devices
 from paddle_impl.kernels import use_kernels
 from paddle_impl.networks import decoding_start, decoding_step
 from paddle_impl.weights import load_snapshot
-from parity.spec.parameters import parameters
+from parity.twins.spec.parameters import parameters
 
 
 class Decoder:

@@ -3,7 +3,7 @@
 import paddle
 from paddle.nn.clip import _squared_l2_norm
 
-from parity.spec.parameters import POWERS, SLOTS
+from parity.twins.spec.parameters import POWERS, SLOTS
 
 
 def clip_by_global_norm(gradients, clip_norm):

@@ -7,7 +7,7 @@ def multiplier(product, dtype):
     """Return a function without parameters that takes a product, as often as it is taken.
 
     Args:
-      product: a `parity.training.flops.Product`; every element of its factors is one.
+      product: a `parity.twins.training.flops.Product`; every element of its factors is one.
       dtype: "float32" or "float64".
     """
     program, startup = paddle.static.Program(), paddle.static.Program()

@@ -2,7 +2,7 @@
 
 from paddle.base import core
 
-from parity.training.timeline import Event
+from parity.twins.training.timeline import Event
 
 _ROLES = core.op_proto_and_checker_maker
 _WAITS = "py_func"  # see strategies/stage_programs.py

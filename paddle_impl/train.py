@@ -16,11 +16,11 @@ if __name__ == "__main__":
 from paddle_impl.engine import load_engine, versions
 from paddle_impl.strategies import STRATEGIES
 from parity.cli.command_line import train_command
-from parity.processes.start import process_group
-from parity.training.loop import run_training
-from parity.training.measured_layout import Calibration
-from parity.training.resolved import resolved
-from parity.training.training_text import read_text
+from parity.twins.processes.start import process_group
+from parity.twins.training.loop import run_training
+from parity.twins.training.measured_layout import Calibration
+from parity.twins.training.resolved import resolved
+from parity.twins.training.training_text import read_text
 
 
 def train(spec, options):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from parity.spec.parameters import swap_layout
+from parity.twins.spec.parameters import swap_layout
 
 
 def load_snapshot(executor_scopes, places, variables, snapshot):

@@ -15,7 +15,7 @@ def main() -> int:
 
     keep_freed_memory()
     command_line.load_plugins_or_exit()
-    from parity.commands.main import parity
+    from parity.twins.cli.commands import parity
 
     return command_line.main(parity)
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 from oracle_side import OracleStrategy, small_spec, text
 
-from parity.cli.options import TrainOptions
-from parity.oracle.optimizers import update_slots, update_weights
-from parity.oracle.training import Oracle
-from parity.spec.step_arrays import StepResult
-from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
-from parity.training.loop import run_training
+from parity.twins.cli.options import TrainOptions
+from parity.twins.oracle.optimizers import update_slots, update_weights
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.step_arrays import StepResult
+from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.twins.training.loop import run_training
 
 SPEC = small_spec()
 PER_EPOCH = 4

@@ -1,7 +1,7 @@
 """Real trainings on small texts; each is run once per session and shared by the tests.
 
 Each framework is imported once per session, by a process that forks one for every training: see
-parity/launch/fork_server.py. Tests of starting and stopping start `train.py` themselves.
+parity/twins/launch/fork_server.py. Tests of starting and stopping start `train.py` themselves.
 
 With pytest-xdist every worker is a session. Tests are handed out in the order of the files, so
 that those that share a training mostly run in one worker.
@@ -23,10 +23,10 @@ import pytest
 import two_hosts
 
 from parity.base.cores import usable_cores
-from parity.launch.fork_server import ForkServer
-from parity.launch.processes import FOLDERS, ROOT
-from parity.links.hosts import possible
 from parity.trace.reader import Trace
+from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.links.hosts import possible
 
 FRAMEWORKS = tuple(FOLDERS)
 

@@ -22,10 +22,10 @@ from data.download import PublicCorpus, download
 from data.load import load_pair_text, load_stream_text
 from parity.base.errors import DEFECT_STATUS
 from parity.cli.command_line import print_error
-from parity.cli.options import TrainOptions
-from parity.spec.presets import preset
 from parity.trace.writer import Writer
-from parity.training.loop import run_training
+from parity.twins.cli.options import TrainOptions
+from parity.twins.spec.presets import preset
+from parity.twins.training.loop import run_training
 
 SPEC = small_spec(epochs=1)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from conftest import STEPS
 
-from parity.compare.ladder import climb
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint
-from parity.training.loss_table import read_losses
+from parity.twins.compare.ladder import climb
+from parity.twins.training.checkpoint import load_checkpoint
+from parity.twins.training.loss_table import read_losses
 
 
 def assert_equal(*traces: Trace) -> None:

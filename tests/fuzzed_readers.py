@@ -22,18 +22,18 @@ from data.pair_file import read_pairs
 from data.text_file import read_lines
 from data.vocabulary import TEXT_SPECIAL, Vocabulary
 from parity.base.errors import UsageError
-from parity.bench.history import newest_alike
-from parity.cli.config import ConfigOption, read_config
-from parity.commands.main import run_command
-from parity.compare.answers import read_answers
-from parity.processes.hosts import read_hosts
-from parity.spec.initial import initial_snapshot
-from parity.spec.schedule import read_schedule
 from parity.trace.reader import Trace, read_step
-from parity.trace.side import Side
-from parity.training import checkpoint as checkpoints
-from parity.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from parity.training.loss_table import read_losses
+from parity.twins.bench.history import newest_alike
+from parity.twins.cli.commands import run_command
+from parity.twins.cli.config import ConfigOption, read_config
+from parity.twins.compare.answers import read_answers
+from parity.twins.processes.hosts import read_hosts
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.schedule import read_schedule
+from parity.twins.trace.side import TrainedSide
+from parity.twins.training import checkpoint as checkpoints
+from parity.twins.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from parity.twins.training.loss_table import read_losses
 
 SPEC = small_spec()
 
@@ -109,7 +109,7 @@ class OpenReader:
 
 
 def _write_trace(folder: Path) -> None:
-    side = Side("paddle", "parallel-executor", 2, "fast")
+    side = TrainedSide("paddle", "parallel-executor", 2, "fast")
     header = {
         **side.to_json(),
         **{"spec": SPEC.to_json(), "corpus": "a" * 64, "batches_per_epoch": 4, "versions": {}},

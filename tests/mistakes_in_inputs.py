@@ -6,7 +6,7 @@ from planting import Mistake, witnesses
 SCHEDULE = (
     Mistake(
         "the rate decays an epoch late",
-        "parity/spec/training.py",
+        "parity/twins/spec/training.py",
         "max(epoch + 1 - training.decay_after, 0)",
         "max(epoch - training.decay_after, 0)",
         witnesses(
@@ -19,7 +19,7 @@ SCHEDULE = (
     ),
     Mistake(
         "the rate decays an epoch early",
-        "parity/spec/training.py",
+        "parity/twins/spec/training.py",
         "max(epoch + 1 - training.decay_after, 0)",
         "max(epoch + 2 - training.decay_after, 0)",
         witnesses(
@@ -28,14 +28,14 @@ SCHEDULE = (
     ),
     Mistake(
         "the first step of an epoch has the rate of the epoch before",
-        "parity/training/train_steps.py",
+        "parity/twins/training/train_steps.py",
         "learning_rate(spec.training, step // per_epoch)",
         "learning_rate(spec.training, max(step - 1, 0) // per_epoch)",
         witnesses("schedule", "every_step_is_trained_at_the_rate_of_its_epoch") + WHOLE,
     ),
     Mistake(
         "the loop carries the state over the end of an epoch",
-        "parity/training/train_steps.py",
+        "parity/twins/training/train_steps.py",
         "if state is None or not inputs.carry:",
         "if state is None:",
         witnesses(
@@ -46,28 +46,28 @@ SCHEDULE = (
     ),
     Mistake(
         "every epoch has the masks of the first",
-        "parity/training/train_steps.py",
+        "parity/twins/training/train_steps.py",
         "step_inputs(spec, step, own_batch(",
         "step_inputs(spec, step % per_epoch, own_batch(",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(
         "every step reads the batch of the one before",
-        "parity/training/train_steps.py",
+        "parity/twins/training/train_steps.py",
         "own_batch(text.train, step, group",
         "own_batch(text.train, max(step - 1, 0), group",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(
         "throughput counts padding",
-        "parity/training/train_steps.py",
+        "parity/twins/training/train_steps.py",
         "meter.stop(inputs.num_tokens,",
         "meter.stop(inputs.positions,",
         witnesses("schedule", "the_meter_counts_the_real_targets_of_the_batches"),
     ),
     Mistake(
         "a loss per token is divided by padding too",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         'return max(self.num_tokens, 1) if self.loss_per == "token" else self.rows',
         'return self.positions if self.loss_per == "token" else self.rows',
         witnesses("schedule", "the_loss_is_divided_by_what_the_spec_says")
@@ -81,7 +81,7 @@ SCHEDULE = (
 MASKS = (
     Mistake(
         "all places have the same mask",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "np.random.PCG64([spec.training.seed, step, place])",
         "np.random.PCG64([spec.training.seed, step])",
         witnesses(
@@ -92,7 +92,7 @@ MASKS = (
     ),
     Mistake(
         "all steps have the same masks",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "np.random.PCG64([spec.training.seed, step, place])",
         "np.random.PCG64([spec.training.seed, place])",
         witnesses(
@@ -104,35 +104,35 @@ MASKS = (
     ),
     Mistake(
         "masks are not scaled",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "(drawn < model.keep).astype(dtype) / dtype.type(model.keep)",
         "(drawn < model.keep).astype(dtype)",
         witnesses("masks", "masks_hold_zero_and_one_over_keep_in_the_right_shares"),
     ),
     Mistake(
         "what should be kept is dropped",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "(drawn < model.keep)",
         "(drawn >= model.keep)",
         witnesses("masks", "masks_hold_zero_and_one_over_keep_in_the_right_shares"),
     ),
     Mistake(
         "a row drops the same units at all times",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "masks[name] = (drawn",
         "drawn = drawn[:, :1] + np.zeros_like(drawn)\n        masks[name] = (drawn",
         witnesses("masks", "a_mask_does_not_repeat_along_any_axis"),
     ),
     Mistake(
         "the first time step is never dropped",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "masks[name] = (drawn",
         "drawn[:, 0] = 0\n        masks[name] = (drawn",
         witnesses("masks", "each_row_step_and_unit_is_dropped_as_often_as_any"),
     ),
     Mistake(
         "evaluation drops units",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "    if train:\n",
         "    if True:\n",
         witnesses("masks", "nothing_is_dropped_without_dropout_or_in_evaluation")
@@ -140,7 +140,7 @@ MASKS = (
     ),
     Mistake(
         "replicas get the masks of other rows",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         'whole[f"mask/{name}"], axes[f"mask/{name}"] = array, mask_axes[name]',
         'whole[f"mask/{name}"], axes[f"mask/{name}"] = np.roll(array, 1, 0), mask_axes[name]',
         witnesses("masks", "replicas_together_have_the_mask_of_the_whole_batch")
@@ -151,35 +151,35 @@ MASKS = (
 INITIAL_VALUES = (
     Mistake(
         "all parameters have the same random numbers",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         "np.random.PCG64([spec.training.seed, index])",
         "np.random.PCG64([spec.training.seed])",
         witnesses("initial_values", "parameters_and_seeds_are_unrelated"),
     ),
     Mistake(
         "the seed changes nothing",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         "np.random.PCG64([spec.training.seed, index])",
         "np.random.PCG64([1, index])",
         witnesses("initial_values", "parameters_and_seeds_are_unrelated"),
     ),
     Mistake(
         "weights are twice as large",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         "(2 * values - 1) * scale",
         "(2 * values - 1) * 2 * scale",
         witnesses("initial_values", "weights_are_uniform_between_plus_and_minus_the_scale"),
     ),
     Mistake(
         "weights are denser at zero, within the same bounds",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         "(2 * values - 1) * scale",
         "(2 * values - 1) ** 3 * scale",
         witnesses("initial_values", "weights_are_uniform_between_plus_and_minus_the_scale"),
     ),
     Mistake(
         "two gates of a layer start alike",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         "values = generator.random(parameter.shape)",
         "values = generator.random(parameter.shape)\n"
         "        half = parameter.shape[-1] // 2\n"
@@ -188,7 +188,7 @@ INITIAL_VALUES = (
     ),
     Mistake(
         "weights are drawn in the precision of the run",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         "generator.random(parameter.shape)",
         "generator.random(parameter.shape, dtype=dtype.type)",
         witnesses(
@@ -198,7 +198,7 @@ INITIAL_VALUES = (
     ),
     Mistake(
         "Adam's powers start at 1",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         '{"beta1_power": spec.training.beta1, "beta2_power": spec.training.beta2}',
         '{"beta1_power": 1.0, "beta2_power": 1.0}',
         witnesses("initial_values", "adam_starts_as_in_its_paper")
@@ -206,14 +206,14 @@ INITIAL_VALUES = (
     ),
     Mistake(
         "SGD has a state like Adam's",
-        "parity/spec/parameters.py",
+        "parity/twins/spec/parameters.py",
         'SLOTS = {"sgd": (),',
         'SLOTS = {"sgd": ("m",),',
         witnesses("initial_values", "sgd_starts_from_weights_alone"),
     ),
     Mistake(
         "the state at the start of a text is not zero",
-        "parity/spec/initial.py",
+        "parity/twins/spec/initial.py",
         "name: np.zeros((rows, *shape), spec.training.dtype)",
         "name: np.full((rows, *shape), 1e-3, spec.training.dtype)",
         witnesses("initial_values", "a_text_starts_from_a_state_of_zeros")
@@ -225,35 +225,35 @@ INITIAL_VALUES = (
 REPLICAS = (
     Mistake(
         "the last replicas get the rows that are left over",
-        "parity/spec/replicas.py",
+        "parity/twins/spec/replicas.py",
         "[base + 1] * more + [base] * (count - more)",
         "[base] * (count - more) + [base + 1] * more",
         witnesses("replicas", "rows_are_shared_evenly_the_first_replicas_first"),
     ),
     Mistake(
         "the loss is scaled by positions, padding included",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "np.array([1 / inputs.loss_divisor],",
         "np.array([1 / inputs.positions],",
         witnesses("replicas", "the_shares_of_the_loss_add_up_to_the_mean"),
     ),
     Mistake(
         "a replica without a token adds what it computes on padding",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "scale if has_tokens else np.zeros_like(scale)",
         "scale",
         witnesses("replicas", "the_shares_of_the_loss_add_up_to_the_mean"),
     ),
     Mistake(
         "a replica's rows are cut at its shortest",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "int(inputs.batch[lengths][start:stop].max(initial=1))",
         "max(1, int(inputs.batch[lengths][start:stop].min()))",
         witnesses("replicas", "every_real_value_is_fed_to_one_replica_in_its_place"),
     ),
     Mistake(
         "the last real value of a row is set to zero before comparing",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "np.arange(array.shape[place]) >= lengths[name][:, None]",
         "np.arange(array.shape[place]) >= lengths[name][:, None] - 1",
         witnesses(
@@ -264,21 +264,21 @@ REPLICAS = (
     ),
     Mistake(
         "what is computed on padding is compared",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "np.copyto(array, 0, where=is_padding.reshape(shape))",
         "pass",
         witnesses("replicas", "joining_keeps_every_real_value_and_zeroes_the_padding_alone"),
     ),
     Mistake(
         "losses of tokens are joined in another order",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "target.swapaxes(0, 1)[at] = part",
         "target.swapaxes(0, 1)[at] = part[::-1]",
         witnesses("replicas", "joining_puts_the_loss_of_each_real_token_in_its_place"),
     ),
     Mistake(
         "gradients that reach padding are set to zero before comparing",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         'joined[f"activation_gradient/{name}"] = np.concatenate(padded)',
         'joined[f"activation_gradient/{name}"] = zero_padding(\n'
         "            spec, declared[name], np.concatenate(padded), inputs.batch\n"

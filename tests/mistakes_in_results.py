@@ -6,7 +6,7 @@ from planting import Mistake, witnesses
 SEARCH = (
     Mistake(
         "the length penalty divides by 5",
-        "parity/decoding/length_penalty.py",
+        "parity/twins/decoding/length_penalty.py",
         "float(((5 + length) / 6) ** alpha)",
         "float(((5 + length) / 5) ** alpha)",
         witnesses(
@@ -20,7 +20,7 @@ SEARCH = (
     ),
     Mistake(
         "the length penalty adds 6",
-        "parity/decoding/length_penalty.py",
+        "parity/twins/decoding/length_penalty.py",
         "float(((5 + length) / 6) ** alpha)",
         "float(((6 + length) / 6) ** alpha)",
         witnesses(
@@ -31,14 +31,14 @@ SEARCH = (
     ),
     Mistake(
         "<eos> does not count as a token of the answer",
-        "parity/decoding/beam.py",
+        "parity/twins/decoding/beam.py",
         "penalty = length_penalty_of(length, length_penalty)",
         "penalty = length_penalty_of(length - 1, length_penalty)",
         witnesses("search", "scores_by_hand", "longer_answers_win_with_a_length_penalty"),
     ),
     Mistake(
         "the beam keeps the least probable hypotheses",
-        "parity/decoding/beam.py",
+        "parity/twins/decoding/beam.py",
         "np.lexsort((columns, rows, -totals, sentences[rows]))",
         "np.lexsort((columns, rows, totals, sentences[rows]))",
         witnesses(
@@ -49,21 +49,21 @@ SEARCH = (
     ),
     Mistake(
         "of equals the higher id is kept",
-        "parity/decoding/beam.py",
+        "parity/twins/decoding/beam.py",
         "np.lexsort((columns, rows, -totals, sentences[rows]))",
         "np.lexsort((-columns, rows, -totals, sentences[rows]))",
         witnesses("search", "ties_go_to_the_lower_id"),
     ),
     Mistake(
         "a sentence is done as soon as enough hypotheses have ended",
-        "parity/decoding/beam.py",
+        "parity/twins/decoding/beam.py",
         "if len(self._kept) < self._beam or bound > -self._losses[-1]:",
         "if len(self._kept) < self._beam:",
         witnesses("search", "a_narrow_beam_keeps_the_most_probable_prefixes"),
     ),
     Mistake(
         "answers that are cut off are left out",
-        "parity/decoding/beam.py",
+        "parity/twins/decoding/beam.py",
         "_finish(live, finished, live.log_probs, penalty, ended=False)",
         "pass",
         witnesses(
@@ -75,7 +75,7 @@ SEARCH = (
     ),
     Mistake(
         "greedy search takes the least probable token",
-        "parity/decoding/greedy.py",
+        "parity/twins/decoding/greedy.py",
         "chosen = log_probs.argmax(axis=1)",
         "chosen = log_probs.argmin(axis=1)",
         witnesses("search", "greedy_search_follows_the_most_probable_token")
@@ -83,7 +83,7 @@ SEARCH = (
     ),
     Mistake(
         "the first token that a decoder reads is <eos>",
-        "parity/decoding/hypotheses.py",
+        "parity/twins/decoding/hypotheses.py",
         "np.full(rows, PAIR_GO_ID)",
         "np.full(rows, PAIR_EOS_ID)",
         witnesses(
@@ -105,7 +105,7 @@ SEARCH = (
 SCORES = (
     Mistake(
         "perplexity is a power of 2",
-        "parity/training/evaluate.py",
+        "parity/twins/training/evaluate.py",
         "return math.exp(loss)",
         "return 2.0**loss",
         witnesses(
@@ -117,14 +117,14 @@ SCORES = (
     ),
     Mistake(
         "batches of few tokens count as much as others",
-        "parity/training/evaluate.py",
+        "parity/twins/training/evaluate.py",
         "total += result.loss * inputs.num_tokens",
         "total += result.loss * inputs.positions",
         witnesses("scores", "perplexity_is_that_of_the_mean_token_not_of_the_mean_batch"),
     ),
     Mistake(
         "a loss per row is reported as it is",
-        "parity/spec/step_arrays.py",
+        "parity/twins/spec/step_arrays.py",
         "loss * self.rows / max(self.num_tokens, 1)",
         "loss",
         witnesses("scores", "the_table_of_losses_is_in_nats_per_real_token")
@@ -132,7 +132,7 @@ SCORES = (
     ),
     Mistake(
         "BLEU takes the references for the answers",
-        "parity/decoding/evaluation.py",
+        "parity/twins/decoding/evaluation.py",
         "metric.corpus_score(list(answers), [list(references)])",
         "metric.corpus_score(list(references), [list(answers)])",
         witnesses(
@@ -143,14 +143,14 @@ SCORES = (
     ),
     Mistake(
         "Chinese is scored by words",
-        "parity/decoding/evaluation.py",
+        "parity/twins/decoding/evaluation.py",
         '"chinese": "zh"',
         '"chinese": "13a"',
         witnesses("scores", "bleu_is_sacrebleus_own"),
     ),
     Mistake(
         "the share of exact answers has one answer too many",
-        "parity/decoding/evaluation.py",
+        "parity/twins/decoding/evaluation.py",
         "return sum(same) / len(same)",
         "return sum(same) / (len(same) + 1)",
         witnesses(
@@ -161,14 +161,14 @@ SCORES = (
     ),
     Mistake(
         "exact answers may differ in case",
-        "parity/decoding/evaluation.py",
+        "parity/twins/decoding/evaluation.py",
         'if segmenter == "english":\n            text = text.lower()',
         "if True:\n            text = text.lower()",
         witnesses("scores", "exact_answers_by_hand"),
     ),
     Mistake(
         "the first questions are answered again and again",
-        "parity/decoding/evaluation.py",
+        "parity/twins/decoding/evaluation.py",
         "rows = range(start, min(start + _SENTENCES_PER_BATCH, count))",
         "rows = range(0, min(_SENTENCES_PER_BATCH, count - start))",
         witnesses("scores", "the_answers_of_a_run_are_scored_with_their_own_references"),
@@ -178,7 +178,7 @@ SCORES = (
 CHECKPOINTS = (
     Mistake(
         "a checkpoint leaves the state of the stream out",
-        "parity/training/checkpoint.py",
+        "parity/twins/training/checkpoint.py",
         "if checkpoint.state is not None:",
         "if False:",
         witnesses(
@@ -189,7 +189,7 @@ CHECKPOINTS = (
     ),
     Mistake(
         "a checkpoint is numbered by the step that was trained last",
-        "parity/training/loop.py",
+        "parity/twins/training/loop.py",
         "self.step, self.state = step.number + 1, result.state",
         "self.step, self.state = step.number, result.state",
         witnesses(
@@ -200,7 +200,7 @@ CHECKPOINTS = (
     ),
     Mistake(
         "Adam's powers are lost on loading",
-        "parity/training/checkpoint_contents.py",
+        "parity/twins/training/checkpoint_contents.py",
         "{name: snapshot[name] for name in snapshot_shapes(spec)}",
         "{n: snapshot[n] ** (len(shape) > 0) for n, shape in snapshot_shapes(spec).items()}",
         witnesses(
@@ -211,7 +211,7 @@ CHECKPOINTS = (
     ),
     Mistake(
         "weights are stored transposed",
-        "parity/training/checkpoint.py",
+        "parity/twins/training/checkpoint.py",
         'np.asarray(a, order="C") for name, a in checkpoint.snapshot.items()',
         'np.asarray(a.T, order="C") for name, a in checkpoint.snapshot.items()',
         witnesses(
@@ -222,7 +222,7 @@ CHECKPOINTS = (
     ),
     Mistake(
         "a checkpoint of pairs holds the encoder's state",
-        "parity/training/loop.py",
+        "parity/twins/training/loop.py",
         "state if carries else None",
         "state",
         witnesses("checkpoint", "pairs_have_no_state_to_store"),
@@ -239,14 +239,14 @@ TRACES = (
     ),
     Mistake(
         "the state before a step is recorded as that after it",
-        "parity/training/recording.py",
+        "parity/twins/training/recording.py",
         '{f"forward/{name}": result.state[name] for name in carried}',
         '{f"forward/{name}": state[name] for name in carried}',
         witnesses("trace", "a_trace_holds_what_the_training_returned"),
     ),
     Mistake(
         "the learning rate is recorded in single precision",
-        "parity/training/recording.py",
+        "parity/twins/training/recording.py",
         '"batch/learning_rate": np.array(learning_rate)',
         '"batch/learning_rate": np.array(learning_rate, np.float32)',
         witnesses("trace", "a_trace_holds_the_batch_that_each_step_read"),
@@ -273,14 +273,14 @@ _SEQ2SEQ = witnesses("pytorch", "seq2seq_trains_as_pytorchs")
 ORACLE = (
     Mistake(
         "Adam's epsilon is added under the root",
-        "parity/oracle/optimizers.py",
+        "parity/twins/oracle/optimizers.py",
         "m_hat / (np.sqrt(v_hat) + epsilon)",
         "m_hat / np.sqrt(v_hat + epsilon)",
         _LANGUAGE_MODEL + _SEQ2SEQ,
     ),
     Mistake(
         "Adam's epsilon is not corrected for the bias",
-        "parity/oracle/optimizers.py",
+        "parity/twins/oracle/optimizers.py",
         "step = m_hat / (np.sqrt(v_hat) + epsilon)",
         "epsilon_hat = epsilon / np.sqrt(1 - snapshot['optimizer/beta2_power'])\n"
         "            step = m_hat / (np.sqrt(v_hat) + epsilon_hat)",
@@ -288,56 +288,56 @@ ORACLE = (
     ),
     Mistake(
         "Adam's powers stay as they are",
-        "parity/oracle/optimizers.py",
+        "parity/twins/oracle/optimizers.py",
         'snapshot["optimizer/beta2_power"] * beta2',
         'snapshot["optimizer/beta2_power"]',
         _LANGUAGE_MODEL + _SEQ2SEQ,
     ),
     Mistake(
         "small gradients are scaled up to the limit",
-        "parity/oracle/optimizers.py",
+        "parity/twins/oracle/optimizers.py",
         "scale = clip_norm / np.maximum(clip_norm, norm)",
         "scale = clip_norm / norm",
         _LANGUAGE_MODEL + _SEQ2SEQ + WHOLE,
     ),
     Mistake(
         "gates i and f are exchanged",
-        "parity/oracle/recurrent.py",
+        "parity/twins/oracle/recurrent.py",
         "(i, f, o), g = sigmoid(",
         "(f, i, o), g = sigmoid(",
         _LANGUAGE_MODEL + _SEQ2SEQ,
     ),
     Mistake(
         "a GRU resets its input too",
-        "parity/oracle/recurrent.py",
+        "parity/twins/oracle/recurrent.py",
         "c = tanh(of_input[2] + r * u_c)",
         "c = tanh(r * (of_input[2] + u_c))",
         _SEQ2SEQ + witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
     ),
     Mistake(
         "scaled attention is not scaled",
-        "parity/oracle/attention.py",
+        "parity/twins/oracle/attention.py",
         'scores = raw * weights["attention/scale"] if kind == "scaled" else raw',
         "scores = raw",
         _SEQ2SEQ,
     ),
     Mistake(
         "the backward direction starts on padding",
-        "parity/oracle/layers.py",
+        "parity/twins/oracle/layers.py",
         "from_step = np.where(t < ends, ends - 1 - t, t)",
         "from_step = np.broadcast_to(t[::-1], (len(x), len(t)))",
         _SEQ2SEQ,
     ),
     Mistake(
         "rows that have ended go on",
-        "parity/oracle/recurrent.py",
+        "parity/twins/oracle/recurrent.py",
         "if on.all():\n        return new[0], new, saved",
         "if True:\n        return new[0], new, saved",
         _LANGUAGE_MODEL + _SEQ2SEQ,
     ),
     Mistake(
         "a decoder is fed the context instead of the output",
-        "parity/oracle/decode.py",
+        "parity/twins/oracle/decode.py",
         'after = {"fed": output,',
         'after = {"fed": found["attention/context"],',
         witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import two_hosts
 
-from parity.links.namespaces import FILES, command_inside
+from parity.twins.links.namespaces import FILES, command_inside
 
 NAMESPACE = "team"
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from data.load import TrainingText
-from parity.oracle.language_model import network_function
-from parity.oracle.training import Oracle
-from parity.spec.initial import initial_snapshot, zero_state
-from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.replicas import split_rows
-from parity.spec.spec import Spec, TrainSpec, learning_rate
-from parity.spec.step_arrays import StepInputs, StepResult, step_inputs
-from parity.spec.strategies import StrategyEntry
-from parity.trace.side import Side
 from parity.trace.writer import Writer
-from parity.training.strategy import Build
+from parity.twins.oracle.language_model import network_function
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.initial import initial_snapshot, zero_state
+from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.spec import Spec, TrainSpec, learning_rate
+from parity.twins.spec.step_arrays import StepInputs, StepResult, step_inputs
+from parity.twins.spec.strategies import StrategyEntry
+from parity.twins.trace.side import TrainedSide
+from parity.twins.training.strategy import Build
 
 VOCABULARY = 7
 
@@ -212,7 +212,7 @@ def random_inputs(spec: Spec, lengths, *, carry: bool = True, step: int = 0) -> 
 def header(spec: Spec, framework: str, replicas: int = 2, **values) -> dict:
     """Return the header of a trace."""
     strategies = {"paddle": "parallel-executor", "tensorflow": "towers"}
-    side = Side(framework, strategies.get(framework, "one-copy"), replicas, "fast")
+    side = TrainedSide(framework, strategies.get(framework, "one-copy"), replicas, "fast")
     return {
         **side.to_json(),
         "spec": spec.to_json(),

@@ -6,17 +6,17 @@ import numpy as np
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
 from parity.base.replaceable import replacing
-from parity.compare.causes.search import Budget, Search
-from parity.compare.causes.suspect import Case, Change
-from parity.compare.causes.suspects import suspects
-from parity.compare.expected_by_oracle import Expected, wide, with_replica_losses
-from parity.compare.known_differences import KnownDifferences
-from parity.compare.one_step import OneStep
-from parity.compare.steps import compare_step
-from parity.oracle.rounding import Rounding
-from parity.oracle.training import Oracle
-from parity.spec.spec import Spec
-from parity.trace.contents import tensor_names
+from parity.twins.causes.search import Budget, Search
+from parity.twins.causes.suspect import Case, Change
+from parity.twins.causes.suspects import suspects
+from parity.twins.compare.expected_by_oracle import Expected, wide, with_replica_losses
+from parity.twins.compare.known_differences import KnownDifferences
+from parity.twins.compare.one_step import OneStep
+from parity.twins.compare.steps import compare_step
+from parity.twins.oracle.rounding import Rounding
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.spec import Spec
+from parity.twins.trace.contents import tensor_names
 
 PER_EPOCH = 4
 OTHERS = ("batch/", "replicas/", "decode/")

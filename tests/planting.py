@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from parity.launch.edited_source import Edit, EditedSource, edited_texts
+from parity.twins.launch.edited_source import Edit, EditedSource, edited_texts
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent

@@ -12,15 +12,15 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.cli.command_line import print_error
-from parity.processes import ranks, remote
-from parity.processes.joining import (
+from parity.twins.processes import ranks, remote
+from parity.twins.processes.joining import (
     distances_of_replicas,
     gather_parts,
     gather_state,
     state_of_own_rows,
 )
-from parity.processes.start import process_group
-from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.twins.processes.start import process_group
+from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
 
 SIZE, REPLICAS, ROWS = 3, 6, 8  # the replicas have 2, 2, 1, 1, 1 and 1 rows
 ENTRY = StrategyEntry("alone", "", "", Traits(processes=True), also_takes=("processes",))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from parity.base.allocator import with_huge_pages
-from parity.launch.processes import ROOT
+from parity.twins.launch.processes import ROOT
 
 TUNABLES = "GLIBC_TUNABLES"
 SAY = (

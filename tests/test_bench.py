@@ -12,19 +12,19 @@ import pytest
 from conftest import assert_one_line
 
 from parity.base.errors import UsageError
-from parity.bench.cases import Case, cases_of
-from parity.bench.ratios import check_losses, ratios_to_peers, scaling
-from parity.bench.strategy_cases import chosen_strategies, peers_left_out, strategy_cases
-from parity.bench.strategy_table import strategy_rows
-from parity.bench.terminal import bench_text
-from parity.bench.timing import bench, cases_to_time
-from parity.cli.options import BenchOptions
-from parity.launch.processes import PEERS
-from parity.launch.zipf_text import write_zipf_text
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.presets import preset
-from parity.training.flops import product_flops
-from parity.training.meter import WARM_UP
+from parity.twins.bench.cases import Case, cases_of
+from parity.twins.bench.ratios import check_losses, ratios_to_peers, scaling
+from parity.twins.bench.strategy_cases import chosen_strategies, peers_left_out, strategy_cases
+from parity.twins.bench.strategy_table import strategy_rows
+from parity.twins.bench.terminal import bench_text
+from parity.twins.bench.timing import bench, cases_to_time
+from parity.twins.cli.options import BenchOptions
+from parity.twins.launch.processes import PEERS
+from parity.twins.launch.zipf_text import write_zipf_text
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.training.flops import product_flops
+from parity.twins.training.meter import WARM_UP
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -214,7 +214,7 @@ def test_a_peer_that_trains_something_else_is_refused():
 
 
 def test_a_peer_that_is_not_installed_is_told_at_once(monkeypatch, tmp_path):
-    monkeypatch.setitem(PEERS, "pytorch", ("parity.peers.pytorch_peer", "no_such_module"))
+    monkeypatch.setitem(PEERS, "pytorch", ("parity.twins.peers.pytorch_peer", "no_such_module"))
     options = BenchOptions(out=tmp_path / "bench", peers=True)
     with pytest.raises(
         UsageError, match=r"no_such_module is not installed for .*PARITY_PYTORCH"

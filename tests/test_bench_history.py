@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from parity.base.errors import UsageError
-from parity.bench.history import compare_with_history, history_lines
+from parity.twins.bench.history import compare_with_history, history_lines
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from conftest import STEPS, assert_one_line, flags
 
-from parity.launch.peer_strategies import counterpart
-from parity.launch.processes import PEERS, ROOT, interpreter
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.strategies import Traits
 from parity.trace.reader import Trace
+from parity.twins.launch.peer_strategies import counterpart
+from parity.twins.launch.processes import PEERS, ROOT, interpreter
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.strategies import Traits
 
 pytestmark = pytest.mark.thorough
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from parity.base.errors import UsageError
-from parity.bench import product_rates as module
-from parity.bench.product_rates import product_rates
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.presets import preset
-from parity.training.flops import Product, product_flops, step_products
+from parity.twins.bench import product_rates as module
+from parity.twins.bench.product_rates import product_rates
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.training.flops import Product, product_flops, step_products
 
 _SMALL = [Product(8, 20, 30, times=3), Product(20, 64, 30, first_transposed=True)]
 
@@ -52,8 +52,8 @@ def test_what_is_timed_is_the_whole_product(library):
     code = """
 import sys
 from parity.base.plugins import load_object
-from parity.bench.product_rates import FRAMEWORKS, _multiplier
-from parity.training.flops import Product
+from parity.twins.bench.product_rates import FRAMEWORKS, _multiplier
+from parity.twins.training.flops import Product
 if sys.argv[1] in FRAMEWORKS:
     load_object(f"{FRAMEWORKS[sys.argv[1]].folder}.engine:load_engine")(1)
 for inner, *transposed in ((95, False, False), (96, False, True), (97, True, False)):

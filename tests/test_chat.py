@@ -20,16 +20,16 @@ from oracle_side import small_spec
 from data.load import load_words
 from data.text_file import read_lines
 from parity.base.errors import OutputLost, UsageError
-from parity.chat import conversation as chat
-from parity.chat.conversation import converse, open_trained
-from parity.cli.options import ChatOptions
-from parity.decoding.beam import beam_search
-from parity.decoding.greedy import greedy_search
-from parity.decoding.sampling import sample
-from parity.launch.processes import FOLDERS, ROOT
-from parity.oracle.decode import OracleModel
-from parity.spec.initial import initial_snapshot, zero_state
-from parity.training.checkpoint import Checkpoint, save_checkpoint
+from parity.twins.chat import conversation as chat
+from parity.twins.chat.conversation import converse, open_trained
+from parity.twins.cli.options import ChatOptions
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.greedy import greedy_search
+from parity.twins.decoding.sampling import sample
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.oracle.decode import OracleModel
+from parity.twins.spec.initial import initial_snapshot, zero_state
+from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 
 QUESTIONS = ["你 好", "他 来 吗", "猫", "猫 睡 好 吗", "不认识 狗", "我 去"]
 DTYPES = {"paddle": "float64", "tensorflow": "float32"}  # of the run that each side trains

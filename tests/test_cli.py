@@ -15,14 +15,14 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
-from parity.cli.options import FaultOptions, RunOptions, TrainOptions
-from parity.commands.main import parity
-from parity.faults.hunt import plantings
-from parity.launch.processes import FOLDERS, ROOT, spec_flags
-from parity.spec.frameworks import FRAMEWORKS, strategies_named
-from parity.spec.networks import NETWORKS
-from parity.spec.presets import preset
-from parity.spec.spec import TrainSpec
+from parity.twins.cli.commands import parity
+from parity.twins.cli.options import FaultOptions, RunOptions, TrainOptions
+from parity.twins.faults.hunt import plantings
+from parity.twins.launch.processes import FOLDERS, ROOT, spec_flags
+from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import TrainSpec
 
 TRAINERS = {name: ROOT / folder / "train.py" for name, folder in FOLDERS.items()}
 # network -> the fields of its specs; and those of all networks together

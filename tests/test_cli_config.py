@@ -11,21 +11,21 @@ from conftest import FRAMEWORKS, assert_one_line, flags, start
 from parity.base.errors import UsageError
 from parity.base.run_config import CONFIG
 from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
-from parity.cli.config import (
+from parity.trace.reader import Trace
+from parity.trace.writer import Writer
+from parity.twins.cli.config import (
     check_config,
     config_options,
     config_text,
     errors_name_config,
     write_config,
 )
-from parity.cli.options import RunOptions, TrainOptions
-from parity.launch.processes import FOLDERS
-from parity.spec.networks import NETWORKS
-from parity.spec.presets import preset
-from parity.spec.strategies import StrategySettings
-from parity.trace.reader import Trace
-from parity.trace.writer import Writer
-from parity.training.checkpoint import newest_checkpoint
+from parity.twins.cli.options import RunOptions, TrainOptions
+from parity.twins.launch.processes import FOLDERS
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.training.checkpoint import newest_checkpoint
 
 TRAINERS = {name: f"{folder}/train.py" for name, folder in FOLDERS.items()}
 

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from parity.commands import doctor
 
 ROOT = Path(__file__).resolve().parent.parent

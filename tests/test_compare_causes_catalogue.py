@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from planted_step import Planted
 
-from parity.compare.causes.suspects import suspects
-from parity.faults.catalogue import CATALOGUE
-from parity.faults.small_runs import SETTINGS
-from parity.trace.side import Side
+from parity.twins.causes.suspects import suspects
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.faults.small_runs import SETTINGS
+from parity.twins.trace.side import TrainedSide
 
 # the first step; two inside an epoch, in the second of which the steps of two workers together
 # would end it; the first of the second epoch, which decays
@@ -22,7 +22,7 @@ def stands_for(setting: str) -> frozenset[str]:
     """Return the faults that some suspect of a setting's run stands for."""
     run, found = SETTINGS[setting], set()
     synchronous = not run.settings.schedule
-    side = Side("", "", run.replicas, synchronous=synchronous, settings=run.settings)
+    side = TrainedSide("", "", run.replicas, synchronous=synchronous, settings=run.settings)
     for step in STEPS:
         case = replace(Planted(run.spec, step, run.replicas).case, side=side)
         if not synchronous:  # the second worker has read the weights before its step
@@ -62,6 +62,6 @@ def test_most_faults_can_be_made_by_the_oracle():
 def test_names_of_suspects_are_unique():
     for run in SETTINGS.values():
         case = Planted(run.spec, 1, run.replicas).case
-        case = replace(case, side=Side("", settings=run.settings), read=case.snapshot)
+        case = replace(case, side=TrainedSide("", settings=run.settings), read=case.snapshot)
         names = [suspect.name for suspect in suspects(case)]
         assert len(set(names)) == len(names)

@@ -5,10 +5,10 @@ import pytest
 from planted_step import Planted, specs
 
 from parity.base.replaceable import replacing
-from parity.compare.causes.suspect import FORWARD, LOSS
-from parity.compare.causes.suspects import suspects
-from parity.compare.expected_by_oracle import wide
-from parity.oracle.training import Oracle
+from parity.twins.causes.suspect import FORWARD, LOSS
+from parity.twins.causes.suspects import suspects
+from parity.twins.compare.expected_by_oracle import wide
+from parity.twins.oracle.training import Oracle
 
 # What these do has no derivative, or leaves it out on purpose.
 WITHOUT = ("rounded to float", "which has no gradient", "replica's loss reported")

@@ -6,12 +6,12 @@ from oracle_side import header, recorded_steps
 from planted_step import Planted, specs
 
 from parity.base.replaceable import replacing
-from parity.compare.causes.confirmed import Confirmed
-from parity.compare.ladder import Ladder
-from parity.compare.outcome import Outcome
 from parity.report.mismatch import LOOKS_LIKE, confirmed_lines, mismatch_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
+from parity.twins.causes.confirmed import Confirmed
+from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 GATES = "gates i and f exchanged"

@@ -9,25 +9,25 @@ from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, te
 
 from data.load import load_pair_text, load_stream_text
 from parity.compare.coverage import Coverage, Fact, not_covered
-from parity.compare.ladder import Ladder
-from parity.compare.outcome import Outcome
-from parity.compare.step_coverage import StepCoverage
-from parity.decoding.hypotheses import Hypotheses, Hypothesis
-from parity.oracle.training import Oracle
 from parity.report.coverage_table import verdict_line
 from parity.report.terminal import coloured, report_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
-from parity.spec.initial import initial_snapshot
-from parity.spec.presets import preset, preset_to_compare
-from parity.spec.replicas import split_rows
-from parity.spec.step_arrays import step_inputs
-from parity.spec.training import learning_rate
-from parity.trace.side import Side
+from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.step_coverage import StepCoverage
+from parity.twins.compare.values import report_values
+from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.presets import preset, preset_to_compare
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.step_arrays import step_inputs
+from parity.twins.spec.training import learning_rate
+from parity.twins.trace.side import TrainedSide
 
 LOADS = {"language-model": load_stream_text, "seq2seq": load_pair_text}
 SIDES = {
-    f"{name}-{count}": Side(name, "one-copy", count, "fast")
+    f"{name}-{count}": TrainedSide(name, "one-copy", count, "fast")
     for name in ("paddle", "tensorflow")
     for count in (1, 2, 3)
 }

@@ -9,21 +9,22 @@ from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
-from parity.commands.main import parity
-from parity.compare.decode_rung import DecodeRung
-from parity.compare.decoded_answers import score_recorded
-from parity.compare.ladder import Ladder
-from parity.compare.step_coverage import StepCoverage
-from parity.compare.two_sides import Pairs
-from parity.compare.verdict import ONE_STEP, Verdict
-from parity.oracle.decode import OracleModel
-from parity.oracle.rounding import rounding_of_scores
+from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
-from parity.trace.decoded import SEARCHES, decode, decode_tensors
-from parity.trace.side import Side
+from parity.twins.cli.commands import parity
+from parity.twins.compare.decode_rung import DecodeRung
+from parity.twins.compare.decoded_answers import score_recorded
+from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.step_coverage import StepCoverage
+from parity.twins.compare.two_sides import Pairs
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.oracle.decode import OracleModel
+from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.trace.decoded import SEARCHES, decode, decode_tensors
+from parity.twins.trace.side import TrainedSide
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
-SIDES_OF_RUN = {label: Side(name, "one-copy", 2, "fast") for label, name in SIDES.items()}
+SIDES_OF_RUN = {label: TrainedSide(name, "one-copy", 2, "fast") for label, name in SIDES.items()}
 SOURCE = np.array([[4, 5, 6, 4], [6, 5, 0, 0], [5, 4, 4, 0]])
 LENGTHS = np.array([4, 2, 3])
 SETTINGS = 3, 0.6, 4  # beam, length penalty, most tokens
@@ -74,7 +75,7 @@ def tied(faithful):
 
 def judged(spec, recorded, expected=None):
     """Compare what two sides decoded, the one as given, the other without a fault."""
-    verdict = Verdict(spec.training.dtype)
+    verdict = RunVerdict(spec.training.dtype)
     tensors = (recorded, recorded if expected is None else expected)
     pairs = [tuple(SIDES)] if spec.training.dtype == "float64" else []
     coverage = StepCoverage(spec, 4, SIDES_OF_RUN, verdict.coverage)

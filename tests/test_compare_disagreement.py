@@ -16,13 +16,13 @@ from parity.compare.disagreement import (
     SOME_ALIKE,
     find_disagreement,
 )
-from parity.compare.ladder import Ladder
-from parity.compare.outcome import Outcome
 from parity.compare.tensors import ORACLE, Mismatch, Place
 from parity.report.terminal import report_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
-from parity.trace.side import Side
+from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
+from parity.twins.trace.side import TrainedSide
 
 TENSOR = "gradient/lstm_0/bias"
 LOSSES = "loss/replicas"
@@ -173,7 +173,7 @@ def test_replicas_of_different_number_are_compared_by_their_sum():
 
 
 def test_sides_that_differ_from_each_other_alone():
-    sides = {label: Side(label) for label in ("paddle", "tensorflow")}
+    sides = {label: TrainedSide(label) for label in ("paddle", "tensorflow")}
     mismatch = Mismatch(
         tuple(sides), Place(0, TENSOR, (0,)), dict.fromkeys(sides, 0.0), 1e-6, 1, 1
     )
@@ -183,7 +183,7 @@ def test_sides_that_differ_from_each_other_alone():
 
 
 def test_what_was_not_measured_is_not_said_to_be_different():
-    sides = {label: Side(label) for label in ("paddle", "tensorflow")}
+    sides = {label: TrainedSide(label) for label in ("paddle", "tensorflow")}
     found = find_disagreement(
         [Mismatch((label, ORACLE), Place(0, TENSOR, (0,))) for label in sides], sides, "float64"
     )

@@ -5,14 +5,18 @@ import pytest
 from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
 
 from parity.base.errors import UsageError
-from parity.cli.options import TrainOptions
-from parity.compare.ladder import Ladder
-from parity.spec.initial import zero_state
-from parity.trace.evaluated import evaluated_names, evaluation_tensors, recorded_evaluation
 from parity.trace.reader import Trace
-from parity.training.evaluate import batches_to_evaluate, evaluate
-from parity.training.loop import run_training
-from parity.training.strategy import Build
+from parity.twins.cli.options import TrainOptions
+from parity.twins.compare.ladder import Ladder
+from parity.twins.spec.initial import zero_state
+from parity.twins.trace.evaluated import (
+    evaluated_names,
+    evaluation_tensors,
+    recorded_evaluation,
+)
+from parity.twins.training.evaluate import batches_to_evaluate, evaluate
+from parity.twins.training.loop import run_training
+from parity.twins.training.strategy import Build
 
 SPECS = {"stream": small_spec(), "sentences": small_spec(batching="sentences")}
 STEPS = 2

@@ -8,13 +8,13 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity.base.errors import NumericFailure
 from parity.compare.growth import GROWS, STAYS, VANISHES, Growth
-from parity.compare.ladder import Ladder, climb
-from parity.compare.outcome import Outcome
 from parity.report.growth import growth_sentence
 from parity.report.terminal import report_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
+from parity.twins.compare.ladder import Ladder, climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 STEPS, WRONG = 9, 2

@@ -9,24 +9,24 @@ from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_
 from test_networks_seq2seq import TINY as TINY_PAIRS
 
 from parity.base.errors import UsageError
-from parity.compare.ladder import Ladder, climb
-from parity.compare.outcome import Outcome
-from parity.compare.steps import compare_step
-from parity.compare.verdict import ONE_STEP
-from parity.launch.edited_source import Edit
-from parity.launch.processes import FOLDERS
-from parity.oracle.isolated_step import Isolation
+from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
 from parity.report.terminal import report_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
-from parity.spec.networks import NETWORKS
-from parity.spec.replicas import split_rows
-from parity.spec.spec import learning_rate
-from parity.spec.step_arrays import shape_of, step_inputs
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
-from parity.trace.side import labels_of
+from parity.twins.compare.ladder import Ladder, climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.steps import compare_step
+from parity.twins.compare.values import report_values
+from parity.twins.launch.edited_source import Edit
+from parity.twins.launch.processes import FOLDERS
+from parity.twins.oracle.isolated_step import Isolation
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.spec import learning_rate
+from parity.twins.spec.step_arrays import shape_of, step_inputs
+from parity.twins.trace.side import labels_of
 
 # Without a framework: the ladder, the report, what is refused. -------------------------------
 

@@ -11,14 +11,13 @@ import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.compare.ladder import Ladder, climb
-from parity.compare.verdict import ONE_STEP, ORACLE
-from parity.spec.checks import CHECKS
-from parity.spec.replicas import split_rows
-from parity.trace.contents import tensor_names
+from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.trace.reader import Trace
-from parity.trace.rungs import rung_of, rungs
+from parity.trace.rungs import CHECKS, rung_of, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.twins.compare.ladder import Ladder, climb
+from parity.twins.spec.replicas import split_rows
+from parity.twins.trace.contents import tensor_names
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 STEPS = 6  # over the end of an epoch of four

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from parity.compare.read_weights import check_read_weights
-from parity.oracle.replay import PastWeights
-from parity.spec.schedule import Update
+from parity.twins.compare.read_weights import check_read_weights
+from parity.twins.oracle.replay import PastWeights
+from parity.twins.spec.schedule import Update
 
 NAMES = ("embed/table", "lstm_0/bias", "softmax/kernel")
 

@@ -7,15 +7,15 @@ the batch among fewer.
 import pytest
 from conftest import FRAMEWORKS
 
-from parity.compare.ladder import climb
-from parity.compare.outcome import Outcome
-from parity.compare.verdict import ORACLE
-from parity.faults.catalogue import CATALOGUE
-from parity.faults.small_runs import SETTINGS, write_texts
-from parity.launch.record_side import record
+from parity.compare.tensors import ORACLE
 from parity.report.terminal import report_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.faults.small_runs import SETTINGS, write_texts
+from parity.twins.launch.record_side import record
 
 SPEC = SETTINGS["sentences"].spec
 COUNTS = (1, 2, 3)

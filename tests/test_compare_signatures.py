@@ -11,8 +11,8 @@ from parity.compare.signatures import (
     signature,
     signatures,
 )
-from parity.faults.catalogue import CATALOGUE
 from parity.report.mismatch import cause_lines
+from parity.twins.faults.catalogue import CATALOGUE
 
 RANDOM = np.random.default_rng(3)
 EXPECTED = RANDOM.normal(size=(6, 4, 4))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec
 
-from parity.compare.ladder import Ladder
 from parity.compare.step_series import MOST_POINTS, MOST_SHARE, History
 from parity.compare.tensors import Distance, Place
+from parity.twins.compare.ladder import Ladder
 
 SIDES = ("paddle-2", "tensorflow-2")
 TENSOR = "weight/embed/table"

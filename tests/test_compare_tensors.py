@@ -5,12 +5,12 @@ import pytest
 from oracle_side import recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.compare.preconditions import check_numbers, check_shapes
-from parity.compare.steps import check_replicas, compare_step
 from parity.compare.tensors import Distance, Place, compare_tensor
-from parity.spec.checks import CHECKS
-from parity.trace.contents import tensor_names
+from parity.trace.rungs import CHECKS
 from parity.trace.tolerances import EXACT, TABLE, Tolerance
+from parity.twins.compare.preconditions import check_numbers, check_shapes
+from parity.twins.compare.steps import check_replicas, compare_step
+from parity.twins.trace.contents import tensor_names
 
 SIDES = ("left", "right")
 STEPS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas", "decode"]

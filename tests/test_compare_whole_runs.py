@@ -6,34 +6,34 @@ import numpy as np
 import pytest
 from oracle_side import OracleStrategy, recorded_steps, small_pairs_spec, small_spec, text
 
-from parity.cli.options import TrainOptions
-from parity.compare.answers import AnswersRung, SideAnswers
-from parity.compare.bits import first_difference
-from parity.compare.counting import compare_counts
-from parity.compare.repeated import compare_repeated
-from parity.compare.resumed import Resumed, ResumeRung
-from parity.compare.untraced import compare_untraced, recorded_step
-from parity.compare.verdict import Verdict
-from parity.decoding.beam import beam_search
-from parity.decoding.evaluation import bleu, exact_share
-from parity.oracle.decode import OracleModel
-from parity.run.answer_probes import answer_probes
-from parity.run.check_resume import STEPS as RESUMED
-from parity.run.check_resume import checkpoint_every, step_to_resume
-from parity.spec.initial import initial_snapshot
 from parity.trace.reader import Trace
-from parity.trace.side import Side
-from parity.training.loop import run_training
-from parity.training.loss_table import read_losses
-from parity.training.meter import WARM_UP
+from parity.twins.cli.options import TrainOptions
+from parity.twins.compare.answers import AnswersRung, SideAnswers
+from parity.twins.compare.bits import first_difference
+from parity.twins.compare.counting import compare_counts
+from parity.twins.compare.repeated import compare_repeated
+from parity.twins.compare.resumed import Resumed, ResumeRung
+from parity.twins.compare.untraced import compare_untraced, recorded_step
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.evaluation import bleu, exact_share
+from parity.twins.oracle.decode import OracleModel
+from parity.twins.run.answer_probes import answer_probes
+from parity.twins.run.check_resume import STEPS as RESUMED
+from parity.twins.run.check_resume import checkpoint_every, step_to_resume
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.trace.side import TrainedSide
+from parity.twins.training.loop import run_training
+from parity.twins.training.loss_table import read_losses
+from parity.twins.training.meter import WARM_UP
 
 SPEC = small_spec()
-SIDES = {name: Side(name.split("-")[0], "one", 2) for name in ("paddle-2", "tensorflow-2")}
+SIDES = {name: TrainedSide(name.split("-")[0], "one", 2) for name in ("paddle-2", "tensorflow-2")}
 PER_EPOCH = 4
 
 
 def verdict_of(spec=SPEC):
-    return Verdict(spec.training.dtype, sides=SIDES)
+    return RunVerdict(spec.training.dtype, sides=SIDES)
 
 
 # bits, and two runs of one command

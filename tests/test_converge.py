@@ -11,16 +11,16 @@ from browser import cells, data
 from conftest import TINY, assert_one_line, flags, start
 
 from parity.base.errors import NumericFailure
-from parity.cli.options import ConvergeOptions
-from parity.converge.converging import EQUIVALENT, NOT_SHOWN, converge
-from parity.converge.page import converge_html
-from parity.converge.sides import WholeSide
-from parity.converge.terminal import converge_text
-from parity.spec.networks import NETWORKS
-from parity.spec.networks.network import Published
-from parity.spec.presets import preset
-from parity.spec.spec import Spec
-from parity.spec.strategies import StrategySettings
+from parity.twins.cli.options import ConvergeOptions
+from parity.twins.converge.converging import EQUIVALENT, NOT_SHOWN, converge
+from parity.twins.converge.page import converge_html
+from parity.twins.converge.sides import WholeSide
+from parity.twins.converge.terminal import converge_text
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.networks.network import Published
+from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import Spec
+from parity.twins.spec.strategies import StrategySettings
 
 pytestmark = pytest.mark.thorough
 

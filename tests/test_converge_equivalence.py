@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parity.base.errors import UsageError
-from parity.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
+from parity.twins.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
 
 
 def t_below(t: float) -> float:

@@ -25,10 +25,10 @@ import pytest
 from conftest import FRAMEWORKS, flags
 
 from parity.base.files import UNFINISHED
-from parity.launch.fork_server import ForkServer
-from parity.launch.processes import FOLDERS, ROOT
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 
 pytestmark = [pytest.mark.compiler, pytest.mark.thorough]
 HOWS = ("exit", "ENOSPC", "EIO")

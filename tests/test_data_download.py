@@ -19,7 +19,7 @@ import pytest
 from data import text_corpus as corpus_module
 from data.download import CORPORA, PublicCorpus, count_tokens, download, main
 from parity.base.errors import UsageError
-from parity.spec.networks.language_model import PRESETS
+from parity.twins.spec.networks.language_model import PRESETS
 
 ROOT = Path(__file__).parent.parent
 WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"

@@ -8,9 +8,9 @@ from conftest import flags
 
 from data.load import load_pair_text, load_stream_text, load_words
 from parity.base.errors import UsageError
-from parity.spec.presets import preset
-from parity.training.checkpoint import newest_checkpoint
-from parity.training.loss_table import read_losses
+from parity.twins.spec.presets import preset
+from parity.twins.training.checkpoint import newest_checkpoint
+from parity.twins.training.loss_table import read_losses
 
 PAIRS = [("他 来 到 了 网易 杭研 大厦", "好 的"), ("你 好", "你 也 好"), ("来 了", "去 了")]
 NAMES = "source.vocabulary.txt", "target.vocabulary.txt"

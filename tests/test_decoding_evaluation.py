@@ -5,11 +5,11 @@ import pytest
 import sacrebleu
 from oracle_side import small_pairs_spec
 
-from parity.decoding import evaluation
-from parity.decoding.beam import beam_search
-from parity.decoding.evaluation import bleu, exact_share, find_answers
-from parity.oracle.decode import OracleModel
-from parity.spec.initial import initial_snapshot
+from parity.twins.decoding import evaluation
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
+from parity.twins.oracle.decode import OracleModel
+from parity.twins.spec.initial import initial_snapshot
 
 CHINESE = (["今天天气很好。", "我不知道"], ["今天的天气很好。", "我不知道 啊"])
 ENGLISH = (

@@ -12,13 +12,13 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.base.special_tokens import PAIR_EOS_ID as EOS
 from parity.base.special_tokens import PAIR_GO_ID as GO
 from parity.base.special_tokens import PAIR_PAD_ID as PAD
-from parity.decoding.beam import beam_search
-from parity.decoding.greedy import greedy_search
-from parity.decoding.length_penalty import length_penalty_of
-from parity.decoding.sampling import sample
-from parity.oracle.decode import OracleModel, exhaustive, rescore
-from parity.oracle.seq2seq import forward
-from parity.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.greedy import greedy_search
+from parity.twins.decoding.length_penalty import length_penalty_of
+from parity.twins.decoding.sampling import sample
+from parity.twins.oracle.decode import OracleModel, exhaustive, rescore
+from parity.twins.oracle.seq2seq import forward
+from parity.twins.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 
 CASES = [
     ("lstm", "dot", False, False),

@@ -22,8 +22,8 @@ from test_docs import check_command, check_script
 from test_setup import EXTRAS, LOCK
 
 from parity.base.errors import UsageError
-from parity.processes.membership import membership
-from parity.training.loss_table import read_losses
+from parity.twins.processes.membership import membership
+from parity.twins.training.loss_table import read_losses
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"

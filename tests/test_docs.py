@@ -14,16 +14,16 @@ import pytest
 
 from docs.tables.measurement import markdown_table
 from docs.tables.write import KINDS, differs_table, filled, pages
-from parity.bench.cases import Case
 from parity.cli.command_line import command_options, spec_from, spec_options, take_options
-from parity.cli.config import config_options
-from parity.cli.options import ChatOptions, TrainOptions
-from parity.commands.main import parity as parity_command
 from parity.examples import classifier
-from parity.faults.finding import Finding, findings_values
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.networks import NETWORKS
 from parity.trace.rungs import RUNGS
+from parity.twins.bench.cases import Case
+from parity.twins.cli.commands import parity as parity_command
+from parity.twins.cli.config import config_options
+from parity.twins.cli.options import ChatOptions, TrainOptions
+from parity.twins.faults.finding import Finding, findings_values
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.networks import NETWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

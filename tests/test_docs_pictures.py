@@ -8,7 +8,7 @@ import pytest
 
 from docs.pictures.draw import FOLDER, drawn
 from docs.pictures.timelines import Pass, pipeline_passes, worker_bars, workers
-from parity.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.frameworks import FRAMEWORKS
 
 FILES = sorted(FOLDER.rglob("*"))
 PICTURES = [path for path in FILES if path.is_file()]

@@ -14,13 +14,14 @@ from markupsafe import escape
 
 from parity.base.errors import SideFailed, UsageError
 from parity.cli.command_line import main
-from parity.cli.options import FaultOptions
-from parity.commands.main import parity
-from parity.faults import hunt as hunting
-from parity.faults import hunt_record as last_hunt
-from parity.faults.catalogue import CATALOGUE
-from parity.faults.fault import DTYPES, KERNELS, Edit, Fault
-from parity.faults.finding import (
+from parity.trace.rungs import CHECKS
+from parity.twins.cli.commands import parity
+from parity.twins.cli.options import FaultOptions
+from parity.twins.faults import hunt as hunting
+from parity.twins.faults import hunt_record as last_hunt
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.faults.fault import DTYPES, KERNELS, Edit, Fault
+from parity.twins.faults.finding import (
     CHECK,
     MISMATCH,
     NUMERIC,
@@ -32,15 +33,14 @@ from parity.faults.finding import (
     findings_values,
     save_signatures,
 )
-from parity.faults.hunt import Hunt, Planting, plantings
-from parity.faults.hunt_record import digest, must_hunt, record_hunt, sources
-from parity.faults.listing import faults_named
-from parity.faults.side_runs import SmallRun
-from parity.faults.small_runs import SETTINGS
-from parity.launch.edited_source import edited_texts
-from parity.launch.processes import FOLDERS, ROOT
-from parity.spec.checks import CHECKS
-from parity.spec.frameworks import FRAMEWORKS as REGISTRIES
+from parity.twins.faults.hunt import Hunt, Planting, plantings
+from parity.twins.faults.hunt_record import digest, must_hunt, record_hunt, sources
+from parity.twins.faults.listing import faults_named
+from parity.twins.faults.side_runs import SmallRun
+from parity.twins.faults.small_runs import SETTINGS
+from parity.twins.launch.edited_source import edited_texts
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
 DEFAULTS = {each.strategies.default for each in REGISTRIES.values()}
@@ -496,8 +496,8 @@ def test_what_is_recorded_is_not_hunted_again_until_one_byte_changes(checkout):
         "paddle_impl/layers.py",
         "tf_impl/train.py",
         "data/text_batches.py",
-        "parity/compare/ladder.py",
-        "parity/faults/catalogue/cells.py",
+        "parity/twins/compare/ladder.py",
+        "parity/twins/faults/catalogue/cells.py",
         "requirements.lock",
     ):
         path = checkout / name

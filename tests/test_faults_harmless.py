@@ -9,14 +9,14 @@ from conftest import FRAMEWORKS
 from test_faults import code_of
 
 from parity.base.errors import UsageError
-from parity.cli.options import FaultOptions
-from parity.faults.edits import tensorflow
-from parity.faults.fault import DTYPES, KERNELS
-from parity.faults.harmless import HARMLESS
-from parity.faults.harmless_run import HarmlessRuns, Rewritten, rewritten
-from parity.faults.small_runs import SETTINGS
-from parity.launch.edited_source import edited_texts
-from parity.launch.processes import ROOT
+from parity.twins.cli.options import FaultOptions
+from parity.twins.faults.edits import tensorflow
+from parity.twins.faults.fault import DTYPES, KERNELS
+from parity.twins.faults.harmless import HARMLESS
+from parity.twins.faults.harmless_run import HarmlessRuns, Rewritten, rewritten
+from parity.twins.faults.small_runs import SETTINGS
+from parity.twins.launch.edited_source import edited_texts
+from parity.twins.launch.processes import ROOT
 
 pytestmark = pytest.mark.thorough
 

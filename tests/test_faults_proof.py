@@ -7,11 +7,11 @@ here: an epoch and two steps of the next one.
 
 import pytest
 
-from parity.compare.ladder import climb
-from parity.faults.catalogue import CATALOGUE
-from parity.launch.record_side import record
-from parity.spec.presets import preset
-from parity.spec.spec import Spec
+from parity.twins.compare.ladder import climb
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.launch.record_side import record
+from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import Spec
 
 STEPS = {"language-model": 10, "seq2seq": 11}
 REPLICAS = 3

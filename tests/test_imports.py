@@ -33,18 +33,18 @@ EXAMPLES = {
 }
 # A peer is a training of its own, as `train.py` is, in the framework that it is named for.
 PEERS = {
-    "parity/peers/command.py": set(),
-    "parity/peers/keras_peer.py": {"keras", "tensorflow"},
-    "parity/peers/pytorch_data_parallel.py": {"torch"},
-    "parity/peers/pytorch_decode.py": {"torch"},
-    "parity/peers/pytorch_hogwild.py": {"torch"},
-    "parity/peers/pytorch_networks.py": {"torch"},
-    "parity/peers/pytorch_peer.py": {"torch"},
-    "parity/peers/pytorch_pipeline.py": {"torch"},
-    "parity/peers/pytorch_processes.py": {"torch"},
-    "parity/peers/pytorch_profiler.py": {"torch"},
-    "parity/peers/pytorch_replica.py": {"torch"},
-    "parity/peers/pytorch_strategy.py": set(),
+    "parity/twins/peers/command.py": set(),
+    "parity/twins/peers/keras_peer.py": {"keras", "tensorflow"},
+    "parity/twins/peers/pytorch_data_parallel.py": {"torch"},
+    "parity/twins/peers/pytorch_decode.py": {"torch"},
+    "parity/twins/peers/pytorch_hogwild.py": {"torch"},
+    "parity/twins/peers/pytorch_networks.py": {"torch"},
+    "parity/twins/peers/pytorch_peer.py": {"torch"},
+    "parity/twins/peers/pytorch_pipeline.py": {"torch"},
+    "parity/twins/peers/pytorch_processes.py": {"torch"},
+    "parity/twins/peers/pytorch_profiler.py": {"torch"},
+    "parity/twins/peers/pytorch_replica.py": {"torch"},
+    "parity/twins/peers/pytorch_strategy.py": set(),
 }
 # The packages of parity, from the lowest level to the highest: each imports lower levels only.
 LEVELS = (

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from parity.launch.edited_source import Edit, diff_of, edited_texts
-from parity.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.edited_source import Edit, diff_of, edited_texts
+from parity.twins.launch.processes import FOLDERS, ROOT
 
 MODULE = '''"""A module."""
 
@@ -35,7 +35,7 @@ if __name__ == "__main__":
 """
 RUN = """
 import json, sys
-from parity.launch.edited_source import EditedSource
+from parity.twins.launch.edited_source import EditedSource
 root, script, sources, *sys.argv[1:] = json.loads(sys.argv[1])
 sys.path.insert(0, root)
 import package.module, package.other  # as a fork server has

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from conftest import wait_for
 
-from parity.links.hosts import hosts, possible
-from parity.links.measure import measure, serve
-from parity.links.namespaces import FILES, inside
+from parity.twins.links.hosts import hosts, possible
+from parity.twins.links.measure import measure, serve
+from parity.twins.links.namespaces import FILES, inside
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMESPACES = Path("/run/netns")
@@ -107,8 +107,8 @@ def test_a_cut_link_passes_nothing_and_the_others_go_on():
 
 PROGRAM = """
 import subprocess, sys, time
-from parity.links.hosts import hosts, possible
-from parity.links.namespaces import FILES, command_inside, processes_inside
+from parity.twins.links.hosts import hosts, possible
+from parity.twins.links.namespaces import FILES, command_inside, processes_inside
 with hosts(2) as two:
     two.shape(1e8, 0.001)
     (FILES / two.names[0]).mkdir(parents=True)

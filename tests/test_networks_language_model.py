@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from conftest import STEPS, write_text
 
-from parity.compare.ladder import climb
-from parity.compare.verdict import ORACLE
+from parity.compare.tensors import ORACLE
 from parity.report.mismatch import describe_mismatch
-from parity.spec.networks.network import MOST_LOGITS, records_logits
-from parity.spec.spec import Spec
-from parity.trace.contents import tensor_names
+from parity.twins.compare.ladder import climb
+from parity.twins.spec.networks.network import MOST_LOGITS, records_logits
+from parity.twins.spec.spec import Spec
+from parity.twins.trace.contents import tensor_names
 
 CASES = {
     "stream-sgd": {"batching": "stream", "optimizer": "sgd", "learning_rate": 1.0},

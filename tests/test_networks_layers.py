@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS
 
-from parity.oracle import attention, recurrent
-from parity.oracle import layers as oracle
-from parity.spec.networks.seq2seq import Seq2seqSpec
-from parity.spec.parameters import swap_layout
+from parity.twins.oracle import attention, recurrent
+from parity.twins.oracle import layers as oracle
+from parity.twins.spec.networks.seq2seq import Seq2seqSpec
+from parity.twins.spec.parameters import swap_layout
 
 TIME, ROWS, WIDTH, HIDDEN, TOKENS = 5, 4, 3, 6, 7
 KERNELS = ("plain", "fast")

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS, flags
 
-from parity.compare.ladder import climb
-from parity.compare.verdict import ONE_STEP, ORACLE
-from parity.decoding.beam import beam_search
-from parity.decoding.greedy import greedy_search
-from parity.oracle.decode import OracleModel, exhaustive
+from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.report.mismatch import describe_mismatch
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.spec import Spec, TrainSpec
-from parity.trace.contents import tensor_names
 from parity.trace.reader import Trace
-from parity.training.strategy import Build
+from parity.twins.compare.ladder import climb
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.greedy import greedy_search
+from parity.twins.oracle.decode import OracleModel, exhaustive
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.trace.contents import tensor_names
+from parity.twins.training.strategy import Build
 
 STEPS = 4
 # 7 rows divide by none of 2, 3 and 4.

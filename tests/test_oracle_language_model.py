@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from oracle_side import random_inputs, share_of_rows, small_spec
 
-from parity.oracle.language_model import language_model
-from parity.oracle.layers import log_softmax, project, sigmoid
-from parity.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
-from parity.oracle.training import Oracle
-from parity.spec.initial import initial_snapshot
-from parity.spec.replicas import split_rows
-from parity.spec.step_arrays import StepInputs
+from parity.twins.oracle.language_model import language_model
+from parity.twins.oracle.layers import log_softmax, project, sigmoid
+from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.step_arrays import StepInputs
 
 
 def problem(layers=2, lengths=(4, 0, 1, 3), *, keep=0.75, carry=True):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_spec
 
-from parity.compare.ladder import Ladder
 from parity.compare.tensors import ONE_STEP
-from parity.oracle import recent_rounding
-from parity.oracle.recent_rounding import RecentRounding
-from parity.oracle.rounding import Rounding
 from parity.report.values import verdict_values
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.twins.compare.ladder import Ladder
+from parity.twins.oracle import recent_rounding
+from parity.twins.oracle.recent_rounding import RecentRounding
+from parity.twins.oracle.rounding import Rounding
 
 STEPS = 12
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from oracle_side import header, random_inputs, recorded_steps, small_spec
 
-from parity.compare.ladder import Ladder
 from parity.compare.tensors import ONE_STEP
-from parity.oracle.moves import UNIT, Moves, _row_after_row
-from parity.oracle.perturbation import perturbation, summed
-from parity.oracle.rounding import Rounding
-from parity.oracle.training import run_network
-from parity.spec.initial import initial_snapshot, zero_state
-from parity.spec.step_arrays import StepInputs
 from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.twins.compare.ladder import Ladder
+from parity.twins.oracle.moves import UNIT, Moves, _row_after_row
+from parity.twins.oracle.perturbation import perturbation, summed
+from parity.twins.oracle.rounding import Rounding
+from parity.twins.oracle.training import run_network
+from parity.twins.spec.initial import initial_snapshot, zero_state
+from parity.twins.spec.step_arrays import StepInputs
 
 ROWS, TIME = 40, 20  # as many tokens as 800
 

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from parity.oracle.layers import reverse_rows
-from parity.oracle.recurrent import rnn_backward, rnn_forward
-from parity.oracle.seq2seq import forward, seq2seq
-from parity.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
+from parity.twins.oracle.layers import reverse_rows
+from parity.twins.oracle.recurrent import rnn_backward, rnn_forward
+from parity.twins.oracle.seq2seq import forward, seq2seq
+from parity.twins.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 
 CELLS = ("lstm", "gru")
 ATTENTIONS = ("dot", "general", "scaled", "bahdanau")

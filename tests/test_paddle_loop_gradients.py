@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.spec import Spec, TrainSpec
-from parity.spec.step_arrays import StepInputs, dropout_masks
-from parity.training.strategy import Build
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.spec.step_arrays import StepInputs, dropout_masks
+from parity.twins.training.strategy import Build
 
 CASES = list(itertools.product(("lstm", "gru"), ("dot", "general", "scaled", "bahdanau")))
 STRATEGIES = ("parallel-executor", "parallel-do", "layers")

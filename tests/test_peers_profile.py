@@ -5,8 +5,8 @@ import json
 import pytest
 from conftest import flags, start
 
-from parity.launch.processes import ROOT
-from parity.training.timeline import PHASES
+from parity.twins.launch.processes import ROOT
+from parity.twins.training.timeline import PHASES
 
 pytestmark = pytest.mark.torch
 

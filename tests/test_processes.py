@@ -14,8 +14,8 @@ from conftest import wait_for
 from ranks_alone import SAYINGS
 
 from parity.base.errors import UsageError
-from parity.processes.group import ProcessGroup
-from parity.processes.membership import (
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.processes.membership import (
     MEETING,
     Members,
     Membership,
@@ -23,8 +23,8 @@ from parity.processes.membership import (
     membership,
     variables,
 )
-from parity.processes.start import process_group
-from parity.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.twins.processes.start import process_group
+from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "tests" / "ranks_alone.py"

@@ -3,12 +3,12 @@
 import pytest
 
 from parity.base.errors import RankLost, UsageError
-from parity.launch import processes
-from parity.launch.processes import interpreter
-from parity.processes.membership import MEETING, Members, membership, variables
-from parity.spec.frameworks import strategies_named
-from parity.spec.strategies import StrategySettings
-from parity.sweep.random_strategies import comparable_choices
+from parity.twins.launch import processes
+from parity.twins.launch.processes import interpreter
+from parity.twins.processes.membership import MEETING, Members, membership, variables
+from parity.twins.spec.frameworks import strategies_named
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.sweep.random_strategies import comparable_choices
 
 # two processes on one host, and one on another
 HOSTS = Members(("first:1", "first:2", "second:1"))

@@ -15,13 +15,13 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
 
 from parity.base.errors import UsageError
-from parity.cli.options import RunOptions
-from parity.launch.processes import FOLDERS, ROOT
-from parity.processes.hosts import read_hosts
-from parity.processes.membership import RANK, SERVER, WORKER
-from parity.processes.ports import free_ports
-from parity.run.choose_sides import of_hosts
-from parity.spec.strategies import StrategySettings
+from parity.twins.cli.options import RunOptions
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.processes.hosts import read_hosts
+from parity.twins.processes.membership import RANK, SERVER, WORKER
+from parity.twins.processes.ports import free_ports
+from parity.twins.run.choose_sides import of_hosts
+from parity.twins.spec.strategies import StrategySettings
 
 SCRIPT = ROOT / "tests" / "ranks_alone.py"
 STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
@@ -156,7 +156,7 @@ def test_a_signal_reaches_each_rank_once(hosts):
         (
             "command = \"sh -c 'echo no route >&2; exit 255'\"",
             4,
-            r"{second} cannot be reached: sh -c .* parity.processes.agent ended with status "
+            r"{second} cannot be reached: sh -c .* parity.twins.processes.agent ended with status "
             "255: no route",
         ),
         (
@@ -267,7 +267,15 @@ def test_a_host_has_what_the_file_says(hosts):
     assert second.variables == {"A": "b", "GLOO_SOCKET_IFNAME": "eth1"}
     words = second.command_of_agent("paddle")
     assert words[0] == "ssh"
-    assert words[-7:] == ["second", "env", "-C", "/f", "/p", "-m", "parity.processes.agent"]
+    assert words[-7:] == [
+        "second",
+        "env",
+        "-C",
+        "/f",
+        "/p",
+        "-m",
+        "parity.twins.processes.agent",
+    ]
     assert second.command_of_agent("tensorflow")[-3] == sys.executable
     of_all = read_hosts(hosts(AWAY + "python = '/p'", own)).hosts[1]
     of_horovod = read_hosts(hosts(AWAY + "python = {horovod = '/h'}", own)).hosts[1]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from conftest import flags, wait_for
 
-from parity.training.checkpoint import newest_checkpoint
-from parity.training.loss_table import read_losses
+from parity.twins.training.checkpoint import newest_checkpoint
+from parity.twins.training.loss_table import read_losses
 
 STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 # most checkpoints are not at the end of an epoch, where no recurrent state goes on

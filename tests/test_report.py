@@ -6,22 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.compare.outcome import Outcome
 from parity.compare.signatures import Evidence
-from parity.compare.tensors import Distance, Mismatch, Place
-from parity.compare.verdict import ONE_STEP, ORACLE, Verdict
+from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
 from parity.report.coverage_table import not_covered_line
 from parity.report.disagreement import blame
 from parity.report.fitted_text import WIDTH, wrapped
 from parity.report.mismatch import describe_mismatch, nearest_to_loss
 from parity.report.tables import rung_table
 from parity.report.terminal import coloured, report_text
-from parity.report.values import report_values, rung_values
-from parity.spec.presets import preset
-from parity.trace.side import Side
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values, rung_values
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.spec.presets import preset
+from parity.twins.trace.side import TrainedSide
 
 TENSOR = "gradient/lstm_0/bias"
-SIDES = {f"{f}-{n}": Side(f, replicas=n) for n in (1, 2) for f in ("paddle", "tensorflow")}
+SIDES = {f"{f}-{n}": TrainedSide(f, replicas=n) for n in (1, 2) for f in ("paddle", "tensorflow")}
 
 
 def distance(relative, used=None, step=3):
@@ -31,7 +31,7 @@ def distance(relative, used=None, step=3):
 @pytest.fixture
 def verdict():
     """A match in float32: frameworks far apart in a free run, each step close to the oracle."""
-    return Verdict(
+    return RunVerdict(
         "float32",
         {
             ("paddle-1", "tensorflow-1"): {"gradient": distance(1e-3)},
@@ -69,8 +69,8 @@ def test_columns_are_those_of_the_frameworks_whatever_the_sides_are_called(verdi
 
 def test_a_third_framework_and_a_second_strategy_have_columns(verdict):
     verdict.sides = SIDES | {
-        "jax-2": Side("jax", replicas=2),
-        "tensorflow-2 other": Side("tensorflow", "other", 2),
+        "jax-2": TrainedSide("jax", replicas=2),
+        "tensorflow-2 other": TrainedSide("tensorflow", "other", 2),
     }
     verdict.pairs["tensorflow-2", "jax-2"] = {"gradient": distance(7e-3)}
     verdict.pairs["tensorflow-2", "tensorflow-2 other"] = {"gradient": distance(8e-3)}
@@ -208,10 +208,10 @@ def test_report_holds_what_is_promised(verdict, matches):
 def long_values(verdict):
     """Return a report with all columns, long names and long stories."""
     verdict.sides = SIDES | {
-        "paddle-2 parallel-executor plain": Side(
+        "paddle-2 parallel-executor plain": TrainedSide(
             "paddle", "parallel-executor", 2, kernels="plain", processes=2
         ),
-        "jax-2 of somebody's own": Side("jax", replicas=2),
+        "jax-2 of somebody's own": TrainedSide("jax", replicas=2),
     }
     name = "gradient/" + "a-layer-with-a-long-name/" * 5 + "kernel"
     for a in list(verdict.sides)[1:]:

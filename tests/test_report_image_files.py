@@ -9,7 +9,6 @@ import pytest
 from matplotlib import font_manager, image
 
 from parity.base.errors import UsageError
-from parity.launch.processes import ROOT
 from parity.report import image_files as pictures
 from parity.report.image_files import (
     attention_figure,
@@ -20,6 +19,7 @@ from parity.report.image_files import (
     plot_attention,
     save_figure,
 )
+from parity.twins.launch.processes import ROOT
 
 
 def sentences(count=3):

@@ -21,14 +21,8 @@ from conftest import assert_one_line
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.base.files import write_whole
-from parity.commands.main import parity
-from parity.compare.decoded_answers import Tie
-from parity.compare.ladder import Ladder
-from parity.compare.outcome import Outcome
 from parity.compare.step_series import History
-from parity.compare.tensors import Distance, Place
-from parity.compare.verdict import ONE_STEP, Verdict
-from parity.launch.processes import ROOT
+from parity.compare.tensors import ONE_STEP, Distance, Place
 from parity.report import charts
 from parity.report.charts import throughput
 from parity.report.columns import meanings
@@ -36,10 +30,16 @@ from parity.report.mismatch import cause_lines, mismatch_story
 from parity.report.save import save_report
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import notes
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
-from parity.trace.contents import tensor_names
-from parity.trace.side import Side
+from parity.twins.cli.commands import parity
+from parity.twins.compare.decoded_answers import Tie
+from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.launch.processes import ROOT
+from parity.twins.trace.contents import tensor_names
+from parity.twins.trace.side import TrainedSide
 
 TENSOR = "gradient/lstm_0/bias"
 COUNTS = (1, 2)
@@ -600,11 +600,11 @@ def test_long_runs_make_small_pages_soon(tmp_path):
     """Of two precisions and the network of most tensors, in numbers that compress badly."""
     spec = small_pairs_spec(bidirectional=True, attention="bahdanau", input_feeding=True)
     names = [name for name in tensor_names(spec) if not name.startswith(("replicas", "decode"))]
-    sides = {f"{f}-{n}": Side(f, replicas=n) for n in COUNTS for f in FRAMEWORKS}
+    sides = {f"{f}-{n}": TrainedSide(f, replicas=n) for n in COUNTS for f in FRAMEWORKS}
     labels = list(sides)
     draw, verdicts = np.random.default_rng(0), []
     for dtype in ("float64", "float32"):
-        verdict = Verdict(dtype, steps=1000, sides=sides)
+        verdict = RunVerdict(dtype, steps=1000, sides=sides)
         verdict.history = History(dtype, labels, labels[:2])
         place = Place(0, names[0], ())
         verdict.pairs["paddle-1", "tensorflow-1"] = {"forward": Distance(0.0, 0.0, place, 0.0)}

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from asynchronous_side import SPEC, train
 
-from parity.compare.ladder import climb
-from parity.compare.outcome import Outcome
 from parity.report.staleness import staleness_table
 from parity.report.staleness_figure import staleness_figure
 from parity.report.terminal import report_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
 
 UPDATES = 30
 

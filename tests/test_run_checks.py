@@ -5,14 +5,14 @@ import json
 import pytest
 from conftest import FRAMEWORKS, TINY
 
-from parity.cli.options import RunOptions
-from parity.faults.listing import fault_named
 from parity.report.terminal import report_text
-from parity.report.values import report_values
-from parity.run.choose_sides import sides_of
-from parity.run.proof import run_sides
-from parity.run.start_side import Starter
-from parity.spec.presets import preset
+from parity.twins.cli.options import RunOptions
+from parity.twins.compare.values import report_values
+from parity.twins.faults.listing import fault_named
+from parity.twins.run.choose_sides import sides_of
+from parity.twins.run.proof import run_sides
+from parity.twins.run.start_side import Starter
+from parity.twins.spec.presets import preset
 
 SPEC = preset("language-model", "tiny").replace(
     **{name: value for name, value in TINY.items() if name != "replicas"} | {"decay": 0.5},

@@ -7,11 +7,11 @@ from browser import cells, data
 from conftest import assert_one_line
 
 from parity.cli.command_line import main
-from parity.commands.main import parity
-from parity.scale.checking import ALLOWED
-from parity.scale.page import scale_html
-from parity.scale.terminal import check_markdown, check_text, scale_text
-from parity.scale.workload import STRATEGIES
+from parity.twins.cli.commands import parity
+from parity.twins.scale.checking import ALLOWED
+from parity.twins.scale.page import scale_html
+from parity.twins.scale.terminal import check_markdown, check_text, scale_text
+from parity.twins.scale.workload import STRATEGIES
 
 GIVEN = (
     *("--preset=tiny", "--sides=paddle", "--compute=0.01/0.002", "--software=1e-3/1e-5/1e-9"),

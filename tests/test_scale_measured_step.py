@@ -5,11 +5,11 @@ import itertools
 import pytest
 
 from parity.base.errors import UsageError
-from parity.scale.gradients import gradients
-from parity.scale.measured_step import Measured, step_and_software
-from parity.scale.model import Engine
-from parity.scale.repetitions import FEW, MANY, Cost
-from parity.spec.presets import preset
+from parity.twins.scale.gradients import gradients
+from parity.twins.scale.measured_step import Measured, step_and_software
+from parity.twins.scale.model import Engine
+from parity.twins.scale.repetitions import FEW, MANY, Cost
+from parity.twins.spec.presets import preset
 
 SPEC = preset("language-model", "tiny").replace(batch_size=8)
 FIXED, PER_ROW, PER_COLLECTIVE, PER_BYTE = 0.01, 0.002, 0.003, 2e-9

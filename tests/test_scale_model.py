@@ -8,13 +8,13 @@ import math
 
 import pytest
 
-from parity.scale.gradients import (
+from parity.twins.scale.gradients import (
     activation_bytes,
     different_words,
     gradients,
     most_stages,
 )
-from parity.scale.model import (
+from parity.twins.scale.model import (
     Compute,
     Engine,
     Exchange,
@@ -29,7 +29,7 @@ from parity.scale.model import (
     server_per_rank,
     servers,
 )
-from parity.spec.presets import preset
+from parity.twins.spec.presets import preset
 
 LINK = Link(latency=0.5, bandwidth=4.0)
 FREE = Engine()

@@ -2,13 +2,13 @@
 
 import pytest
 
-from parity.launch.zipf_text import write_zipf_text
-from parity.links.hosts import hosts
-from parity.scale.engines import ENGINES, RINGS
-from parity.scale.gradients import gradients
-from parity.scale.model import Link, ring
-from parity.scale.trials import Trials
-from parity.spec.presets import preset
+from parity.twins.launch.zipf_text import write_zipf_text
+from parity.twins.links.hosts import hosts
+from parity.twins.scale.engines import ENGINES, RINGS
+from parity.twins.scale.gradients import gradients
+from parity.twins.scale.model import Link, ring
+from parity.twins.scale.trials import Trials
+from parity.twins.spec.presets import preset
 
 STEPS = 8
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.launch.processes import ROOT
+from parity.twins.launch.processes import ROOT
 
 SOURCES = sorted(
     path
@@ -45,7 +45,7 @@ NEVER_CALLED = {
     "exec",
 }
 # the sides' own source, with a planted fault, in the process of a test
-EXCEPT_CALLS = {("parity/launch/edited_source.py", "exec")}
+EXCEPT_CALLS = {("parity/twins/launch/edited_source.py", "exec")}
 
 
 def dotted(node):

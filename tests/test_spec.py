@@ -10,10 +10,10 @@ from oracle_side import small_spec
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
-from parity.cli.options import RunOptions, TrainOptions
-from parity.spec.networks import NETWORKS
-from parity.spec.presets import preset
-from parity.spec.spec import Spec, TrainSpec, learning_rate
+from parity.twins.cli.options import RunOptions, TrainOptions
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import Spec, TrainSpec, learning_rate
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
 

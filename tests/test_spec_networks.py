@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
-from parity.spec.parameters import parameters, snapshot_shapes, swap_layout
-from parity.spec.presets import preset
-from parity.trace.contents import tensor_names
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.parameters import parameters, snapshot_shapes, swap_layout
+from parity.twins.spec.presets import preset
+from parity.twins.trace.contents import tensor_names
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
 

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from oracle_side import small_pairs_spec, small_spec
 
-from parity.spec.initial import initial_snapshot, zero_state
-from parity.spec.parameters import parameters, snapshot_names, snapshot_shapes, swap_layout
+from parity.twins.spec.initial import initial_snapshot, zero_state
+from parity.twins.spec.parameters import (
+    parameters,
+    snapshot_names,
+    snapshot_shapes,
+    swap_layout,
+)
 
 SPEC = small_spec(vocabulary_size=7, embedding_size=3, hidden_size=4, num_layers=2)
 TABLE = {

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from parity.oracle.training import Oracle
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
-from parity.spec.presets import preset
-from parity.spec.step_arrays import StepInputs
-from parity.spec.training import learning_rate
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.spec.step_arrays import StepInputs
+from parity.twins.spec.training import learning_rate
 
 # TensorFlow's ptb_word_lm.py, the comment at its top: validation and test perplexity
 REPORTED = {

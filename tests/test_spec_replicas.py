@@ -7,9 +7,9 @@ import pytest
 from oracle_side import TextBatch, pair_batch, random_inputs, small_pairs_spec, small_spec
 
 from parity.base.errors import UsageError
-from parity.spec.networks import NETWORKS
-from parity.spec.replicas import split_rows
-from parity.spec.step_arrays import (
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.step_arrays import (
     StepResult,
     dropout_masks,
     join_activations,

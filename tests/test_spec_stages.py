@@ -5,11 +5,11 @@ import pytest
 from oracle_side import random_inputs, small_pairs_spec, small_spec
 
 from parity.base.errors import UsageError
-from parity.spec.parameters import parameters
-from parity.spec.presets import preset
-from parity.spec.replicas import split_rows
-from parity.spec.stages import layers_of, stages_of
-from parity.spec.step_arrays import join_activations, split_feeds
+from parity.twins.spec.parameters import parameters
+from parity.twins.spec.presets import preset
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.stages import layers_of, stages_of
+from parity.twins.spec.step_arrays import join_activations, split_feeds
 
 DEEP = small_spec(num_layers=3)
 BOTH_WAYS = small_pairs_spec(num_layers=2, bidirectional=True, attention="bahdanau")

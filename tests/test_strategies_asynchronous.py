@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from conftest import FRAMEWORKS, TINY, TINY_SEQ2SEQ, assert_one_line, flags
 
-from parity.compare.ladder import climb
-from parity.compare.outcome import Outcome
-from parity.compare.untraced import RecordedSteps, compare_untraced
-from parity.faults.catalogue import CATALOGUE
 from parity.report.mismatch import mismatch_text
-from parity.report.values import report_values
-from parity.spec.presets import preset
-from parity.spec.schedule import drawn, read_schedule, schedule_text
 from parity.trace.reader import Trace
-from parity.training.loss_table import read_losses
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.compare.values import report_values
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.spec.presets import preset
+from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
+from parity.twins.training.loss_table import read_losses
 
 PER_EPOCH = 5  # steps of an epoch of the text
 UPDATES = 24

@@ -3,14 +3,14 @@
 import pytest
 from conftest import STEPS, assert_one_line, flags
 
-from parity.compare.ladder import climb
-from parity.compare.outcome import Outcome
-from parity.faults.catalogue import CATALOGUE
 from parity.report.terminal import report_text
-from parity.report.values import report_values
 from parity.report.verdict_page import report_html
-from parity.spec.spec import Spec
 from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.spec.spec import Spec
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 EMPTY = 4  # the step in which only three rows have a token, the first ones

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from conftest import flags
 
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.spec import TrainSpec
-from parity.training.checkpoint import load_checkpoint
-from parity.training.loss_table import read_losses
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.spec import TrainSpec
+from parity.twins.training.checkpoint import load_checkpoint
+from parity.twins.training.loss_table import read_losses
 
 SAVED, STEPS = 4, 7
 GIVEN = {"dtype": "float64", "optimizer": "adam", "batching": "stream"}

@@ -4,8 +4,8 @@ import pytest
 from conftest import STEPS, TINY_SEQ2SEQ, flags
 from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
 
-from parity.compare.ladder import climb
 from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}

@@ -15,13 +15,13 @@ from conftest import STEPS, TINY_SEQ2SEQ, flags
 from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
 from test_processes_lost import kill
 
-from parity.compare.ladder import climb
-from parity.launch.edited_source import Edit
-from parity.launch.fork_server import ForkServer
-from parity.launch.processes import ROOT, interpreter
 from parity.trace.reader import Trace
-from parity.training.checkpoint import newest_checkpoint
-from parity.training.loss_table import read_losses
+from parity.twins.compare.ladder import climb
+from parity.twins.launch.edited_source import Edit
+from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.processes import ROOT, interpreter
+from parity.twins.training.checkpoint import newest_checkpoint
+from parity.twins.training.loss_table import read_losses
 
 pytestmark = pytest.mark.horovod
 

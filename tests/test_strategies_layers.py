@@ -8,18 +8,18 @@ import pytest
 from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 from oracle_side import TextBatch
 
-from parity.compare.ladder import climb
-from parity.compare.untraced import RecordedSteps, compare_untraced
-from parity.faults.catalogue import CATALOGUE
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.initial import zero_state
-from parity.spec.presets import preset
-from parity.spec.stages import layers_of, stages_of
-from parity.spec.step_arrays import step_inputs
-from parity.spec.strategies import StrategySettings
 from parity.trace.reader import Trace
-from parity.training.loss_table import read_losses
-from parity.training.strategy import Build
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.presets import preset
+from parity.twins.spec.stages import layers_of, stages_of
+from parity.twins.spec.step_arrays import step_inputs
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.training.loss_table import read_losses
+from parity.twins.training.strategy import Build
 
 BY_NAME = {fault.name: fault for fault in CATALOGUE}
 BASE = {"paddle": "parallel-executor", "tensorflow": "towers"}

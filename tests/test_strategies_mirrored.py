@@ -8,15 +8,15 @@ from conftest import STEPS, TINY_SEQ2SEQ, flags
 from equal_traces import assert_copies_equal, assert_equal
 from oracle_side import TextBatch
 
-from parity.compare.ladder import climb
-from parity.faults.catalogue import CATALOGUE
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.initial import zero_state
-from parity.spec.presets import preset
-from parity.spec.step_arrays import step_inputs
 from parity.trace.reader import Trace
-from parity.training.strategy import Build
-from parity.training.timeline import PHASES
+from parity.twins.compare.ladder import climb
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.presets import preset
+from parity.twins.spec.step_arrays import step_inputs
+from parity.twins.training.strategy import Build
+from parity.twins.training.timeline import PHASES
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}

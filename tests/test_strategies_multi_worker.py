@@ -6,8 +6,8 @@ import pytest
 from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags
 from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
 
-from parity.compare.ladder import climb
 from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 # how a line begins that TensorFlow logs, by absl, glog or Python

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from conftest import STEPS, assert_one_line, flags
 
-from parity.compare.ladder import climb
 from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
 
 PAIRS = {
     "network": "seq2seq",

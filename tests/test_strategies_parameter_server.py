@@ -11,8 +11,8 @@ from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 from equal_traces import assert_equal, assert_goes_on, differing
 from test_processes_lost import ranks
 
-from parity.compare.ladder import climb
 from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from conftest import TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 
-from parity.compare.ladder import climb
-from parity.faults.catalogue import CATALOGUE
-from parity.faults.edits import paddle
-from parity.spec.schedule import read_schedule
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint, newest_checkpoint
-from parity.training.loss_table import read_losses
+from parity.twins.compare.ladder import climb
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.faults.edits import paddle
+from parity.twins.spec.schedule import read_schedule
+from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.twins.training.loss_table import read_losses
 
 PER_EPOCH = 5  # steps of an epoch of the text
 UPDATES = 24

@@ -7,15 +7,15 @@ import pytest
 from conftest import STEPS, flags
 from oracle_side import TextBatch
 
-from parity.compare.ladder import climb
-from parity.faults.catalogue import CATALOGUE
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.initial import zero_state
-from parity.spec.parameters import parameters
-from parity.spec.presets import preset
-from parity.spec.step_arrays import StepInputs, split_feeds, step_inputs
 from parity.trace.reader import Trace
-from parity.training.strategy import Build
+from parity.twins.compare.ladder import climb
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.parameters import parameters
+from parity.twins.spec.presets import preset
+from parity.twins.spec.step_arrays import StepInputs, split_feeds, step_inputs
+from parity.twins.training.strategy import Build
 
 SPEC = preset("language-model", "tiny").replace(
     vocabulary_size=12,

@@ -10,19 +10,19 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
 
 from parity.base.errors import UsageError
-from parity.cli.options import SweepOptions
-from parity.compare.ladder import Ladder, climb
-from parity.compare.steps import compare_step
-from parity.run.choose_sides import parse_strategies
-from parity.spec.frameworks import FRAMEWORKS as FRAMEWORK_TABLE
-from parity.spec.strategies import StrategySettings
-from parity.sweep.distances import STEP, Sweep, sweep_text, sweep_values
-from parity.sweep.random_runs import DrawnRun, draw
-from parity.sweep.random_strategies import comparable_choices
-from parity.sweep.random_sweep import attempt, sweep
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.twins.cli.options import SweepOptions
+from parity.twins.compare.ladder import Ladder, climb
+from parity.twins.compare.steps import compare_step
+from parity.twins.run.choose_sides import parse_strategies
+from parity.twins.spec.frameworks import FRAMEWORKS as FRAMEWORK_TABLE
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.sweep.distances import STEP, Sweep, sweep_text, sweep_values
+from parity.twins.sweep.random_runs import DrawnRun, draw
+from parity.twins.sweep.random_strategies import comparable_choices
+from parity.twins.sweep.random_sweep import attempt, sweep
 
 SEED = 1
 # Quick runs of both networks in both precisions. In run 4 rounding is amplified within a step,
@@ -347,7 +347,7 @@ def test_without_hypothesis_one_line_says_so(tmp_path: Path):
     command = (
         "import sys; sys.modules['hypothesis'] = None; "
         "from parity.cli.command_line import main; "
-        "from parity.commands.main import parity; sys.exit(main(parity, sys.argv[1:]))"
+        "from parity.twins.cli.commands import parity; sys.exit(main(parity, sys.argv[1:]))"
     )
     process = start(["-c", command, "sweep", f"--out={tmp_path}"])
     _, errors = process.communicate()

@@ -15,13 +15,13 @@ from safetensors.numpy import load_file, save_file
 
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED
-from parity.spec.initial import initial_snapshot
 from parity.trace.folder import FORMAT, RECORDING, clear_trace, sha256, step_file
 from parity.trace.reader import Trace, wait_for_trace
 from parity.trace.rungs import RUNGS, rung_of
-from parity.trace.side import Side
 from parity.trace.writer import Writer
-from parity.training.checkpoint import Checkpoint, save_checkpoint
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.trace.side import TrainedSide
+from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 
 SPEC = small_spec()
 HEADER = header(SPEC, "paddle")
@@ -47,7 +47,7 @@ def one_line(caught):
 
 def test_what_is_recorded_is_read(trace, steps):
     assert trace.header == {"format": FORMAT, **HEADER}
-    assert trace.side == Side("paddle", "parallel-executor", 2, "fast")
+    assert trace.side == TrainedSide("paddle", "parallel-executor", 2, "fast")
     assert [line["step"] for line in trace.index()] == [0, 1, 2]
     for step, tensors in enumerate(steps):
         found = trace.read(step)

@@ -8,8 +8,8 @@ import sys
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
 
-from parity.launch.processes import FOLDERS, ROOT
 from parity.trace.reader import Trace
+from parity.twins.launch.processes import FOLDERS, ROOT
 
 STEPS = 40
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from parity.base.errors import UsageError
-from parity.spec.strategies import StrategySettings
-from parity.trace.side import Side, labels_of, pairs_of
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.trace.side import TrainedSide, labels_of, pairs_of
 
-PADDLE = Side("paddle", "parallel-executor", 2, "fast")
-TENSORFLOW = Side("tensorflow", "towers", 2, "fast")
+PADDLE = TrainedSide("paddle", "parallel-executor", 2, "fast")
+TENSORFLOW = TrainedSide("tensorflow", "towers", 2, "fast")
 AVERAGED = replace(TENSORFLOW, strategy="average-gradients")
 
 
@@ -24,9 +24,9 @@ def pairs(*sides):
 
 def test_a_side_is_read_as_it_was_written():
     settings = StrategySettings(stages=2, schedule="free")
-    side = Side("paddle", "parallel-executor", 3, "plain", 2, False, settings)
-    assert Side.from_json(json.loads(json.dumps(side.to_json()))) == side
-    assert Side.from_header(side.to_json() | {"spec": {}, "corpus": "a"}) == side
+    side = TrainedSide("paddle", "parallel-executor", 3, "plain", 2, False, settings)
+    assert TrainedSide.from_json(json.loads(json.dumps(side.to_json()))) == side
+    assert TrainedSide.from_json(side.to_json() | {"spec": {}, "corpus": "a"}) == side
 
 
 def test_the_micro_batches_are_among_the_settings():
@@ -36,7 +36,7 @@ def test_the_micro_batches_are_among_the_settings():
 
 
 def test_of_a_recorded_pair_the_name_alone_is_known():
-    side = Side.from_header({"framework": "pytorch", "run": {}})
+    side = TrainedSide.from_json({"framework": "pytorch", "run": {}})
     assert (side.framework, side.replicas) == ("pytorch", 0)
     assert labels_of([side]) == ["pytorch"]
 
@@ -58,7 +58,7 @@ def test_of_a_recorded_pair_the_name_alone_is_known():
 )
 def test_a_value_of_another_type_is_refused(change, message):
     with pytest.raises(UsageError) as caught:
-        Side.from_json(PADDLE.to_json() | change)
+        TrainedSide.from_json(PADDLE.to_json() | change)
     assert str(caught.value) == message
 
 
@@ -66,7 +66,7 @@ def test_a_missing_value_is_refused():
     values = PADDLE.to_json()
     del values["kernels"]
     with pytest.raises(UsageError, match="a side lacks kernels"):
-        Side.from_json(values)
+        TrainedSide.from_json(values)
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from asynchronous_side import PER_EPOCH, SPEC, train
 from oracle_side import OracleStrategy, small_pairs_spec
 
 from parity.base.errors import Interrupted, NumericFailure, UsageError
-from parity.compare.expected_by_oracle import Expected
-from parity.compare.known_differences import KnownDifferences
-from parity.compare.ladder import climb
-from parity.compare.one_step import OneStep
-from parity.spec.schedule import drawn, read_schedule, schedule_text
-from parity.trace.contents import tensor_names
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint
-from parity.training.event_order import EventOrder, Stopped
-from parity.training.loss_table import read_losses
+from parity.twins.compare.expected_by_oracle import Expected
+from parity.twins.compare.known_differences import KnownDifferences
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.one_step import OneStep
+from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
+from parity.twins.trace.contents import tensor_names
+from parity.twins.training.checkpoint import load_checkpoint
+from parity.twins.training.event_order import EventOrder, Stopped
+from parity.twins.training.loss_table import read_losses
 
 
 def same_files(first, second, *names):

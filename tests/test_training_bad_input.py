@@ -10,8 +10,8 @@ from conftest import FRAMEWORKS, assert_one_line, flags, write_text
 from safetensors.numpy import save_file
 
 from parity.cli.command_line import train_command
-from parity.launch.processes import FOLDERS, ROOT
-from parity.training.checkpoint import load_checkpoint
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.training.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")

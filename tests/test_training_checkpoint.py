@@ -17,9 +17,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from parity.base.errors import UsageError
-from parity.spec.initial import initial_snapshot
-from parity.training import checkpoint as module
-from parity.training.checkpoint import (
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.training import checkpoint as module
+from parity.twins.training.checkpoint import (
     Checkpoint,
     check_fits,
     load_checkpoint,
@@ -478,7 +478,7 @@ import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_training_checkpoint import checkpoint
-from parity.training.checkpoint import save_checkpoint
+from parity.twins.training.checkpoint import save_checkpoint
 from parity.base.errors import UsageError
 folder = Path(sys.argv[1])
 size = save_checkpoint(folder, checkpoint(1)).stat().st_size
@@ -512,7 +512,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_training_checkpoint import checkpoint
-from parity.training.checkpoint import save_checkpoint
+from parity.twins.training.checkpoint import save_checkpoint
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 for step in range(first, first + 100_000):
     save_checkpoint(folder, checkpoint(step))

@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from parity.base.errors import UsageError
-from parity.training import checkpoint as module
-from parity.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.twins.training import checkpoint as module
+from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 
 DEEP = "[" * 100_000
 BIAS = "weight/lstm_0/bias"

@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import STREAM_BATCHES, flags
 
-from parity.launch.processes import ROOT
+from parity.twins.launch.processes import ROOT
 
 # With this module there, TensorBoard's reader does without TensorFlow.
 _READER = """
@@ -25,7 +25,7 @@ STEPS = 2 * STREAM_BATCHES
 _ENVIRONMENT = """
 import os, sys
 from pathlib import Path
-from parity.training.events import EventWriter
+from parity.twins.training.events import EventWriter
 with EventWriter(Path(sys.argv[1]), 0) as events:
     before = dict(os.environ)
     events.perplexity("valid", 0, 1.0)
@@ -206,7 +206,7 @@ def test_writing_events_does_not_load_pytorch(tmp_path):
     """Its import takes a second of every training's start."""
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from parity.training.events import EventWriter\n"
+        "from parity.twins.training.events import EventWriter\n"
         f"with EventWriter(Path({str(tmp_path)!r}), 0):\n"
         "    assert 'tensorboardX' in sys.modules\n"
         "    assert 'torch' not in sys.modules\n"

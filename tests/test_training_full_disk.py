@@ -9,8 +9,8 @@ import sys
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, write_text
 
-from parity.launch.processes import FOLDERS, ROOT
-from parity.training.checkpoint import newest_checkpoint
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.training.checkpoint import newest_checkpoint
 
 EVENTS = 2000  # bytes; a checkpoint of the tiny network has 9,000
 CHECKPOINT = 6000

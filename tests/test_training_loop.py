@@ -18,18 +18,18 @@ from tensorboardX.proto.event_pb2 import Event
 
 from data import load
 from parity.base.errors import Interrupted, NumericFailure, UsageError
-from parity.cli.options import TrainOptions
-from parity.compare.ladder import climb
-from parity.spec.spec import learning_rate
-from parity.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint, newest_checkpoint
-from parity.training.evaluate import perplexity
-from parity.training.loop import run_training
-from parity.training.loss_table import read_losses
-from parity.training.meter import WARM_UP, Meter
-from parity.training.replicas_and_threads import check_rows
-from parity.training.run_folder import RUN_FILES, find_checkpoint, prepare_folder
+from parity.twins.cli.options import TrainOptions
+from parity.twins.compare.ladder import climb
+from parity.twins.spec.spec import learning_rate
+from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
+from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.twins.training.evaluate import perplexity
+from parity.twins.training.loop import run_training
+from parity.twins.training.loss_table import read_losses
+from parity.twins.training.meter import WARM_UP, Meter
+from parity.twins.training.replicas_and_threads import check_rows
+from parity.twins.training.run_folder import RUN_FILES, find_checkpoint, prepare_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()

@@ -9,10 +9,10 @@ from test_training_loop import train
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
-from parity.commands.main import parity
 from parity.report.image_files import save_figure
-from parity.report.loss_curves import losses_figure, short_names
-from parity.training.loss_table import Losses, read_losses
+from parity.twins.cli.commands import parity
+from parity.twins.training.loss_curves import losses_figure, short_names
+from parity.twins.training.loss_table import Losses, read_losses
 
 HEAD = "step,loss,tokens\n"
 
@@ -57,7 +57,7 @@ def test_killed_between_table_and_checkpoint_no_step_is_lost(tmp_path, monkeypat
 
     train(tmp_path, steps=4)
     with monkeypatch.context() as patch:
-        patch.setattr("parity.training.loop.save_checkpoint", killed)
+        patch.setattr("parity.twins.training.loop.save_checkpoint", killed)
         with pytest.raises(ZeroDivisionError):
             train(tmp_path, resume="")
     train(tmp_path, resume="")

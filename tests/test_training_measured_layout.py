@@ -11,15 +11,15 @@ import pytest
 import yaml
 from conftest import start, wait_for
 
-from parity.bench.cases import Case
-from parity.bench.layouts import chosen_layouts, layout_cases, layout_lines
-from parity.cli.options import BenchOptions, TrainOptions
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.presets import preset
-from parity.spec.strategies import StrategySettings
-from parity.training.measured_layout import Calibration, fastest, layout_of_run
-from parity.training.replicas_and_threads import Layout, layout_text
-from parity.training.training_text import read_text
+from parity.twins.bench.cases import Case
+from parity.twins.bench.layouts import chosen_layouts, layout_cases, layout_lines
+from parity.twins.cli.options import BenchOptions, TrainOptions
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.training.measured_layout import Calibration, fastest, layout_of_run
+from parity.twins.training.replicas_and_threads import Layout, layout_text
+from parity.twins.training.training_text import read_text
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = ["--epochs", "5000", "--evaluate", "0"]  # of preset tiny: hours

@@ -11,9 +11,9 @@ from conftest import assert_one_line
 from parity.base import memory
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
-from parity.launch.processes import FOLDERS, ROOT
-from parity.spec.presets import preset
-from parity.training.needed_memory import check_memory
+from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.spec.presets import preset
+from parity.twins.training.needed_memory import check_memory
 
 GIB = 2**30
 
@@ -48,7 +48,7 @@ def test_the_limit_is_what_the_weights_and_two_copies_take(monkeypatch):
     small = {}
     for limit in range(10**6, 10**8, 10**6):
         monkeypatch.setattr(
-            "parity.training.needed_memory.memory_limit", lambda at=limit: (at, "a test")
+            "parity.twins.training.needed_memory.memory_limit", lambda at=limit: (at, "a test")
         )
         try:
             check_memory(spec)
@@ -57,7 +57,7 @@ def test_the_limit_is_what_the_weights_and_two_copies_take(monkeypatch):
         else:
             break
     assert "a test leaves" in small[limit - 10**6]
-    from parity.spec.initial import initial_snapshot
+    from parity.twins.spec.initial import initial_snapshot
 
     held = 3 * sum(array.nbytes for array in initial_snapshot(spec).values())
     assert limit - 10**6 < held <= limit
@@ -124,9 +124,9 @@ import resource, sys
 import numpy as np
 from pathlib import Path
 from parity.base import memory
-from parity.spec.initial import initial_snapshot
-from parity.spec.presets import preset
-from parity.training.checkpoint import Checkpoint, save_checkpoint
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.presets import preset
+from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 spec = preset("language-model", "tiny").replace(hidden_size=700)
 checkpoint = Checkpoint(spec, 1, initial_snapshot(spec), None, "a" * 64, "paddle")
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -12,16 +12,16 @@ from equal_traces import differing
 from data.load import load_pair_text, load_stream_text
 from data.text_batches import StreamBatches
 from data.text_corpus import load_corpus
-from parity.launch.edited_source import Edit
-from parity.processes.group import ProcessGroup
-from parity.processes.joining import own_rows
-from parity.spec.initial import zero_state
-from parity.spec.networks import NETWORKS
-from parity.spec.spec import Spec, TrainSpec
-from parity.spec.step_arrays import split_feeds, step_inputs
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint
-from parity.training.own_rows import own_batch
+from parity.twins.launch.edited_source import Edit
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.processes.joining import own_rows
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.spec.step_arrays import split_feeds, step_inputs
+from parity.twins.training.checkpoint import load_checkpoint
+from parity.twins.training.own_rows import own_batch
 
 # of processes and of replicas: they share 7 rows, or in other batches fewer
 PROCESSES = [(2, 2), (3, 3), (2, 4), (4, 4)]
@@ -175,7 +175,7 @@ def train(frameworks, cache, tmp_path):
 
 
 READS_ALL = Edit(
-    "parity/training/own_rows.py", "if group is None or group.size == 1:", "if True:"
+    "parity/twins/training/own_rows.py", "if group is None or group.size == 1:", "if True:"
 )
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from parity.base import cores as cores_of_machine
 from parity.base.cores import replicas_at_once, usable_cores
-from parity.cli.options import TrainOptions
-from parity.spec.strategies import StrategySettings
-from parity.training.replicas_and_threads import Layout, choose_layout, layout_text
+from parity.twins.cli.options import TrainOptions
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.training.replicas_and_threads import Layout, choose_layout, layout_text
 
 
 def on(monkeypatch, tmp_path, cores, quota="max 100000"):

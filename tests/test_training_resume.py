@@ -9,7 +9,7 @@ import pytest
 from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, wait_for
 
 from parity.trace.reader import Trace
-from parity.training.checkpoint import load_checkpoint
+from parity.twins.training.checkpoint import load_checkpoint
 
 BROKEN_OFF = 3  # of 7 steps, in the middle of an epoch of the stream
 OPTIMIZER = {"dtype": "float64", "optimizer": "adam"}

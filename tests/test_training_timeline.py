@@ -8,9 +8,9 @@ import sys
 import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, start
 
-from parity.launch.processes import ROOT
-from parity.training.meter import Step
-from parity.training.timeline import PHASES, Event, chrome_trace, joined_traces, summarise
+from parity.twins.launch.processes import ROOT
+from parity.twins.training.meter import Step
+from parity.twins.training.timeline import PHASES, Event, chrome_trace, joined_traces, summarise
 
 
 def event(operation="MatMul", phase="forward", start=0.0, duration=1000.0, within=0.0, at="0"):

@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_one_line, flags, start, wait_for
 
 from parity.base.files import UNFINISHED
-from parity.training.checkpoint import load_checkpoint
+from parity.twins.training.checkpoint import load_checkpoint
 
 RUN = (
     *("-m", "parity", "run", "--no-throughput", "--checks=none", "--steps=2", "--replicas=1"),

@@ -8,7 +8,7 @@ import pytest
 from conftest import TINY_SEQ2SEQ, flags
 from test_training_loop import SPEC, scalars, steps_saved, train
 
-from parity.training.checkpoint import best_checkpoint, keep_best, newest_checkpoint
+from parity.twins.training.checkpoint import best_checkpoint, keep_best, newest_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import pytest
 import two_hosts
 from conftest import flags, wait_for
 
-from parity.links.namespaces import command_inside, processes_inside
-from parity.processes.membership import MEETING, Members, variables
-from parity.spec.frameworks import FRAMEWORKS
+from parity.twins.links.namespaces import command_inside, processes_inside
+from parity.twins.processes.membership import MEETING, Members, variables
+from parity.twins.spec.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
 STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}

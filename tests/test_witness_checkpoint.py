@@ -14,9 +14,9 @@ import pytest
 from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
 from safetensors.numpy import load_file, save_file
 
-from parity.cli.options import TrainOptions
-from parity.training.checkpoint import load_checkpoint
-from parity.training.loop import run_training
+from parity.twins.cli.options import TrainOptions
+from parity.twins.training.checkpoint import load_checkpoint
+from parity.twins.training.loop import run_training
 
 # the tensors of `small_spec`, written out: 7 words, width 3, two layers of 4 units, 5 rows
 SHAPES = {

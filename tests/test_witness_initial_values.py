@@ -10,10 +10,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from parity.spec.initial import initial_snapshot, zero_state
-from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.spec import Spec, TrainSpec
+from parity.twins.spec.initial import initial_snapshot, zero_state
+from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.spec import Spec, TrainSpec
 
 SIGMAS = 6
 # Kolmogorov: of n values, the largest distance of the two cumulative distributions exceeds

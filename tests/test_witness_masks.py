@@ -11,10 +11,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.spec import Spec, TrainSpec
-from parity.spec.step_arrays import split_feeds, step_inputs
+from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.spec.step_arrays import split_feeds, step_inputs
 
 ROWS, TIME, WIDTH = 24, 16, 32
 SIGMAS = 6

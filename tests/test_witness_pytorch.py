@@ -16,18 +16,18 @@ from oracle_side import OracleStrategy
 from safetensors.numpy import load_file
 
 from data.load import load_stream_text
-from parity.cli.options import TrainOptions
-from parity.decoding.beam import beam_search
-from parity.decoding.greedy import greedy_search
-from parity.oracle.decode import OracleModel
-from parity.oracle.training import Oracle
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.spec import Spec, TrainSpec
-from parity.spec.step_arrays import StepInputs
-from parity.training.loop import run_training
-from parity.training.loss_table import read_losses
+from parity.twins.cli.options import TrainOptions
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.greedy import greedy_search
+from parity.twins.oracle.decode import OracleModel
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.spec.step_arrays import StepInputs
+from parity.twins.training.loop import run_training
+from parity.twins.training.loss_table import read_losses
 
 pytestmark = pytest.mark.torch
 

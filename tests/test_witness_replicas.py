@@ -8,11 +8,11 @@ is a different number, and a plain loop says where it belongs.
 import numpy as np
 import pytest
 
-from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.replicas import split_rows
-from parity.spec.spec import Spec, TrainSpec
-from parity.spec.step_arrays import (
+from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.spec.step_arrays import (
     StepInputs,
     join_activation_gradients,
     join_activations,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from oracle_side import Batches, small_spec, text
 
-from parity.spec.presets import preset
-from parity.spec.spec import TrainSpec, learning_rate
-from parity.spec.step_arrays import StepResult
-from parity.training.meter import Meter
-from parity.training.train_steps import train_steps
+from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import TrainSpec, learning_rate
+from parity.twins.spec.step_arrays import StepResult
+from parity.twins.training.meter import Meter
+from parity.twins.training.train_steps import train_steps
 
 # Zaremba et al. 2014, section 4.1, and the configurations of TensorFlow's ptb_word_lm.py: the
 # number of epochs at rate 1, and the rates of those that follow, to five digits.

@@ -13,13 +13,13 @@ import sacrebleu
 from oracle_side import OracleStrategy, small_spec, text
 
 from data.load import load_pair_text
-from parity.cli.options import TrainOptions
-from parity.decoding.evaluation import bleu, exact_share
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.spec import Spec, TrainSpec
-from parity.spec.step_arrays import StepResult
-from parity.training.loop import run_training
-from parity.training.loss_table import read_losses
+from parity.twins.cli.options import TrainOptions
+from parity.twins.decoding.evaluation import bleu, exact_share
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.spec.step_arrays import StepResult
+from parity.twins.training.loop import run_training
+from parity.twins.training.loss_table import read_losses
 
 
 class Idle(OracleStrategy):

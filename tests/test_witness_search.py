@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from parity.base import special_tokens
-from parity.decoding.beam import beam_search
-from parity.decoding.greedy import greedy_search
-from parity.decoding.length_penalty import length_penalty_of
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.greedy import greedy_search
+from parity.twins.decoding.length_penalty import length_penalty_of
 
 PAD, GO, EOS, UNKNOWN, A, B = range(6)
 

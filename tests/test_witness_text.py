@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from data.load import load_pair_text, load_stream_text
-from parity.spec.networks.language_model import LanguageModelSpec, LanguageModelText
-from parity.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.spec.spec import Spec, TrainSpec
+from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
+from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
+from parity.twins.spec.spec import Spec, TrainSpec
 
 SPLITS = ("train", "valid", "test")
 WORDS = [f"word{number}" for number in range(30)]

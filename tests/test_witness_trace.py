@@ -13,9 +13,9 @@ import pytest
 from oracle_side import Batches, OracleStrategy, small_spec, text
 from safetensors.numpy import load_file
 
-from parity.cli.options import TrainOptions
 from parity.trace.reader import Trace
-from parity.training.loop import run_training
+from parity.twins.cli.options import TrainOptions
+from parity.twins.training.loop import run_training
 
 STEPS = 6
 

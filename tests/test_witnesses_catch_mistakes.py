@@ -13,7 +13,7 @@ from mistakes_in_results import RESULTS
 from mistakes_in_text import TEXT
 from planting import ROOT, TESTS, Mistake, failures
 
-from parity.launch.edited_source import Edit
+from parity.twins.launch.edited_source import Edit
 
 MISTAKES = (*TEXT, *INPUTS, *RESULTS)
 MODULES = sorted(path.stem for path in TESTS.glob("test_witness_*.py"))

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.base.fields import check_fields, option
-from parity.oracle.layers import project
-from parity.spec.networks import register_network
-from parity.spec.networks.language_model import LanguageModelText
-from parity.spec.networks.network import Network, Parameter, Preset
-from parity.spec.strategies import StrategyEntry
-from parity.spec.training import TrainSpec
+from parity.twins.oracle.layers import project
+from parity.twins.spec.networks import register_network
+from parity.twins.spec.networks.language_model import LanguageModelText
+from parity.twins.spec.networks.network import Network, Parameter, Preset
+from parity.twins.spec.strategies import StrategyEntry
+from parity.twins.spec.training import TrainSpec
 from tf_impl.strategies import STRATEGIES
 
 
@@ -80,7 +80,7 @@ def in_tensorflow(model, inputs):
 
 
 def in_numpy(model, weights, batch, masks, state, d_activations=None, divisor=None):
-    """Run it forward and backward; see parity/oracle/language_model.py."""
+    """Run it forward and backward; see parity/twins/oracle/language_model.py."""
     real = np.arange(batch["tokens"].shape[1]) < batch["lengths"][:, None]
     mask = masks.get("embedded", 1.0)
     embedded = weights["embed/table"][batch["tokens"]]

@@ -1,8 +1,8 @@
-"""Decoding with a trained network: the graphs on which parity/decoding searches."""
+"""Decoding with a trained network: the graphs on which parity/twins/decoding searches."""
 
 import tensorflow as tf
 
-from parity.spec.parameters import parameters
+from parity.twins.spec.parameters import parameters
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
 from tf_impl.networks import decoding_start, decoding_step

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from parity.training.timeline import Event
+from parity.twins.training.timeline import Event
 
 _TAPE = "gradient_tape/"  # before the scope of the operations whose gradient is taken
 _PHASE = re.compile(r"(?:replica_\d+/)?(forward|backward|all_reduce|update)/")

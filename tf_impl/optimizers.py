@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from parity.spec.parameters import POWERS, SLOTS
+from parity.twins.spec.parameters import POWERS, SLOTS
 
 tf1 = tf.compat.v1
 

@@ -2,7 +2,7 @@
 
 import re
 
-from parity.training.timeline import Event
+from parity.twins.training.timeline import Event
 
 _SCOPE = re.compile(r"(?:worker_\d+/)?(replica|gradients|global_norm)(?:_\d+)?/")
 _WORKER = re.compile(r"(worker_\d+)/")

@@ -6,7 +6,7 @@ import tensorflow as tf
 class Taps:
     """Records the activations of one replica, and replaces them in an isolated step.
 
-    See parity/oracle/isolated_step.py.
+    See parity/twins/oracle/isolated_step.py.
 
     Attributes:
       activations: name -> the activation that a layer computed, time first.

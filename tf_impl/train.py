@@ -8,11 +8,11 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from parity.cli.command_line import train_command
-from parity.processes.start import process_group
-from parity.training.loop import run_training
-from parity.training.measured_layout import Calibration
-from parity.training.resolved import resolved
-from parity.training.training_text import read_text
+from parity.twins.processes.start import process_group
+from parity.twins.training.loop import run_training
+from parity.twins.training.measured_layout import Calibration
+from parity.twins.training.resolved import resolved
+from parity.twins.training.training_text import read_text
 from tf_impl.engine import load_engine, versions
 from tf_impl.strategies import STRATEGIES
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from parity.spec.parameters import swap_layout
+from parity.twins.spec.parameters import swap_layout
 
 
 def load_snapshot(session, assignments, snapshot):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from docs.pictures.flows import Arrow, Box, Flow, Lane
-from parity.spec.replicas import split_rows
+from parity.twins.spec.replicas import split_rows
 
 _COLUMNS = ("left", "right")
 _ROWS = 5  # of the global batch in every picture: two replicas do not get equally many

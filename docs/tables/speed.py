@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from docs.tables.measurement import Measurement, count, joined, markdown_table, ratio, sizes
-from parity.bench.strategy_table import table_columns, table_rows
+from parity.twins.bench.strategy_table import table_columns, table_rows
 
 
 def bench_table(measured: Sequence[Measurement]) -> str:

@@ -2,7 +2,7 @@
 
 A worker reads the shared weights, computes the gradient of its own rows with its copy, and
 updates the shared weights with the clipped gradient, while the other workers do the same. The
-optimiser's state is shared as well. parity/training/asynchronous_steps.py runs the workers.
+optimiser's state is shared as well. parity/twins/training/asynchronous_steps.py runs the workers.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ import paddle
 from paddle_impl.strategies.parallel_executor import ParallelExecutor
 from paddle_impl.strategies.synchronous_base import Synchronous
 from paddle_impl.weights import from_framework
-from parity.spec.step_arrays import (
+from parity.twins.spec.step_arrays import (
     StepResult,
     join_activations,
     recorded_activations,

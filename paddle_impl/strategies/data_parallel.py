@@ -25,7 +25,7 @@ from paddle_impl.devices import replica_devices
 from paddle_impl.strategies.parallel_executor import ParallelExecutor, ParallelExecutorStrategy
 from paddle_impl.weights import read_snapshot
 from parity.base.interfaces import interface_of
-from parity.processes.joining import (
+from parity.twins.processes.joining import (
     distances_of_replicas,
     gather_parts,
     gather_state,

@@ -14,7 +14,7 @@ from paddle_impl.strategies.pipeline import Pipeline
 from paddle_impl.strategies.synchronous_base import Synchronous
 from parity.base.errors import UsageError
 from parity.base.placement import placing_layers
-from parity.spec.stages import stages_of
+from parity.twins.spec.stages import stages_of
 
 
 class Layers(Synchronous):

@@ -2,7 +2,7 @@
 
 A worker pulls all weights from the servers, computes the clipped gradient of its own rows, and
 pushes it; the servers subtract what is pushed. Rank 0 says who pulls and who pushes next; see
-parity/training/worker_processes.py. A push ends when all servers have applied it.
+parity/twins/training/worker_processes.py. A push ends when all servers have applied it.
 
 Source: Dean et al. 2012, Large scale distributed deep networks, section 4.1.
 """

@@ -23,7 +23,7 @@ from paddle.base import core
 from paddle.distributed.fleet.proto import the_one_ps_pb2 as messages
 
 from parity.base.errors import RankLost
-from parity.spec.parameters import parameters
+from parity.twins.spec.parameters import parameters
 
 _TABLE = 0
 _ANSWER_SECONDS = 15  # the engine lets no other thread of a worker run until a server answers

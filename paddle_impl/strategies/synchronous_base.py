@@ -17,10 +17,10 @@ from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.program_kernels import replace_operations
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
-from parity.spec.parameters import parameters
-from parity.spec.step_arrays import (
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.parameters import parameters
+from parity.twins.spec.step_arrays import (
     StepResult,
     fed_axes,
     join_activation_gradients,
@@ -34,7 +34,7 @@ class Synchronous:
     """Builds a network and its update on some replicas, and runs its steps.
 
     A strategy is a subclass that decides how the replicas are built and how their gradients are
-    combined; parity/training/strategy.py describes the methods that the training loop calls.
+    combined; parity/twins/training/strategy.py describes the methods that the training loop calls.
 
     Attributes:
       spec: the Spec that is trained.
@@ -111,7 +111,7 @@ class Synchronous:
         names = {parameter.name for parameter in self._parameters}
         if names != {parameter.name for parameter in parameters(spec)}:
             raise ValueError(
-                f"the graph trains {sorted(names)}; parity/spec/parameters.py differs"
+                f"the graph trains {sorted(names)}; parity/twins/spec/parameters.py differs"
             )
         self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
         if self.build.kernels == "fast":

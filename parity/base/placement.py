@@ -14,7 +14,7 @@ def begin_layer(name: str) -> None:
     other it does nothing.
 
     Args:
-      name: the layer's name, as in parity/spec/stages.py.
+      name: the layer's name, as in parity/twins/spec/stages.py.
     """
     begin = _begin.get()
     if begin is not None:

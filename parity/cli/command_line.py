@@ -17,14 +17,19 @@ from parity.base.memory import out_of_memory
 from parity.base.plugins import load_plugins
 from parity.base.printable import escaped
 from parity.base.standard_streams import final_status, guard_standard_streams
-from parity.cli.config import ConfigOption, config_options, config_text, errors_name_config
 from parity.cli.help import PARTS, GroupedCommand, names_text
-from parity.cli.options import ChatOptions, TrainOptions
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.networks import NETWORKS
-from parity.spec.presets import preset
-from parity.spec.spec import Spec
-from parity.spec.training import TrainSpec
+from parity.twins.cli.config import (
+    ConfigOption,
+    config_options,
+    config_text,
+    errors_name_config,
+)
+from parity.twins.cli.options import ChatOptions, TrainOptions
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import Spec
+from parity.twins.spec.training import TrainSpec
 
 
 def print_error(error: BaseException, *, debug: bool) -> int:

@@ -2,8 +2,8 @@
 
 import click
 
-from parity.spec.frameworks import FRAMEWORKS
-from parity.spec.networks import NETWORKS
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.networks import NETWORKS
 
 _NETWORK, _TEXT, _TRAINING = "Network", "Text", "Training"
 _OTHER = "Other options"

@@ -3,8 +3,8 @@
 A planted fault leaves a signature: the first tensor that is wrong, how its values relate to the
 expected ones, where in the tensor they are wrong, and which other tensors are wrong although
 what they are computed from is right. The signatures of the fault catalogue
-(parity/faults/signatures.json, written by `python -m parity faults --save-signatures`) are the
-reference for a mismatch of unknown cause.
+(signatures.json beside this file, written by `python -m parity faults --save-signatures`) are
+the reference for a mismatch of unknown cause.
 """
 
 import json
@@ -329,7 +329,7 @@ def likely_causes(
 def signatures() -> Sequence[Mapping[str, Any]]:
     """Return the catalogue's signatures: [{"fault", "cause", "topic", "network",
     "signature"}], and "strategy" for a fault of another strategy than the default one."""
-    file = resources.files("parity.faults").joinpath("signatures.json")
+    file = resources.files("parity.compare").joinpath("signatures.json")
     if not file.is_file():
         return []
     loaded: list[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))

@@ -10,17 +10,17 @@ import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
-from parity.cli.options import CAUSE_SECONDS
-from parity.compare.ladder import climb
-from parity.compare.outcome import Outcome
 from parity.pair.compare import compare_pair
 from parity.pair.report import pair_values
 from parity.report.mismatch import mismatch_text
 from parity.report.terminal import report_text
 from parity.report.values import report_values
-from parity.spec.spec import Spec
 from parity.trace.reader import Trace
 from parity.trace.tolerances import Tolerance, check_declared
+from parity.twins.cli.options import CAUSE_SECONDS
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.spec.spec import Spec
 
 
 def assert_match(

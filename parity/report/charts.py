@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from parity.report.frameworks import LOOKS
 from parity.report.page import (
     ORACLE_COLOUR,
     Figure,
@@ -17,7 +18,6 @@ from parity.report.page import (
     empty_figure,
     plain,
 )
-from parity.spec.frameworks import FRAMEWORKS
 
 SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
 
@@ -78,7 +78,7 @@ def difference(dtype: str, history: dict[str, Any]) -> Figure:
         customdata=apart,
         name=plain(f"{a} from {b}"),
         mode=_mode(steps),
-        line={"width": 2, "color": colour(next(iter(FRAMEWORKS)), 0)},
+        line={"width": 2, "color": colour(next(iter(LOOKS)), 0)},
         hovertemplate="%{customdata:.6~g}",
     )
     _scale_from_smallest(drawing, _largest(largest) or 1.0)

@@ -16,7 +16,7 @@ from parity.compare.disagreement import (
     find_disagreement,
 )
 from parity.compare.verdict import Verdict
-from parity.spec.frameworks import FRAMEWORKS
+from parity.report.frameworks import title_of
 from parity.trace.side import Side
 
 _SHARED = (
@@ -73,8 +73,8 @@ def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
     if found.kind == SOME_ALIKE:
         right = f"{_and(found.right)} {_do_not(found.right)}"
         return f"in this tensor, {_and(group)} {differ} and {agree}; {right}"
-    mine = _title_of(sides[group[0]])  # what is left is one framework
-    others = dict.fromkeys(_title_of(sides[label]) for label in found.right)
+    mine = title_of(sides[group[0]].framework)  # what is left is one framework
+    others = dict.fromkeys(title_of(sides[label].framework) for label in found.right)
     right = f"; no side of {_and(list(others))} does" if others else ""
     return f"in this tensor, all sides of {mine} ({_and(group)}) {differ} and {agree}{right}"
 
@@ -91,11 +91,6 @@ def _differently(found: Disagreement) -> str:
         f"in this tensor, several sides differ from the oracle, in different ways: "
         f"{_and(parts)}{apart}: suspect a mistake in each{right}"
     )
-
-
-def _title_of(side: Side) -> str:
-    known = FRAMEWORKS.get(side.framework)
-    return known.title if known else side.framework
 
 
 def _do_not(names: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ import numpy as np
 
 from parity.compare.disagreement import ALL_ALIKE
 from parity.compare.signatures import Cause, likely_causes, signature
-from parity.compare.tensors import Mismatch
-from parity.compare.verdict import ORACLE, Verdict
+from parity.compare.tensors import ORACLE, Mismatch
+from parity.compare.verdict import Verdict
 from parity.report.growth import growth_sentence
 
 # What the report calls the oracle's values where it may print two of them.

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from parity.spec.frameworks import FRAMEWORKS
+from parity.report.frameworks import LOOKS
 
 ORACLE_COLOUR, _OTHERS = (
     "#808080",
@@ -121,7 +121,7 @@ def plain(text: str) -> str:
 
 def colour(framework: str, place: int) -> str:
     """Return a framework's colour; one without its own gets it by its place in the figure."""
-    known = FRAMEWORKS.get(framework)
+    known = LOOKS.get(framework)
     return known.colour if known else _OTHERS[place % len(_OTHERS)]
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from parity.base.words import decimal
-from parity.compare.verdict import ONE_STEP, ORACLE
-from parity.trace.side import title_of
+from parity.compare.tensors import ONE_STEP, ORACLE
+from parity.report.frameworks import short_of
 
 # What the sides of one framework may differ by, and the column of their distances.
 _WITHIN = {
@@ -63,7 +63,7 @@ def rung_table(values: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
                     where(found["where"]),
                 ]
             )
-    titles = [title_of(framework) for framework in frameworks]
+    titles = [short_of(framework) for framework in frameworks]
     between = {0: "", 1: "", 2: "-".join(titles)}.get(len(titles), "frameworks")
     if not _any_across(values):  # as of asynchronous sides that run freely
         between = ""

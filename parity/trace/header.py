@@ -5,24 +5,17 @@ from reprlib import repr as shortened
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.spec.spec import Spec
+from parity.base.laboratory import of_laboratory
 from parity.trace.folder import DTYPES, FORMAT
 from parity.trace.side import Side
 
-# What a reader needs of trace.json: from a training of this project, and from a `Recorder`.
-_OURS: dict[str, type] = {
-    **dict.fromkeys(("framework", "strategy", "kernels", "corpus"), str),
-    **dict.fromkeys(("replicas", "processes", "batches_per_epoch"), int),
-    **dict.fromkeys(("settings", "spec", "versions"), dict),
-    "synchronous": bool,
-}
 _RECORDERS: dict[str, type] = {
     **dict.fromkeys(("framework", "dtype"), str),
     **dict.fromkeys(("run", "tolerances", "versions"), dict),
 }
-_OPTIONAL: dict[str, type] = {"first_step": int, "steps": int, "preset": str, "isolated": bool}
+_OPTIONAL: dict[str, type] = {"first_step": int, "steps": int}
 _WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object"}
-_LEAST = {"replicas": 1, "processes": 1, "batches_per_epoch": 1, "first_step": 0, "steps": 0}
+_LEAST = {"first_step": 0, "steps": 0}
 
 
 def check_header(header: Any) -> Side:
@@ -34,27 +27,56 @@ def check_header(header: Any) -> Side:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         seen = header.get("format") if isinstance(header, dict) else header
         raise UsageError(f"format is {shortened(seen)}; allowed: {FORMAT}")
-    recorders = "run" in header
-    types = _RECORDERS if recorders else _OURS
+    check_types(header, {}, _OPTIONAL)
+    check_least(header, _LEAST)
+    if "spec" in header and "run" not in header:
+        check_trained = of_laboratory("trace.header:check_trained")
+        if check_trained is None:
+            raise UsageError("is of a train.py, whose oracle only a checkout of parity has")
+        side: Side = check_trained(header)
+        return side
+    check_types(header, _RECORDERS)
+    check_versions(header["versions"])
+    if header["dtype"] not in DTYPES:
+        seen = shortened(header["dtype"])
+        raise UsageError(f"dtype is {seen}; allowed: {', '.join(DTYPES)}")
+    return Side(header["framework"])
+
+
+def check_types(
+    header: Mapping[str, Any],
+    types: Mapping[str, type],
+    optional: Mapping[str, type] | None = None,
+) -> None:
+    """Check that a header holds some keys, and the types of their values.
+
+    Raises:
+      UsageError: for a key that is missing, or a value of another type.
+    """
     if lacking := [name for name in types if name not in header]:
         raise UsageError(f"lacks {', '.join(lacking)}")
-    for name, kind in (types | _OPTIONAL).items():
+    for name, kind in {**types, **(optional or {})}.items():
         if name in header and type(header[name]) is not kind:
             raise UsageError(f"{name} is {shortened(header[name])}; allowed: {_WORDS[kind]}")
-    for name, least in _LEAST.items():
-        if name in header and name in types | _OPTIONAL and header[name] < least:
-            raise UsageError(f"{name} is {header[name]}; allowed: at least {least}")
-    _check_versions(header["versions"])
-    if recorders:
-        if header["dtype"] not in DTYPES:
-            seen = shortened(header["dtype"])
-            raise UsageError(f"dtype is {seen}; allowed: {', '.join(DTYPES)}")
-    else:
-        Spec.from_json(header["spec"])
-    return Side.from_header(header)
 
 
-def _check_versions(versions: Mapping[str, Any]) -> None:
+def check_least(header: Mapping[str, Any], least: Mapping[str, int]) -> None:
+    """Check that numbers of a header are as large as they must be.
+
+    Raises:
+      UsageError: for the first one that is smaller.
+    """
+    for name, bound in least.items():
+        if name in header and header[name] < bound:
+            raise UsageError(f"{name} is {header[name]}; allowed: at least {bound}")
+
+
+def check_versions(versions: Mapping[str, Any]) -> None:
+    """Check that versions are text.
+
+    Raises:
+      UsageError: for the first one that is not.
+    """
     for name, version in versions.items():
         if not isinstance(version, str):
             raise UsageError(f"version of {name!r} is {shortened(version)}; allowed: text")

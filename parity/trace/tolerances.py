@@ -67,7 +67,7 @@ class Tolerance:
 EXACT = Tolerance(0.0, 0.0)
 
 # rung -> how far one step of a side may be from the oracle's, as a multiple of the rounding
-# error that parity/oracle/rounding.py measures for each tensor of each step; in either
+# error that parity/twins/oracle/rounding.py measures for each tensor of each step; in either
 # precision. The worst seen is over 500 random runs (`python -m parity sweep`). The multiple
 # allows for chance: the largest error in a tensor is once or twice its mean over many runs,
 # seldom more.

@@ -1,6 +1,11 @@
 """The registry of strategies, which are ways of running replicas, with one module for each."""
 
-from parity.spec.strategies import StrategyEntry, StrategyRegistry, StrategySettings, Traits
+from parity.twins.spec.strategies import (
+    StrategyEntry,
+    StrategyRegistry,
+    StrategySettings,
+    Traits,
+)
 
 _SERVE = "tf_impl.strategies.serving:serve"  # in the processes that only serve
 

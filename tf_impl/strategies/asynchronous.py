@@ -2,12 +2,12 @@
 
 A worker reads the shared weights, computes the gradient of its own rows with its copy, and
 updates the shared weights with the clipped gradient, while the other workers do the same. The
-optimiser's state is shared as well. parity/training/asynchronous_steps.py runs the workers.
+optimiser's state is shared as well. parity/twins/training/asynchronous_steps.py runs the workers.
 """
 
 import tensorflow as tf
 
-from parity.spec.step_arrays import join_activations, recorded_activations, split_feeds
+from parity.twins.spec.step_arrays import join_activations, recorded_activations, split_feeds
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.strategies.synchronous_base import Synchronous, _feeds
 from tf_impl.strategies.towers import make_parallel, summed_gradients

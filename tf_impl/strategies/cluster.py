@@ -8,7 +8,7 @@ import math
 import tensorflow as tf
 
 from parity.base.errors import UsageError
-from parity.spec.parameters import parameters
+from parity.twins.spec.parameters import parameters
 
 tf1 = tf.compat.v1
 

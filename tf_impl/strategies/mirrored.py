@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.cores import replicas_at_once
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
-from parity.spec.parameters import parameters
-from parity.spec.step_arrays import fed_axes, recorded_activations, split_feeds
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.parameters import parameters
+from parity.twins.spec.step_arrays import fed_axes, recorded_activations, split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.eager_profiler import profile_functions
 from tf_impl.kernels import use_kernels

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.errors import UsageError
-from parity.spec.step_arrays import split_feeds
+from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.strategies.mirrored import Mirrored, start_eagerly
 from tf_impl.strategies.several_processes import SeveralProcesses
@@ -41,7 +41,7 @@ class MultiWorker(SeveralProcesses, Mirrored):
             gpus = tf.config.list_physical_devices("GPU")[first : first + own]
             tf.config.set_visible_devices(gpus, "GPU")
         communication = tf.distribute.experimental.CommunicationImplementation
-        # it needs no timeout: parity/processes/ranks.py ends the process if a rank is lost
+        # it needs no timeout: parity/twins/processes/ranks.py ends the process if a rank is lost
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=communication.NCCL if build.device == "gpu" else communication.RING
         )

@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from parity.spec.initial import initial_snapshot
-from parity.spec.parameters import parameters
-from parity.spec.step_arrays import (
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.parameters import parameters
+from parity.twins.spec.step_arrays import (
     join_activations,
     recorded_activations,
     split_feeds,

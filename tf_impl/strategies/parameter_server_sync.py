@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from parity.spec.initial import initial_snapshot
+from parity.twins.spec.initial import initial_snapshot
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
 from tf_impl.optimizers import apply_update, clip_by_global_norm

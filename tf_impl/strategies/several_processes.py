@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from parity.processes.joining import (
+from parity.twins.processes.joining import (
     distances_of_replicas,
     gather_parts,
     gather_state,
     state_of_own_rows,
 )
-from parity.spec.step_arrays import split_feeds
+from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.strategies.towers import Towers
 
 tf1 = tf.compat.v1

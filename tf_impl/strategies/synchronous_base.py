@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.cores import replicas_at_once
-from parity.spec.initial import initial_snapshot
-from parity.spec.networks import NETWORKS
-from parity.spec.parameters import parameters
-from parity.spec.replicas import split_rows
-from parity.spec.step_arrays import (
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.parameters import parameters
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.step_arrays import (
     StepResult,
     fed_axes,
     join_activation_gradients,
@@ -37,7 +37,7 @@ class Synchronous:
     """Builds a network and its update on some replicas, and runs its steps.
 
     A strategy is a subclass that decides how the replicas are built and how their gradients are
-    combined; parity/training/strategy.py describes the methods that the training loop calls.
+    combined; parity/twins/training/strategy.py describes the methods that the training loop calls.
 
     Attributes:
       spec: the Spec that is trained.
@@ -132,7 +132,9 @@ class Synchronous:
         """
         spec, names = self.spec, [variable.op.name for variable in self._parameters]
         if sorted(names) != sorted(parameter.name for parameter in parameters(spec)):
-            raise ValueError(f"the graph trains {names}; parity/spec/parameters.py differs")
+            raise ValueError(
+                f"the graph trains {names}; parity/twins/spec/parameters.py differs"
+            )
         by_name = {f"weight/{variable.op.name}": variable for variable in self._parameters}
         variables = {f"weight/{p.name}": by_name[f"weight/{p.name}"] for p in parameters(spec)}
         variables |= slots

@@ -1,0 +1,1 @@
+"""The laboratory: the two networks, how they are trained, proven, broken and timed."""

@@ -1,0 +1,285 @@
+"""`python -m parity bench`: how fast each side trains, in real tokens per second.
+
+Configurations take turns (A B C A B C ...), and each run is a new process, alone on the
+machine: if the machine's speed drifts, all are slowed alike. The first steps of a run are not
+counted. Before anything is timed, a few steps of every configuration of both sides are compared
+with the oracle; the losses of the peers must equal those of the sides.
+"""
+
+import csv
+import itertools
+import json
+import platform
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parity.base.cores import usable_cores
+from parity.base.errors import Mismatch
+from parity.base.files import make_folder, write_whole
+from parity.base.machine import measured_here
+from parity.base.progress import Counter
+from parity.report.terminal import report_text
+from parity.trace.reader import Trace
+from parity.twins.bench.cases import Case, cases_of
+from parity.twins.bench.history import compare_with_history
+from parity.twins.bench.layouts import chosen_layouts, layout_cases
+from parity.twins.bench.page import bench_html
+from parity.twins.bench.product_rates import ProductRates, product_rates
+from parity.twins.bench.ratios import (
+    check_losses,
+    highest_field,
+    median_and_spread,
+    median_field,
+    ratios_to_peers,
+    scaling,
+)
+from parity.twins.bench.strategy_cases import peers_left_out, strategy_cases
+from parity.twins.bench.strategy_table import strategy_rows
+from parity.twins.bench.terminal import bench_text, sizes_text
+from parity.twins.cli.options import BenchOptions
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
+from parity.twins.launch.peers import check_installed, not_installed
+from parity.twins.launch.processes import PEERS, SideProcess
+from parity.twins.launch.zipf_text import write_zipf_text
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.spec import Spec
+from parity.twins.training.flops import step_products
+
+_CHECKED = 2  # number of steps of every configuration that are compared with the oracle
+
+
+class Measurements(NamedTuple):
+    """The measurements of all runs of a benchmark.
+
+    Attributes:
+      readings: label -> the speed of each run, in real tokens/s.
+      summaries: label -> the content of each run's summary.json.
+      losses: label -> the losses of its last run.
+      rates: the rates of matrix products before the first round.
+    """
+
+    readings: dict[str, list[float]]
+    summaries: dict[str, list[dict[str, Any]]]
+    losses: dict[str, list[float]]
+    rates: ProductRates
+
+
+def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
+    """Time all sides and replica counts in turn, and write bench.json, .txt and .html.
+
+    Args:
+      spec: the network, its text and its training.
+      options: what to time, and where to write.
+      command: the command that the user typed, which is recorded.
+
+    Returns:
+      The measurements as plain values, most of them by the label of a configuration: `cases`
+      (label -> side, replicas, threads), `readings` (label -> real tokens/s of each run),
+      `throughput` (label -> median and spread), `scaling` (title -> replicas -> ratio to the
+      first number of replicas), `against` (label of a side -> label of a peer -> ratio of their
+      speeds), `strategies` (the rows of the table of strategies), `layouts` (what each side
+      would choose by itself; see `chosen_layouts`), `history` (what fell since an earlier
+      benchmark; see `compare_with_history`), and more; see `_values`.
+
+    Raises:
+      UsageError: for input that a side cannot use; for a peer that is not installed, or whose
+        losses show that it trains something else.
+      Mismatch: if the sides do not match; nothing is timed then.
+    """
+    cores = usable_cores()
+    cases, left_out = cases_to_time(spec, options, cores)
+    for folder in (options.out, options.history.parent):  # before anything is timed
+        make_folder(folder)
+    data = options.data
+    text = "generated" if data is None else str(data.resolve())
+    if data is None:
+        spec, data = write_zipf_text(spec, options.steps, options.out)
+    if options.check:
+        _check_parity(spec, options, data, cases)
+    readings: dict[str, list[float]] = {case.label: [] for case in cases}
+    summaries: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
+    losses: dict[str, list[float]] = {}
+    sides = dict.fromkeys(case.name for case in cases if not case.is_peer)
+    rates = product_rates(spec.training.dtype, cores, sides, step_products(spec, cores))
+    of_layouts = [] if options.strategies else layout_cases(spec, options, cases)
+    untimed = [case for case in of_layouts if case not in cases]
+    runs = list(itertools.product(range(options.rounds), cases))
+    runs += [(options.rounds, case) for case in untimed]
+    with Counter("timing", len(runs), "run") as progress:
+        for _, case in runs:
+            summary, losses[case.label] = _timed_run(spec, options, data, case)
+            speed = summary["tokens_per_second"]["median"]
+            summaries.setdefault(case.label, []).append(summary)
+            if case in cases:
+                readings[case.label].append(speed)
+            progress.update(f"{case.label} {speed:,.0f} tokens/s")
+    chosen = chosen_layouts(of_layouts, summaries)
+    for case in untimed:
+        del summaries[case.label], losses[case.label]
+    measurements = Measurements(readings, summaries, losses, rates)
+    values = _values(spec, options, cases, measurements)
+    values |= {"command": command, "peers_left_out": left_out, "layouts": chosen}
+    values["history"] = compare_with_history(values, options.history, text)
+    content = json.dumps(values, indent=2).encode() + b"\n"
+    write_whole(options.out / "bench.json", content)
+    page = bench_html(values, sizes_text(values["spec"]))
+    write_whole(options.out / "bench.html", page.encode())
+    write_whole(options.out / "bench.txt", bench_text(values).encode() + b"\n")
+    return values
+
+
+def cases_to_time(
+    spec: Spec, options: BenchOptions, cores: int
+) -> tuple[list[Case], dict[str, str]]:
+    """Return the configurations to time, and the peers that are left out, each with the reason.
+
+    A table of strategies is made without the peers that are not installed, unless `options`
+    demands them.
+
+    Args:
+      spec: the network, its text and its training.
+      options: what to time.
+      cores: the number of CPU cores.
+
+    Raises:
+      UsageError: for an unknown strategy, a setting that none takes, or a peer that is needed
+        and not installed.
+    """
+    if not options.strategies:
+        cases = cases_of(spec, options, cores)
+        check_installed({case.name for case in cases})
+        return cases, {}
+    strategy_cases(spec, options, cores, [])  # refuses what is unknown, before any search
+    left_out = peers_left_out(spec)
+    if options.peers:
+        check_installed(set(PEERS) - set(left_out))
+    left_out = {**not_installed(PEERS), **left_out}
+    peers = [name for name in PEERS if name not in left_out]
+    return strategy_cases(spec, options, cores, peers), left_out
+
+
+def _shares(summaries: dict[str, list[dict[str, Any]]], rate: float) -> dict[str, float]:
+    """Return label -> the share of a rate (FLOP/s) that its products reach."""
+    return {
+        label: median_field(each, "product_flops_per_second") / rate
+        for label, each in summaries.items()
+    }
+
+
+def _values(
+    spec: Spec, options: BenchOptions, cases: list[Case], measurements: Measurements
+) -> dict[str, Any]:
+    """Return the measurements as plain values; see `bench`."""
+    readings, summaries = measurements.readings, measurements.summaries
+    rates = measurements.rates
+    return {
+        "network": spec.network,
+        "preset": options.preset,
+        "spec": spec.to_json(),
+        "cases": {
+            case.label: vars(case)
+            | {
+                "title": case.title,
+                "layout": case.layout,
+                "settings": case.entry.settings(options.settings).text,
+            }
+            for case in cases
+        },
+        "checked_steps": _CHECKED if options.check else 0,
+        "losses_apart": check_losses(measurements.losses, cases),
+        "threads": options.threads,
+        **measured_here(),
+        "steps": options.steps,
+        "rounds": options.rounds,
+        "readings": readings,
+        "throughput": {label: median_and_spread(each) for label, each in readings.items()},
+        "product_limit": rates.limit,
+        "product_rates": rates.large,
+        "step_product_rate": rates.of_step,
+        "share_of_limit": _shares(summaries, rates.limit),
+        "share_of_step_products": _shares(summaries, rates.of_step),
+        "waiting_share": highest_field(summaries, "waiting_share"),
+        "seconds_to_first_step": {
+            label: median_field(each, "seconds_to_first_step")
+            for label, each in summaries.items()
+        },
+        "peak_memory": {
+            label: [max(each) for each in zip(*(s["peak_memory"] for s in each), strict=True)]
+            for label, each in summaries.items()
+        },
+        "padding": next(iter(summaries.values()))[0]["padding"],
+        "scaling": scaling(readings, cases),
+        "against": {} if options.strategies else ratios_to_peers(readings, cases),
+        "strategies": strategy_rows(readings, cases) if options.strategies else [],
+        "versions": {
+            name: version
+            for each in summaries.values()
+            for name, version in each[0]["versions"].items()
+        },
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Case]) -> None:
+    """Compare a few recorded steps of every configuration of both sides with the oracle.
+
+    Raises:
+      Mismatch: if they do not match.
+    """
+    traces, by_threads = [], dict[int, list[Trace]]()
+    for case in cases:
+        if case.name in FRAMEWORKS:
+            folder = options.out / "checked" / case.label
+            shutil.rmtree(folder, ignore_errors=True)
+            _run(spec, options, data, case, trace=folder, steps=_CHECKED, decode=0)
+            traces.append(Trace(folder))
+            by_threads.setdefault(case.threads, []).append(traces[-1])
+    for same_threads in by_threads.values():
+        verdict = climb(same_threads)
+        if not verdict.matches:
+            outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
+            print(report_text(report_values(outcome, options.preset or "-", "")))
+            raise Mismatch(
+                "the sides do not match on the network to be timed: nothing is timed"
+            )
+    for trace in traces:
+        shutil.rmtree(trace.folder)
+
+
+def _timed_run(
+    spec: Spec, options: BenchOptions, data: Path, case: Case
+) -> tuple[dict[str, Any], list[float]]:
+    """Train one configuration, and return the run's summary and losses."""
+    out = options.out / "runs" / case.label
+    shutil.rmtree(out, ignore_errors=True)
+    _run(spec, options, data, case, steps=options.steps, out=out, evaluate=0)
+    summary = json.loads((out / "summary.json").read_text())
+    with (out / "losses.csv").open(newline="") as file:
+        losses = [float(row["loss"]) for row in csv.DictReader(file)]
+    shutil.rmtree(out)
+    return dict(summary), losses
+
+
+def _run(spec: Spec, options: BenchOptions, data: Path, case: Case, **more: Any) -> None:
+    entry = case.entry
+    side_options = {"strategy": entry.name, **entry.settings(options.settings).given}
+    if not case.is_peer:
+        side_options["kernels"] = case.kernels
+    with SideProcess(
+        case.name,
+        spec,
+        options.out / "logs" / f"{case.label}.log",
+        preset=options.preset,
+        data=data,
+        cache=options.cache,
+        replicas=case.replicas,
+        threads=case.threads,
+        **side_options,
+        device=options.device,
+        debug=options.debug,
+        **more,
+    ) as side:
+        side.wait()

@@ -1,0 +1,152 @@
+"""A suspect: one mistake that a side may have made, as a change of the oracle."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.spec import Spec, learning_rate
+from parity.twins.spec.step_arrays import StepInputs
+from parity.twins.trace.side import TrainedSide
+
+Arrays = dict[str, np.ndarray]
+Tensors = Mapping[str, np.ndarray]
+Replacements = Mapping[Callable, Callable]
+
+FORWARD = ("forward",)
+LOSS = ("loss",)
+GRADIENT = ("gradient",)
+CLIPPING = ("gradient_norm", "clipped_gradient")
+OPTIMIZER = ("optimizer",)
+UPDATE = ("weight",)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step of one side that differs from the oracle's, and what it started from.
+
+    Attributes:
+      spec: what was trained.
+      step: the number of the step.
+      per_epoch: the number of steps of an epoch.
+      snapshot: weights and optimizer state before the step.
+      state: the recurrent state that the step should start from.
+      left: the recurrent state that the step before left; None at the first step.
+      inputs: the inputs of the step.
+      recorded: what the side recorded of the step.
+      expected: what the oracle computes of it, each rung from the recorded rung below.
+      first: the first tensor that is wrong.
+      wrong: all tensors that are wrong.
+      read: the weights that the gradient was computed with, where they are not those before the
+        step, as in an asynchronous training.
+      side: the side that recorded it.
+    """
+
+    spec: Spec
+    step: int
+    per_epoch: int
+    snapshot: Tensors
+    state: Tensors
+    left: Tensors | None
+    inputs: StepInputs
+    recorded: Tensors
+    expected: Tensors
+    first: str
+    wrong: tuple[str, ...]
+    read: Tensors | None = None
+    side: TrainedSide = field(default_factory=lambda: TrainedSide(""))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the number of rows of each replica."""
+        return [int(size) for size in self.recorded["batch/sizes"]]
+
+    @property
+    def rate(self) -> float:
+        """Return the learning rate that the schedule has for the step."""
+        return learning_rate(self.spec.training, self.step // self.per_epoch)
+
+    @property
+    def kind(self) -> str:
+        """Return the first part of the name of the first wrong tensor, such as "forward"."""
+        return self.first.split("/")[0]
+
+    def parameters(self, ending: str = "") -> list[str]:
+        """Return the names of the parameters, those that end so."""
+        names = (name.removeprefix("weight/") for name in self.snapshot if "weight/" in name)
+        return [name for name in names if name.endswith(ending)]
+
+    def layers(self) -> list[str]:
+        """Return the paths of the recurrent layers, each direction by itself."""
+        return [
+            name.removesuffix("/recurrent_kernel")
+            for name in self.parameters("/recurrent_kernel")
+        ]
+
+    @property
+    def cell(self) -> str:
+        """Return the kind of the recurrent cells: "lstm" or "gru"."""
+        return getattr(self.spec.model, "cell", "lstm")
+
+    @property
+    def carries(self) -> bool:
+        """Return whether the network passes a state from batch to batch."""
+        return bool(NETWORKS[self.spec.network].state(self.spec.model))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One way of making a mistake.
+
+    Attributes:
+      replacements: function of the oracle -> what is called in its place.
+      rate: the learning rate in place of the schedule's; None for the schedule's.
+      value: the number solved for, in a mistake that has one.
+    """
+
+    replacements: Replacements
+    rate: float | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One mistake that a side may have made.
+
+    Attributes:
+      name: a short name, such as "gates i and f exchanged".
+      sentence: the mistake as the end of "with ...": "gates i and f exchanged". A solved number
+        stands where it has {}.
+      starts: the kinds of tensors that the mistake makes wrong first.
+      ways: the ways of making it: the derivative may follow the change or not.
+      faults: the faults of the catalogue that it stands for.
+      where: a shell pattern for the first wrong tensor.
+      by_row: whether the mistake treats each row of a batch by itself, so that a single row
+        shows whether it explains the forward pass.
+      solve: returns the way of making the mistake with a given number, where the record decides
+        the number.
+      guesses: the numbers from which the solution starts.
+      apart: whether the mistake lets the replicas' weights drift apart.
+    """
+
+    name: str
+    sentence: str
+    starts: tuple[str, ...]
+    ways: tuple[Change, ...] = ()
+    faults: tuple[str, ...] = ()
+    where: str = "*"
+    by_row: bool = True
+    solve: Callable[[float], Change] | None = None
+    guesses: tuple[float, ...] = field(default=(0.0, 1.0))
+    apart: bool = False
+
+
+def plain(name: str, starts: tuple[str, ...], *ways: Replacements, **values: object) -> Suspect:
+    """Return a suspect whose sentence is its name.
+
+    Args:
+      ways: the replacements of each way of making the mistake.
+      **values: other fields of the suspect.
+    """
+    return Suspect(name, name, starts, tuple(map(Change, ways)), **values)  # type: ignore[arg-type]

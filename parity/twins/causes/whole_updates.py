@@ -1,0 +1,81 @@
+"""Mistakes in the update as a whole: left out, repeated, unclipped, of other weights."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from parity.twins.causes.suspect import (
+    UPDATE,
+    Arrays,
+    Case,
+    Replacements,
+    Suspect,
+    Tensors,
+    plain,
+)
+from parity.twins.causes.updates import updated
+
+_APPLIED_TWICE = ("update-applied-twice", "server-takes-push-twice", "served-push-twice")
+
+
+def suspects(case: Case) -> Iterator[Suspect]:
+    """Yield the suspects of a case."""
+
+    def moved(snapshot: Tensors, after: Arrays, times: float) -> Arrays:
+        return {n: snapshot[n] + times * (each - snapshot[n]) for n, each in after.items()}
+
+    def times(factor: float) -> Replacements:
+        return updated(
+            lambda update, spec, snapshot, *rest: moved(
+                snapshot, update(spec, snapshot, *rest), factor
+            )
+        )
+
+    yield plain(
+        "no update of the weights",
+        UPDATE,
+        times(0),
+        faults=("lost-update", "server-loses-push", "served-push-lost"),
+    )
+    repeated = ("mirrored-updated-per-replica", "mirrored-rate-times-replicas")
+    for factor in sorted({2, len(case.sizes)} - {1}):
+        yield plain(
+            f"an update of the weights {factor} times as large",
+            UPDATE,
+            times(factor),
+            faults=(
+                *(repeated if factor == len(case.sizes) else ()),
+                *(_APPLIED_TWICE if factor == 2 else ()),
+            ),
+        )
+
+    def unclipped(
+        update: Any, spec: Any, snapshot: Any, slots: Any, gradients: Any, rate: float
+    ) -> Arrays:
+        before = {
+            name: np.asarray(case.recorded[f"gradient/{name}"], np.float64)
+            for name in gradients
+        }
+        return dict(update(spec, snapshot, slots, before, rate))
+
+    yield plain(
+        "an update by the gradient before clipping",
+        UPDATE,
+        updated(unclipped),
+        faults=("worker-does-not-clip",),
+    )
+    if case.read is None:
+        return
+    read = case.read
+
+    def stale(update: Any, spec: Any, snapshot: Tensors, *rest: Any) -> Arrays:
+        own = {f"weight/{name}": read[f"weight/{name}"] for name in case.parameters()}
+        return dict(update(spec, {**snapshot, **own}, *rest))
+
+    yield plain(
+        "an update of the weights that the worker had read, without the updates since then",
+        UPDATE,
+        updated(stale),
+        faults=("update-of-own-copy",),
+    )

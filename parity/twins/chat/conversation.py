@@ -1,0 +1,364 @@
+"""A conversation with a trained network: what `chat.py` of both sides have in common."""
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, write_whole
+from parity.base.printable import escaped
+from parity.base.progress import say
+from parity.report.image_files import Attention, check_attention, check_picture, plot_attention
+from parity.twins.cli.options import ChatOptions
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.greedy import greedy_search
+from parity.twins.decoding.hypotheses import Hypotheses
+from parity.twins.decoding.model import DecodingModel
+from parity.twins.decoding.sampling import sample
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.training.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    newest_checkpoint,
+    read_vocabularies,
+)
+
+_QUESTIONS_PER_BATCH = 64  # of a file
+_PROMPT = "> "
+
+
+class Words(Protocol):
+    """How the network reads questions and writes answers; data/load.py makes it."""
+
+    source_vocabulary: Any
+    target_vocabulary: Any
+
+    def read(self, question: str) -> np.ndarray:
+        """Return the ids of a question; raise a UsageError if there are none."""
+
+    def examples(self, question: str = "") -> list[str]:
+        """Return words of questions that are known, those like the question's first."""
+
+    def write(self, ids: Sequence[int]) -> str:
+        """Return the text of an answer's ids."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained network, read from disk.
+
+    Attributes:
+      checkpoint: the weights and the spec.
+      words: how it reads and writes, from the vocabularies in the same folder.
+    """
+
+    checkpoint: Checkpoint
+    words: Words
+
+
+def open_trained(
+    options: ChatOptions, load_words: Callable[[dict[str, bytes], Path, dict[str, Any]], Words]
+) -> Trained:
+    """Read a checkpoint and its vocabularies.
+
+    Args:
+      options: the command line.
+      load_words: the function of data/load.py.
+
+    Raises:
+      UsageError: if there is no checkpoint, its network writes no answers, or the vocabularies
+        do not fit.
+    """
+    path = options.checkpoint
+    if path is None:
+        raise UsageError("--checkpoint is missing; allowed: a checkpoint, or a run's folder")
+    folder = path.parent
+    if path.is_dir():
+        folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        notes: list[str] = []
+        newest = newest_checkpoint(folder, notes)
+        for note in notes:
+            say(note)
+        if newest is None:
+            raise UsageError(f"{path}: holds no checkpoint")
+        checkpoint = newest
+    else:
+        checkpoint = load_checkpoint(path)
+    spec = checkpoint.spec
+    if not NETWORKS[spec.network].decodes:
+        able = ", ".join(name for name, network in NETWORKS.items() if network.decodes)
+        raise UsageError(
+            f"{path}: a checkpoint of network {spec.network!r}, which answers nothing; "
+            f"allowed: {able}"
+        )
+    beside = options.vocabulary or folder
+    words = read_vocabularies(
+        checkpoint, beside, lambda found: load_words(found, beside, spec.values())
+    )
+    return Trained(checkpoint, words)
+
+
+def converse(
+    make_model: Callable[[], DecodingModel],
+    trained: Trained,
+    options: ChatOptions,
+    read_lines: Callable[[Path, list[str]], Iterable[str]],
+) -> None:
+    """Answer the questions of a file, or those of a person until the input ends.
+
+    The output is UTF-8, as files are; control characters in an answer are printed escaped. An
+    empty line of a file or a pipe has an empty answer, and the number of them is told.
+
+    Args:
+      make_model: builds the network with its weights; called after the input was checked.
+      trained: the checkpoint and how to read and write.
+      options: the command line.
+      read_lines: the function of data/text_file.py.
+
+    Raises:
+      UsageError: for an option that is not allowed, or, naming the line, for a question of the
+        file that cannot be answered; then none is answered.
+    """
+    for flag, path in (
+        ("--output", options.output),
+        ("--attention-plot", options.attention_plot),
+    ):
+        if path is not None and options.input is None:
+            raise UsageError(f"{flag} is {str(path)!r}; allowed: only with --input")
+    if options.input is None and sys.stdin is None:
+        raise UsageError(
+            "standard input is closed; allowed: a terminal, a pipe, or questions with --input"
+        )
+    if options.attention_plot is not None:
+        check_picture(options.attention_plot)
+    if sys.stdout.encoding.lower() != "utf-8" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    if options.input is None:
+        _talk(make_model(), trained, options)
+    else:
+        notes: list[str] = []
+        _answer_file(make_model, trained, options, read_lines(options.input, notes), notes)
+
+
+def _answer_file(
+    make_model: Callable[[], DecodingModel],
+    trained: Trained,
+    options: ChatOptions,
+    lines_read: Iterable[str],
+    notes: list[str],
+) -> None:
+    """Answer the questions of a file, and write or print the answers.
+
+    Args:
+      lines_read: the file, read as it is used.
+      notes: gets remarks on the file while it is read.
+    """
+    lines_of_file = _read_all(lines_read, trained.words, options.input)
+    for note in notes:
+        say(note)
+    questions = [ids for ids in lines_of_file if ids is not None]
+    if not questions:
+        raise UsageError(f"{options.input}: there is no question in it")
+    empty = [number for number, ids in enumerate(lines_of_file, start=1) if ids is None]
+    _tell_empty(str(options.input), empty)
+    _check_outputs(options, questions, _max_tokens(trained, options))
+    model, words = make_model(), trained.words
+    file = _Answers(lines_of_file, options.output is None)
+    pictures: list[Attention] = []
+    with tqdm(
+        desc="answering",
+        total=len(questions),
+        unit="question",
+        leave=False,
+        disable=options.output is None or not sys.stderr.isatty(),
+    ) as bar:
+        for start in range(0, len(questions), _QUESTIONS_PER_BATCH):
+            part = questions[start : start + _QUESTIONS_PER_BATCH]
+            answers = _answer(model, part, trained, options, start)
+            for ids, found in zip(part, answers, strict=True):
+                file.add(_lines(found, words, options))
+                if options.attention_plot is not None:
+                    pictures.append(_picture(ids, found, words))
+            bar.update(len(part))
+    if options.output is not None:
+        write_whole(options.output, "".join(f"{line}\n" for line in file.lines).encode())
+    if options.attention_plot is not None:
+        plot_attention(pictures, options.attention_plot)
+        say(f"{options.attention_plot}: attention of {len(pictures):,} answers is drawn")
+
+
+class _Answers:
+    """The lines of answers to a file, with an empty one where the file has one.
+
+    Args:
+      questions: the questions of the file, None for an empty line.
+      prints: whether each answer is printed as soon as it is known.
+
+    Attributes:
+      lines: those so far.
+    """
+
+    def __init__(self, questions: Sequence[np.ndarray | None], prints: bool):
+        self.lines: list[str] = []
+        self._questions, self._prints, self._place = questions, prints, 0
+        self._skip_empty()
+
+    def add(self, lines: list[str]) -> None:
+        """Add the answer to the next question."""
+        self._write(lines)
+        self._place += 1
+        self._skip_empty()
+
+    def _skip_empty(self) -> None:
+        while self._place < len(self._questions) and self._questions[self._place] is None:
+            self._write([""])
+            self._place += 1
+
+    def _write(self, lines: list[str]) -> None:
+        self.lines += lines
+        if self._prints:
+            _print(lines)
+
+
+def _check_outputs(
+    options: ChatOptions, questions: Sequence[np.ndarray], max_tokens: int
+) -> None:
+    """Check before any work that the requested files can be written."""
+    if options.attention_plot is not None:
+        check_attention(options.attention_plot, [len(ids) for ids in questions], max_tokens)
+        make_folder(options.attention_plot.parent)
+    if options.output is not None:
+        if options.output.is_dir():
+            raise UsageError(f"--output is {str(options.output)!r}, a folder; allowed: a file")
+        make_folder(options.output.parent)
+
+
+def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
+    person, asked, empty = sys.stdin.isatty(), 0, list[int]()
+    if person:
+        spec = trained.checkpoint.spec
+        say(
+            f"{spec.model.cell} with {spec.model.attention} attention, trained for "
+            f"{trained.checkpoint.step} steps by {trained.checkpoint.framework}; "
+            f"it knows words such as {' '.join(trained.words.examples())}; "
+            "an empty line or Ctrl-D ends"
+        )
+    for number, line in enumerate(_typed() if person else _piped(), start=1):
+        if not line.strip():
+            empty.append(number)
+            _print([""])
+            continue
+        try:
+            ids = trained.words.read(line)
+        except UsageError as error:
+            if not person:
+                raise UsageError(f"standard input, line {number}: {error}") from None
+            say(str(error))
+            continue
+        (found,) = _answer(model, [ids], trained, options, asked)
+        asked += 1
+        _print(_lines(found, trained.words, options))
+    _tell_empty("standard input", empty)
+
+
+def _tell_empty(source: str, lines: Sequence[int]) -> None:
+    """Say which lines held no question."""
+    if lines:
+        first = ", ".join(map(str, lines[:3])) + (", ..." if len(lines) > 3 else "")
+        each = "line has" if len(lines) == 1 else "lines have"
+        say(f"{source}: {len(lines):,} empty {each} an empty answer: {first}")
+
+
+def _print(lines: Sequence[str]) -> None:
+    """Print lines of answers, whose words come from the text that was trained on."""
+    print("\n".join(map(escaped, lines)), flush=True)
+
+
+def _typed() -> Iterator[str]:
+    """Yield what a person types, up to an empty line or Ctrl-D."""
+    with suppress(ImportError):  # not every Python has it; where it is, `input` edits the line
+        import readline  # noqa: F401 - and keeps what was typed, for the arrow keys
+    # otherwise the prompt would be among the answers
+    prompt = _PROMPT if sys.stdout.isatty() else ""
+    while True:
+        try:
+            line = input(prompt)
+        except EOFError:
+            print()
+            return
+        except UnicodeDecodeError as error:
+            seen = f"byte 0x{error.object[error.start]:02x}"
+            say(f"what was typed is not {error.encoding}: {seen}")
+            continue
+        if not line.strip():
+            return
+        yield line
+
+
+def _piped() -> Iterator[str]:
+    """Yield the lines of standard input, each as soon as it arrives."""
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            seen = f"byte 0x{line[error.start]:02x} is not UTF-8"
+            raise UsageError(f"standard input, line {number}: {seen}") from None
+        yield text.rstrip("\r\n")
+
+
+def _read_all(lines: Iterable[str], words: Words, path: Path | None) -> list[np.ndarray | None]:
+    """Return the questions of a file, None for an empty line."""
+    questions: list[np.ndarray | None] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            questions.append(words.read(line) if line.strip() else None)
+        except UsageError as error:
+            raise UsageError(f"{path}:{number}: {error}") from None
+    return questions
+
+
+def _answer(
+    model: DecodingModel,
+    questions: Sequence[np.ndarray],
+    trained: Trained,
+    options: ChatOptions,
+    first: int,
+) -> list[Hypotheses]:
+    """Answer some questions; `first` is the number of the first, which sampling needs."""
+    lengths = np.array([len(ids) for ids in questions])
+    source = np.zeros((len(questions), lengths.max()), np.int64)
+    for row, ids in enumerate(questions):
+        source[row, : len(ids)] = ids
+    max_tokens = _max_tokens(trained, options)
+    if options.method == "greedy":
+        return greedy_search(model, source, lengths, max_tokens)
+    if options.method == "sample":
+        return sample(
+            model, source, lengths, max_tokens, options.seed, options.temperature, first
+        )
+    return beam_search(model, source, lengths, options.beam, options.length_penalty, max_tokens)
+
+
+def _max_tokens(trained: Trained, options: ChatOptions) -> int:
+    """Return the most tokens that an answer may have, `<eos>` included."""
+    return options.longest or int(trained.checkpoint.spec.text.target_limit) + 1
+
+
+def _lines(found: Hypotheses, words: Words, options: ChatOptions) -> list[str]:
+    if not options.top:
+        return [words.write(found.best.tokens)]
+    return [f"{each.score:9.4f}  {words.write(each.tokens)}" for each in found.ranked] + [""]
+
+
+def _picture(ids: np.ndarray, found: Hypotheses, words: Words) -> Attention:
+    best = found.best
+    target = words.target_vocabulary.decode(best.tokens) + ["<eos>"] * best.finished
+    weights = best.weights if best.weights is not None else np.zeros((len(target), len(ids)))
+    return words.source_vocabulary.decode(ids), target, weights[:, : len(ids)]

@@ -1,0 +1,1 @@
+"""The commands, options and files of options of the laboratory."""

@@ -1,0 +1,392 @@
+"""The commands of `parity`, also run as `python -m parity`.
+
+A command that trains imports its code only when it is called: that code may need packages that
+an installed wheel does not have with its core dependencies alone.
+"""
+
+import dataclasses
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parity import __version__
+from parity.base.errors import Interrupted, UsageError
+from parity.base.files import make_folder, write_whole
+from parity.base.locks import only_writer
+from parity.base.machine import measured_here
+from parity.base.printable import escaped
+from parity.cli.command_line import command_options, spec_from, spec_options, take_options
+from parity.cli.help import GroupedCommand
+from parity.commands import doctor as doctor_checks
+from parity.pair.assertion import compared
+from parity.report.coverage_table import verdict_line
+from parity.report.save import save_report, save_values, utf_8
+from parity.report.terminal import coloured, report_text
+from parity.report.verdict_page import report_html
+from parity.trace.reader import Trace
+from parity.twins.cli.config import config_options, config_text, errors_name_config, is_given
+from parity.twins.cli.options import (
+    BenchOptions,
+    ConvergeOptions,
+    FaultOptions,
+    MismatchOptions,
+    ProfileOptions,
+    RunOptions,
+    ScaleOptions,
+    SweepOptions,
+)
+from parity.twins.compare.values import report_values
+from parity.twins.launch.checkout import require_checkout
+from parity.twins.launch.processes import ROOT
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.presets import preset_to_compare
+from parity.twins.training.loss_curves import plot_losses
+
+_MATCH, _MISMATCH = 0, 1
+
+
+class _Commands(click.Group):
+    command_class = GroupedCommand
+
+
+@click.group(cls=_Commands)
+@click.version_option(__version__, prog_name="parity")
+def parity() -> None:
+    """Prove that a network trained in Paddle and in TensorFlow is the same network.
+
+    Exit status: 0 for a match, 1 for a mismatch, 2 for bad use or bad input, 3 for a numeric
+    failure (a NaN or infinity), 74 if standard output is closed or full.
+    """
+
+
+@parity.command("run")
+@config_options
+@command_options(RunOptions)
+@spec_options("dtype")
+def run_command(print_config: bool, **values: Any) -> int:
+    """Train both sides beside the oracle and compare every tensor of every step."""
+    require_checkout("run")
+    from parity.twins.run.choose_sides import resolved
+    from parity.twins.run.proof import run
+
+    started = time.monotonic()
+    with errors_name_config(), sigterm_as_interrupt():
+        if is_given("steps") and not is_given("throughput"):
+            values["throughput"] = False
+        options = take_options(RunOptions, values)
+        built_in_text = options.data is None
+        name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
+        options = dataclasses.replace(options, preset=name)
+        spec = spec_from(options.network, name, values)
+        if print_config:
+            click.echo(config_text(resolved(options), spec), nl=False)
+            return 0
+        with only_writer(options.out):
+            outcome = run(spec, options)
+            seconds = time.monotonic() - started
+            report = report_values(outcome, name, _command(), seconds)
+            text = report_text(report)
+            save_report(text, report_html(report), report, options.out, options.json)
+    click.echo(coloured(text, report))
+    return _MATCH if outcome.matches else _MISMATCH
+
+
+@parity.command("compare")
+@click.argument("trace_a", type=click.Path(path_type=Path))
+@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="file to write the report to, as JSON",
+)
+@command_options(MismatchOptions)
+@click.option("--debug", is_flag=True, help="print the traceback of an error")
+def compare_command(
+    trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool, **values: Any
+) -> int:
+    """Compare two recorded runs with each other and, if train.py made them, with the oracle.
+
+    TRACE_A and TRACE_B are folders that --trace of train.py or the Recorder of your own
+    training wrote.
+    """
+    report = _compared(trace_a, trace_b, take_options(MismatchOptions, values))
+    text = report_text(report)
+    if json_file is not None:
+        save_values(report, json_file)
+    click.echo(coloured(text, report))
+    return _MATCH if report["verdict"] == "match" else _MISMATCH
+
+
+@parity.command("report")
+@click.argument("trace_a", type=click.Path(path_type=Path))
+@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    default=Path("out/report.html"),
+    show_default=True,
+    help="file to write the page to",
+)
+@command_options(MismatchOptions)
+@click.option("--debug", is_flag=True, help="print the traceback of an error")
+def report_command(
+    trace_a: Path, trace_b: Path, html_file: Path, debug: bool, **values: Any
+) -> int:
+    """Compare two recorded runs and write the result as a page that opens offline.
+
+    TRACE_A and TRACE_B are folders, as for the command `compare`.
+    """
+    options = take_options(MismatchOptions, values)
+    if html_file.is_dir():
+        raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
+    make_folder(html_file.parent)  # fail now, not after minutes of comparing
+    report = _compared(trace_a, trace_b, options)
+    write_whole(html_file, utf_8(report_html(report)))
+    print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
+    return _MATCH if report["verdict"] == "match" else _MISMATCH
+
+
+def _compared(trace_a: Path, trace_b: Path, options: MismatchOptions) -> dict[str, Any]:
+    """Return the report of two recorded runs as plain values."""
+    return compared(
+        [Trace(trace_a), Trace(trace_b)],
+        _command(),
+        after_mismatch=options.after_mismatch,
+        cause_seconds=options.cause_seconds,
+    )
+
+
+@parity.command("bench")
+@command_options(BenchOptions)
+@spec_options()
+def bench_command(**values: Any) -> int:
+    """Measure the speed of both sides in real tokens/s, and the gain from more replicas."""
+    require_checkout("bench")
+    from parity.twins.bench.terminal import bench_text
+    from parity.twins.bench.timing import bench
+
+    options = take_options(BenchOptions, values)
+    of_strategies = bool(options.strategies)
+    names = (options.preset,) if options.preset else _benchmarks(options.network, of_strategies)
+    specs = {name: spec_from(options.network, name, values) for name in names}
+    results = []
+    with sigterm_as_interrupt():
+        for name, spec in specs.items():
+            out = options.out if len(specs) == 1 else options.out / name
+            preset_options = dataclasses.replace(options, preset=name, out=out, json=None)
+            results.append(bench(spec, preset_options, _command()))
+            print(bench_text(results[-1]) + ("\n" if len(results) < len(specs) else ""))
+    if options.json is not None:
+        save_values(results[0] if len(results) == 1 else {"benches": results}, options.json)
+    return 0
+
+
+@parity.command("converge")
+@command_options(ConvergeOptions)
+@spec_options()
+def converge_command(**values: Any) -> int:
+    """Train both sides to the end from several seeds and test whether they learn equally well.
+
+    Exit status: 0 if equivalence is shown, or no two sides are meant to train in the same way;
+    1 if it is not shown, 2 for bad use, 3 if a training diverges.
+    """
+    require_checkout("converge")
+    from parity.twins.converge.converging import NOT_SHOWN, converge
+    from parity.twins.converge.page import converge_html
+    from parity.twins.converge.terminal import converge_text
+
+    options = take_options(ConvergeOptions, values)
+    spec = spec_from(options.network, options.preset, values)
+    with sigterm_as_interrupt():
+        found = converge(spec, options, _command())
+    text = converge_text(found)
+    write_whole(options.out / "converge.txt", text.encode() + b"\n")
+    write_whole(options.out / "converge.html", converge_html(found).encode())
+    for path in {options.out / "converge.json", options.json or options.out / "converge.json"}:
+        save_values(found, path)
+    print(text)
+    return _MISMATCH if found["verdict"] == NOT_SHOWN else _MATCH
+
+
+@parity.command("profile")
+@command_options(ProfileOptions)
+@spec_options()
+def profile_command(**values: Any) -> int:
+    """Show where the time of a step goes on each side, using the frameworks' profilers."""
+    require_checkout("profile")
+    from parity.twins.bench.profile import profile, profile_text
+
+    options = take_options(ProfileOptions, values)
+    name = options.preset or _benchmarks(options.network)[0]
+    spec = spec_from(options.network, name, values)
+    with sigterm_as_interrupt():
+        profiled = profile(spec, dataclasses.replace(options, preset=name), _command())
+    if options.json is not None:
+        save_values(profiled, options.json)
+    print(profile_text(profiled, options.operations))
+    print(f"\ntimeline for chrome://tracing or ui.perfetto.dev: {options.out / 'trace.json'}")
+    return 0
+
+
+@parity.command("faults")
+@command_options(FaultOptions)
+def faults_command(**values: Any) -> int:
+    """Plant known mistakes in one side's code, one at a time, and check that all are found."""
+    options = take_options(FaultOptions, values)
+    if not options.list_only:  # the list needs only the catalogue, which the wheel has
+        require_checkout("faults", trains=options.show is None)
+    from parity.twins.faults.listing import catalogue_text, fault_text
+
+    if options.list_only or options.show is not None:
+        print(catalogue_text() if options.show is None else fault_text(options.show))
+        return 0
+    if options.harmless:
+        from parity.twins.faults.harmless_run import run_harmless
+
+        with sigterm_as_interrupt():
+            text, match = run_harmless(options)
+        print(text)
+        return _MATCH if match else _MISMATCH
+    from parity.twins.faults.finding import (
+        SIGNATURES,
+        findings_text,
+        findings_values,
+        save_signatures,
+    )
+    from parity.twins.faults.hunt import hunt
+    from parity.twins.faults.hunt_record import check_full, digest, must_hunt, record_hunt
+
+    check_full(options)
+    if options.unless_recorded:
+        needed, reason = must_hunt()
+        print(reason, flush=True)
+        if not needed:
+            return _MATCH
+    before = digest()
+    with sigterm_as_interrupt():
+        findings = hunt(options)
+    text, found = findings_text(findings), findings_values(findings) | _measured()
+    write_whole(options.out / "faults.txt", text.encode() + b"\n")
+    for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
+        save_values(found, path)
+    if options.save_signatures:
+        count = save_signatures(findings)
+        text += f"\n{count} signatures stored in {SIGNATURES.relative_to(ROOT)}"
+    if options.record:
+        text += f"\n{record_hunt(findings, before)}"
+    print(text)
+    return _MATCH if found["all_found"] else _MISMATCH
+
+
+@parity.command("sweep")
+@command_options(SweepOptions)
+def sweep_command(**values: Any) -> int:
+    """Train random valid specs on both sides and check that no false alarm is raised."""
+    require_checkout("sweep")
+    from parity.twins.sweep.distances import sweep_text, sweep_values
+    from parity.twins.sweep.random_sweep import sweep
+
+    options = take_options(SweepOptions, values)
+    with sigterm_as_interrupt():
+        swept = sweep(options)
+    text, found = sweep_text(swept), sweep_values(swept) | _measured()
+    write_whole(options.out / "sweep.txt", text.encode() + b"\n")
+    for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
+        save_values(found, path)
+    print(text)
+    return _MISMATCH if swept.alarms else _MATCH
+
+
+@parity.command("scale")
+@command_options(ScaleOptions)
+@spec_options()
+def scale_command(**values: Any) -> int:
+    """Predict the time of a step on many ranks, from a measured step and the links.
+
+    Exit status: 0, and 1 if --check finds a prediction that is too far from what was measured.
+    """
+    options = take_options(ScaleOptions, values)
+    if options.listen is not None:
+        from parity.twins.links.measure import listen
+
+        with sigterm_as_interrupt():
+            listen(options.listen)
+    if options.compute is None or options.check:
+        require_checkout("scale")
+    from parity.twins.scale.scaling import check, scale
+
+    spec = spec_from(options.network, options.preset, values)
+    with sigterm_as_interrupt():
+        text, found = (check if options.check else scale)(spec, options, _command())
+    if options.json is not None:
+        save_values(found, options.json)
+    print(text)
+    return _MATCH if found.get("within", True) else _MISMATCH
+
+
+@parity.command("losses")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/losses.png"),
+    show_default=True,
+    help="file to write the picture to (.png, .svg or .pdf)",
+)
+@click.option("--debug", is_flag=True, help="print the traceback of an error")
+def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
+    """Draw the loss curves of several trainings into one picture.
+
+    RUNS are folders that train.py wrote (its --out).
+    """
+    for remark in plot_losses(runs, out):
+        print(escaped(remark))
+    print(f"picture: {escaped(str(out))}")
+    return 0
+
+
+@parity.command("doctor")
+def doctor_command() -> int:
+    """Check the environment and say how to fix what is wrong with it."""
+    return doctor_checks.report()
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM end a command the way Ctrl-C does: every side is then stopped, too."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise Interrupted("terminated", number)
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _benchmarks(network: str, of_strategies: bool = False) -> tuple[str, ...]:
+    """Return the presets that are timed by default, or those for a table of strategies."""
+    if network not in NETWORKS:
+        return ("bench",)  # any preset will do: `spec_from` refuses the network first
+    found = NETWORKS[network]
+    return (of_strategies and found.strategy_benchmarks) or found.benchmarks
+
+
+def _measured() -> dict[str, Any]:
+    """Return the date, machine and command of a measurement."""
+    return {**measured_here(), "command": _command()}
+
+
+def _command() -> str:
+    started = ["parity"] if Path(sys.argv[0]).name == "parity" else ["python", "-m", "parity"]
+    return shlex.join([*started, *sys.argv[1:]])

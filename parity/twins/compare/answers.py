@@ -1,0 +1,305 @@
+"""The answers rung: every side answers the test questions from one and the same checkpoint.
+
+Token ids, scores, text, BLEU and the share of exact answers are compared with those of the
+oracle, which answers in float64 from the same weights, and are scored again here. Where the
+oracle decided by less than rounding can change, a side may have decided the other way, as on
+the decode rung.
+
+`--evaluate-only` writes what is compared: see parity/twins/training/evaluate_only.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.base.json_text import parse_json
+from parity.compare.tensors import ORACLE, Distance, Mismatch, Place
+from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
+from parity.twins.compare.answer_coverage import answer_facts
+from parity.twins.compare.decoded_answers import Rescore, compare_decoded, score_recorded
+from parity.twins.compare.expected_by_oracle import wide
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.evaluation import bleu, exact_share
+from parity.twins.oracle.decode import OracleModel
+from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.spec.spec import Spec
+
+Tensors = Mapping[str, np.ndarray]
+
+_SENTENCES_PER_BATCH = 64  # as many as the sides search for at a time
+_LEAST_BLEU = 1e-9  # a score is a function of counts; only the last digits may differ
+
+
+@dataclass(frozen=True)
+class SideAnswers:
+    """What a side wrote about the test questions.
+
+    Attributes:
+      lines: for each question what answers.jsonl says.
+      bleu: BLEU as the side reports it: score, signature and number of sentences.
+      exact_share: the share of exact answers as the side reports it.
+    """
+
+    lines: Sequence[Mapping[str, Any]]
+    bleu: Mapping[str, Any]
+    exact_share: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the questions were answered.
+
+    Attributes:
+      name: what reports call these answers.
+      beam: the number of hypotheses that beam search kept.
+      length_penalty: the exponent of the length penalty.
+      longest: the largest number of tokens in an answer, `<eos>` included.
+      exact: whether no decision depends on rounding, so that ties must be broken alike.
+      usual: whether `longest` is the limit that a side uses if none is given.
+    """
+
+    name: str
+    beam: int
+    length_penalty: float
+    longest: int
+    exact: bool = False
+    usual: bool = False
+
+    @property
+    def flag(self) -> int | None:
+        """Return what `--longest` is to say: nothing where a side's own limit is to be seen."""
+        return None if self.usual else self.longest
+
+
+def read_answers(folder: Path) -> SideAnswers:
+    """Return what `--evaluate-only` wrote to a folder.
+
+    Raises:
+      UsageError: if it cannot be read.
+    """
+    try:
+        values = parse_json((folder / "evaluation.json").read_text())
+        text = (folder / "answers.jsonl").read_text()
+        lines = [parse_json(line) for line in text.splitlines()]
+        found = SideAnswers(lines, values["bleu"], values["exact_answers"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{folder}: answers that cannot be read: {error}") from None
+    if (
+        not all(isinstance(each, dict) for each in (found.bleu, *lines))
+        or type(found.exact_share) is not float
+    ):
+        raise UsageError(f"{folder}: not the answers and scores that --evaluate-only writes")
+    return found
+
+
+class AnswersRung:
+    """Compares the sides' answers, and adds distances and ties to a verdict.
+
+    Args:
+      spec: what was trained, with the sizes of the real vocabularies.
+      weights: parameter name -> array, the weights that all sides answered from.
+      step: the number of steps that they were trained for.
+      verdict: what the distances are added to.
+    """
+
+    def __init__(self, spec: Spec, weights: Tensors, step: int, verdict: RunVerdict):
+        self._spec, self._step, self._verdict = spec, step, verdict
+        self._weights = weights
+        self._oracle = OracleModel(spec.model, {n: wide(a) for n, a in weights.items()})
+
+    def compare(self, answers: Mapping[str, SideAnswers], search: Search) -> Mismatch | None:
+        """Compare the answers of all sides with the oracle's; return the first mismatch.
+
+        Args:
+          answers: label -> what that side wrote.
+          search: how the questions were answered.
+        """
+        found = self._compare_questions(answers)
+        if found is not None:
+            return self._named(found, search)
+        asked = _questions(next(iter(answers.values())))
+        expected, margins = self._expected(asked, search)
+        for side, given in answers.items():
+            found = self._compare_tokens(side, given, asked, expected, margins, search)
+            found = found or self._compare_scoring(side, given)
+            if found is not None:
+                return self._named(found, search)
+        found = self._compare_texts(answers)
+        return found and self._named(found, search)
+
+    def _compare_questions(self, answers: Mapping[str, SideAnswers]) -> Mismatch | None:
+        """Compare the questions and references, of which the oracle has none of its own."""
+        (first, ours), *others = answers.items()
+        for side, given in others:
+            sides = first, side
+            if len(ours.lines) != len(given.lines):
+                counts = f"{len(ours.lines)} against {len(given.lines)}"
+                return self._problem(sides, "answers/source", (), f"{counts} questions")
+            for name in ("source", "reference"):
+                for row, (a, b) in enumerate(zip(ours.lines, given.lines, strict=True)):
+                    if a[name] != b[name]:
+                        said = f"{a[name]!r} against {b[name]!r}"
+                        return self._problem(sides, f"answers/{name}", (row,), said)
+        return None
+
+    def _expected(
+        self, asked: tuple[np.ndarray, np.ndarray], search: Search
+    ) -> tuple[dict[str, np.ndarray], list[float]]:
+        """Return the oracle's answers, and the margin by which each was decided."""
+        tokens, finished, scores, margins = [], [], [], []
+        for start in range(0, len(asked[0]), _SENTENCES_PER_BATCH):
+            rows = slice(start, start + _SENTENCES_PER_BATCH)
+            settings = search.beam, search.length_penalty, search.longest
+            searches = beam_search(self._oracle, asked[0][rows], asked[1][rows], *settings)
+            self._verdict.coverage.add(*answer_facts(searches))
+            for found in searches:
+                tokens.append(found.best.tokens)
+                finished.append(found.best.finished)
+                scores.append(found.best.score)
+                margins.append(found.margin)
+        return _arrays(asked, tokens, finished, scores, search), margins
+
+    def _compare_tokens(
+        self,
+        side: str,
+        given: SideAnswers,
+        asked: tuple[np.ndarray, np.ndarray],
+        expected: Tensors,
+        margins: list[float],
+        search: Search,
+    ) -> Mismatch | None:
+        sides, dtype = (side, ORACLE), self._spec.training.dtype
+        longest = max([search.longest, *(len(line["tokens"]) for line in given.lines)])
+        if longest > search.longest:
+            seen = f"an answer of {longest} tokens; allowed: {search.longest}"
+            return self._problem(sides, "answers/tokens", (), seen)
+        recorded = _arrays(
+            asked,
+            [line["tokens"] for line in given.lines],
+            [line["finished"] for line in given.lines],
+            [line["score"] for line in given.lines],
+            search,
+        )
+        if search.exact:
+            margins = [np.inf] * len(margins)
+        rescored = self._rescored(recorded)
+        compare: Callable[..., tuple] = partial(
+            compare_decoded,
+            recorded,
+            expected,
+            {"beam": margins},
+            sides,
+            self._step,
+            TABLE[dtype, "answers"],
+            rescored,
+            searches=("beam",),
+        )
+        distance, mismatch, ties = compare()
+        if mismatch is not None:
+            weights = {f"weight/{name}": array for name, array in self._weights.items()}
+            rounding = rounding_of_scores(weights, dtype, partial(self._again, recorded))
+            distance, mismatch, ties = compare(least=ONE_STEP_TIMES["forward"] * rounding)
+        rungs = self._verdict.pairs.setdefault(sides, {})
+        rungs.setdefault("answers", Distance()).add(
+            replace(distance, where=_renamed(distance.where))
+        )
+        self._verdict.ties += [replace(tie, place=_renamed(tie.place)) for tie in ties]
+        return replace(mismatch, place=_renamed(mismatch.place)) if mismatch else None
+
+    def _compare_scoring(self, side: str, given: SideAnswers) -> Mismatch | None:
+        """Score the side's own answers again, and compare with what it reports."""
+        texts = [line["answer"] for line in given.lines]
+        references = [line["reference"] for line in given.lines]
+        segmenter = self._spec.text.target_segmenter
+        again = bleu(texts, references, segmenter)
+        sides = side, f"{side} scored anew"
+        if given.bleu["signature"] != again["signature"]:
+            said = f"{given.bleu['signature']} against {again['signature']}"
+            return self._problem(sides, "answers/bleu", (), said)
+        for name, seen, expected in (
+            ("sentences", given.bleu["sentences"], again["sentences"]),
+            ("bleu", given.bleu["score"], again["score"]),
+            ("exact_share", given.exact_share, exact_share(texts, references, segmenter)),
+        ):
+            if abs(seen - expected) > _LEAST_BLEU:
+                values = dict(zip(sides, (float(seen), float(expected)), strict=True))
+                place = Place(self._step, f"answers/{name}", ())
+                return Mismatch(sides, place, values, _LEAST_BLEU, 1, 1, within=side)
+        return None
+
+    def _compare_texts(self, answers: Mapping[str, SideAnswers]) -> Mismatch | None:
+        """Compare the text of answers whose tokens are equal on two sides."""
+        (first, ours), *others = answers.items()
+        for side, given in others:
+            for row, (a, b) in enumerate(zip(ours.lines, given.lines, strict=True)):
+                if a["tokens"] == b["tokens"] and a["answer"] != b["answer"]:
+                    said = f"{a['answer']!r} against {b['answer']!r}"
+                    return self._problem((first, side), "answers/answer", (row,), said)
+        return None
+
+    def _rescored(self, recorded: Tensors) -> Rescore:
+        return score_recorded(self._oracle, recorded, self._spec.model.target_vocabulary_size)
+
+    def _again(self, recorded: Tensors, weights: Tensors) -> np.ndarray:
+        """Return the scores of all recorded answers, computed in the weights' precision."""
+        model = OracleModel(self._spec.model, weights, next(iter(weights.values())).dtype.type)
+        scores = score_recorded(model, recorded, self._spec.model.target_vocabulary_size)
+        count = len(recorded["decode/source"])
+        return np.concatenate([scores("beam", row) for row in range(count)])
+
+    def _problem(
+        self, sides: tuple[str, str], name: str, index: tuple[int, ...], problem: str
+    ) -> Mismatch:
+        return Mismatch(sides, Place(self._step, name, index), problem=problem)
+
+    def _named(self, found: Mismatch, search: Search) -> Mismatch:
+        side, other = found.sides
+        who = f"{side} differs from the oracle" if other == ORACLE else "the sides differ"
+        if found.within:
+            who = f"{found.within} reports a score that its own answers do not have"
+        note = f"{who} in the answers to the test questions ({search.name})"
+        return replace(found, check="answers", note=note)
+
+
+def _questions(answers: SideAnswers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the questions, int64 [sentences, source_time], and their lengths."""
+    lengths = np.array([len(line["source"]) for line in answers.lines], np.int64)
+    source = np.zeros((len(lengths), max(1, lengths.max(initial=0))), np.int64)
+    for row, line in enumerate(answers.lines):
+        source[row, : lengths[row]] = line["source"]
+    return source, lengths
+
+
+def _arrays(
+    asked: tuple[np.ndarray, np.ndarray],
+    tokens: Sequence[Sequence[int]],
+    finished: Sequence[bool],
+    scores: Sequence[float],
+    search: Search,
+) -> dict[str, np.ndarray]:
+    """Return the best answers in the form in which a trace records what was decoded."""
+    padded = np.full((len(tokens), 1, search.longest), -1, np.int64)
+    for row, answer in enumerate(tokens):
+        padded[row, 0, : len(answer)] = answer
+    settings = [search.beam, search.length_penalty, search.longest]
+    return {
+        "decode/source": asked[0],
+        "decode/source_lengths": asked[1],
+        "decode/settings": np.array(settings, np.float64),
+        "decode/beam_tokens": padded,
+        "decode/beam_finished": np.array(finished, bool)[:, None],
+        "decode/beam_scores": np.array(scores, np.float64)[:, None],
+    }
+
+
+def _renamed(place: Any) -> Any:
+    """Return the place of an answer: it is not one that a trace records."""
+    if place is None:
+        return None
+    return replace(place, tensor=place.tensor.replace("decode/beam_", "answers/"))

@@ -1,0 +1,324 @@
+"""The answers that a side decoded, compared with the oracle's.
+
+Tokens must be equal, one by one, and scores within the tolerance. There is one exception: a
+tie. Where the oracle's own search decided by less than rounding can change, a side may have
+decided the other way; the report then shows both scores. The side's score must still be the one
+that the oracle gives to the side's tokens.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import NumericFailure, UsageError
+from parity.base.special_tokens import PAIR_EOS_ID
+from parity.compare.tensors import Distance, Mismatch, Place
+from parity.trace.tolerances import Tolerance
+from parity.twins.decoding.length_penalty import length_penalty_of
+from parity.twins.oracle.decode import OracleModel, rescore
+from parity.twins.trace.decoded import DECODED, SEARCHES
+
+Arrays = Mapping[str, np.ndarray]
+
+_LEAST_SCORE = 0.1  # nats
+
+# (search, number of the sentence) -> the scores that a side's hypotheses should have.
+Rescore = Callable[[str, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A sentence that a side decoded differently, where rounding can decide either way.
+
+    Attributes:
+      side: the label of the side.
+      place: the first token that differs, or the first `<eos>` that only one of them has.
+      scores: the scores of the side's and of the oracle's hypothesis, in nats; -inf for none.
+      margin: the difference by which the oracle's search decided, in nats.
+    """
+
+    side: str
+    place: Place
+    scores: tuple[float, float]
+    margin: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.side}: {self.place.tensor}, step {self.place.step}, {_where(self.place)}: "
+            f"a tie that broke the other way: scores {self.scores[0]:.9g} and "
+            f"{self.scores[1]:.9g} (oracle), decided by {self.margin:.2g}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "side": self.side,
+            **self.place.to_json(),
+            "scores": [score if math.isfinite(score) else None for score in self.scores],
+            "margin": self.margin,
+        }
+
+
+_WIDEST = 10_000  # a beam that no search could work with
+
+
+def _check_settings(recorded: Arrays, where: str) -> None:
+    """Check that the oracle can search as a side says that it did, within its own sizes."""
+    settings, written = recorded["decode/settings"], recorded["decode/beam_tokens"].shape
+    if settings.shape == (3,):
+        beam, penalty, most = settings.tolist()
+        longest = written[-1] if written else 0
+        if 1 <= beam <= _WIDEST and 1 <= most <= longest and 0 <= penalty < math.inf:
+            return
+    seen = f"decode/settings is {str(settings.tolist())[:60]}"
+    raise UsageError(
+        f"{where}: {seen}, and decode/beam_tokens has shape {list(written)}; "
+        "allowed: a beam, a length penalty, and the tokens of an answer"
+    )
+
+
+def check_decoded(recorded: Arrays, first: Arrays, side: str, step: int, words: int) -> None:
+    """Check that what a side decoded can be compared with what the first side decoded.
+
+    Args:
+      recorded, first: what the side and the first side recorded.
+      words: the size of the source vocabulary.
+
+    Raises:
+      UsageError: if a tensor is missing, or the sides decoded other sentences or with other
+        settings.
+      NumericFailure: for a hypothesis whose score is not a finite number.
+    """
+    where = f"{side}, step {step}"
+    for name in DECODED:
+        if name not in recorded:
+            raise UsageError(f"{where}: {name} is missing; allowed: decoded by all sides")
+    for name in ("source", "source_lengths", "settings"):
+        mine, its = (each[f"decode/{name}"] for each in (recorded, first))
+        if not np.array_equal(mine, its):
+            seen = " against ".join(str(each.tolist())[:60] for each in (mine, its))
+            raise UsageError(f"{where}: decode/{name} is {seen}; allowed: one for all sides")
+    _check_settings(recorded, where)
+    source, lengths = recorded["decode/source"], recorded["decode/source_lengths"]
+    if source.ndim != 2 or lengths.shape != source.shape[:1]:
+        shapes = f"{list(source.shape)} and {list(lengths.shape)}"
+        raise UsageError(f"{where}: decode/source and its lengths have shapes {shapes}")
+    for name, array, least, most in (
+        ("source", source, 0, words - 1),
+        ("source_lengths", lengths, 1, source.shape[1]),
+    ):
+        if array.size and (array.min() < least or array.max() > most):
+            raise UsageError(
+                f"{where}: decode/{name} holds {array.min()} to {array.max()}; "
+                f"allowed: {least} to {most}"
+            )
+    for kind in SEARCHES:
+        tokens, finished, scores = _parts(recorded, kind)
+        if tokens.shape[:2] != finished.shape or scores.shape != finished.shape:
+            continue  # not the shapes of a search: a mismatch
+        # where there is no hypothesis, there is no token and no `<eos>`, and the score is -inf
+        bad = np.where(_written(tokens, finished), ~np.isfinite(scores), ~np.isneginf(scores))
+        if bad.any():
+            index = tuple(map(int, np.argwhere(bad)[0]))
+            place = Place(step, f"decode/{kind}_scores", index)
+            raise NumericFailure(f"{side}: {scores[index]} in {place}")
+
+
+def score_recorded(model: OracleModel, recorded: Arrays, vocabulary: int) -> Rescore:
+    """Return a function that scores the hypotheses that a side recorded.
+
+    Args:
+      model: the oracle with the side's weights.
+      recorded: what the side recorded of decoding.
+      vocabulary: the number of target tokens.
+
+    Returns:
+      (search, number of the sentence) -> float64 [hypotheses], -inf where there is none, NaN
+      for one that no search can produce.
+    """
+    _, alpha, _ = recorded["decode/settings"].tolist()
+
+    def scores(kind: str, row: int) -> np.ndarray:
+        tokens, finished, _ = (part[row] for part in _parts(recorded, kind))
+        lengths = np.where(
+            (tokens < 0).any(axis=1), (tokens < 0).argmax(axis=1), tokens.shape[1]
+        )
+        inside = np.arange(tokens.shape[1]) < lengths[:, None]
+        words = (tokens > PAIR_EOS_ID) & (tokens < vocabulary)
+        fine = np.where(inside, words, tokens == -1).all(axis=1)
+        written = np.flatnonzero(fine & _written(tokens, finished))
+        found = np.where(fine, -np.inf, np.nan)
+        if not len(written):
+            return found
+        source, source_lengths = (
+            np.repeat(recorded[f"decode/{name}"][row : row + 1], len(written), axis=0)
+            for name in ("source", "source_lengths")
+        )
+        found[written] = rescore(
+            model,
+            source,
+            source_lengths,
+            [tokens[rank, : lengths[rank]].tolist() for rank in written],
+            finished[written].tolist(),
+        )
+        if kind == "beam":  # greedy search scores by log probability alone
+            found[written] /= [
+                length_penalty_of(int(lengths[rank] + finished[rank]), alpha)
+                for rank in written
+            ]
+        return found
+
+    return scores
+
+
+def compare_decoded(
+    recorded: Arrays,
+    expected: Arrays,
+    margins: Mapping[str, list[float]],
+    sides: tuple[str, str],
+    step: int,
+    tolerance: Tolerance,
+    rescored: Rescore | None = None,
+    least: float = 0.0,
+    searches: Sequence[str] = SEARCHES,
+) -> tuple[Distance, Mismatch | None, list[Tie]]:
+    """Compare what a side decoded with what was expected.
+
+    Args:
+      recorded, expected: decoded sentences as a trace records them.
+      margins: search -> for each sentence, the difference by which the expected search decided,
+        in nats.
+      tolerance: how much scores may differ; a smaller margin is a tie.
+      rescored: returns the scores that the recorded hypotheses of a tie should have.
+      least: a difference that is allowed in every score, in nats.
+      searches: the searches that were recorded.
+
+    Returns:
+      The worst distance of scores, the first mismatch, and the ties.
+    """
+    worst, ties = Distance(used=0.0), list[Tie]()
+    first: Mismatch | None = None
+    for kind in searches:
+        names = [f"decode/{kind}_{part}" for part in _PARTS]
+        for name in names:
+            if recorded[name].shape != expected[name].shape:
+                seen = f"{list(recorded[name].shape)} against {list(expected[name].shape)}"
+                found = Mismatch(sides, Place(step, name, ()), problem=f"shape {seen}")
+                return worst, first or found, ties
+        tokens, finished, scores = ([a[name] for a in (recorded, expected)] for name in names)
+        same = (tokens[0] == tokens[1]).all(axis=2) & (finished[0] == finished[1])
+        for row in range(len(same)):
+            should = scores[1][row]
+            if not same[row].all():
+                rank = int(np.argmin(same[row]))
+                place = _first_difference(tokens, kind, step, row, rank)
+                pair = float(scores[0][row, rank]), float(scores[1][row, rank])
+                margin = margins[kind][row]
+                if margin > float(_allowed(tolerance, should, least).max()):
+                    first = first or _other_words(
+                        sides, place, (recorded, expected), pair, margin, same
+                    )
+                    continue
+                ties.append(Tie(sides[0], place, pair, margin))
+                if rescored is None:
+                    continue
+                should = rescored(kind, row)
+            distance, found_here = _compare_scores(
+                scores[0][row], should, sides, Place(step, names[2], (row,)), tolerance, least
+            )
+            worst.add(distance)
+            first = first or found_here
+    return worst, first, ties
+
+
+_PARTS = ("tokens", "finished", "scores")
+
+
+def _parts(recorded: Arrays, kind: str) -> list[np.ndarray]:
+    return [recorded[f"decode/{kind}_{part}"] for part in _PARTS]
+
+
+def _written(tokens: np.ndarray, finished: np.ndarray) -> np.ndarray:
+    """Return which hypotheses exist, [..., hypotheses]."""
+    written: np.ndarray = finished | (tokens >= 0).any(axis=-1)
+    return written
+
+
+def _allowed(tolerance: Tolerance, scores: np.ndarray, least: float) -> np.ndarray:
+    # A log probability near zero is a difference of logits, and no more exact than they are:
+    # seen 1.3e-8 off in float32 where it was -2.3e-6. It may differ by as much as one of 0.1.
+    magnitude = np.maximum(np.where(np.isfinite(scores), np.abs(scores), 0.0), _LEAST_SCORE)
+    allowed: np.ndarray = np.maximum(tolerance.allowed(magnitude, magnitude), least)
+    return allowed
+
+
+def _compare_scores(
+    scores: np.ndarray,
+    expected: np.ndarray,
+    sides: tuple[str, str],
+    sentence: Place,
+    tolerance: Tolerance,
+    least: float,
+) -> tuple[Distance, Mismatch | None]:
+    """Compare the scores of one sentence, [hypotheses]."""
+    allowed = _allowed(tolerance, expected, least)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(scores - expected)
+    difference = np.where(scores == expected, 0.0, difference)  # also where both are -inf
+    used = difference / np.maximum(allowed, np.finfo(np.float64).tiny)
+    rank = int(np.argmax(used))  # NaN counts as the largest
+    place = Place(sentence.step, sentence.tensor, (*sentence.index, rank))
+    if not used[rank] <= 1:
+        values = dict(zip(sides, (float(scores[rank]), float(expected[rank])), strict=True))
+        count = int(np.count_nonzero(~(used <= 1)))
+        problem = ""
+        if not math.isfinite(difference[rank]):
+            problem, values = f"{_where(place)}: scores {_against(values.values())}", {}
+        return Distance(), Mismatch(
+            sides, place, values, float(allowed[rank]), count, used.size, problem
+        )
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+    absolute = float(difference[rank])
+    relative = absolute / scale if scale else 0.0
+    return Distance(absolute, relative, place, float(used[rank])), None
+
+
+def _other_words(
+    sides: tuple[str, str],
+    place: Place,
+    both: tuple[Arrays, Arrays],
+    scores: tuple[float, float],
+    margin: float,
+    same: np.ndarray,
+) -> Mismatch:
+    values = {
+        side: float(each[place.tensor][place.index])
+        for side, each in zip(sides, both, strict=True)
+    }
+    what = "token" if place.tensor.endswith("tokens") else "finished"
+    problem = (
+        f"{_where(place)}: {what} {_against(values.values())}, scores "
+        f"{_against(scores)}; no tie, decided by {margin:.3g}"
+    )
+    return Mismatch(sides, place, values, 0.0, int((~same).sum()), same.size, problem)
+
+
+def _first_difference(
+    tokens: list[np.ndarray], kind: str, step: int, row: int, rank: int
+) -> Place:
+    other = tokens[0][row, rank] != tokens[1][row, rank]
+    if not other.any():
+        return Place(step, f"decode/{kind}_finished", (row, rank))
+    return Place(step, f"decode/{kind}_tokens", (row, rank, int(np.argmax(other))))
+
+
+def _where(place: Place) -> str:
+    names = ("sentence", "rank", "position")
+    return ", ".join(f"{name} {at}" for name, at in zip(names, place.index, strict=False))
+
+
+def _against(values: Iterable[float]) -> str:
+    return " against ".join(f"{value:.9g}" for value in values)

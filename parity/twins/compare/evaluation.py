@@ -1,0 +1,173 @@
+"""The evaluation rung: validation and test text, evaluated by each side and by the oracle.
+
+After the last recorded step a side evaluates its weights as it does after an epoch, and records
+the batches, their losses, their numbers of tokens, and the perplexity that it reports. The
+batches must be the same on all sides. The oracle evaluates them in float64, from the weights
+that the side recorded, and computes the perplexity from its own losses and the batches' own
+lengths. How far the sides are apart is reported, not judged: their weights differ by rounding.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from parity.base.at_once import at_once
+from parity.base.errors import UsageError
+from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
+from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
+from parity.twins.compare.expected_by_oracle import wide
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.oracle.evaluation import evaluation_losses
+from parity.twins.oracle.moves import UNIT
+from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.spec import Spec
+from parity.twins.trace.evaluated import SPLITS, evaluated_names, recorded_evaluation
+
+Tensors = Mapping[str, np.ndarray]
+
+_TIMES = ONE_STEP_TIMES["loss"]  # a loss of evaluation is computed as one of training is
+
+
+class EvaluationRung:
+    """Compares what the sides evaluated, and adds the distances to a verdict."""
+
+    def __init__(self, spec: Spec, verdict: RunVerdict):
+        self._spec, self._verdict = spec, verdict
+
+    def compare(
+        self, step: int, tensors: Mapping[str, Tensors], pairs: list[tuple[str, str]]
+    ) -> list[Mismatch | None]:
+        """Compare the batches of all sides, each side with the oracle, and the pairs.
+
+        Args:
+          tensors: label -> recorded tensors.
+          pairs: labels of the sides to compare with each other.
+
+        Raises:
+          UsageError: if a side lacks a tensor, or holds batches that cannot be read.
+        """
+        first = next(iter(tensors))
+        for side, recorded in tensors.items():
+            self._check(recorded, side, step)
+        found: list[Mismatch | None] = []
+        for side in tensors:
+            if side != first:
+                found.append(
+                    self._compare_batches(tensors[first], tensors[side], (first, side), step)
+                )
+        if any(found):
+            return found  # sides that read other batches have other losses
+        expected = at_once([partial(self._expected, recorded) for recorded in tensors.values()])
+        for (side, recorded), oracle in zip(tensors.items(), expected, strict=True):
+            found.append(self._compare(recorded, oracle, (side, ONE_STEP), step))
+        found += [self._compare(tensors[a], tensors[b], (a, b), step) for a, b in pairs]
+        return found
+
+    def _check(self, recorded: Tensors, side: str, step: int) -> None:
+        lacking = [name for name in evaluated_names(self._spec) if name not in recorded]
+        if lacking:
+            raise UsageError(
+                f"{side}, step {step}: {lacking[0]} is missing; allowed: evaluated by all sides"
+            )
+        network = NETWORKS[self._spec.network]
+        sizes = {
+            name: getattr(self._spec.model, field)
+            for name, field in network.vocabularies.items()
+        }
+        for split in SPLITS:
+            for name in network.batch:
+                array = recorded[f"evaluate/{split}/batch/{name}"]
+                if array.size and (array.min() < 0 or array.max() >= sizes.get(name, np.inf)):
+                    raise UsageError(
+                        f"{side}, step {step}: evaluate/{split}/batch/{name} holds "
+                        f"{array.min()} to {array.max()}; allowed: 0 to {sizes[name] - 1}"
+                    )
+
+    def _compare_batches(
+        self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int
+    ) -> Mismatch | None:
+        worst = self._verdict.pairs.setdefault(sides, {}).setdefault("evaluation", Distance())
+        for split in SPLITS:
+            arrays = [f"batch/{name}" for name in NETWORKS[self._spec.network].batch]
+            for name in (f"evaluate/{split}/{part}" for part in (*arrays, "rows", "carry")):
+                distance, mismatch = compare_tensor(a[name], b[name], sides, step, name, EXACT)
+                worst.add(distance)
+                if mismatch is not None:
+                    return replace(mismatch, check="evaluation")
+        return None
+
+    def _expected(self, recorded: Tensors) -> dict[str, np.ndarray]:
+        """Return what the oracle computes from the side's weights, on its batches."""
+        expected: dict[str, np.ndarray] = {}
+        for split in SPLITS:
+            inputs = recorded_evaluation(self._spec, split, recorded).inputs
+            tokens = np.array([each.num_tokens for each in inputs], np.int64)
+            losses = evaluation_losses(self._spec, _weights(recorded), inputs)
+            mean = float((losses * tokens).sum() / tokens.sum()) if len(inputs) else math.nan
+            expected |= {
+                f"evaluate/{split}/tokens_per_batch": tokens,
+                f"evaluate/{split}/losses": losses,
+                f"evaluate/{split}/perplexity": np.array(_exp(mean)),
+            }
+        return expected
+
+    def _compare(
+        self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int
+    ) -> Mismatch | None:
+        """Compare token counts, losses and perplexities; return the first mismatch."""
+        dtype = self._spec.training.dtype
+        judged = sides[1] == ONE_STEP
+        worst = self._verdict.pairs.setdefault(sides, {}).setdefault("evaluation", Distance())
+        for split in SPLITS:
+            for part in ("tokens_per_batch", "losses", "perplexity"):
+                name = f"evaluate/{split}/{part}"
+                exact = part == "tokens_per_batch"
+                given = (a[name], b[name], sides, step, name)
+                tolerance = EXACT if exact else TABLE[dtype, "evaluation"] if judged else None
+                distance, mismatch = compare_tensor(*given, tolerance)
+                if mismatch is not None and mismatch.size and not exact:
+                    again = self._rounding(a, split, part, float(np.max(b[name])))
+                    distance, mismatch = compare_tensor(*given, again)
+                worst.add(distance)
+                if mismatch is not None:
+                    return replace(mismatch, check="evaluation")
+        return None
+
+    def _rounding(
+        self, recorded: Tensors, split: str, part: str, value: float
+    ) -> RoundingMultiple:
+        """Return the bound where the weights amplify rounding beyond the usual tolerance.
+
+        Args:
+          part: "losses" or "perplexity".
+          value: the perplexity, whose absolute error is so many times that of the mean loss.
+        """
+        inputs = recorded_evaluation(self._spec, split, recorded).inputs
+        dtype = self._spec.training.dtype
+
+        def losses(weights: Tensors) -> np.ndarray:
+            return evaluation_losses(self._spec, weights, inputs)
+
+        rounding = rounding_of_scores(recorded, dtype, losses)
+        if part == "perplexity":
+            rounding = (rounding + UNIT[dtype]) * value
+        return RoundingMultiple(_TIMES, rounding)
+
+
+def _weights(recorded: Tensors) -> dict[str, np.ndarray]:
+    return {
+        name.split("/", 1)[1]: wide(array)
+        for name, array in recorded.items()
+        if name.startswith("weight/")
+    }
+
+
+def _exp(mean: float) -> float:
+    try:
+        return math.exp(mean)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,324 @@
+"""Counts the cases that the recorded steps of a run meet, and those of its decoded answers."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.compare.coverage import Coverage, Fact
+from parity.twins.compare.answer_coverage import answer_facts
+from parity.twins.decoding.hypotheses import Hypotheses
+from parity.twins.oracle.replay import RecordedUpdate
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.spec import Spec, learning_rate
+from parity.twins.spec.step_arrays import StepInputs
+from parity.twins.trace.side import TrainedSide
+
+Tensors = Mapping[str, np.ndarray]
+
+_REPLICAS = (1, 2, 3)  # one; several; several of which one is neither the first nor the last
+_LAYERS = 3  # a bottom, a middle and a top layer
+_ROWS = {"time": "row", "source_time": "source"}  # time axis -> what a row along it is called
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the cases are decided by, of one step.
+
+    Attributes:
+      number: the step's number.
+      inputs: the global batch.
+      norm: the norm of the gradient before clipping, by the oracle.
+      shares: for each side, the number of rows of each replica.
+      begins_epoch: whether it is the first step of an epoch that followed another.
+      reshuffled: whether the batch differs from the one at its place of the epoch before.
+    """
+
+    number: int
+    inputs: StepInputs
+    norm: float
+    shares: list[np.ndarray]
+    begins_epoch: bool
+    reshuffled: bool
+
+
+# A case of the steps, and the function that decides whether a step meets it.
+_Case = tuple[Fact, Callable[[_Step], bool]]
+
+
+class StepCoverage:
+    """Counts what the recorded steps of a run, and the answers decoded after them, meet.
+
+    Args:
+      spec: the network, its text and its training.
+      per_epoch: the number of steps of an epoch.
+      sides: label -> side.
+      coverage: where the cases are added and counted.
+    """
+
+    def __init__(
+        self, spec: Spec, per_epoch: int, sides: Mapping[str, TrainedSide], coverage: Coverage
+    ):
+        self._per_epoch, self._sides = per_epoch, sides
+        # place in the epoch and first row of an asynchronous worker -> digest of the last batch
+        self._digests: dict[tuple[int, int], bytes] = {}
+        self._cases = [
+            *_update_cases(spec, per_epoch),
+            *_epoch_cases(spec),
+            *_row_cases(spec),
+            *_replica_cases(spec),
+        ]
+        coverage.add(*(fact for fact, _ in self._cases), *_layout_facts(spec, sides.values()))
+        self._coverage = coverage
+        if NETWORKS[spec.network].decodes:
+            coverage.add(*answer_facts())
+
+    def step(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        inputs: Mapping[str, StepInputs],
+        oracle: Mapping[str, Tensors],
+    ) -> None:
+        """Count the cases that a step meets.
+
+        An asynchronous side computes other rows than the rest: what is counted is the batch of
+        the synchronous sides, or the rows of the first side if there are none.
+
+        Args:
+          step: the step's number.
+          tensors: label -> what that side recorded.
+          inputs: label -> the inputs of that side's step.
+          oracle: label -> what the oracle expects of that side.
+        """
+        first = next(
+            (side for side in tensors if self._sides[side].synchronous), next(iter(tensors))
+        )
+        update, batch = RecordedUpdate.of(tensors[first]), inputs[first].batch
+        step = step if update is None else update.step
+        place, digest = step % self._per_epoch, _digest(batch)
+        rows = place, 0 if update is None else update.first_row
+        seen = _Step(
+            step,
+            inputs[first],
+            float(next(iter(oracle.values()))["gradient_norm"]),
+            [
+                recorded["batch/sizes"]
+                for side, recorded in tensors.items()
+                if inputs[side] is inputs[first]
+            ],
+            begins_epoch=step > 0 and place == 0,
+            reshuffled=self._digests.get(rows, digest) != digest,
+        )
+        self._digests[rows] = digest
+        for fact, is_met in self._cases:
+            fact.of += 1
+            fact.count += bool(is_met(seen))
+
+    def answers(self, found: Iterable[Hypotheses]) -> None:
+        """Count how searches for answers ended.
+
+        Args:
+          found: what the oracle's search found, for each sentence.
+        """
+        self._coverage.add(*answer_facts(found))
+
+
+def _update_cases(spec: Spec, per_epoch: int) -> list[_Case]:
+    training = spec.training
+
+    def decayed(step: _Step) -> bool:
+        now, before = (
+            learning_rate(training, number // per_epoch)
+            for number in (step.number, step.number - 1)
+        )
+        return now < before
+
+    return [
+        (
+            Fact("gradient clipped", "The norm of the gradient exceeded the clip norm."),
+            lambda step: step.norm > training.clip_norm,
+        ),
+        (
+            Fact("gradient not clipped", "The norm of the gradient was within the clip norm."),
+            lambda step: step.norm <= training.clip_norm,
+        ),
+        (
+            Fact(
+                "Adam's moments continued",
+                "The update started from the moments that an earlier one had left.",
+                applies=training.optimizer == "adam",
+            ),
+            lambda step: step.number > 0 and training.optimizer == "adam",
+        ),
+        (
+            Fact(
+                "learning rate decayed",
+                "The learning rate was lower than in the step before.",
+                applies=training.decay < 1,
+            ),
+            decayed,
+        ),
+        (
+            Fact(
+                "dropout",
+                "Masks dropped units.",
+                applies=getattr(spec.model, "keep", 1.0) < 1,
+            ),
+            lambda step: bool(step.inputs.masks),
+        ),
+    ]
+
+
+def _epoch_cases(spec: Spec) -> list[_Case]:
+    network = NETWORKS[spec.network]
+    stream, rows = network.contiguous(spec.text), spec.training.batch_size
+    carries = stream and bool(network.state(spec.model))
+    _, longest = network.row_lengths(spec.text).get("time", (0, 0))
+
+    def partial(step: _Step) -> bool:
+        lengths = step.inputs.batch["lengths"]
+        return len(lengths) < rows or (stream and bool(lengths.min() < longest))
+
+    return [
+        (
+            Fact("new epoch", "The step was the first of an epoch that followed another one."),
+            lambda step: step.begins_epoch,
+        ),
+        (
+            Fact("partial batch", "The batch had fewer rows, or shorter ones, than others."),
+            partial,
+        ),
+        (
+            Fact(
+                "state carried",
+                "The step started from the recurrent state that the one before had left.",
+                applies=carries,
+            ),
+            lambda step: step.inputs.carry,
+        ),
+        (
+            Fact(
+                "state reset",
+                "The first step of a new epoch started from a zero state.",
+                applies=carries,
+            ),
+            lambda step: carries and step.begins_epoch and not step.inputs.carry,
+        ),
+        (
+            Fact(
+                "rows reshuffled",
+                "The batch was not the one at the same place of the epoch before.",
+                applies=not stream,
+            ),
+            lambda step: step.reshuffled,
+        ),
+    ]
+
+
+def _row_cases(spec: Spec) -> list[_Case]:
+    network = NETWORKS[spec.network]
+
+    def padded(step: _Step) -> bool:
+        return any(np.ptp(step.inputs.batch[name]) > 0 for name in network.lengths.values())
+
+    cases: list[_Case] = [
+        (Fact("padding", "A row was padded to the length of a longer one."), padded)
+    ]
+    for axis, (least, most) in network.row_lengths(spec.text).items():
+        cases += _length_cases(_ROWS.get(axis, axis), network.lengths[axis], least, most)
+    if network.unknown_id is not None:
+        for name in network.vocabularies:
+            lengths = network.lengths[str(network.batch[name][1])]
+            cases.append(_unknown_case(name, lengths, network.unknown_id))
+    return cases
+
+
+def _length_cases(row: str, lengths: str, least: int, most: int) -> list[_Case]:
+    """Return the cases of rows whose lengths are in the array `lengths` of a batch."""
+
+    def some_row_has(length: int) -> Callable[[_Step], bool]:
+        return lambda step: bool((step.inputs.batch[lengths] == length).any())
+
+    cases = [
+        (
+            Fact(f"{row} of one token", f"A {row} had a single token.", applies=least <= 1),
+            some_row_has(1),
+        ),
+        (
+            Fact(f"{row} of full length", f"A {row} was as long as is allowed, {most} tokens."),
+            some_row_has(most),
+        ),
+    ]
+    if least == 0:
+        cases.append(
+            (Fact(f"{row} without a token", f"A {row} had no token."), some_row_has(0))
+        )
+    return cases
+
+
+def _unknown_case(name: str, lengths: str, unknown: int) -> _Case:
+    def occurs(step: _Step) -> bool:
+        ids, real = (step.inputs.batch[each] for each in (name, lengths))
+        is_real = np.arange(ids.shape[1]) < real[:, None]  # padding has an id, too
+        return bool((ids[is_real] == unknown).any())
+
+    return Fact(f"<unk> in {name}", "A word was not in the vocabulary."), occurs
+
+
+def _replica_cases(spec: Spec) -> list[_Case]:
+    least, _ = NETWORKS[spec.network].row_lengths(spec.text).get("time", (1, 0))
+
+    def has_empty_replica(step: _Step) -> bool:
+        lengths = step.inputs.batch["lengths"]
+        return any(
+            not np.add.reduceat(lengths, np.cumsum([0, *sizes[:-1]])).all()
+            for sizes in step.shares
+        )
+
+    return [
+        (
+            Fact("uneven shares", "The replicas of a side had different numbers of rows."),
+            lambda step: any(np.ptp(sizes) > 0 for sizes in step.shares),
+        ),
+        (
+            Fact(
+                "replica without a token",
+                "All rows of a replica were empty, and it had to add nothing.",
+                applies=least == 0,
+            ),
+            has_empty_replica,
+        ),
+    ]
+
+
+def _layout_facts(spec: Spec, sides: Iterable[TrainedSide]) -> list[Fact]:
+    counts = [side.replicas for side in sides]
+    layers = getattr(spec.model, "num_layers", None)
+    return [
+        *(
+            Fact(
+                f"{number} replica{'s' * (number > 1)}",
+                f"A side on which each batch was shared by {number}.",
+                counts.count(number),
+                len(counts),
+                "sides",
+            )
+            for number in _REPLICAS
+        ),
+        Fact(
+            f"{_LAYERS} layers or more",
+            "The network has a recurrent layer that is neither the bottom nor the top one.",
+            layers if layers is not None and layers >= _LAYERS else 0,
+            unit="layers",
+            applies=layers is not None,
+        ),
+    ]
+
+
+def _digest(batch: Tensors) -> bytes:
+    digest = hashlib.sha256()
+    for array in batch.values():
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()

@@ -1,0 +1,204 @@
+"""Trains each side from each seed, a few at a time, and keeps what is finished."""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parity.base.files import make_folder, write_whole
+from parity.base.machine import measured_here
+from parity.base.progress import Counter
+from parity.twins.cli.options import ConvergeOptions
+from parity.twins.converge.sides import WholeSide
+from parity.twins.launch.processes import FOLDERS, PEERS, ROOT, Process, SideProcess
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.schedule import FREE, is_seed
+from parity.twins.spec.spec import Spec
+from parity.twins.spec.strategies import StrategySettings
+
+# Framework -> a function (flags, log) that starts its trainings, such as `ForkServer.side`.
+Starters = Mapping[str, Callable[[list[str], Path], Process]]
+
+_POLL = 0.2  # seconds
+_STEP = re.compile(rb"step (\d+) of \d+")  # in the progress that a training prints
+_TAIL = 4096  # bytes at the end of a log in which the last progress is looked for
+# What decides the result of a training, besides the folder of its framework.
+_SHARED = ("data", "parity/twins/spec", "parity/twins/training", "parity/twins/decoding")
+
+
+class Run(NamedTuple):
+    """One side trained from one seed.
+
+    Attributes:
+      side: the side.
+      seed: the seed.
+    """
+
+    side: WholeSide
+    seed: int
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """The trainings of all sides from all seeds.
+
+    Args:
+      spec: the network, its text and its training, with the vocabulary sizes of the text.
+      options: the options of the command.
+      content_hash: the hash of the text.
+      steps: the number of steps of each training.
+      starters: starts the trainings of some sides; the others start in a new interpreter.
+    """
+
+    spec: Spec
+    options: ConvergeOptions
+    content_hash: str
+    steps: int
+    starters: Starters
+
+    def all(self, sides: Sequence[WholeSide]) -> dict[Run, dict[str, Any]]:
+        """Train what is not trained yet; return run -> summary, with the entry `reused`.
+
+        Raises:
+          UsageError, NumericFailure, SideFailed: if a training fails, with its message. The
+            finished trainings stay.
+        """
+        first = self.spec.training.seed
+        seeds = range(first, first + self.options.seeds)
+        runs = [Run(side, seed) for seed in seeds for side in sides]
+        found = {run: summary for run in runs if (summary := self._finished(run)) is not None}
+        left = [run for run in runs if run not in found]
+        total = len(left) * self.steps
+        with Counter("converging", total, "step") as progress:
+            for run in self._train(left, progress):
+                found[run] = self._finish(run)
+        return {run: found[run] | {"reused": run not in left} for run in runs}
+
+    def _train(self, runs: list[Run], progress: Counter) -> Iterator[Run]:
+        """Train some runs, `--jobs` at a time, and yield each when it has ended."""
+        waiting, running = list(runs), dict[Run, SideProcess]()
+        steps = dict.fromkeys(runs, 0)
+        with ExitStack() as stack:
+            while waiting or running:
+                while waiting and len(running) < self.options.jobs:
+                    run = waiting.pop(0)
+                    running[run] = stack.enter_context(self._start(run))
+                for run, process in list(running.items()):
+                    ended = process.ended()
+                    if ended:
+                        process.wait()  # raises what went wrong
+                        del running[run]
+                        yield run
+                    reached = self.steps if ended else _last_step(process.log)
+                    if reached > steps[run]:
+                        names = ", ".join(f"{side.name} seed {seed}" for side, seed in running)
+                        progress.update(names, reached - steps[run])
+                        steps[run] = reached
+                time.sleep(_POLL)
+
+    def _start(self, run: Run) -> SideProcess:
+        options = self.options
+        folder = self._folder(run)
+        make_folder(folder)
+        (folder / "finished.json").unlink(missing_ok=True)
+        decoding = {}
+        if NETWORKS[self.spec.network].decodes:
+            names = ("user_dictionary", "on_empty", "beam", "length_penalty")
+            decoding = {name: getattr(options, name) for name in names}
+        framework, of_sides = run.side.framework, dict[str, Any]()
+        if framework not in PEERS:
+            of_sides = {"kernels": options.kernels, "strategy": run.side.strategy}
+            of_sides |= run.side.settings.given
+        return SideProcess(
+            framework,
+            self.spec.replace(seed=run.seed),
+            folder / "log",
+            self.starters.get(framework),
+            preset=options.preset,
+            data=options.data,
+            cache=options.cache,
+            out=folder,
+            overwrite=True,
+            replicas=options.replicas,
+            threads=options.threads,
+            device=options.device,
+            debug=options.debug,
+            **of_sides,
+            **decoding,
+        )
+
+    def _finish(self, run: Run) -> dict[str, Any]:
+        """Note that a training is finished, and with what; return its summary."""
+        folder = self._folder(run)
+        summary = json.loads((folder / "summary.json").read_text())
+        finished = {"of": self._key(run), "summary": summary, **measured_here()}
+        write_whole(folder / "finished.json", json.dumps(finished, indent=2).encode() + b"\n")
+        return dict(summary)
+
+    def _finished(self, run: Run) -> dict[str, Any] | None:
+        """Return the summary of an earlier training that was the same; None without one."""
+        try:
+            finished = json.loads((self._folder(run) / "finished.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return dict(finished["summary"]) if finished["of"] == self._key(run) else None
+
+    def _key(self, run: Run) -> dict[str, Any]:
+        """Return everything that decides a training's result."""
+        options = self.options
+        return {
+            "spec": self.spec.replace(seed=run.seed).to_json(),
+            "text": self.content_hash,
+            "replicas": options.replicas,
+            "kernels": options.kernels,
+            "strategy": run.side.strategy,
+            "settings": run.side.settings.given,
+            "schedule": _listed_schedule(run.side.settings),
+            "device": options.device,
+            "beam": options.beam,
+            "length_penalty": options.length_penalty,
+            "code": code_digest(run.side.framework),
+        }
+
+    def _folder(self, run: Run) -> Path:
+        side = run.side
+        # trainings with other settings stay beside each other
+        words = [*side.name.split(), *side.settings.text.split()]
+        name = "-".join(re.sub(r"[^\w.=-]", "_", word) for word in words)
+        return self.options.out / "runs" / f"{name}-{run.seed}"
+
+
+def _listed_schedule(settings: StrategySettings) -> str | None:
+    """Return a hash of the file that --schedule names; None if it names none."""
+    if settings.schedule in (None, FREE) or is_seed(settings.schedule):
+        return None
+    try:
+        return hashlib.sha256(Path(settings.schedule).read_bytes()).hexdigest()
+    except OSError:
+        return None  # the training will say so
+
+
+def code_digest(framework: str) -> str:
+    """Return a hash of the code that trains a framework's sides, or a peer."""
+    digest = hashlib.sha256()
+    for folder in (FOLDERS.get(framework, "parity/twins/peers"), *_SHARED):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _last_step(log: Path) -> int:
+    """Return the last step that a training has printed; 0 if it has printed none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            found = _STEP.findall(file.read())
+    except OSError:
+        return 0
+    return int(found[-1]) if found else 0

@@ -1,0 +1,100 @@
+"""How good the answers of a trained network are: BLEU, and the share of exact matches."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.hypotheses import Hypothesis
+from parity.twins.decoding.model import DecodingModel
+
+_SENTENCES_PER_BATCH = 64
+# sacrebleu's tokenizer, by the segmenter that the answers had in training.
+_TOKENIZERS = {"chinese": "zh", "english": "13a", "spaces": "none"}
+
+
+def find_answers(
+    model: DecodingModel,
+    text: Any,
+    split: str,
+    beam: int,
+    length_penalty: float,
+    max_tokens: int,
+    check: Callable[[], None] = lambda: None,
+) -> list[Hypothesis]:
+    """Answer every question of a split by beam search; return the best hypothesis for each.
+
+    Args:
+      model: computes the log probabilities.
+      text: the text of the run, a `TrainingText`.
+      split: train, valid or test.
+      beam: the most live hypotheses of a sentence.
+      length_penalty: 0 or more; the greater, the longer the answers.
+      max_tokens: the most tokens of an answer, `<eos>` included.
+      check: called after each batch; it raises an exception to stop.
+    """
+    answers = list[Hypothesis]()
+    count = text.num_sources(split)
+    with tqdm(
+        desc=f"answering, {split}",
+        total=count,
+        unit="sentence",
+        leave=False,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        for start in range(0, count, _SENTENCES_PER_BATCH):
+            rows = range(start, min(start + _SENTENCES_PER_BATCH, count))
+            source, lengths = text.sources(split, rows)
+            found = beam_search(model, source, lengths, beam, length_penalty, max_tokens)
+            answers += [hypotheses.best for hypotheses in found]
+            bar.update(len(rows))
+            check()
+    return answers
+
+
+def bleu(answers: Sequence[str], references: Sequence[str], segmenter: str) -> dict[str, Any]:
+    """Return the corpus BLEU of answers: score (0 to 100), signature, sentences.
+
+    Args:
+      answers: what the network wrote.
+      references: the right answers, in the same order.
+      segmenter: the one that the answers had in training, which decides how BLEU tokenizes
+        them: Chinese by character ("zh"), English as mteval-v13a does, tokenized text at
+        spaces. English is scored in lower case, as it was learnt; the signature says "case:lc".
+
+    Source: Papineni et al. 2002; Post 2018, arXiv:1804.08771 (sacrebleu).
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(
+        tokenize=_TOKENIZERS[segmenter],
+        lowercase=segmenter == "english",
+        force=segmenter == "spaces",  # no warning that the text looks tokenized: it is
+    )
+    score = metric.corpus_score(list(answers), [list(references)])
+    return {
+        "score": score.score,
+        "signature": str(metric.get_signature()),
+        "sentences": len(answers),
+    }
+
+
+def exact_share(answers: Sequence[str], references: Sequence[str], segmenter: str) -> float:
+    """Return the share of answers that equal the reference, apart from white space.
+
+    Args:
+      answers: what the network wrote.
+      references: the right answers, in the same order.
+      segmenter: the one that the answers had in training; in English it loses case and the form
+        of apostrophes, so these do not count.
+    """
+
+    def letters(text: str) -> str:
+        if segmenter == "english":
+            text = text.lower().replace("’", "'")
+        return "".join(text.split())
+
+    same = [letters(a) == letters(b) for a, b in zip(answers, references, strict=True)]
+    return sum(same) / len(same)

@@ -1,0 +1,331 @@
+"""`python -m parity faults`: plants every fault, runs the harness, and reports what it found.
+
+Each setting is first trained unchanged by both sides. They must match there, or nothing found
+later would mean anything. Then each fault is planted in one side's code, that side is trained
+again, and its trace is compared with the other side's correct one.
+"""
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.base.errors import NumericFailure, SideFailed, UsageError
+from parity.base.files import make_folder, write_whole
+from parity.base.progress import Counter
+from parity.compare.signatures import likely_causes, signature
+from parity.report.verdict_page import report_html
+from parity.trace.reader import Trace
+from parity.trace.rungs import CHECKS
+from parity.twins.cli.options import FaultOptions
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.faults.fault import Edit, Fault
+from parity.twins.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
+from parity.twins.faults.listing import faults_named
+from parity.twins.faults.planted_checks import Planted, PlantedChecks
+from parity.twins.faults.side_runs import SideRuns, SmallRun
+from parity.twins.faults.small_runs import SETTINGS
+from parity.twins.launch.fork_server import ForkServer
+from parity.twins.spec.frameworks import ALL, FRAMEWORKS, strategies_named
+
+# Longer than a user waits: what is confirmed must not depend on how busy the machine is.
+_CAUSE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Planting:
+    """A fault to plant, and in what.
+
+    Attributes:
+      fault: the fault.
+      side: the framework in whose code to plant it.
+      dtype: the precision of the run.
+      kernels: "fast" or "plain", the kernels of the run.
+    """
+
+    fault: Fault
+    side: str
+    dtype: str
+    kernels: str = "fast"
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Return the edits that plant it."""
+        return self.fault.edits_for(self.kernels)[self.side]
+
+    @property
+    def run(self) -> SmallRun:
+        """Return the run to plant it in."""
+        evaluates = self.fault.check == "evaluation"
+        return SmallRun(self.fault.setting, self.dtype, self.kernels, evaluates)
+
+    @property
+    def required(self) -> bool:
+        """Return whether it has to be found."""
+        return self.dtype in self.fault.dtypes
+
+    @property
+    def confirmable(self) -> bool:
+        """Return whether the oracle can make the mistake itself."""
+        return not (self.fault.unconfirmable_reason or self.fault.check)
+
+    @property
+    def strategy(self) -> str:
+        """Return the strategy that it is planted in."""
+        return SETTINGS[self.fault.setting].strategy(self.side)
+
+    @property
+    def own_strategy(self) -> str:
+        """Return the strategy that it is planted in; empty if it is the side's default."""
+        has_own = SETTINGS[self.fault.setting].has_own_strategy(self.side)
+        return self.strategy if has_own else ""
+
+    @property
+    def name(self) -> str:
+        """Return a name for its files."""
+        return f"{self.fault.name}-{self.side}-{self.kernels}-{self.dtype}"
+
+
+class Hunt:
+    """Plants faults and compares.
+
+    Args:
+      options: where to write, and what to keep.
+      servers: framework -> its fork server.
+    """
+
+    def __init__(self, options: FaultOptions, servers: Mapping[str, ForkServer]):
+        self._options, self._servers = options, servers
+        make_folder(options.out)
+        self._runs = SideRuns(options, servers)
+        self._checks = PlantedChecks(self._runs)
+        self._correct: dict[SmallRun, dict[str, Trace]] = {}
+        self._locks: dict[SmallRun, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def correct(self, run: SmallRun) -> dict[str, Trace]:
+        """Return framework -> its trace of a run with nothing planted.
+
+        Raises:
+          SideFailed: if the two sides do not match there.
+        """
+        with self._lock:
+            lock = self._locks.setdefault(run, threading.Lock())
+        with lock:
+            if run not in self._correct:
+                traces = {
+                    side: self._runs.record(side, run, f"correct/{run.name}-{side}")
+                    for side in FRAMEWORKS
+                }
+                verdict = climb(list(traces.values()))
+                if not verdict.matches:
+                    raise SideFailed(
+                        f"setting {run.setting!r}, {run.dtype}, {run.kernels} kernels: the "
+                        "sides differ with nothing planted, first in "
+                        f"{verdict.mismatches[0].place}",
+                        1,
+                    )
+                self._correct[run] = traces
+            return self._correct[run]
+
+    def find(self, planting: Planting) -> Finding:
+        """Plant one fault, and return what the harness finds of it."""
+        started = time.monotonic()
+        fault, side = planting.fault, planting.side
+        finding = Finding(
+            fault.name,
+            side,
+            planting.dtype,
+            fault.topic,
+            fault.cause,
+            fault.setting,
+            planting.kernels,
+            planting.own_strategy,
+            required=planting.required,
+            confirmable=planting.confirmable,
+        )
+        correct = self.correct(planting.run)
+        try:
+            verdict = self._verdict(planting, correct)
+        except (NumericFailure, UsageError) as error:
+            finding.found_by = NUMERIC if isinstance(error, NumericFailure) else REFUSED
+            finding.story = finding.tensor = str(error)
+            finding.blamed = [side] if side in str(error) else []
+            finding.right_place = fault.is_at(str(error)) and bool(finding.blamed)
+        except SideFailed as error:
+            finding.story = f"broken: {error}"  # it crashed, so nothing was found
+        else:
+            if not verdict.matches:
+                _describe(finding, fault, verdict)
+                if self._options.pages:
+                    self._write_page(planting, verdict)
+        if not self._options.keep:
+            shutil.rmtree(self._runs.folder(planting.name), ignore_errors=True)
+        finding.seconds = time.monotonic() - started
+        return finding
+
+    def _verdict(self, planting: Planting, correct: Mapping[str, Trace]) -> RunVerdict:
+        """Run the side that has the fault, and compare what it records with the correct side.
+
+        A side with another strategy than its framework's default is compared with that one as
+        well, trained from the same edited source: only if the default strategy trains as the
+        oracle does, the mistake lies in the other strategy, and reports name it.
+
+        Where the recorded steps match, the check of whole runs that must find it is made.
+        """
+        side, fault, run = planting.side, planting.fault, planting.run
+        planted = Planted(planting.name, side, planting.edits, run, correct)
+        if fault.check == "answers":  # the fault is in what follows a training
+            faulty = correct[side]
+        else:
+            # replicas that have drifted apart cannot be saved, which would end the run before
+            # its steps are compared
+            more = {} if fault.check == "resume" else {"checkpoint_every": None}
+            # names of unequal length: "order-of-sums" depends on that of the command line
+            name = f"{planting.name}/first"
+            faulty = self._runs.record(side, run, name, planting.edits, **more)
+        traces = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
+        if planting.own_strategy and fault.check in ("", "evaluation"):  # both are recorded
+            default = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
+            name = f"{planting.name}/default"
+            traces.append(self._runs.record(side, run, name, planting.edits, **more | default))
+        verdict = climb(traces, cause_seconds=_CAUSE_SECONDS)
+        if verdict.matches:
+            self._checks.make(fault.check, planted, faulty, verdict)
+        return verdict
+
+    def _write_page(self, planting: Planting, verdict: RunVerdict) -> None:
+        fault = planting.fault
+        values = report_values(
+            _outcome(fault, verdict), fault.setting, f"planted: {fault.cause}"
+        )
+        pages = self._options.out / "pages"
+        make_folder(pages)
+        write_whole(pages / f"{planting.name}.html", report_html(values).encode())
+
+
+def _describe(finding: Finding, fault: Fault, verdict: RunVerdict) -> None:
+    """Write into the finding what the harness says of a mismatch."""
+    first = report_values(_outcome(fault, verdict), "-", "")["first_mismatch"]
+    finding.found_by, finding.story = _found_by(first["rung"]), first["story"]
+    finding.rung, finding.tensor, finding.step = first["rung"], first["tensor"], first["step"]
+    finding.nearest = first["nearest_to_loss"] or ""
+    departing = {label: verdict.sides[label] for label in verdict.departing()}
+    finding.blamed = sorted({departed.framework for departed in departing.values()})
+    finding.strategies = sorted(
+        departed.strategy
+        for label, departed in departing.items()
+        if departed.strategy in label.split()
+    )
+    right_side = finding.blamed == [finding.side]
+    if finding.rung == "batch":
+        # the oracle reads the same batches as the sides: it cannot say which of them is wrong
+        right_side = right_side or not finding.blamed
+    if finding.rung in CHECKS:
+        # the same of the batches that are evaluated, of questions, and of a checkpoint that one
+        # side has written and the other has read: then both are named
+        right_side = finding.side in finding.blamed
+    finding.right_place = (
+        fault.is_at(finding.nearest or finding.tensor)
+        and right_side
+        and finding.is_strategy_named
+        and fault.check in ("", finding.rung)
+    )
+    finding.confirmed = [cause.sentence for cause in verdict.confirmed]
+    finding.confirmed_faults = sorted(
+        {fault for cause in verdict.confirmed for fault in cause.faults}
+    )
+    for label, evidence in verdict.evidence.items():
+        if verdict.sides[label].framework == finding.side:
+            seen = signature(evidence)
+            finding.signature = seen.to_json()
+            finding.likely = [
+                cause.fault
+                for cause in likely_causes(seen, evidence.network, strategy=evidence.strategy)
+            ]
+            break
+
+
+def _found_by(rung: str) -> str:
+    if rung == "repeat":
+        return REPEAT
+    return CHECK if rung in CHECKS else MISMATCH
+
+
+def _outcome(fault: Fault, verdict: RunVerdict) -> Outcome:
+    spec = SETTINGS[fault.setting].spec.replace(dtype=verdict.dtype)
+    return Outcome(spec, verdict.sides, verdicts=[verdict])
+
+
+def plantings(options: FaultOptions) -> list[Planting]:
+    """Return which faults the options ask for, in which sides, precisions and kernels.
+
+    Raises:
+      UsageError: for a fault that is not in the catalogue, or a strategy that no framework has.
+    """
+    chosen = {
+        (framework, entry.name)
+        for framework, entries in strategies_named(options.strategy or (ALL,)).items()
+        for entry in entries
+    }
+    found = []
+    for number, fault in enumerate(faults_named(options.only)):
+        places = [
+            (side, kernels)
+            for kernels in options.kernels
+            for side in options.sides
+            if side in fault.edits_for(kernels)
+            and (side, SETTINGS[fault.setting].strategy(side)) in chosen
+        ]
+        if options.once and places:
+            places = [places[number % len(places)]]
+        found += [
+            Planting(fault, side, dtype, kernels)
+            for side, kernels in places
+            for dtype in options.dtype
+            if SETTINGS[fault.setting].can_train(side, dtype)
+            if dtype in fault.dtypes or not options.once
+        ]
+    return found
+
+
+def hunt(options: FaultOptions) -> list[Finding]:
+    """Plant the faults that the options ask for; return the findings in the same order.
+
+    Raises:
+      UsageError: for a fault that is not in the catalogue, a strategy that no framework has, or
+        options that leave nothing to plant.
+      SideFailed: if the sides do not match with nothing planted.
+    """
+    planned = plantings(options)
+    if not planned:
+        raise UsageError(
+            "no fault is planted with these --only, --sides and --strategy; allowed: what "
+            "--list-only shows"
+        )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
+        servers = {
+            side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
+        }
+        hunting = Hunt(options, servers)
+        progress = stack.enter_context(Counter("planting", len(planned), "fault"))
+        pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
+        futures = [pool.submit(hunting.find, planting) for planting in planned]
+        findings = []
+        try:
+            for future in futures:
+                findings.append(future.result())
+                progress.update()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return findings

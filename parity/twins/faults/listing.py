@@ -1,0 +1,94 @@
+"""Looks faults up by name, and prints the catalogue and what a fault changes."""
+
+import difflib
+from collections.abc import Sequence
+
+from tabulate import tabulate
+
+from parity.base.errors import UsageError
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.faults.fault import KERNELS, Fault
+from parity.twins.faults.small_runs import SETTINGS
+from parity.twins.launch.edited_source import diff_of
+from parity.twins.launch.processes import ROOT
+
+_SUGGESTED = 3  # names that are similar to one that does not exist
+
+
+def faults_named(names: Sequence[str]) -> list[Fault]:
+    """Return the faults with these names; all of them if no name is given.
+
+    Raises:
+      UsageError: for a name that is not in the catalogue.
+    """
+    if not names:
+        return list(CATALOGUE)
+    return [fault_named(name) for name in names]
+
+
+def fault_named(name: str, flag: str = "--only") -> Fault:
+    """Return a fault of the catalogue.
+
+    Args:
+      name: its name.
+      flag: the option that gave the name, for the message.
+
+    Raises:
+      UsageError: if there is none with this name; the message suggests similar ones.
+    """
+    named = {fault.name: fault for fault in CATALOGUE}
+    if name in named:
+        return named[name]
+    near = difflib.get_close_matches(name, named, _SUGGESTED)
+    listed = f"one of the {len(named)} faults that --list-only prints"
+    allowed = f"{', '.join(near)}, or another {listed[4:]}" if near else listed
+    raise UsageError(f"{flag} is {name!r}; allowed: {allowed}")
+
+
+def catalogue_text() -> str:
+    """Return a table of all faults."""
+    rows = [
+        [
+            fault.name,
+            fault.topic,
+            fault.cause,
+            ", ".join(_places(fault)),
+            ", ".join(fault.where),
+            fault.check or "-",
+        ]
+        for fault in CATALOGUE
+    ]
+    headers = [
+        "fault",
+        "topic",
+        "what is wrong",
+        "planted in",
+        "must be found in",
+        "by the check",
+    ]
+    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+
+
+def _places(fault: Fault) -> list[str]:
+    """Return the frameworks that a fault is planted in, each with its strategy."""
+    # not by the registries of strategies, which a wheel has not
+    strategies = SETTINGS[fault.setting].strategies
+    return [f"{side} {strategies.get(side, '')}".rstrip() for side in fault.edits]
+
+
+def fault_text(name: str) -> str:
+    """Return what a fault is, and the lines that it changes in each side.
+
+    Raises:
+      UsageError: for a fault that is not in the catalogue.
+    """
+    fault = fault_named(name, "--show")
+    check = f", by the check {fault.check}" if fault.check else ""
+    found = f"must be found in {', '.join(fault.where)}{check}"
+    lines = [f"{fault.name}: {fault.cause}", found]
+    for kernels in KERNELS if fault.plain is not None else KERNELS[:1]:
+        with_kernels = f", {kernels} kernels" if fault.plain is not None else ""
+        places = dict(zip(fault.edits, _places(fault), strict=True))
+        for side, edits in fault.edits_for(kernels).items():
+            lines += ["", f"planted in {places[side]}{with_kernels}:", diff_of(edits, ROOT)]
+    return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""The training loop of the oracle: what a trainer does in a step, in plain NumPy."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from parity.base.replaceable import replaceable
+from parity.twins.oracle.language_model import network_function
+from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.spec import Spec
+from parity.twins.spec.step_arrays import StepInputs
+
+Arrays = dict[str, np.ndarray]
+
+
+@replaceable
+def run_network(
+    spec: Spec,
+    weights: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray],
+    masks: Mapping[str, np.ndarray],
+    state: Mapping[str, np.ndarray],
+    d_activations: Arrays | None,
+    divisor: int,
+    sizes: Sequence[int],
+) -> tuple[Arrays, Arrays]:
+    """Run the spec's network forward and backward; return its activations and gradients.
+
+    Args:
+      weights, batch, masks, state, d_activations, divisor: as for
+        parity.twins.oracle.language_model.language_model.
+      sizes: rows per replica. The oracle has no replicas; mistakes that a side makes in its own
+        may stand here in place of this function.
+    """
+    network = network_function(spec.network)
+    return network(spec.model, weights, batch, masks, state, d_activations, divisor=divisor)
+
+
+@replaceable
+def replica_losses(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
+    """Return each replica's share of the loss, [replicas].
+
+    Args:
+      token_loss: [batch, time], zero on padding.
+      divisor: what the summed loss is divided by.
+      sizes: rows per replica.
+    """
+    row_loss = token_loss.sum(axis=1) / divisor
+    bounds = np.cumsum([0, *sizes])
+    return np.array([row_loss[a:b].sum() for a, b in pairwise(bounds)])
+
+
+class Oracle:
+    """The training of a network, step by step, as the frameworks' trainers do it.
+
+    Attributes:
+      snapshot: weights and optimiser state before the next step, float64.
+      state: before the next step, name -> array, or None at the start of a text.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        snapshot: Mapping[str, np.ndarray],
+        *,
+        d_activations: bool = False,
+    ):
+        """Start from a snapshot (in any precision) and from the start of the text.
+
+        Args:
+          d_activations: also return the gradients of what layers hand to each other.
+        """
+        self._d_activations = d_activations
+        self.spec = spec
+        self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
+        self.state: Arrays | None = None
+
+    def step(
+        self,
+        inputs: StepInputs,
+        learning_rate: float,
+        sizes: Sequence[int],
+        read: Mapping[str, np.ndarray] | None = None,
+    ) -> Arrays:
+        """Do one step and return all that a trace records of it, under the trace's names.
+
+        Args:
+          sizes: rows per replica; the oracle has no replicas and only sums its loss by them.
+          read: "weight/..." -> the weights to compute the gradient with; None for those of the
+            snapshot, which the step updates.
+        """
+        spec = self.spec
+        if self.state is None or not inputs.carry:
+            self.state = {
+                name: np.asarray(array, np.float64)
+                for name, array in zero_state(spec, inputs.rows).items()
+            }
+        masks = {name: np.asarray(mask, np.float64) for name, mask in inputs.masks.items()}
+        weights = {
+            name.split("/", 1)[1]: np.asarray(array, np.float64)
+            for name, array in (self.snapshot if read is None else read).items()
+            if name.startswith("weight/")
+        }
+        found: Arrays = {}
+        activations, gradients = run_network(
+            spec, weights, inputs.batch, masks, self.state, found, inputs.loss_divisor, sizes
+        )
+        if not self._d_activations:
+            found = {}
+        clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
+        slots = update_slots(spec, self.snapshot, clipped)
+        moved = update_weights(spec, self.snapshot, slots, clipped, learning_rate)
+        self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
+        self.state = {name: activations[name] for name in self.state}
+
+        losses = replica_losses(activations["token_loss"], inputs.loss_divisor, sizes)
+        return (
+            {f"forward/{name}": array for name, array in activations.items()}
+            | {"loss/replicas": losses, "loss/global": losses.sum()}
+            | {f"activation_gradient/{name}": array for name, array in found.items()}
+            | {f"gradient/{name}": array for name, array in gradients.items()}
+            | {"gradient_norm": norm}
+            | {f"clipped_gradient/{name}": array for name, array in clipped.items()}
+            | self.snapshot
+        )

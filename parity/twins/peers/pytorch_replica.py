@@ -1,0 +1,157 @@
+"""One replica of a PyTorch training: its copy of the network, and its optimiser.
+
+Source: Paszke et al. 2019, arXiv:1912.01703.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from parity.twins.peers.pytorch_networks import NETWORKS, Recurrent
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.parameters import POWERS, SLOTS, snapshot_names
+from parity.twins.spec.spec import Spec
+from parity.twins.training.meter import peak_memory
+
+Feed = Mapping[str, np.ndarray]
+_STATES = {"m": "exp_avg", "v": "exp_avg_sq"}  # PyTorch's names of Adam's moments
+
+
+class Replica:
+    """A copy of the network, and its optimiser.
+
+    Args:
+      spec: the network, its text and its training.
+      threads: the number of CPU threads.
+      make_network: a function that returns the module; by default the whole network is built.
+
+    Attributes:
+      network: the module.
+      canonical: canonical name -> parameter.
+      trained: the parameters, in the same order.
+      optimizer: PyTorch's optimiser.
+    """
+
+    def __init__(
+        self, spec: Spec, threads: int, make_network: Callable[[], nn.Module] | None = None
+    ):
+        torch.set_num_threads(threads)
+        self.spec = spec
+        dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
+        torch.set_default_dtype(dtype)
+        network: Any = make_network() if make_network else NETWORKS[spec.network](spec.model)
+        self.network = network
+        self.canonical: dict[str, nn.Parameter] = dict(network.canonical)
+        for module in self.network.modules():
+            if isinstance(module, Recurrent):
+                self.canonical |= module.canonical
+        self.trained = list(self.canonical.values())
+        training = spec.training
+        rate = training.learning_rate
+        self.optimizer: torch.optim.Optimizer
+        if training.optimizer == "sgd":
+            self.optimizer = torch.optim.SGD(self.trained, rate, fused=True)
+        else:
+            betas = training.beta1, training.beta2
+            self.optimizer = torch.optim.Adam(
+                self.trained, rate, betas, training.epsilon, fused=True
+            )
+        self.load(initial_snapshot(spec))
+
+    def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Set the weights and the optimiser's state, by canonical name and layout."""
+        with torch.no_grad():
+            for name, parameter in self.canonical.items():
+                parameter.copy_(_swap_layout(name, _tensor(snapshot[f"weight/{name}"])))
+                if self.spec.training.optimizer == "adam":
+                    loaded = {"step": torch.tensor(float(self._updates(snapshot)))}
+                    for slot, state in _STATES.items():
+                        array = snapshot[f"optimizer/{name}/{slot}"]
+                        loaded[state] = _swap_layout(name, _tensor(array))
+                    # in place: other processes may share these tensors
+                    states = self.optimizer.state.setdefault(parameter, loaded)
+                    for state, tensor in loaded.items():
+                        states[state].copy_(tensor)
+
+    def _updates(self, snapshot: Mapping[str, np.ndarray]) -> int:
+        """Return the number of updates after which Adam's second power has its value.
+
+        PyTorch counts updates where a snapshot has powers. Once the power is as small as the
+        smallest number of its type, the bias correction no longer depends on the count.
+        """
+        power = float(snapshot["optimizer/beta2_power"])
+        smallest = float(np.finfo(self.spec.training.dtype).tiny)
+        return round(math.log(max(power, smallest)) / math.log(self.spec.training.beta2)) - 1
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return the weights and the optimiser's state by canonical name, in our layout.
+
+        They are those of the module's parameters: a part of a network has only some of them.
+        """
+        training, found = self.spec.training, {}
+        for name, parameter in self.canonical.items():
+            found[f"weight/{name}"] = _array(name, parameter)
+            for slot in SLOTS[training.optimizer]:
+                state = self.optimizer.state[parameter][_STATES[slot]]
+                found[f"optimizer/{name}/{slot}"] = _array(name, state)
+        for power, beta in zip(
+            POWERS[training.optimizer], (training.beta1, training.beta2), strict=False
+        ):
+            updates = int(self.optimizer.state[self.trained[0]]["step"])
+            found[f"optimizer/{power}"] = np.array(beta ** (updates + 1), training.dtype)
+        return {name: found[name] for name in snapshot_names(self.spec) if name in found}
+
+    def gradient(self, feed: Feed) -> tuple[float, dict[str, np.ndarray], float]:
+        """Compute the clipped gradient; return the loss, the state and the gradient's norm."""
+        loss, state = self.network(tensors(feed))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.sum().backward()
+        return loss.item(), arrays(state), self.clip()
+
+    def clip(self) -> float:
+        """Clip the gradient by its norm, and return the norm."""
+        return float(nn.utils.clip_grad_norm_(self.trained, self.spec.training.clip_norm))
+
+    def update(self, rate: float) -> None:
+        """Update the weights with the gradient."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+    def evaluate(self, feed: Feed) -> tuple[float, dict[str, np.ndarray]]:
+        """Return the loss of this replica's rows, and its state."""
+        with torch.no_grad():
+            loss, state = self.network(tensors(feed))
+        return loss.item(), arrays(state)
+
+    def peak_memory(self) -> int:
+        """Return the peak memory of this process, in bytes."""
+        return peak_memory()
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))  # a copy: a checkpoint's arrays cannot be written
+
+
+def tensors(feed: Feed) -> dict[str, torch.Tensor]:
+    """Return the arrays of a feed as tensors, which share their memory."""
+    return {name: torch.from_numpy(array) for name, array in feed.items()}
+
+
+def arrays(state: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Return the tensors of a state as arrays."""
+    return {name: tensor.detach().numpy() for name, tensor in state.items()}
+
+
+def _array(name: str, tensor: torch.Tensor) -> np.ndarray:
+    return np.array(_swap_layout(name, tensor.detach()).numpy(), order="C")
+
+
+def _swap_layout(name: str, tensor: Any) -> Any:
+    """Convert between our layout and PyTorch's, which stores every kernel transposed."""
+    is_kernel = name.endswith("kernel") and tensor.ndim == 2
+    return tensor.T.contiguous() if is_kernel else tensor

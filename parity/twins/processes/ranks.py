@@ -1,0 +1,333 @@
+"""A group of several processes: they meet at rank 0, compare their runs, and keep watch.
+
+Every process has a connection to rank 0 and sends a sign of life each second. An engine may
+wait for ever for a process that is gone, in code that no signal reaches: so whoever finds out
+ends its own process at once, with a line that names the rank, and tells the others.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from threading import Event, Lock, Thread
+from typing import Any, NoReturn
+
+from parity.base.errors import OutputLost, RankLost, UsageError
+from parity.twins.processes.connection import BYE, FAILED, HELLO, Connection
+from parity.twins.processes.group import ProcessGroup, Tensors
+from parity.twins.processes.membership import Membership
+
+MEETING_SECONDS = 60.0  # until all ranks have come
+SILENT_SECONDS = 20.0  # without a sign of life
+
+_BEAT_SECONDS = 1.0
+_RETRY_SECONDS = 0.1
+# How long the reason of an engine's error may take to arrive from another rank.
+_VERDICT_SECONDS = 5.0
+_TELLING_SECONDS = 2.0
+_GREETING_SECONDS = 2.0  # until a process that has come says who it is
+# A failure of all, such as a loss that is NaN, is best told by each rank's own error.
+_OWN_WORDS_SECONDS = 1.0
+
+
+class Ranks(ProcessGroup):
+    """The processes of a training, of which this is one; they meet in `join`.
+
+    Args:
+      member: the place of this process among them.
+    """
+
+    def __init__(self, member: Membership):
+        super().__init__()
+        members, self._meeting = member.members, member.meeting
+        self.rank, self.size = member.number, len(members.endpoints)
+        self.job, self.index = members.jobs[member.number]
+        self.endpoints, self.served = members.endpoints, members.served
+        self._members = members.names
+        self._others: dict[int, Connection] = {}
+        name = f"{self._members[self.rank]} ({socket.gethostname()}, process {os.getpid()})"
+        self._names = {self.rank: name}
+        self._closing, self._ending, self._ended = False, Lock(), Event()
+        # neither `sys.stderr` nor 2, which the main thread redirects while an engine is loaded
+        self._stderr = os.dup(2)
+
+    def join(self, facts: Mapping[str, str]) -> None:
+        """Wait for all processes, and check that they are of the same run.
+
+        Args:
+          facts: what must be equal on all of them, such as the hash of the text, by its name.
+
+        Raises:
+          UsageError: for a run that differs, with the rank and the first fact that does.
+          RankLost: if a process does not come in time.
+        """
+        hello = {
+            "rank": self.rank,
+            "members": self._members,
+            "name": self._names[self.rank],
+            "facts": dict(facts),
+        }
+        deadline = time.monotonic() + MEETING_SECONDS
+        if self.rank == 0:
+            self._receive_all(hello, deadline)
+        else:
+            self._visit(hello, deadline)
+        for rank, connection in self._others.items():
+            connection.listen(partial(self._hear, rank))
+        Thread(target=self._watch, daemon=True).start()
+
+    def gather(self, tensors: Tensors) -> list[Tensors] | None:
+        """Return on rank 0 what every rank gave, by rank; None on the others."""
+        if self.rank:
+            self._send(self._others[0], tensors)
+            return None
+        return [tensors, *(self._others[rank].tensors() for rank in range(1, self.size))]
+
+    def broadcast(self, tensors: Tensors | None) -> Tensors:
+        """Return on every rank what rank 0 gave."""
+        if self.rank:
+            return self._others[0].tensors()
+        assert tensors is not None
+        for rank in range(1, self.size):
+            self._send(self._others[rank], tensors)
+        return tensors
+
+    def send(self, rank: int, tensors: Tensors) -> None:
+        """Send arrays to one other rank, for its `receive`; one of the two is rank 0."""
+        self._send(self._others[rank], tensors)
+
+    def receive(self, rank: int) -> Tensors:
+        """Return the next arrays that another rank sends to this one; waits for them."""
+        return self._others[rank].tensors()
+
+    def fail(self, message: str, status: int) -> None:
+        """Tell the other ranks that this one ends with an error, and why."""
+        with self._ending:
+            self._closing = True
+        self._tell_of(message, status)
+
+    def await_verdict(self) -> None:
+        """Wait, after an engine's error, in case another rank is the reason.
+
+        If one is, this ends the process with a line that names it; otherwise it returns.
+        """
+        if self._others:
+            time.sleep(_VERDICT_SECONDS)
+
+    def await_end(self) -> None:
+        """Wait, in a process that serves, until rank 0 leaves the group."""
+        self._ended.wait()
+
+    def close(self) -> None:
+        """Leave the group, when its work is done on every rank; a process that serves ends."""
+        if self.serves:
+            _exit(0)  # an engine's server cannot be stopped otherwise
+        self.gather({})
+        with self._ending:
+            self._closing = True
+        self.broadcast({} if self.rank == 0 else None)
+        for connection in self._others.values():
+            with suppress(OSError):
+                connection.send_json(BYE, True)
+
+    def _receive_all(self, hello: Mapping[str, Any], deadline: float) -> None:
+        """Accept a connection from every other rank, and let them go on."""
+        host, port = self._meeting.rsplit(":", 1)
+        try:
+            listener = socket.create_server((_interface(host), int(port)))
+        except OSError as error:
+            raise UsageError(
+                f"rank 0 cannot listen at {self._meeting}: {error.strerror}; allowed: a free "
+                "port of this host, by the variable PARITY_MEETING"
+            ) from None
+        with listener:
+            while len(self._others) < len(self._members) - 1:
+                listener.settimeout(max(0.0, deadline - time.monotonic()) or 1e-3)
+                try:
+                    channel, _ = listener.accept()
+                except TimeoutError:
+                    message = (
+                        f"{', '.join(self._missing())} has not come to {self._meeting} within "
+                        f"{MEETING_SECONDS:.0f} s"
+                    )
+                    self._tell_of(message, RankLost.exit_status)
+                    raise RankLost(message) from None
+                self._admit(channel, hello)
+        for connection in self._others.values():
+            connection.send_json(HELLO, list(self._names.items()))
+
+    def _admit(self, channel: socket.socket, hello: Mapping[str, Any]) -> None:
+        """Compare what a process that has come says of its run with this one's."""
+        connection = Connection(channel)
+        try:
+            kind, content = connection.receive_greeting(_GREETING_SECONDS)
+            values = json.loads(content) if kind == HELLO else {}
+            rank, name = int(values["rank"]), str(values["name"])
+            members, facts = list(values["members"]), dict(values["facts"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            connection.close()  # a stranger
+            return
+        wrong = ""
+        if members != self._members:
+            wrong = (
+                f"{name} is one of {_count(members)}; rank 0 is one of {_count(self._members)}"
+            )
+        elif not 0 < rank < len(self._members) or rank in self._others:
+            wrong = f"{name} came a second time; allowed: a rank of its own for each process"
+        else:
+            wrong = _difference(name, facts, hello["facts"])
+        if wrong:
+            self._others[-1] = connection
+            self._tell_of(wrong, UsageError.exit_status)
+            raise UsageError(wrong)
+        self._others[rank], self._names[rank] = connection, name
+
+    def _missing(self) -> list[str]:
+        """Return the processes that have not come: "rank 2 of 3", "ps 0 of 1"."""
+        jobs = [name.rsplit(" ", 1)[0] for name in self._members]
+        return [
+            f"{name} of {jobs.count(job)}"
+            for number, (name, job) in enumerate(zip(self._members, jobs, strict=True))
+            if number not in {0, *self._others}
+        ]
+
+    def _visit(self, hello: Mapping[str, Any], deadline: float) -> None:
+        """Connect to rank 0, say what this run is, and wait until all ranks have come."""
+        host, port = self._meeting.rsplit(":", 1)
+        while True:
+            try:
+                channel = socket.create_connection((host, int(port)), timeout=_BEAT_SECONDS)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise RankLost(
+                        f"rank 0 is not to be reached at {self._meeting} within "
+                        f"{MEETING_SECONDS:.0f} s: {error.strerror or error}"
+                    ) from None
+                time.sleep(_RETRY_SECONDS)
+        connection = self._others[0] = Connection(channel)
+        try:
+            connection.send_json(HELLO, hello)
+            seconds = MEETING_SECONDS + SILENT_SECONDS
+            kind, content = connection.receive_greeting(seconds)
+        except (OSError, ValueError):
+            raise RankLost(f"rank 0 at {self._meeting} is gone before all had come") from None
+        values = json.loads(content)
+        if kind == FAILED:
+            differs = values["status"] == UsageError.exit_status
+            raise (UsageError if differs else RankLost)(values["message"])
+        self._names |= {int(rank): name for rank, name in values}
+
+    def _send(self, connection: Connection, tensors: Tensors) -> None:
+        try:
+            connection.send_tensors(tensors)
+        except OSError:
+            # the thread that receives ends this process, with the reason
+            time.sleep(SILENT_SECONDS)
+            raise
+
+    def _hear(self, rank: int, kind: bytes, values: Any) -> None:
+        """Act on a message that is no tensors: an error, or a connection that is closed."""
+        if kind == FAILED:
+            time.sleep(_OWN_WORDS_SECONDS)
+            who = f"{self._names[rank]}: " if values["own"] else ""
+            self._end(f"{who}{values['message']}", int(values["status"]), untold=rank)
+        elif values is None:
+            self._end(f"{self._names[rank]} is gone: its connection is closed", untold=rank)
+        else:  # rank 0 leaves the group
+            self._ended.set()
+
+    def _watch(self) -> None:
+        woken = time.monotonic()
+        while not self._closing:
+            # while this process itself stood still, it could hear nobody
+            still = max(0.0, time.monotonic() - woken - 2 * _BEAT_SECONDS)
+            woken = time.monotonic()
+            for rank, connection in self._others.items():
+                connection.heard += still
+                connection.beat()
+                silent = time.monotonic() - connection.heard
+                if silent > SILENT_SECONDS:
+                    self._end(
+                        f"{self._names[rank]} has been silent for {silent:.0f} s", untold=rank
+                    )
+            time.sleep(_BEAT_SECONDS)
+
+    def _end(
+        self, message: str, status: int = RankLost.exit_status, untold: int | None = None
+    ) -> None:
+        """End this process, unless it is ending already, and let the other ranks know why.
+
+        Args:
+          message: the reason, which names a rank.
+          status: the exit status.
+          untold: the rank that need not be told.
+        """
+        with self._ending:
+            if self._closing:
+                return
+            self._closing = True
+        os.write(self._stderr, f"error: {message}\n".encode())
+        if self.rank == 0:
+            # in a thread: a connection on which the main thread waits lets nobody else send
+            telling = Thread(
+                target=self._tell_of, args=(message, status, False, untold), daemon=True
+            )
+            telling.start()
+            telling.join(_TELLING_SECONDS)
+        _exit(status)
+
+    def _tell_of(
+        self, message: str, status: int, own: bool = True, besides: int | None = None
+    ) -> None:
+        for rank, connection in self._others.items():
+            if rank != besides:
+                with suppress(OSError):
+                    values = {"message": message, "status": status, "own": own}
+                    connection.send_json(FAILED, values)
+
+
+def _interface(host: str) -> str:
+    """Return what to listen at, for the host of a meeting point; empty for every interface.
+
+    By its name a host may know itself under a loopback address, where nobody else reaches it,
+    and a cluster may make a name known only when the process is running.
+    """
+    if host == "localhost":
+        return host
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return ""
+
+
+def _count(members: list[str]) -> str:
+    """Return how many processes a group has, such as "3 processes (2 rank, 1 ps)"."""
+    jobs = [str(name).rsplit(" ", 1)[0] for name in members]
+    if len(set(jobs)) == 1:
+        return f"{len(members)} processes"
+    each = ", ".join(f"{jobs.count(job)} {job}" for job in dict.fromkeys(jobs))
+    return f"{len(members)} processes ({each})"
+
+
+def _difference(name: str, facts: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Return which fact of another process differs from this one's; empty if none does."""
+    for key in [*own, *(key for key in facts if key not in own)]:
+        if facts.get(key) != own.get(key):
+            return (
+                f"{name} has another {key} than rank 0: {facts.get(key)} there, "
+                f"{own.get(key)} here; allowed: the same on every rank"
+            )
+    return ""
+
+
+def _exit(status: int) -> NoReturn:
+    """End the process from whatever thread, though others may be deep in an engine."""
+    with suppress(OSError, ValueError, OutputLost):
+        sys.stdout.flush()
+    os._exit(status)

@@ -1,0 +1,140 @@
+"""Makes the group of processes that a training runs in."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from parity.base.cores import usable_cores
+from parity.base.errors import DEFECT_STATUS, UsageError
+from parity.base.progress import be_quiet
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.processes.hosts import Hosts, read_hosts
+from parity.twins.processes.membership import RUN, SERVER, WORKER, Membership, membership
+from parity.twins.processes.ranks import Ranks
+from parity.twins.processes.supervisor import start_processes
+from parity.twins.spec.strategies import StrategyEntry, StrategySettings
+
+_MOST = 8
+
+
+@contextmanager
+def process_group(
+    framework: str,
+    entry: StrategyEntry,
+    settings: StrategySettings,
+    replicas: int | None,
+    restarts: int = 0,
+    hosts: Path | None = None,
+) -> Iterator[ProcessGroup]:
+    """Yield the group that this process belongs to, for a training with a strategy.
+
+    A process that a launcher has made a member joins the others. Any other starts as many
+    processes as the settings say, and never comes to the body of the context: it watches over
+    them and ends with them, by SystemExit.
+
+    An error in the body is made known to the other ranks.
+
+    Args:
+      framework: "paddle" or "tensorflow".
+      entry: the strategy.
+      settings: its settings.
+      replicas: the number of all replicas, if it is given.
+      restarts: how often to start all ranks again after one was lost.
+      hosts: a file that lists the hosts to start ranks on; by default this one alone.
+
+    Raises:
+      UsageError: for variables or numbers that do not fit each other.
+    """
+    for name, value in (("--max-restarts", restarts), ("--hosts", hosts)):
+        if value and not entry.traits.processes:
+            raise UsageError(
+                f"{name} is {value}; not allowed for the strategy {entry.name}, which runs in "
+                "one process"
+            )
+    if not entry.traits.processes:
+        yield ProcessGroup()
+        return
+    launcher, serves = entry.traits.launcher or framework, entry.traits.serves
+    member = membership(launcher, os.environ, serves)
+    if member is None:
+        listed = None if hosts is None else read_hosts(hosts)
+        workers = number_of_workers(settings, replicas, listed)
+        _check_share(entry, workers, replicas)
+        if workers == 1 and not serves:
+            yield ProcessGroup()
+            return
+        counts = {WORKER: workers, SERVER: settings.servers or 1}
+        served = {job: counts[job] for job in serves}
+        ranks = 1 if WORKER in serves else workers
+        start_processes(launcher, ranks, served, restarts, listed)
+        member = membership(launcher, os.environ, serves)
+        assert member is not None
+    group = _group(member)
+    group.serve = entry.serve
+    _check_numbers(group, entry, settings, replicas)
+    try:
+        yield group
+        group.close()
+    except Exception as error:
+        message, status = str(error), getattr(error, "exit_status", None)
+        if status is None:  # an engine's error: another rank may be the reason
+            group.await_verdict()
+            message, status = f"{type(error).__name__}: {error}", DEFECT_STATUS
+        group.fail(message, status)
+        raise
+
+
+def number_of_workers(
+    settings: StrategySettings, replicas: int | None, hosts: Hosts | None
+) -> int:
+    """Return how many processes to start that train, for a strategy of several processes.
+
+    Args:
+      settings: the strategy's settings.
+      replicas: the number of all replicas, if it is given.
+      hosts: the hosts to start them on, if they are listed.
+    """
+    usual = replicas or min(usable_cores(), _MOST) if hosts is None else hosts.ranks
+    return settings.processes or usual
+
+
+def _group(member: Membership) -> ProcessGroup:
+    is_alone = len(member.members.jobs) == 1
+    group: ProcessGroup = ProcessGroup() if is_alone else Ranks(member)
+    group.run = os.environ.get(RUN, "")
+    if group.run and group.rank:
+        be_quiet()  # rank 0 says it for all
+    return group
+
+
+def _check_numbers(
+    group: ProcessGroup, entry: StrategyEntry, settings: StrategySettings, replicas: int | None
+) -> None:
+    """Check that a launcher has started as many processes as the command line says."""
+    if settings.processes not in (None, group.workers):
+        raise UsageError(
+            f"--processes is {settings.processes}, but the launcher has started "
+            f"{group.workers}; allowed: the same number, or none"
+        )
+    servers = len(group.served.get(SERVER, ()))
+    if servers and settings.servers not in (None, servers):
+        raise UsageError(
+            f"--servers is {settings.servers}, but the launcher has started {servers}; "
+            "allowed: the same number"
+        )
+    _check_share(entry, group.workers, replicas)
+
+
+def _check_share(entry: StrategyEntry, processes: int, replicas: int | None) -> None:
+    if not entry.traits.synchronous and replicas not in (None, processes):
+        noun = "process" if processes == 1 else "processes"
+        raise UsageError(
+            f"--replicas is {replicas} in {processes} {noun}; allowed for {entry.name}: "
+            f"{processes}, because each process takes steps of its own"
+        )
+    if replicas is not None and replicas % processes:
+        raise UsageError(
+            f"--replicas is {replicas}, which {processes} processes cannot share evenly; "
+            f"allowed: a multiple of {processes}"
+        )

@@ -1,0 +1,156 @@
+"""Lists the trainings that a run compares, by framework, strategy, kernels and replicas."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from parity.base.errors import UsageError
+from parity.twins.cli.options import RunOptions
+from parity.twins.processes.hosts import read_hosts
+from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
+from parity.twins.spec.strategies import StrategyEntry, StrategySettings, check_taken
+from parity.twins.trace.side import TrainedSide, labels_of
+
+_REPLICAS = (1, 2, 3)  # the numbers of replicas that a run compares by default
+_SCHEDULE = "1"  # the seed of the schedule that asynchronous sides keep to
+
+
+def sides_of(options: RunOptions) -> dict[str, TrainedSide]:
+    """Return the sides that a run compares, label -> side, in the order of the report.
+
+    Every framework takes part, with the strategies that `--strategy` names for it or else with
+    its default strategy.
+
+    Raises:
+      UsageError: for an unknown framework, a strategy that the framework lacks, or a setting
+        that none of the strategies takes.
+    """
+    strategies = parse_strategies(options.strategy, options.settings)
+    sides = []
+    for kernels in options.kernels:
+        for replicas in options.replicas:
+            for framework, names in strategies.items():
+                registry = FRAMEWORKS[framework].strategies
+                for name in names:
+                    entry = registry.entry(name)
+                    settings = compared_settings(entry, options.settings)
+                    sides.append(
+                        TrainedSide(
+                            framework,
+                            name,
+                            replicas,
+                            kernels,
+                            entry.processes(settings, replicas),
+                            entry.traits.synchronous,
+                            settings,
+                        )
+                    )
+    return dict(zip(labels_of(sides), sides, strict=True))
+
+
+def compared_settings(entry: StrategyEntry, given: StrategySettings) -> StrategySettings:
+    """Return a strategy's settings in a comparison, as given or else by default.
+
+    Asynchronous sides keep to one schedule unless --schedule says otherwise: those that run
+    freely could be compared with the oracle alone.
+
+    Args:
+      entry: the strategy.
+      given: the settings that were given.
+    """
+    if "schedule" in entry.taken and given.schedule is None:
+        given = replace(given, schedule=_SCHEDULE)
+    return entry.settings(given)
+
+
+def of_hosts(options: RunOptions) -> RunOptions:
+    """Return the options with as many processes, and replicas, as the hosts of --hosts take.
+
+    What is given is kept; without --hosts, the default numbers of replicas are filled in.
+
+    Raises:
+      UsageError: for a file that cannot be used, or if no strategy runs in several processes.
+    """
+    if options.hosts is None:
+        return replace(options, replicas=options.replicas or _REPLICAS)
+    hosts, named = (
+        read_hosts(options.hosts),
+        parse_strategies(options.strategy, StrategySettings()),
+    )
+    if not any(
+        FRAMEWORKS[framework].strategies.entry(name).traits.processes
+        for framework, names in named.items()
+        for name in names
+    ):
+        names = " or ".join(name for each in named.values() for name in each)
+        raise UsageError(
+            f"--hosts is {options.hosts}; not allowed for the strategy {names}, which runs in "
+            "one process"
+        )
+    size = options.settings.processes or hosts.ranks
+    hosts.check(size)
+    settings = replace(options.settings, processes=size)
+    return replace(options, settings=settings, replicas=options.replicas or (size,))
+
+
+def resolved(options: RunOptions) -> RunOptions:
+    """Return the options with the defaults filled in that choose the sides, as `of_hosts`.
+
+    Raises:
+      UsageError: as `sides_of` and `of_hosts`.
+    """
+    options = of_hosts(options)
+    named = parse_strategies(options.strategy, options.settings)
+    words = [f"{framework}={name}" for framework, names in named.items() for name in names]
+    return replace(options, strategy=tuple(words), sync=False)  # the names say it
+
+
+def leading_sides(sides: Mapping[str, TrainedSide], *, most_replicas: bool = True) -> dict[str, TrainedSide]:
+    """Return one side of each framework, label -> side, to stand for its others.
+
+    It is of the framework's first synchronous strategy, with the first kernels.
+
+    Args:
+      sides: label -> side, in the order of the report.
+      most_replicas: whether to take the largest number of replicas, or the smallest.
+    """
+    found: dict[str, TrainedSide] = {}
+    for framework in dict.fromkeys(side.framework for side in sides.values()):
+        own = {
+            label: side
+            for label, side in sides.items()
+            if side.framework == framework and side.synchronous
+        }
+        for first in list(own.values())[:1]:
+            alike = [
+                label
+                for label, side in own.items()
+                if (side.strategy, side.kernels) == (first.strategy, first.kernels)
+            ]
+            alike.sort(key=lambda label: own[label].replicas, reverse=most_replicas)
+            found[alike[0]] = own[alike[0]]
+    return found
+
+
+def parse_strategies(
+    words: Sequence[str], settings: StrategySettings
+) -> Mapping[str, Sequence[str]]:
+    """Return the names of the strategies of every framework, its default if none is given.
+
+    Args:
+      words: as for `strategies_named`.
+      settings: the settings that were given, which one of the strategies must take.
+
+    Returns:
+      Framework -> names of strategies.
+
+    Raises:
+      UsageError: for an unknown framework, a strategy that it or every framework lacks, or a
+        setting that none of the strategies takes.
+    """
+    named = strategies_named(words)
+    chosen = {
+        name: named.get(name, [framework.strategies.entry(None)])
+        for name, framework in FRAMEWORKS.items()
+    }
+    check_taken(settings, [entry for entries in chosen.values() for entry in entries])
+    return {name: [entry.name for entry in entries] for name, entries in chosen.items()}

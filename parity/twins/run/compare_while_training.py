@@ -1,0 +1,259 @@
+"""Recorded training: the traces of all sides are compared step by step as they are written."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from parity.base.files import make_folder
+from parity.base.progress import Counter
+from parity.compare.tensors import Mismatch
+from parity.trace.folder import clear_trace
+from parity.trace.reader import Trace, wait_for_trace
+from parity.twins.cli.options import RunOptions
+from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.repeated import compare_repeated, repeated
+from parity.twins.compare.untraced import RecordedStep, RecordedSteps
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.launch.processes import SideProcess
+from parity.twins.run.check_resume import STEPS, Saved, checkpoint_every, step_to_resume
+from parity.twins.run.start_side import Starter, file_name
+from parity.twins.spec.spec import Spec
+from parity.twins.trace.side import TrainedSide
+from parity.twins.training.checkpoint import KEPT
+
+_MOST_PENDING = 3  # number of steps by which a side may be ahead of the comparison
+
+
+@dataclass(frozen=True)
+class AlsoRecorded:
+    """What to record of some sides beyond their steps.
+
+    Attributes:
+      repeat: labels of the sides to train twice.
+      save: labels of the sides that write checkpoints.
+    """
+
+    repeat: tuple[str, ...] = ()
+    save: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """The result of comparing the traces of one precision.
+
+    Attributes:
+      spec: the spec that was trained, with the vocabulary sizes of the text.
+      verdict: the verdict of the comparison.
+      versions: package -> version, for the frameworks of all sides and for NumPy.
+      batches_per_epoch: the number of steps in an epoch.
+      recorded: label -> the loss and the number of tokens of each recorded step.
+      saved: label -> the checkpoint to resume from, for the sides that wrote one.
+    """
+
+    spec: Spec
+    verdict: RunVerdict
+    versions: dict[str, str]
+    batches_per_epoch: int
+    recorded: dict[str, list[RecordedStep]] = field(default_factory=dict)
+    saved: dict[str, Saved] = field(default_factory=dict)
+
+
+def compare_recorded(
+    spec: Spec,
+    sides: Mapping[str, TrainedSide],
+    options: RunOptions,
+    starter: Starter,
+    also: AlsoRecorded = AlsoRecorded(),
+) -> ComparedRun:
+    """Train all sides at the same time, and compare each step once all of them recorded it.
+
+    Args:
+      spec: the network, its text and its training, in one precision.
+      sides: label -> side.
+      options: the options of the run.
+      starter: starts the sides.
+      also: what to record beyond the steps.
+
+    Raises:
+      UsageError: for input that a side cannot use.
+      NumericFailure: for a NaN or infinity on any side.
+    """
+    dtype = spec.training.dtype
+    recordings = dict(sides) | {repeated(label): sides[label] for label in also.repeat}
+    with ExitStack() as stack:
+        running = {
+            label: stack.enter_context(
+                _start(label, side, spec, options, starter, saves=label in also.save)
+            )
+            for label, side in recordings.items()
+        }
+
+        def still_writing(writer: SideProcess) -> bool:
+            # another side that failed in a later step is heard of when that step is due
+            writer.check()
+            return not writer.ended()
+
+        checks = {label: partial(still_writing, process) for label, process in running.items()}
+        folders = {label: _trace(options, dtype, label) for label in recordings}
+        traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
+        headers = {label: traces[label].header for label in sides}
+        ladder = Ladder(headers, options.after_mismatch, options.cause_seconds)
+        saved = _saved(also, ladder.per_epoch, options, dtype)
+
+        def delete(step: int) -> bool:
+            """Return whether a step that was compared is of no more use."""
+            wrong = None if ladder.verdict.matches else ladder.verdict.steps - 1
+            return not options.keep_traces and step != wrong
+
+        readers = [
+            trace.follow(
+                options.steps,
+                checks[label],
+                delete=delete,
+                keep=_kept(saved.get(label)),
+            )
+            for label, trace in traces.items()
+        ]
+        steps = StepsToCheck(ladder, also.repeat)
+        progress = stack.enter_context(Counter(f"comparing, {dtype}", options.steps, "step"))
+        tensors = (
+            dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
+        )
+        ladder.climb(steps.watched(tensors), progress.update)
+        # after a mismatch, leaving the context kills the sides; the wrong step's files are kept
+        if ladder.verdict.matches:
+            _finish(running, traces, keep=options.keep_traces)
+            steps.conclude()
+    versions = {
+        name: version
+        for trace in traces.values()
+        for name, version in trace.header["versions"].items()
+    }
+    return ComparedRun(
+        ladder.spec, ladder.verdict, versions, ladder.per_epoch, steps.recorded, saved
+    )
+
+
+class StepsToCheck:
+    """Keeps of the recorded steps what later checks compare with.
+
+    Args:
+      ladder: compares the sides with each other and with the oracle.
+      repeat: labels of the sides that were trained twice.
+
+    """
+
+    def __init__(self, ladder: Ladder, repeat: tuple[str, ...]):
+        self._ladder, self._repeat = ladder, repeat
+        self._differing: dict[str, Mismatch] = {}
+        loss_per = ladder.spec.training.loss_per
+        self._recorded = {
+            label: RecordedSteps(side, loss_per) for label, side in ladder.sides.items()
+        }
+
+    @property
+    def recorded(self) -> dict[str, list[RecordedStep]]:
+        """Return label -> the loss and the number of tokens of each step."""
+        return {label: found.steps for label, found in self._recorded.items()}
+
+    def watched(
+        self, steps: Iterable[Mapping[str, Mapping]]
+    ) -> Iterator[Mapping[str, Mapping]]:
+        """Yield steps, and add each once the next one is asked for."""
+        for step, tensors in enumerate(steps):
+            yield tensors
+            self.add(step, tensors)
+
+    def add(self, step: int, tensors: Mapping[str, Mapping]) -> None:
+        """Add one step, after it was compared.
+
+        Args:
+          tensors: label -> recorded tensors, of the repeated runs as well.
+        """
+        for label, found in self._recorded.items():
+            found.add(step, tensors[label])
+        for label in self._repeat:
+            if label not in self._differing:
+                other = tensors[repeated(label)]
+                names = self._ladder.names
+                different = compare_repeated(label, step, tensors[label], other, names)
+                if different is not None:
+                    self._differing[label] = different
+
+    def conclude(self) -> None:
+        """Add to the verdict whether the repeated runs were the same."""
+        for label in self._repeat:
+            pair = label, repeated(label)
+            self._ladder.verdict.add_exact_check("repeat", pair, self._differing.get(label))
+
+
+def _start(
+    label: str, side: TrainedSide, spec: Spec, options: RunOptions, starter: Starter, *, saves: bool
+) -> SideProcess:
+    """Start the recorded training of one side."""
+    dtype = spec.training.dtype
+    folder = _trace(options, dtype, label)
+    clear_trace(folder)
+    more = {}
+    if saves and checkpoint_every(options.steps) is not None:
+        every = checkpoint_every(options.steps)
+        out = _checkpoints(options, dtype, label).parent
+        more = {"checkpoint_every": every, "out": out, "overwrite": True}
+    return starter.start(
+        side,
+        spec,
+        f"{file_name(label)}-{dtype}.log",
+        steps=options.steps,
+        trace=folder,
+        trace_pending=None if options.keep_traces else _MOST_PENDING,
+        decode=options.decode,
+        evaluate=options.evaluate if options.wants("evaluation") else 0,
+        isolate=options.isolate,
+        **more,
+    )
+
+
+def _saved(
+    also: AlsoRecorded, per_epoch: int, options: RunOptions, dtype: str
+) -> dict[str, Saved]:
+    """Return label -> the checkpoint to resume from, which is there after the last step."""
+    step = step_to_resume(options.steps, per_epoch, KEPT)
+    if step is None:
+        return {}
+    found = {}
+    for label in also.save:
+        checkpoints = _checkpoints(options, dtype, label)
+        around = options.out / "resume" / dtype / file_name(label)
+        make_folder(around)
+        for old in around.glob("step-*.safetensors"):
+            old.unlink()
+        found[label] = Saved(checkpoints / f"step-{step:08d}.safetensors", step, around)
+    return found
+
+
+def _kept(saved: Saved | None) -> dict[int, Path]:
+    """Return step -> the folder to keep its tensors in, for the steps around a checkpoint."""
+    if saved is None:
+        return {}
+    return dict.fromkeys(range(saved.step - 1, saved.step + STEPS), saved.steps)
+
+
+def _trace(options: RunOptions, dtype: str, label: str) -> Path:
+    return options.out / "traces" / dtype / file_name(label)
+
+
+def _checkpoints(options: RunOptions, dtype: str, label: str) -> Path:
+    return options.out / "saved" / dtype / file_name(label) / "checkpoints"
+
+
+def _finish(
+    running: Mapping[str, SideProcess], traces: Mapping[str, Trace], *, keep: bool
+) -> None:
+    """Wait until all sides have ended, and remove their traces unless they are to be kept."""
+    for process in running.values():
+        process.wait()
+    if not keep:
+        for trace in traces.values():
+            clear_trace(trace.folder)

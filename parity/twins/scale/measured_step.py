@@ -1,0 +1,191 @@
+"""Measures what the model needs of a side: the time of a step, and of its engine's software.
+
+A step is timed with half, with all and with twice the batch's rows, on one rank. The cost of
+the software is what two ranks on this machine take longer than two trainings side by side that
+do not communicate and have half of the rows each, with the network itself and with a
+small one, whose gradients are few bytes. What a message costs is half of a round trip between
+two programs of this machine.
+
+All of it is repeated, and more often where the noise of the machine hides a cost.
+"""
+
+import json
+import shutil
+import socket
+import statistics
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import NamedTuple
+
+from parity.base.cores import usable_cores
+from parity.base.errors import UsageError
+from parity.base.progress import Counter
+from parity.twins.cli.options import ScaleOptions
+from parity.twins.launch.processes import SideProcess
+from parity.twins.launch.zipf_text import write_zipf_text
+from parity.twins.links.measure import measure, serve
+from parity.twins.scale.engines import ENGINES, RINGS
+from parity.twins.scale.gradients import gradients
+from parity.twins.scale.model import SOFTWARE, Compute, Engine, Link, ring
+from parity.twins.scale.repetitions import FEW, MANY, measured_costs
+from parity.twins.spec.spec import Spec
+
+RUNS = 3 + 4 * FEW  # trainings of each side, if noise does not ask for more
+
+_SMALL = 16  # units of the small network
+_SMALL_VOCABULARY = 100
+_MEMORY = Link(0.0, float("inf"))  # between processes of one machine
+
+# returns the seconds of a step; see `_seconds`
+Timer = Callable[[Spec, int, int], float]
+
+
+class Measured(NamedTuple):
+    """What was measured of a side.
+
+    Attributes:
+      compute: the time of its step.
+      engine: the engine, with the time of its software.
+      readings: what was trained -> the seconds of a step, of each repetition.
+      hidden: the numbers of the software that noise hides, or that were not measured -> what
+        each repetition has found. The engine has the most that such a number may be.
+    """
+
+    compute: Compute
+    engine: Engine
+    readings: Mapping[str, Sequence[float]] = MappingProxyType({})
+    hidden: Mapping[str, Sequence[float]] = MappingProxyType({})
+
+
+def measured_step(spec: Spec, side: str, options: ScaleOptions, progress: Counter) -> Measured:
+    """Measure what a side's step costs, by trainings.
+
+    Raises:
+      SideFailed: if a training fails.
+      UsageError: if noise hides the time of a row.
+    """
+
+    def seconds(spec: Spec, ranks: int, copies: int) -> float:
+        found = _seconds(spec, side, ranks, copies, options)
+        progress.update(f"{side}, {ranks * copies} ranks")
+        return found
+
+    return step_and_software(spec, ENGINES[side], seconds, usable_cores())
+
+
+def step_and_software(spec: Spec, engine: Engine, seconds: Timer, cores: int) -> Measured:
+    """Measure what a step costs, and the software of an engine.
+
+    Args:
+      spec: the network, its text and its training.
+      engine: the engine.
+      seconds: times a step of a network on some ranks of one training, and of several copies of
+        the training side by side.
+      cores: how many cores there are.
+
+    Raises:
+      UsageError: if noise hides the time of a row.
+    """
+    batch = int(spec.training.batch_size)
+    readings: dict[str, list[float]] = {}
+
+    def timed(name: str, spec: Spec, ranks: int = 1, copies: int = 1) -> float:
+        found = readings.setdefault(name, [])
+        found.append(seconds(spec, ranks, copies))
+        return found[-1]
+
+    compute = _measured_compute(spec, timed, readings)
+    if cores < 2 or batch < 2:  # two ranks would share a core, or a row
+        return Measured(compute, engine, readings, dict.fromkeys(SOFTWARE, ()))
+
+    def measure() -> tuple[float, float]:
+        added = []
+        for name, network in (("small network", _small(spec)), ("network", spec)):
+            half = timed(f"{name}, two by themselves", _halved(network), copies=2)
+            added.append(timed(f"{name}, two ranks", network, ranks=2) - half)
+        small, whole = added
+        return small, whole - small
+
+    collective, rest = measured_costs(measure)
+    sent = ring(2, gradients(spec, batch).dense, _MEMORY, engine).sent
+    hidden = {}
+    if collective.hidden:
+        hidden["per_collective"] = collective.repetitions
+    if rest.hidden:
+        hidden["per_byte"] = tuple(each / sent for each in rest.repetitions)
+    engine = engine.with_software(rest.amount / sent, message_seconds(), collective.amount)
+    return Measured(compute, engine, readings, hidden)
+
+
+def _measured_compute(
+    spec: Spec, timed: Callable[[str, Spec], float], readings: Mapping[str, Sequence[float]]
+) -> Compute:
+    batch = int(spec.training.batch_size)
+    rows = sorted({max(1, batch // 2), batch, 2 * batch})
+    for _ in range(MANY):
+        for each in rows:
+            timed(f"{each} rows", spec.replace(batch_size=each))
+        medians = [statistics.median(readings[f"{each} rows"]) for each in rows]
+        compute = Compute.fitted(rows, medians)
+        if compute.per_row > 0:
+            return compute
+    raise UsageError(
+        f"a step takes no longer with {rows[-1]} rows than with {rows[0]} in {MANY} "
+        "repetitions: noise hides the time of a row; allowed: a machine that does nothing "
+        "else, more --steps, or a time that is given by --compute"
+    )
+
+
+def message_seconds() -> float:
+    """Return how long a small message takes over TCP within this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener, 1), daemon=True).start()
+        return measure("127.0.0.1", listener.getsockname()[1])[0]
+
+
+def _halved(spec: Spec) -> Spec:
+    return spec.replace(batch_size=spec.training.batch_size // 2)
+
+
+def _small(spec: Spec) -> Spec:
+    values = {
+        name: _SMALL_VOCABULARY if "vocabulary" in name else _SMALL
+        for name in spec.values()
+        if name.endswith("vocabulary_size") or name in ("embedding_size", "hidden_size")
+    }
+    return spec.replace(**values)
+
+
+def _seconds(spec: Spec, side: str, ranks: int, copies: int, options: ScaleOptions) -> float:
+    """Train, side by side if there are copies, and return the mean of their median steps."""
+    spec, data = write_zipf_text(spec, options.steps, options.out)
+    folders = [options.out / "runs" / f"{side}-{copy}" for copy in range(copies)]
+    with ExitStack() as stack:
+        processes = []
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+            process = SideProcess(
+                side,
+                spec,
+                options.out / "logs" / f"{folder.name}.log",
+                preset=options.preset,
+                data=data,
+                cache=options.cache,
+                out=folder,
+                strategy=RINGS[side],
+                processes=ranks,
+                replicas=ranks,
+                threads=1,
+                steps=options.steps,
+                evaluate=0,
+                debug=options.debug,
+            )
+            processes.append(stack.enter_context(process))
+        for process in processes:
+            process.wait()
+    found = [json.loads((each / "summary.json").read_text()) for each in folders]
+    for folder in folders:
+        shutil.rmtree(folder)
+    return statistics.fmean(each["seconds_per_step"] for each in found)

@@ -1,0 +1,179 @@
+"""The step of a network on any number of ranks, in each way of sharing its work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parity.twins.scale import model
+from parity.twins.scale.gradients import activation_bytes, gradients, most_stages
+from parity.twins.scale.model import Compute, Engine, Exchange, Link
+from parity.twins.spec.spec import Spec
+
+
+class Step(NamedTuple):
+    """A predicted step.
+
+    Attributes:
+      seconds: how long it takes; of asynchronous servers, how long as many updates as ranks.
+      overlapped: how long it would take if communication ran beside the backward pass; None
+        where this is not possible.
+      sent: bytes that the busiest rank or server sends between hosts.
+    """
+
+    seconds: float
+    overlapped: float | None
+    sent: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where ranks run, and how many there are of what.
+
+    Attributes:
+      link: the link of each host.
+      local: the link between two ranks of one host.
+      per_host: the number of ranks of a host.
+      servers: the number of parameter servers.
+      stages: the number of stages of the hybrid.
+      micro_batches: the number of micro-batches of layers and hybrid.
+    """
+
+    link: Link
+    local: Link
+    per_host: int
+    servers: int
+    stages: int
+    micro_batches: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network's step.
+
+    Attributes:
+      spec: the network, its text and its training.
+      compute: the time of a step on one rank.
+      engine: the software that communicates.
+    """
+
+    spec: Spec
+    compute: Compute
+    engine: Engine
+
+    @property
+    def batch(self) -> int:
+        """Return the number of rows of the preset's batch."""
+        return int(self.spec.training.batch_size)
+
+    def step(self, strategy: str, ranks: int, rows: float, cluster: Cluster) -> Step | None:
+        """Return a step on some ranks; None where it is not possible.
+
+        Args:
+          strategy: a name in STRATEGIES.
+          ranks: the number of ranks.
+          rows: the rows of the global batch.
+          cluster: where the ranks run.
+        """
+        if rows < ranks and strategy not in ("layers", "hybrid"):
+            return None  # a rank would have nothing to do
+        return STRATEGIES[strategy](self, ranks, rows, cluster)
+
+    def synchronous(self, ranks: int, rows: float, exchange: Exchange) -> Step:
+        """Return a step whose communication follows the computation."""
+        compute = self.compute.seconds(rows / ranks)
+        return Step(
+            compute + exchange.seconds,
+            model.overlapped(compute, exchange.seconds),
+            exchange.sent,
+        )
+
+
+def _ring(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
+    size = gradients(work.spec, rows / ranks).dense
+    return work.synchronous(ranks, rows, model.ring(ranks, size, cluster.link, work.engine))
+
+
+def _hierarchical(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
+    size = gradients(work.spec, rows / ranks).dense
+    exchange = model.hierarchical_ring(
+        ranks, cluster.per_host, size, cluster.local, cluster.link, work.engine
+    )
+    return work.synchronous(ranks, rows, exchange)
+
+
+def _server_per_rank(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
+    size = gradients(work.spec, rows / ranks).dense
+    return work.synchronous(
+        ranks, rows, model.server_per_rank(ranks, size, cluster.link, work.engine)
+    )
+
+
+def _servers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
+    size = gradients(work.spec, rows / ranks).dense
+    exchange = model.servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
+    return work.synchronous(ranks, rows, exchange)
+
+
+def _sparse_servers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
+    # a rank fetches no more rows of a table than its next batch touches
+    size = gradients(work.spec, rows / ranks).sparse
+    exchange = model.servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
+    return work.synchronous(ranks, rows, exchange)
+
+
+def _asynchronous(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
+    size = gradients(work.spec, rows / ranks).dense
+    compute = work.compute.seconds(rows / ranks)
+    rate = model.asynchronous_rate(
+        ranks, cluster.servers, compute, size, size, cluster.link, work.engine
+    )
+    return Step(ranks / rate, None, size * max(1.0, ranks / cluster.servers))
+
+
+def _layers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step | None:
+    if ranks > most_stages(work.spec):
+        return None
+    return _staged(work, ranks, 1, rows, cluster)
+
+
+def _hybrid(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step | None:
+    stages = cluster.stages
+    if ranks < stages or ranks % stages or stages > most_stages(work.spec):
+        return None
+    return _staged(work, stages, ranks // stages, rows, cluster)
+
+
+def _staged(
+    work: Workload, stages: int, replicas: int, rows: float, cluster: Cluster
+) -> Step | None:
+    """Return a step of replicas, each with its layers on several ranks."""
+    own = rows / replicas
+    if own < cluster.micro_batches:
+        return None
+    link, engine = cluster.link, work.engine
+    handed_on = activation_bytes(work.spec) * own / cluster.micro_batches
+    compute = model.pipeline(
+        stages,
+        cluster.micro_batches,
+        work.compute.seconds(own),
+        handed_on * model.seconds_per_byte(link, engine) + engine.per_message,
+        link.latency,
+    )
+    size = gradients(work.spec, own).dense / stages
+    exchange = model.ring(replicas, size, link, engine)
+    sent = exchange.sent + (2 if stages > 1 else 0) * handed_on * cluster.micro_batches
+    seconds = exchange.seconds
+    return Step(compute + seconds, model.overlapped(compute, seconds), sent)
+
+
+# name -> how a step is predicted
+STRATEGIES: dict[str, Callable[[Workload, int, float, Cluster], Step | None]] = {
+    "ring": _ring,
+    "hierarchical ring": _hierarchical,
+    "servers": _servers,
+    "server on each rank": _server_per_rank,
+    "servers, touched rows": _sparse_servers,
+    "servers, asynchronous": _asynchronous,
+    "layers": _layers,
+    "hybrid": _hybrid,
+}

@@ -1,0 +1,155 @@
+"""The description of a network that the harness and both trainers work from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parity.base.errors import UsageError
+from parity.base.plugins import load_object
+from parity.twins.spec.training import TrainSpec
+
+# A shape with named axes: "batch" stands for the number of rows, "time" and "source_time" for
+# numbers of steps.
+Axes = tuple[int | str, ...]
+
+# Logits with more elements than this are left out of a trace: they would be most of its bytes,
+# and a mistake in them still shows in token_loss and in the gradients of kernel and bias.
+MOST_LOGITS = 4_000_000
+
+
+def records_logits(elements: int) -> bool:
+    """Return whether a trace records logits with this many elements, padding included."""
+    return elements <= MOST_LOGITS
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One trainable tensor.
+
+    Attributes:
+      name: the parameter's path; the frameworks' variables have the same name.
+      shape: the canonical shape.
+      mean: the mean of its initial values.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    mean: float = 0.0
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the authors of a recipe report of it.
+
+    Attributes:
+      corpus: the name of the text.
+      train_sha256: the sha256 of the training text, to tell whether a user has that text.
+      valid_perplexity: the perplexity on the validation text.
+      test_perplexity: the perplexity on the test text.
+      source: where it is reported.
+    """
+
+    corpus: str
+    train_sha256: str
+    valid_perplexity: float
+    test_perplexity: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named choice of sizes, text and training that suit each other.
+
+    Attributes:
+      model: the sizes, an instance of the network's `model` class.
+      text: how text becomes batches, an instance of the network's `text` class.
+      training: how the network is trained.
+      published: the result that is reported of exactly this recipe, if it is a published one.
+    """
+
+    model: Any
+    text: Any
+    training: TrainSpec
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """Everything that the harness and both trainers need to know about one network.
+
+    Your own network is one more such entry; see docs/extending.md. Code that would load a
+    framework, or NumPy code that not every command needs, is given as a path
+    "package.module:function". The functions below take the model, an instance of `model`.
+
+    Attributes:
+      name: the name that `--network` takes.
+      model: the dataclass with the network's sizes; each field becomes a flag.
+      text: the dataclass that says how text becomes batches; each field becomes a flag.
+      presets: name -> preset, from which `--preset` chooses; "tiny" is the default.
+      benchmarks: the presets that `bench` times by default; `profile` uses the first of them.
+      strategy_benchmarks: those that `bench --strategies` times by default; the same if empty.
+      builders: framework -> path of the function that builds the network on one replica:
+        (model, Inputs) -> Outputs, two types of that framework's networks.py.
+      oracle: the path of the network's forward and backward pass in NumPy; see
+        parity/twins/oracle/language_model.py for its arguments.
+      load_text: the path of the function that reads the text; see `load_text` in data/load.py.
+      batch: name of each array in a batch -> its axes, rows first; all arrays are int64.
+      lengths: time axis -> the array of the batch with the number of real steps of each row.
+      vocabularies: name of each array of token ids in a batch -> the field of the model that
+        has the size of their vocabulary.
+      parameters: returns the parameters in the order of computation, lower layers first.
+      state: returns the state that one batch passes to the next: name -> shape without rows.
+      masks: returns the places where dropout acts, in the order in which their masks are drawn:
+        name -> axes.
+      activations: returns what a trace records of the forward pass, in the order in which a
+        fault would show: name -> axes. Past the end of a row they are zero. "logits" is left
+        out where it is too large: see `records_logits`.
+      loop: returns the activations that a single loop over time computes together, in their
+        order within a time step; every one of them is computed for a step before any is
+        computed for the next.
+      taps: returns the activations that one layer passes to the next, lower layers first; an
+        isolated step cuts the network at these.
+      row_lengths: returns the least and the greatest number of real steps that a row can have,
+        by time axis, for how text becomes batches; empty if it is not known.
+      contiguous: returns whether a batch goes on where the one before ended, row by row: then
+        the state is carried along, and rows are not shuffled.
+      unknown_id: the id in every vocabulary for the words that it lacks; None if there is none.
+      decodes: whether the network writes text, which a trace may then record.
+    """
+
+    name: str
+    model: type
+    text: type
+    presets: Mapping[str, Preset]
+    benchmarks: tuple[str, ...]
+    builders: Mapping[str, str]
+    oracle: str
+    load_text: str
+    batch: Mapping[str, Axes]
+    lengths: Mapping[str, str]
+    vocabularies: Mapping[str, str]
+    parameters: Callable[[Any], tuple[Parameter, ...]]
+    state: Callable[[Any], dict[str, tuple[int, ...]]]
+    masks: Callable[[Any], dict[str, Axes]]
+    activations: Callable[[Any], dict[str, Axes]]
+    taps: Callable[[Any], tuple[str, ...]]
+    loop: Callable[[Any], tuple[str, ...]] = lambda model: ()
+    row_lengths: Callable[[Any], dict[str, tuple[int, int]]] = lambda text: {}
+    contiguous: Callable[[Any], bool] = lambda text: False
+    unknown_id: int | None = None
+    decodes: bool = False
+    strategy_benchmarks: tuple[str, ...] = ()
+
+    def builder(self, framework: str) -> Callable[[Any, Any], Any]:
+        """Return the function that builds the network in a framework.
+
+        Raises:
+          UsageError: if the network has no builder for that framework.
+        """
+        if framework not in self.builders:
+            raise UsageError(
+                f"--network is {self.name!r}, which {framework} has no builder for; it has one "
+                f"for {', '.join(self.builders)}"
+            )
+        build: Callable[[Any, Any], Any] = load_object(self.builders[framework])
+        return build

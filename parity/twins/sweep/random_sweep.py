@@ -1,0 +1,166 @@
+"""`python -m parity sweep`: random valid runs of both sides; every one of them must match."""
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import NumericFailure, SideFailed, UsageError
+from parity.base.files import make_folder, write_whole
+from parity.base.json_text import parse_json
+from parity.base.progress import Counter
+from parity.compare.tensors import ONE_STEP, ORACLE, Distance
+from parity.twins.cli.options import SweepOptions
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.record_side import record
+from parity.twins.run.choose_sides import parse_strategies
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.sweep.distances import BETWEEN, FREE, STEP, Sweep
+from parity.twins.sweep.random_runs import DrawnRun, draw
+from parity.twins.sweep.random_strategies import comparable_choices
+
+
+def sweep(options: SweepOptions) -> Sweep:
+    """Draw the runs that the options ask for, train them on both sides, and compare.
+
+    Each result is written to runs.jsonl at once. A sweep that starts later than at run 0
+    continues with the earlier runs' results from there.
+
+    Raises:
+      UsageError: if hypothesis is not installed, if runs.jsonl has runs of another seed or of
+        other strategies, for an unknown strategy, or for strategies that cannot be compared.
+    """
+    choices = comparable_choices(parse_strategies(options.strategy, StrategySettings()))
+    make_folder(options.out)
+    numbers = options.only or range(options.start, options.count)
+    found = Sweep(options.seed, list(options.strategy))
+    log = options.out / "runs.jsonl"
+    if not options.only and options.start:
+        found.results = _earlier_results(log, options)
+    lines = [json.dumps(result) + "\n" for result in found.results.values()]
+    runs = [draw(options.seed, number, choices) for number in numbers]
+    write_whole(log, "".join(lines).encode())
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
+        servers = {
+            side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
+        }
+        file = stack.enter_context(log.open("a"))
+        progress = stack.enter_context(Counter("sweeping", len(runs), "run"))
+        pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
+        futures = [pool.submit(attempt, run, servers, options) for run in runs]
+        try:
+            for future in futures:
+                result = future.result()
+                found.results[result["number"]] = result
+                file.write(json.dumps(result) + "\n")
+                file.flush()
+                progress.update(f"false alarms {len(found.alarms)}")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return found
+
+
+def attempt(
+    run: DrawnRun, servers: Mapping[str, ForkServer], options: SweepOptions
+) -> dict[str, Any]:
+    """Train both sides as drawn and compare them; return the result as plain values."""
+    started = time.monotonic()
+    kernels = options.kernels[run.number % len(options.kernels)]
+    folder = options.out / "runs" / f"{run.number:06d}"
+    if folder.exists():
+        shutil.rmtree(folder)
+    text = run.write_text(folder / "text")
+    result = {**run.to_json(), "kernels": kernels, "how": "match", "story": "", "worst": {}}
+    result["chosen_from"] = list(options.strategy)
+    try:
+        traces = [
+            record(
+                servers[side],
+                run.spec,
+                folder / side,
+                data=text,
+                cache=folder / "cache",
+                replicas=run.replicas,
+                steps=run.steps,
+                kernels=kernels,
+                strategy=strategy.name,
+                **strategy.settings,
+                **run.options,
+            )
+            for side, strategy in run.strategies.items()
+        ]
+        verdict = climb(traces)
+    except (NumericFailure, UsageError, SideFailed) as error:
+        # every drawn run is valid: to refuse it, or to stop, is a false alarm as well
+        result |= {"how": type(error).__name__, "story": str(error)}
+    else:
+        result["worst"] = _by_kind(verdict)
+        result["amplified"] = verdict.amplified is not None
+        result["covered"] = {
+            fact.name: fact.count for fact in verdict.coverage.facts if fact.applies
+        }
+        if not verdict.matches:
+            outcome = Outcome(run.spec, verdict.sides, verdicts=[verdict])
+            values = report_values(outcome, "-", "")
+            result |= {"how": "mismatch", "story": values["first_mismatch"]["story"]}
+    if result["how"] == "match" and not options.keep:
+        shutil.rmtree(folder)
+    return result | {"seconds": time.monotonic() - started}
+
+
+def _by_kind(verdict: RunVerdict) -> dict[str, dict[str, Any]]:
+    """Return kind of comparison -> rung -> the worst distance."""
+    found: dict[str, dict[str, Distance]] = {}
+    for (_, b), rungs in verdict.pairs.items():
+        kind = {ORACLE: FREE, ONE_STEP: STEP}.get(b, BETWEEN)
+        for rung, distance in rungs.items():
+            found.setdefault(kind, {}).setdefault(rung, Distance()).add(distance)
+    return {
+        kind: {rung: distance.to_json() for rung, distance in rungs.items()}
+        for kind, rungs in found.items()
+    }
+
+
+def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, Any]]:
+    """Return the results in runs.jsonl of the runs before --start."""
+    found = {}
+    try:
+        lines = log.read_text().splitlines()
+    except OSError as error:
+        raise UsageError(
+            f"--start is {options.start}, but {log} cannot be read: {error.strerror}"
+        ) from None
+    for line in lines:
+        try:
+            result = parse_json(line)
+        except ValueError:
+            break  # the sweep was killed while it wrote this one
+        if "chosen_from" not in result:
+            raise UsageError(f"{log}: has runs of an earlier version; allowed: another --out")
+        if result["seed"] != options.seed:
+            raise UsageError(
+                f"{log}: has runs of --seed {result['seed']}; allowed: {options.seed}, or "
+                "another --out"
+            )
+        if result["chosen_from"] != list(options.strategy):
+            had, given = (
+                ",".join(each) or "(none)" for each in (result["chosen_from"], options.strategy)
+            )
+            raise UsageError(
+                f"{log}: has runs of --strategy {had}; allowed: {given}, or another --out"
+            )
+        if result["number"] < options.start:
+            found[result["number"]] = result
+    return found

@@ -1,0 +1,215 @@
+"""What a checkpoint must hold, checked before either framework sees any of it.
+
+A hash tells that a file is as it was written. It does not tell that whoever wrote it was this
+project: frameworks convert a wrong precision in silence, or start a missing state at zero.
+"""
+
+import dataclasses
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.base.fields import in_words
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.parameters import snapshot_shapes
+from parity.twins.spec.spec import Spec
+
+STATE = "state/"  # what the names of the recurrent state begin with
+TYPES = {"F32": "float32", "F64": "float64"}  # as safetensors names them, and as NumPy does
+LAST_STEP = 99_999_999  # eight digits in the name of a checkpoint
+_LISTED = 6  # names in a message
+_MOST = 2**63  # no count or size is as large
+_FRAMEWORK = re.compile(r"[\w.-]{1,40}")
+_HASH = re.compile(r"[\w:.-]{1,200}")  # of a text; one of your own may hash as it likes
+_FILE_NAME = re.compile(r"\w[\w.-]{0,99}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Contents(NamedTuple):
+    """The values of a checkpoint; see the attributes of `Checkpoint`."""
+
+    spec: Spec
+    step: int
+    snapshot: dict[str, np.ndarray]
+    state: dict[str, np.ndarray] | None
+    corpus: str
+    framework: str
+    vocabularies: dict[str, str]
+
+
+def check_types(types_found: Mapping[str, str]) -> None:
+    """Refuse types that no checkpoint has, some of which NumPy cannot even read.
+
+    Args:
+      types_found: tensor -> its type, as safetensors names it.
+
+    Raises:
+      UsageError: naming the first such tensor.
+    """
+    for name, found in sorted(types_found.items()):
+        if found not in TYPES:
+            raise UsageError(f"{name!r} is of type {found}; allowed: {', '.join(TYPES)}")
+
+
+def checked_contents(
+    metadata: Mapping[str, str], tensors: Mapping[str, np.ndarray]
+) -> Contents:
+    """Return the values of a checkpoint, each checked.
+
+    Args:
+      metadata: the metadata of the file.
+      tensors: all of its tensors.
+
+    Raises:
+      UsageError: naming the first field or tensor that is missing or not what its spec says.
+    """
+    spec = _spec(_json(metadata, "spec"), len(tensors))
+    snapshot = {name: a for name, a in tensors.items() if not name.startswith(STATE)}
+    _check_snapshot(spec, snapshot)
+    state = {name.removeprefix(STATE): a for name, a in tensors.items() if name not in snapshot}
+    _check_state(spec, state)
+    for name, array in tensors.items():
+        if array.dtype != spec.training.dtype:
+            raise UsageError(f"{name} is {array.dtype}; its spec says {spec.training.dtype}")
+        if not np.all(np.isfinite(array)):
+            raise UsageError(f"{name} is not finite")
+    return Contents(
+        spec,
+        _step(metadata),
+        {name: snapshot[name] for name in snapshot_shapes(spec)},
+        state or None,
+        _text(metadata, "corpus", _HASH, "a hash"),
+        _text(metadata, "framework", _FRAMEWORK, "a name"),
+        _vocabularies(_json(metadata, "vocabularies")),
+    )
+
+
+def _check_snapshot(spec: Spec, snapshot: Mapping[str, np.ndarray]) -> None:
+    shapes = snapshot_shapes(spec)
+    if snapshot.keys() != shapes.keys():
+        missing, extra = sorted(shapes.keys() - snapshot), sorted(snapshot.keys() - shapes)
+        raise UsageError(
+            f"tensors missing: {_listed(missing) or 'none'}; extra: {_listed(extra) or 'none'}"
+        )
+    for name, shape in shapes.items():
+        if snapshot[name].shape != shape:
+            raise UsageError(f"{name} is {snapshot[name].shape}; its spec says {shape}")
+
+
+def _check_state(spec: Spec, state: Mapping[str, np.ndarray]) -> None:
+    network, most = NETWORKS[spec.network], spec.training.batch_size
+    shapes = network.state(spec.model)
+    if state.keys() != shapes.keys():
+        raise UsageError(
+            f"the recurrent state holds {_listed(sorted(state)) or 'nothing'}; its spec says "
+            f"{sorted(shapes) or 'nothing'}"
+        )
+    whole = network.contiguous(spec.text)  # elsewhere the last batch of an epoch has fewer rows
+    for name, shape in shapes.items():
+        found = state[name].shape
+        rows = found[0] if found else 0
+        if found[1:] != shape or not (most if whole else 1) <= rows <= most:
+            expected = ", ".join(map(str, (most if whole else f"1..{most}", *shape)))
+            raise UsageError(f"{STATE}{name} is {found}; its spec says ({expected})")
+
+
+def _spec(values: Any, num_tensors: int) -> Spec:
+    """Return a stored spec; its fields are checked before anything is made of their sizes."""
+    if not isinstance(values, dict) or not isinstance(values.get("network"), str):
+        raise UsageError(f"spec is {_short(values)}; allowed: an object with a network")
+    network = NETWORKS.get(values["network"])
+    if network is not None:
+        for part in ("model", "text", "training"):
+            cls = Spec.__annotations__[part] if part == "training" else getattr(network, part)
+            _check_fields(part, cls, values.get(part), num_tensors)
+    return Spec.from_json(values)
+
+
+def _check_fields(part: str, cls: type, values: Any, num_tensors: int) -> None:
+    if not isinstance(values, dict):
+        raise UsageError(f"spec: {part} is {_short(values)}; allowed: an object")
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if field.name not in values:
+            continue  # whether it must be there, the spec knows
+        value = values[field.name]
+        if not _is_a(value, hints[field.name]):
+            allowed = in_words(hints[field.name])
+            raise UsageError(f"spec: {field.name} is {_short(value)}; allowed: {allowed}")
+        # a parameter each would take memory without end
+        if part == "model" and field.name.startswith("num_") and value > num_tensors:
+            raise UsageError(
+                f"spec: {field.name} is {_short(value)}, but there are {num_tensors} tensors"
+            )
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    """Return whether a value from JSON is one of a field's type."""
+    if isinstance(hint, types.UnionType):
+        return any(_is_a(value, each) for each in typing.get_args(hint))
+    if isinstance(value, bool):
+        return hint is bool
+    if isinstance(value, int):
+        return hint in (int, float) and abs(value) < _MOST
+    if isinstance(value, float):
+        return hint is float and math.isfinite(value)
+    return isinstance(value, typing.get_origin(hint) or hint)
+
+
+def _step(metadata: Mapping[str, str]) -> int:
+    found = _text(metadata, "step", re.compile(r"[0-9]{1,20}"), f"0 .. {LAST_STEP:,}")
+    if int(found) > LAST_STEP:
+        raise UsageError(f"step is {found}; allowed: 0 .. {LAST_STEP:,}")
+    return int(found)
+
+
+def _vocabularies(values: Any) -> dict[str, str]:
+    if not isinstance(values, dict):
+        raise UsageError(f"vocabularies is {_short(values)}; allowed: an object")
+    for name, digest in values.items():
+        # a path would let a checkpoint say which files are read
+        if not _FILE_NAME.fullmatch(name):
+            raise UsageError(f"vocabularies: {_short(name)}; allowed: the name of a file")
+        if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+            raise UsageError(f"vocabularies: {name} is {_short(digest)}; allowed: a sha256")
+    return values
+
+
+def _json(metadata: Mapping[str, str], name: str) -> Any:
+    text = _text(metadata, name, re.compile(r".*", re.DOTALL), "JSON")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{name} is {_short(text)}; allowed: JSON") from None
+
+
+def _text(
+    metadata: Mapping[str, str], name: str, pattern: re.Pattern[str], allowed: str
+) -> str:
+    if name not in metadata:
+        raise UsageError(f"there is no {name} in its metadata")
+    if not pattern.fullmatch(metadata[name]):
+        raise UsageError(f"{name} is {_short(metadata[name])}; allowed: {allowed}")
+    return metadata[name]
+
+
+def _listed(names: list[str]) -> str:
+    """Return the first names of a list, and how many more there are; empty for none."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{names[:_LISTED]}{more}" if names else ""
+
+
+def _short(value: Any) -> str:
+    """Return a value for a message, cut where it is long."""
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; deep nesting
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,201 @@
+"""Records a trace of a run: every tensor of every step; at its end, answers and evaluation."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from parity.base.run_config import CONFIG
+from parity.trace.writer import Writer
+from parity.twins.cli.options import EVALUATED, TrainOptions
+from parity.twins.oracle.isolated_step import Isolation
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.step_arrays import StepInputs, StepResult
+from parity.twins.trace.decoded import decode, decode_tensors
+from parity.twins.trace.evaluated import SPLITS, evaluation_tensors
+from parity.twins.trace.side import TrainedSide
+from parity.twins.training.asynchronous_steps import AppliedUpdate
+from parity.twins.training.evaluate import evaluate
+from parity.twins.training.own_rows import whole_batch
+from parity.twins.training.strategy import Strategy
+from parity.twins.training.train_steps import State
+from parity.twins.training.training_text import TrainingText
+
+
+class TraceRecording:
+    """Runs the steps of a training and writes their tensors to a trace.
+
+    Args:
+      strategy: the strategy that runs the steps.
+      text: the text to train on.
+      options: where to record, and how much to decode and to evaluate at the end.
+      first: the number of the first step of the trace; of an asynchronous training, in which
+        every update is a step of the trace, the number of the first update.
+      stop: the number of the step of the trace after the last.
+      versions: package -> version, for the framework and for NumPy.
+      waiting: a function called repeatedly while the writer waits for a reader; it raises an
+        exception to give up.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        text: TrainingText,
+        options: TrainOptions,
+        first: int,
+        stop: int,
+        versions: dict[str, str],
+        waiting: Callable[[], None],
+    ):
+        self._strategy, self._text, self._options = strategy, text, options
+        self._network = NETWORKS[strategy.spec.network]
+        self._step, self._stop, self._waiting = first, stop, waiting
+        self._isolation = Isolation(strategy.spec) if options.isolate else None
+        self._group = strategy.build.group
+        self._writer: Writer | None = None
+        if self._group.rank == 0:
+            header = self._header(versions)
+            assert options.trace is not None
+            pending = options.trace_pending
+            self._writer = Writer(options.trace, header, pending, waiting, kept=[CONFIG])
+
+    def step(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
+        """Train one step and record it; an isolated step starts from the oracle's weights."""
+        sizes = split_rows(inputs.rows, self._strategy.replicas)
+        if self._isolation is not None:
+            oracle = self._isolation.step(inputs, learning_rate, sizes)
+            self._strategy.load(oracle.snapshot)
+            state, inputs = oracle.state, dataclasses.replace(inputs, fed=oracle.fed)
+        result = self._strategy.step(inputs, state, learning_rate, record=True)
+        self._write(inputs, result, learning_rate, sizes, result.tensors)
+        return result
+
+    def update(self, applied: AppliedUpdate) -> None:
+        """Record an update of an asynchronous training as one step of the trace."""
+        part, result = applied.part, applied.result
+        schedule = {
+            "schedule/worker": part.worker,
+            "schedule/batch": part.step,
+            "schedule/read": applied.read,
+            "schedule/first_row": part.first,
+            "schedule/of_rows": part.of_rows,
+        }
+        tensors = {name: np.array(value) for name, value in schedule.items()}
+        tensors |= dict(result.tensors) | self._strategy.snapshot()
+        rows = [part.inputs.rows]
+        self._write(part.inputs, result, applied.learning_rate, rows, tensors)
+
+    def _write(
+        self,
+        inputs: StepInputs,
+        result: StepResult,
+        learning_rate: float,
+        sizes: list[int],
+        tensors: Mapping[str, np.ndarray],
+    ) -> None:
+        """Write a step of the trace, and after the last one what it decodes and evaluates."""
+        spec = self._strategy.spec
+        carried = self._network.state(spec.model)
+        batch = whole_batch(self._group, inputs) or inputs.batch
+        recorded = {
+            **{f"batch/{name}": array for name, array in batch.items()},
+            "batch/carry": np.array(inputs.carry),
+            "batch/sizes": np.array(sizes),
+            "batch/learning_rate": np.array(learning_rate),
+            **{f"forward/{name}": result.state[name] for name in carried},
+            "loss/replicas": result.losses,
+            "loss/global": result.losses.sum(),
+            "gradient_norm": np.array(result.gradient_norm, spec.training.dtype),
+        } | dict(tensors)
+        if self._step + 1 == self._stop:
+            if self._decodes() and self._group.rank == 0:
+                recorded |= self._decoded()
+            self._group.barrier()
+            if self._strategy.build.evaluates:
+                recorded |= self._evaluated()
+        if self._writer is not None:
+            self._writer.step(self._step, recorded)
+        self._group.barrier()  # an engine would not wait for whoever reads the trace
+        self._step += 1
+
+    def close(self) -> None:
+        """Close the trace."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _decodes(self) -> bool:
+        options = self._options
+        return bool(self._network.decodes and options.decode and not options.isolate)
+
+    def _decoded(self) -> dict[str, np.ndarray]:
+        """Decode some test sentences with the current weights."""
+        options = self._options
+        source, lengths = self._text.sources("test", range(options.decode))
+        most = int(self._strategy.spec.text.target_limit) + 1  # with <eos>
+        settings = options.beam, options.length_penalty, most
+        found = decode(self._strategy.decoder(), source, lengths, *settings)
+        return decode_tensors(source, lengths, found, *settings)
+
+    def _evaluated(self) -> dict[str, np.ndarray]:
+        """Evaluate the current weights as a training does after an epoch."""
+        most = batches_evaluated(self._options)
+        tensors: dict[str, np.ndarray] = {}
+        for split in SPLITS:
+            found = evaluate(
+                self._strategy, self._text, split, self._waiting, most=most, keep=True
+            )
+            if self._group.rank == 0:
+                tensors |= evaluation_tensors(
+                    self._strategy.spec,
+                    split,
+                    found.inputs,
+                    found.tokens,
+                    found.losses,
+                    found.perplexity,
+                )
+        return tensors
+
+    def _header(self, versions: dict[str, str]) -> dict[str, Any]:
+        strategy, entry = self._strategy, self._strategy.entry
+        settings, group = strategy.build.settings, strategy.build.group
+        # a launcher, or a file of hosts, may have said how many processes there are
+        alone = group.size == 1
+        processes = entry.processes(settings, strategy.replicas) if alone else group.size
+        side = TrainedSide(
+            strategy.framework,
+            strategy.entry.name,
+            strategy.replicas,
+            strategy.build.kernels,
+            processes,
+            entry.traits.synchronous,
+            settings,
+        )
+        return {
+            **side.to_json(),
+            "versions": versions,
+            "first_step": self._step,
+            "steps": self._stop - self._step,
+            "spec": strategy.spec.to_json(),
+            "preset": self._options.preset,
+            **({"isolated": True} if self._options.isolate else {}),
+            "corpus": self._text.content_hash,
+            "batches_per_epoch": self._text.train.batches_per_epoch,
+        }
+
+
+def evaluates(options: TrainOptions) -> bool:
+    """Return whether a run needs the network without dropout, to evaluate it."""
+    if options.trace is not None:
+        return batches_evaluated(options) != 0
+    return not (options.evaluate_only and options.evaluate == 0)
+
+
+def batches_evaluated(options: TrainOptions) -> int | None:
+    """Return how many batches of a split are evaluated after a recorded run; None for all."""
+    if options.isolate:
+        return 0  # its weights are the oracle's, and its network is cut into layers
+    if options.evaluate is None and options.data is not None:
+        return EVALUATED
+    return options.evaluate

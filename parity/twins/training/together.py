@@ -1,0 +1,163 @@
+"""What the processes of one training do together besides its steps."""
+
+import dataclasses
+import json
+import signal
+from contextlib import suppress
+from importlib import metadata
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+
+from parity.base.plugins import load_object
+from parity.twins.cli.options import TrainOptions
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.spec.spec import Spec
+from parity.twins.training.checkpoint import Checkpoint
+from parity.twins.training.replicas_and_threads import Layout
+from parity.twins.training.strategy import Build
+from parity.twins.training.training_text import TrainingText
+
+# What all ranks have to be given alike, beside the spec and the strategy's settings.
+_COMMON_OPTIONS = (
+    *("strategy", "kernels", "device", "steps", "checkpoint_every", "evaluate", "isolate"),
+    *("evaluate_only", "decode", "beam", "length_penalty"),
+)
+# Read from what is installed: to import a framework would be too early.
+_PACKAGES = (
+    *("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "horovod", "numpy"),
+)
+
+
+def facts_of_run(
+    spec: Spec,
+    text: TrainingText,
+    options: TrainOptions,
+    replicas: int,
+) -> dict[str, str]:
+    """Return what must be the same in all processes of a training, by name.
+
+    Args:
+      spec: the network and its training.
+      text: the text to train on.
+      options: the command line.
+      replicas: the number of all replicas.
+    """
+    common = {name: getattr(options, name) for name in _COMMON_OPTIONS}
+    values = {
+        **_versions(),
+        "text": text.content_hash[:12],
+        "network": spec.network,
+        **spec.values(),
+        **common,
+        **options.settings.given,
+        "replicas": replicas,
+        "trace": options.trace is not None,
+        "profile": options.profile is not None,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Return on every rank the checkpoint that rank 0 has found, or None if it has none.
+
+    The others need no access to its file.
+    """
+    if group.size == 1:
+        return checkpoint
+    if group.rank > 0:
+        return _unpacked(dict(group.broadcast(None)))
+    group.broadcast({} if checkpoint is None else _packed(checkpoint))
+    return checkpoint
+
+
+def serve(spec: Spec, options: TrainOptions, layout: Layout, group: ProcessGroup) -> None:
+    """Serve the ranks of a training until rank 0 leaves the group.
+
+    A signal that asks to stop is the ranks' to obey: they need their servers until they have.
+
+    Args:
+      spec: the network and its training.
+      options: the command line.
+      layout: the replicas, and the threads of each.
+      group: the processes of the training.
+    """
+    build = Build(
+        layout.replicas,
+        options.device,
+        layout.threads,
+        options.kernels,
+        settings=options.settings,
+        group=group,
+    )
+    failed: list[BaseException] = []
+    ended = Event()
+
+    def run() -> None:
+        try:
+            load_object(group.serve)(spec, build)
+        except BaseException as error:  # noqa: BLE001 - it is raised again by the main thread
+            failed.append(error)
+            ended.set()
+
+    def wait() -> None:
+        group.await_end()
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # both wait in code that no signal reaches
+    for target in (run, wait):
+        Thread(target=target, daemon=True).start()
+    ended.wait()
+    if failed:
+        raise failed[0]
+
+
+def agreed_signal(group: ProcessGroup, asked: int) -> int:
+    """Return the signal that asks the training to stop, or 0 as long as not all know of it.
+
+    Args:
+      group: the processes of the training.
+      asked: the signal that this process has received, or 0.
+    """
+    if group.size == 1:
+        return asked or group.stop_asked
+    group.stop_asked = asked  # the next step tells the others
+    return (asked or signal.SIGTERM) if group.stop_agreed else 0
+
+
+def _versions() -> dict[str, str]:
+    """Return package -> version of those that are installed."""
+    found = {}
+    for package in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def _packed(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    state = checkpoint.state or {}
+    values = {
+        field.name: getattr(checkpoint, field.name)
+        for field in dataclasses.fields(checkpoint)
+        if field.name not in ("spec", "snapshot", "state")
+    }
+    values["spec"] = checkpoint.spec.to_json()
+    packed = {f"snapshot/{name}": array for name, array in checkpoint.snapshot.items()}
+    packed |= {f"state/{name}": array for name, array in state.items()}
+    text = json.dumps(values, default=dict).encode()
+    return packed | {"values": np.frombuffer(text, np.uint8)}
+
+
+def _unpacked(packed: dict[str, np.ndarray]) -> Checkpoint | None:
+    if not packed:
+        return None
+    values: dict[str, Any] = json.loads(packed.pop("values").tobytes())
+    parts: dict[str, dict[str, np.ndarray]] = {"snapshot": {}, "state": {}}
+    for key, array in packed.items():
+        part, name = key.split("/", 1)
+        parts[part][name] = array
+    values["spec"] = Spec.from_json(values["spec"])
+    return Checkpoint(snapshot=parts["snapshot"], state=parts["state"] or None, **values)

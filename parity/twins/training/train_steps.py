@@ -1,0 +1,88 @@
+"""Trains step by step: the inner loop that traced, profiled and ordinary runs share."""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
+from parity.twins.spec.training import learning_rate
+from parity.twins.training.flops import product_flops
+from parity.twins.training.meter import Meter
+from parity.twins.training.own_rows import own_batch
+from parity.twins.training.progress import TrainingProgress
+from parity.twins.training.strategy import Strategy
+from parity.twins.training.training_text import TrainingText
+
+State = Mapping[str, np.ndarray]
+
+
+class TrainedStep(NamedTuple):
+    """A step that has been trained.
+
+    Attributes:
+      number: the step's number, counted from 0 over all epochs.
+      inputs: the global batch, or of several processes this one's rows of it.
+      learning_rate: the learning rate of the step.
+      result: the result that the strategy returned.
+      settled: whether the weights are those after this step: no replica has begun the next one.
+    """
+
+    number: int
+    inputs: StepInputs
+    learning_rate: float
+    result: StepResult
+    settled: bool = True
+
+
+def train_steps(
+    strategy: Strategy,
+    text: TrainingText,
+    stop: int,
+    meter: Meter,
+    *,
+    start: int = 0,
+    state: State | None = None,
+    run_step: Callable[[StepInputs, State, float], StepResult] | None = None,
+    group: ProcessGroup | None = None,
+) -> Generator[TrainedStep, None, None]:
+    """Train from step `start` to step `stop` - 1, and yield each step after it is trained.
+
+    Args:
+      strategy: the strategy, with the weights before step `start`.
+      text: the text to train on.
+      stop: the number of the step after the last, counted over all epochs.
+      meter: measures the time of each step.
+      start: the number of the first step.
+      state: the recurrent state before the first step; None at the start of a text.
+      run_step: a function to call instead of `strategy.step`, with its arguments and result.
+      group: the processes that share each batch, of which every one reads its own rows alone;
+        None to read all rows.
+
+    Raises:
+      NumericFailure: if a loss or a gradient is not finite.
+    """
+    spec, per_epoch = strategy.spec, text.train.batches_per_epoch
+    run_step, replicas = run_step or strategy.step, strategy.replicas
+    with (
+        TrainingProgress(strategy.framework, start, stop, per_epoch) as progress,
+        text.prefetch(
+            lambda step: step_inputs(spec, step, own_batch(text.train, step, group, replicas)),
+            start,
+            stop,
+        ) as batches,
+    ):
+        for step, inputs in enumerate(batches, start):
+            if state is None or not inputs.carry:
+                state = zero_state(spec, inputs.rows)
+            rate = learning_rate(spec.training, step // per_epoch)
+            meter.start(batches.waited)
+            result = run_step(inputs, state, rate)
+            meter.stop(inputs.num_tokens, batches.waited, product_flops(spec, inputs.lengths))
+            check_finite(result, step, split_rows(inputs.rows, replicas))
+            state = result.state
+            progress.trained(inputs.per_token(result.loss), meter.recent)
+            yield TrainedStep(step, inputs, rate, result)

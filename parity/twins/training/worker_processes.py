@@ -1,0 +1,208 @@
+"""Asynchronous workers that are processes: rank 0 says when each reads, computes and updates.
+
+Every rank is a worker. Rank 0 takes the steps of the run as it does with workers that are its
+own threads: a thread of rank 0 stands for each other rank, and waits there for its answers. So
+the order of all reads and updates is one that rank 0 decides or sees. What passes between the
+ranks here are these requests, losses, recurrent states and, for a trace, recorded tensors;
+weights and gradients of the training pass between the engine's workers and its servers alone.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from parity.base.errors import Interrupted
+from parity.twins.processes.group import ProcessGroup, Tensors
+from parity.twins.spec.step_arrays import StepInputs, StepResult, step_inputs
+from parity.twins.spec.worker_rows import WorkerRows, own_worker_rows
+from parity.twins.training.own_rows import own_batch
+from parity.twins.training.signals import StopRequest, catch_signals
+from parity.twins.training.strategy import AsynchronousStrategy, Strategy
+from parity.twins.training.training_text import TrainingText
+
+
+@contextmanager
+def led_by_rank_0(strategy: Strategy, text: TrainingText) -> Iterator[Strategy | None]:
+    """Yield what rank 0 trains with: of asynchronous processes, one strategy for all workers.
+
+    Any other rank of an asynchronous training does here what rank 0 asks it for, until rank 0
+    leaves the context; it then comes to the body with None, and has nothing left to do.
+
+    Raises:
+      Interrupted: on every rank, if rank 0 was asked to stop.
+    """
+    group = strategy.build.group
+    if strategy.entry.traits.synchronous or group.size == 1:
+        yield strategy
+        return
+    if group.rank > 0:
+        with catch_signals() as request:
+            _Worker(cast(AsynchronousStrategy, strategy), text, request).work()
+        yield None
+        return
+    leader = _Leader(cast(AsynchronousStrategy, strategy))
+    try:
+        yield leader
+        leader.end()
+    except Interrupted as error:
+        leader.end(str(error), error.exit_status - 128)
+        raise
+
+
+class _Leader:
+    """The strategy of all workers: rank 0's own, and others that are asked for what they do.
+
+    The run that uses it has no other processes, as far as it knows.
+    """
+
+    def __init__(self, own: AsynchronousStrategy):
+        self._own, self._ranks = own, own.build.group
+        self.framework, self.entry, self.spec = own.framework, own.entry, own.spec
+        self.replicas = own.replicas
+        self._alone = ProcessGroup()
+        self._alone.run = self._ranks.run  # which a restart looks for in the run's folder
+        self.build = replace(own.build, group=self._alone)
+
+    def read(self, worker: int) -> None:
+        """Copy the shared weights, all at once, to a worker's own copy."""
+        if worker == 0:
+            self._own.read(0)
+        else:
+            self._ask(worker, "read")
+
+    def compute(
+        self, part: WorkerRows, state: Mapping[str, np.ndarray], record: bool = False
+    ) -> StepResult:
+        """Compute the loss and the clipped gradient of a worker's rows with its own copy."""
+        if part.worker == 0:
+            return self._own.compute(part, state, record)
+        found = self._ask(
+            part.worker,
+            "compute",
+            {
+                "step": np.array(part.step),
+                "record": np.array(record),
+                **{f"state/{name}": array for name, array in state.items()},
+            },
+        )
+        return StepResult(
+            found["losses"],
+            _named("state/", found),
+            float(found["gradient_norm"]),
+            _named("tensors/", found),
+        )
+
+    def update(self, worker: int, learning_rate: float) -> None:
+        """Update the shared weights and the one optimiser state with a worker's gradient."""
+        if worker == 0:
+            self._own.update(0, learning_rate)
+        else:
+            self._ask(worker, "update", {"learning_rate": np.array(learning_rate)})
+
+    def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Set weights and optimiser state, by canonical name and layout."""
+        self._own.load(snapshot)
+
+    def step(
+        self,
+        inputs: StepInputs,
+        state: Mapping[str, np.ndarray],
+        learning_rate: float,
+        record: bool = False,
+    ) -> StepResult:
+        """No single call trains on a global batch."""
+        raise NotImplementedError
+
+    def evaluate(self, inputs: StepInputs, state: Mapping[str, np.ndarray]) -> StepResult:
+        """Compute the loss of one global batch, without dropout and without an update."""
+        return self._own.evaluate(inputs, state)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return weights and optimiser state by canonical name, in canonical layout."""
+        return self._own.snapshot()
+
+    def replica_distances(self) -> dict[str, np.ndarray]:
+        """Return nothing: all replicas share one copy."""
+        return self._own.replica_distances()
+
+    def profile(self) -> AbstractContextManager[list[Any]]:
+        """Yield a list that is filled with the Events of rank 0's steps."""
+        return self._own.profile()
+
+    def decoder(self) -> Any:
+        """Return a DecodingModel with the current weights, if the network can decode."""
+        return self._own.decoder()
+
+    def end(self, reason: str = "", signal: int = 0) -> None:
+        """Let every other rank go.
+
+        Args:
+          reason: why the training ends before its last step; empty if it does not.
+          signal: the number of the signal that asked for it; 0 for none.
+        """
+        for rank in range(1, self._ranks.size):
+            last = {"reason": np.array(reason), "signal": np.array(signal)}
+            self._ranks.send(rank, {"request": np.array("end"), **last})
+
+    def _ask(self, rank: int, request: str, values: Tensors | None = None) -> Tensors:
+        self._ranks.send(rank, {"request": np.array(request), **(values or {})})
+        found = self._ranks.receive(rank)
+        if found["stop_asked"]:
+            self._alone.stop_asked = int(found["stop_asked"])
+        return found
+
+
+class _Worker:
+    """Does on a rank what rank 0 asks for."""
+
+    def __init__(
+        self, strategy: AsynchronousStrategy, text: TrainingText, request: StopRequest
+    ):
+        self._strategy, self._text, self._stop_request = strategy, text, request
+        self._group = strategy.build.group
+
+    def work(self) -> None:
+        """Answer every request until the last one.
+
+        Raises:
+          Interrupted: if rank 0 was asked to stop.
+        """
+        rank = self._group.rank
+        while True:
+            asked = self._group.receive(0)
+            request, answer = str(asked["request"]), dict[str, np.ndarray]()
+            if request == "end":
+                if asked["signal"]:
+                    raise Interrupted(str(asked["reason"]), int(asked["signal"]))
+                return
+            if request == "read":
+                self._strategy.read(rank)
+            elif request == "update":
+                self._strategy.update(rank, float(asked["learning_rate"]))
+            else:
+                answer = self._computed(asked)
+            answer["stop_asked"] = np.array(self._stop_request.signal)
+            self._group.send(0, answer)
+
+    def _computed(self, asked: Tensors) -> dict[str, np.ndarray]:
+        strategy, step = self._strategy, int(asked["step"])
+        batch = own_batch(self._text.train, step, self._group, strategy.replicas)
+        part = own_worker_rows(step_inputs(strategy.spec, step, batch), step, self._group.rank)
+        result = strategy.compute(part, _named("state/", asked), bool(asked["record"]))
+        return {
+            "losses": result.losses,
+            "gradient_norm": np.array(result.gradient_norm),
+            **{f"state/{name}": array for name, array in result.state.items()},
+            **{f"tensors/{name}": array for name, array in result.tensors.items()},
+        }
+
+
+def _named(prefix: str, tensors: Tensors) -> dict[str, np.ndarray]:
+    return {
+        name.removeprefix(prefix): array
+        for name, array in tensors.items()
+        if name.startswith(prefix)
+    }

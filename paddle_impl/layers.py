@@ -152,7 +152,7 @@ CELLS = {"lstm": lstm_cell, "gru": gru_cell}
 def cell_parameters(name, cell, input_size, hidden_size, dtype):
     """Return the input kernel, recurrent kernel and bias of a cell, "lstm" or "gru"."""
     gates = {"lstm": 4, "gru": 3}[cell] * hidden_size
-    # differs: this framework's kernels are transposed; parity/twins/spec/parameters.py declares it
+    # differs: this framework's kernels are transposed; spec/parameters.py declares it
     kernel = parameter(f"{name}/input_kernel", [gates, input_size], dtype)
     recurrent_kernel = parameter(f"{name}/recurrent_kernel", [gates, hidden_size], dtype)
     return kernel, recurrent_kernel, parameter(f"{name}/bias", [gates], dtype)

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 from paddle_impl.engine import load_engine, versions
 from paddle_impl.strategies import STRATEGIES
-from parity.cli.command_line import train_command
+from parity.twins.cli.command_line import train_command
 from parity.twins.processes.start import process_group
 from parity.twins.training.loop import run_training
 from parity.twins.training.measured_layout import Calibration

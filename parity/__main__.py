@@ -15,7 +15,7 @@ def main() -> int:
 
     keep_freed_memory()
     command_line.load_plugins_or_exit()
-    from parity.twins.cli.commands import parity
+    from parity.cli.main import parity
 
     return command_line.main(parity)
 

@@ -24,8 +24,8 @@ from data.vocabulary import TEXT_SPECIAL, Vocabulary
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace, read_step
 from parity.twins.bench.history import newest_alike
-from parity.twins.cli.commands import run_command
 from parity.twins.cli.config import ConfigOption, read_config
+from parity.twins.commands import run_command
 from parity.twins.compare.answers import read_answers
 from parity.twins.processes.hosts import read_hosts
 from parity.twins.spec.initial import initial_snapshot

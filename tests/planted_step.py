@@ -6,9 +6,9 @@ import numpy as np
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
 from parity.base.replaceable import replacing
-from parity.twins.causes.search import Budget, Search
-from parity.twins.causes.suspect import Case, Change
-from parity.twins.causes.suspects import suspects
+from parity.twins.compare.causes.search import Budget, Search
+from parity.twins.compare.causes.suspect import Case, Change
+from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.expected_by_oracle import Expected, wide, with_replica_losses
 from parity.twins.compare.known_differences import KnownDifferences
 from parity.twins.compare.one_step import OneStep

@@ -14,8 +14,9 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.fields import flag
-from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
-from parity.twins.cli.commands import parity
+from parity.cli.command_line import main, take_options
+from parity.cli.main import parity
+from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.options import FaultOptions, RunOptions, TrainOptions
 from parity.twins.faults.hunt import plantings
 from parity.twins.launch.processes import FOLDERS, ROOT, spec_flags

@@ -10,9 +10,10 @@ from conftest import FRAMEWORKS, assert_one_line, flags, start
 
 from parity.base.errors import UsageError
 from parity.base.run_config import CONFIG
-from parity.cli.command_line import command_options, main, spec_from, spec_options, take_options
+from parity.cli.command_line import main, take_options
 from parity.trace.reader import Trace
 from parity.trace.writer import Writer
+from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.config import (
     check_config,
     config_options,

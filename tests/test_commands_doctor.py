@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from parity.commands import doctor
+
+from parity.cli import doctor
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,7 +73,7 @@ def test_each_problem_is_a_line_with_its_fix(tmp_path, change, said):
     code = (
         "import sys\n"
         "sys.path = [sys.argv[1]] + [p for p in sys.path if 'site-packages' not in p]\n"
-        "from parity.commands import doctor\n"
+        "from parity.cli import doctor\n"
         "print('\\n'.join(doctor.problems()))"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from planted_step import Planted
 
-from parity.twins.causes.suspects import suspects
+from parity.twins.compare.causes.suspects import suspects
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.trace.side import TrainedSide

@@ -5,8 +5,8 @@ import pytest
 from planted_step import Planted, specs
 
 from parity.base.replaceable import replacing
-from parity.twins.causes.suspect import FORWARD, LOSS
-from parity.twins.causes.suspects import suspects
+from parity.twins.compare.causes.suspect import FORWARD, LOSS
+from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.expected_by_oracle import wide
 from parity.twins.oracle.training import Oracle
 

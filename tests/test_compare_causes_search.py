@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from planted_step import Planted, specs
 
-from parity.twins.causes.suspects import suspects
+from parity.twins.compare.causes.suspects import suspects
 
 # For each spec: mistakes of every kind that it allows.
 MISTAKES = {

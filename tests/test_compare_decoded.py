@@ -9,9 +9,9 @@ from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
+from parity.cli.main import parity
 from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
-from parity.twins.cli.commands import parity
 from parity.twins.compare.decode_rung import DecodeRung
 from parity.twins.compare.decoded_answers import score_recorded
 from parity.twins.compare.ladder import Ladder
@@ -24,7 +24,9 @@ from parity.twins.trace.decoded import SEARCHES, decode, decode_tensors
 from parity.twins.trace.side import TrainedSide
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
-SIDES_OF_RUN = {label: TrainedSide(name, "one-copy", 2, "fast") for label, name in SIDES.items()}
+SIDES_OF_RUN = {
+    label: TrainedSide(name, "one-copy", 2, "fast") for label, name in SIDES.items()
+}
 SOURCE = np.array([[4, 5, 6, 4], [6, 5, 0, 0], [5, 4, 4, 0]])
 LENGTHS = np.array([4, 2, 3])
 SETTINGS = 3, 0.6, 4  # beam, length penalty, most tokens

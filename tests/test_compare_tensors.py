@@ -5,10 +5,10 @@ import pytest
 from oracle_side import recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.compare.tensors import Distance, Place, compare_tensor
+from parity.compare.tensors import Distance, Place, check_numbers, compare_tensor
 from parity.trace.rungs import CHECKS
 from parity.trace.tolerances import EXACT, TABLE, Tolerance
-from parity.twins.compare.preconditions import check_numbers, check_shapes
+from parity.twins.compare.preconditions import check_shapes
 from parity.twins.compare.steps import check_replicas, compare_step
 from parity.twins.trace.contents import tensor_names
 

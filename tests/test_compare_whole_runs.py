@@ -28,7 +28,9 @@ from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP
 
 SPEC = small_spec()
-SIDES = {name: TrainedSide(name.split("-")[0], "one", 2) for name in ("paddle-2", "tensorflow-2")}
+SIDES = {
+    name: TrainedSide(name.split("-")[0], "one", 2) for name in ("paddle-2", "tensorflow-2")
+}
 PER_EPOCH = 4
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from docs.tables.measurement import markdown_table
 from docs.tables.write import KINDS, differs_table, filled, pages
-from parity.cli.command_line import command_options, spec_from, spec_options, take_options
+from parity.cli.command_line import take_options
+from parity.cli.main import parity as parity_command
 from parity.examples import classifier
 from parity.trace.rungs import RUNGS
 from parity.twins.bench.cases import Case
-from parity.twins.cli.commands import parity as parity_command
+from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.config import config_options
 from parity.twins.cli.options import ChatOptions, TrainOptions
 from parity.twins.faults.finding import Finding, findings_values

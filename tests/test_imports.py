@@ -22,7 +22,7 @@ OWN_FRAMEWORK = {"paddle_impl": {"paddle"}, "tf_impl": {"tensorflow"}}
 # What may import by a name that stands elsewhere: a server loads the engine that it is told to,
 # in a process that serves no other purpose; registries name what would load a framework.
 BY_NAME = {
-    ROOT / "parity" / "launch" / "fork_server.py",
+    ROOT / "parity" / "twins" / "launch" / "fork_server.py",
     ROOT / "parity" / "base" / "plugins.py",
 }
 # The example of a pair that is not ours: each script is one side, and users read it beside the
@@ -46,18 +46,26 @@ PEERS = {
     "parity/twins/peers/pytorch_replica.py": {"torch"},
     "parity/twins/peers/pytorch_strategy.py": set(),
 }
-# The packages of parity, from the lowest level to the highest: each imports lower levels only.
-LEVELS = (
+# The rooms of the library and those of its laboratory, from the lowest level to the highest. Each
+# imports lower levels only; the laboratory may import all of the library, never the reverse.
+LIBRARY = (
     ("base",),
+    ("trace",),
+    ("compare",),
+    ("report",),
+    ("pair",),
+    ("cli", "examples"),
+)
+LABORATORY = (
     ("spec", "decoding", "links"),
     ("cli", "trace", "oracle", "processes"),
-    ("training", "compare", "launch"),
-    ("report",),
-    ("pair", "run", "chat", "peers"),
+    ("training", "launch"),
+    ("compare",),
+    ("run", "chat", "peers"),
     ("bench", "sweep", "faults", "converge", "scale"),
-    ("commands", "examples"),
+    ("commands",),
 )
-ROOM = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+LEVELS = {"parity": LIBRARY, "parity/twins": LABORATORY}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
@@ -98,23 +106,52 @@ def test_imports_point_one_way(path):
     assert names & FRAMEWORKS <= own
 
 
-def rooms_imported(path: Path) -> set[str]:
-    """Return the packages of parity that a file imports."""
-    names = (name.split(".") for name in imported_modules(path))
-    return {parts[1] for parts in names if parts[0] == "parity" and len(parts) > 1} & set(ROOM)
+def room_of(module: str) -> tuple[str, str] | None:
+    """Return the half and the room of a module of parity; None for any other module."""
+    parts = module.split(".")
+    if parts[0] != "parity" or len(parts) < 2:
+        return None
+    half = "parity/twins" if parts[1] == "twins" else "parity"
+    rest = parts[2:] if parts[1] == "twins" else parts[1:]
+    return (half, rest[0]) if rest else None
 
 
-def test_every_package_of_parity_has_a_level():
-    found = {path.parent.name for path in (ROOT / "parity").glob("*/__init__.py")}
-    assert found == set(ROOM)
-    assert len(LEVELS) <= 8
+@pytest.mark.parametrize("half", LEVELS)
+def test_every_room_has_a_level(half):
+    found = {path.parent.name for path in (ROOT / half).glob("*/__init__.py")} - {"twins"}
+    found |= {"commands"} if half == "parity/twins" else set()
+    assert found == {room for level in LEVELS[half] for room in level}
+    assert len(LIBRARY) <= 6
+    assert len(LABORATORY) <= 7
 
 
-@pytest.mark.parametrize("room", [room for level in LEVELS for room in level])
-def test_a_package_of_parity_imports_lower_levels_only(room):
-    for path in sorted((ROOT / "parity" / room).rglob("*.py")):
-        for other in rooms_imported(path) - {room}:
-            assert ROOM[other] < ROOM[room], f"{path.relative_to(ROOT)} imports parity.{other}"
+@pytest.mark.parametrize(
+    ("half", "room"),
+    [(half, room) for half, levels in LEVELS.items() for level in levels for room in level],
+)
+def test_a_room_imports_lower_levels_only(half, room):
+    place = {name: i for i, level in enumerate(LEVELS[half]) for name in level}
+    folder = ROOT / half / room
+    paths = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+    for path in paths:
+        for module in imported_modules(path):
+            other = room_of(module)
+            if other is None or other == (half, room):
+                continue
+            where = f"{path.relative_to(ROOT)} imports {module}"
+            if other[0] == half:
+                assert place.get(other[1], -1) < place[room], where
+            else:
+                assert half == "parity/twins", where
+
+
+def test_the_library_names_the_laboratory_in_one_place():
+    for path in FILES:
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("parity/") and not name.startswith("parity/twins/"):
+            text = path.read_text(encoding="utf-8")
+            named = re.search(r"['\"]parity\.twins", text)
+            assert bool(named) == (name == "parity/base/laboratory.py"), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -133,7 +170,9 @@ def test_nothing_imports_a_peer():
     for path in FILES:
         if path.parent.name != "peers":
             text = path.read_text(encoding="utf-8")
-            assert not re.search(r"^\s*(from|import) parity\.peers", text, re.MULTILINE), path
+            assert not re.search(
+                r"^\s*(from|import) parity\.twins\.peers", text, re.MULTILINE
+            ), path
 
 
 def test_no_module_hides_a_framework_or_a_library():

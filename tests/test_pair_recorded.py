@@ -16,11 +16,11 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 from parity import Recorder, Rename, Tolerance, Trace, assert_match
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
+from parity.cli.main import parity
 from parity.compare.tensors import Place
 from parity.pair.compare import compare_pair
 from parity.trace.folder import FORMAT, LAST_STEP, step_file
 from parity.trace.tolerances import TABLE
-from parity.twins.cli.commands import parity
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 5

@@ -156,8 +156,8 @@ def test_a_signal_reaches_each_rank_once(hosts):
         (
             "command = \"sh -c 'echo no route >&2; exit 255'\"",
             4,
-            r"{second} cannot be reached: sh -c .* parity.twins.processes.agent ended with status "
-            "255: no route",
+            r"{second} cannot be reached: sh -c .* parity.twins.processes.agent ended with "
+            "status 255: no route",
         ),
         (
             "command = \"sh -c 'sleep 60'\"",

@@ -21,7 +21,9 @@ from parity.twins.spec.presets import preset
 from parity.twins.trace.side import TrainedSide
 
 TENSOR = "gradient/lstm_0/bias"
-SIDES = {f"{f}-{n}": TrainedSide(f, replicas=n) for n in (1, 2) for f in ("paddle", "tensorflow")}
+SIDES = {
+    f"{f}-{n}": TrainedSide(f, replicas=n) for n in (1, 2) for f in ("paddle", "tensorflow")
+}
 
 
 def distance(relative, used=None, step=3):

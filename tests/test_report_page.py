@@ -21,6 +21,7 @@ from conftest import assert_one_line
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.base.files import write_whole
+from parity.cli.main import parity
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, Distance, Place
 from parity.report import charts
@@ -31,7 +32,6 @@ from parity.report.save import save_report
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
-from parity.twins.cli.commands import parity
 from parity.twins.compare.decoded_answers import Tie
 from parity.twins.compare.ladder import Ladder
 from parity.twins.compare.outcome import Outcome

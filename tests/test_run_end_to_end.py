@@ -15,8 +15,8 @@ from conftest import FRAMEWORKS, SIGNALS, STEPS, assert_one_line, flags, start, 
 from safetensors.numpy import load_file, save_file
 
 from parity.cli.command_line import main
+from parity.cli.main import parity
 from parity.trace.folder import sha256, step_file
-from parity.twins.cli.commands import parity
 from parity.twins.launch.processes import ROOT
 
 STEP_RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]

@@ -23,8 +23,8 @@ from safetensors.numpy import load_file, save_file
 
 from parity import Recorder
 from parity.cli.command_line import main
+from parity.cli.main import parity
 from parity.trace.folder import sha256, step_file
-from parity.twins.cli.commands import parity
 
 SECONDS, BYTES = 60, 1 << 30  # that a refusal may take
 DEEP = 100_000  # brackets

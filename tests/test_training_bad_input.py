@@ -9,7 +9,7 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, write_text
 from safetensors.numpy import save_file
 
-from parity.cli.command_line import train_command
+from parity.twins.cli.command_line import train_command
 from parity.twins.launch.processes import FOLDERS, ROOT
 from parity.twins.training.checkpoint import load_checkpoint
 

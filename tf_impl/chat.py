@@ -8,8 +8,8 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from data.load import load_words
 from data.text_file import read_lines
-from parity.cli.command_line import chat_command
 from parity.twins.chat.conversation import converse, open_trained
+from parity.twins.cli.command_line import chat_command
 from parity.twins.training.strategy import Build
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 # Replaces this script's folder: modules are imported by their full names, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from parity.cli.command_line import train_command
+from parity.twins.cli.command_line import train_command
 from parity.twins.processes.start import process_group
 from parity.twins.training.loop import run_training
 from parity.twins.training.measured_layout import Calibration

@@ -34,7 +34,7 @@ class Synchronous:
     """Builds a network and its update on some replicas, and runs its steps.
 
     A strategy is a subclass that decides how the replicas are built and how their gradients are
-    combined; parity/twins/training/strategy.py describes the methods that the training loop calls.
+    combined; training/strategy.py describes the methods that the training loop calls.
 
     Attributes:
       spec: the Spec that is trained.

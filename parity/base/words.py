@@ -1,4 +1,8 @@
-"""Numbers in words, and as people read them."""
+"""Formats counts, durations, numbers and commands."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
 _MOST_WHOLE_DIGITS = 9  # a larger number is written with an exponent
 
@@ -23,3 +27,9 @@ def decimal(number: float, places: int) -> str:
     """Return a number with so many decimal places: "5.123"; a huge one as "1.2e+300"."""
     form = "f" if abs(number) < 10**_MOST_WHOLE_DIGITS else "g"
     return f"{number:.{places}{form}}"
+
+
+def command_text(words: Sequence[str]) -> str:
+    """Return what a user typed to start `parity`, from `sys.argv`."""
+    started = ["parity"] if Path(words[0]).name == "parity" else ["python", "-m", "parity"]
+    return shlex.join([*started, *words[1:]])

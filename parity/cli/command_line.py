@@ -1,4 +1,4 @@
-"""Command lines made from the specs, which keeps the flags of all sides the same."""
+"""Command lines made from classes of options, and what becomes of a command's errors."""
 
 import dataclasses
 import sys
@@ -17,19 +17,6 @@ from parity.base.memory import out_of_memory
 from parity.base.plugins import load_plugins
 from parity.base.printable import escaped
 from parity.base.standard_streams import final_status, guard_standard_streams
-from parity.cli.help import PARTS, GroupedCommand, names_text
-from parity.twins.cli.config import (
-    ConfigOption,
-    config_options,
-    config_text,
-    errors_name_config,
-)
-from parity.twins.cli.options import ChatOptions, TrainOptions
-from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
-from parity.twins.spec.training import TrainSpec
 
 
 def print_error(error: BaseException, *, debug: bool) -> int:
@@ -88,34 +75,6 @@ def _run(command: click.Command, words: list[str]) -> int:
         return print_error(error, debug="--debug" in words)
 
 
-def spec_options(*left_out: str) -> Callable[[Callable], Callable]:
-    """Return a decorator that adds a flag for each field of the specs, except some fields.
-
-    The flags have no defaults, because the preset has them. A field that several networks have
-    is a single flag. Whether a flag belongs to the chosen network is checked by `spec_from`.
-
-    Args:
-      *left_out: names of the fields that get no flag.
-    """
-    classes: dict[type, str] = {TrainSpec: PARTS["training"]}
-    for each in NETWORKS.values():
-        classes |= {each.model: PARTS["model"], each.text: PARTS["text"]}
-
-    def decorate(command: Callable) -> Callable:
-        seen = set(left_out)
-        for cls, group in classes.items():
-            command = _options(cls, command, defaults=False, left_out=seen, group=group)
-            seen |= {field.name for field in dataclasses.fields(cls)}
-        return command
-
-    return decorate
-
-
-def command_options(cls: type) -> Callable[[Callable], Callable]:
-    """Return a decorator that adds a flag, with its default, for each field of a class."""
-    return lambda command: _options(cls, command, defaults=True)
-
-
 def take_options(cls: type, values: dict[str, Any]) -> Any:
     """Return an options object made of its fields in `values`, and remove them from there."""
     hints = typing.get_type_hints(cls)
@@ -127,43 +86,6 @@ def take_options(cls: type, values: dict[str, Any]) -> Any:
             for field in dataclasses.fields(cls)
         }
     )
-
-
-def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
-    """Return a preset's spec, changed by the flags that were given.
-
-    Args:
-      network: the network's name.
-      preset_name: the preset's name.
-      values: field name -> the flag's value, or None if the flag was not given.
-
-    Raises:
-      UsageError: for an unknown network or preset, a flag that only another network has, or a
-        value out of range.
-    """
-    spec = preset(network, preset_name)
-    given = {name: value for name, value in values.items() if value is not None}
-    known = {
-        field.name
-        for part in (spec.model, spec.text, spec.training)
-        for field in dataclasses.fields(part)
-    }
-    for name in given:
-        if name not in known:
-            others = [
-                other
-                for other, each in NETWORKS.items()
-                if any(
-                    name == field.name
-                    for cls in (each.model, each.text)
-                    for field in dataclasses.fields(cls)
-                )
-            ]
-            raise UsageError(
-                f"{flag(name)} is not a flag of --network {network}; allowed with --network "
-                f"{' or '.join(others)}"
-            )
-    return spec.replace(**given)
 
 
 def load_plugins_or_exit() -> None:
@@ -179,64 +101,27 @@ def load_plugins_or_exit() -> None:
         sys.exit(print_error(error, debug="--debug" in sys.argv[1:]))
 
 
-def train_command(
-    framework: str,
-    train: Callable[[Spec, TrainOptions], None],
-    resolved: Callable[[str, Spec, TrainOptions], TrainOptions],
-) -> None:
-    """Run a framework's `train.py`: parse the flags, call `train`, and exit with its status.
-
-    Args:
-      framework: the framework's name.
-      train: trains.
-      resolved: returns the options with the defaults filled in that depend on the framework,
-        the text and the machine, for `--print-config`.
-    """
-    load_plugins_or_exit()
-
-    @click.command(
-        cls=GroupedCommand, help=f"Train a network with {FRAMEWORKS[framework].title}."
-    )
-    @config_options
-    @command_options(TrainOptions)
-    @spec_options()
-    def command(print_config: bool, **values: Any) -> int:
-        with errors_name_config():
-            options = take_options(TrainOptions, values)
-            spec = spec_from(options.network, options.preset, values)
-            if print_config:
-                options = resolved(framework, spec, options)
-                click.echo(config_text(options, spec), nl=False)
-            else:
-                train(spec, options)
-        return 0
-
-    sys.exit(main(command))
-
-
-def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
-    """Run a framework's `chat.py`: parse the flags, call `chat`, and exit with its status."""
-    load_plugins_or_exit()
-
-    title = FRAMEWORKS[framework].title
-
-    @click.command(cls=GroupedCommand, help=f"Ask a trained network questions, with {title}.")
-    @command_options(ChatOptions)
-    def command(**values: Any) -> int:
-        chat(take_options(ChatOptions, values))
-        return 0
-
-    sys.exit(main(command))
-
-
-def _options(
+def add_options(
     cls: type,
     command: Callable,
     *,
     defaults: bool,
     left_out: Collection[str] = (),
-    group: str | None = None,
+    option_class: type[click.Option] = click.Option,
+    names_of: Callable[[str], str] = lambda name: "",
+    **extra: Any,
 ) -> Callable:
+    """Add a flag to a command for each field of a class of options.
+
+    Args:
+      defaults: whether the flags have the fields' defaults; otherwise a flag that is not given
+        is None.
+      left_out: names of fields that get no flag.
+      option_class: the class of the flags; another than click's own is told the type of the
+        value as `kind`, and as `several` whether there may be more than one.
+      names_of: returns what the help says of the names that a field takes, in brackets.
+      **extra: further arguments of `option_class`.
+    """
     hints = typing.get_type_hints(cls)
     for field in reversed(dataclasses.fields(cls)):
         if field.name in left_out:
@@ -244,9 +129,19 @@ def _options(
         kind = _without_none(hints[field.name])
         if dataclasses.is_dataclass(kind):  # options that several commands share
             assert isinstance(kind, type)
-            command = _options(kind, command, defaults=defaults, left_out=left_out)
+            command = add_options(
+                kind,
+                command,
+                defaults=defaults,
+                left_out=left_out,
+                option_class=option_class,
+                names_of=names_of,
+                **extra,
+            )
             continue
-        keywords: dict[str, Any] = {"help": field.metadata["help"] + _allowed_text(field)}
+        keywords: dict[str, Any] = {
+            "help": field.metadata["help"] + (_allowed_text(field) or names_of(field.name))
+        }
         names, several = [flag(field.name)], False
         if defaults:
             keywords |= {"default": field.default, "show_default": field.default is not None}
@@ -264,10 +159,11 @@ def _options(
             if field.default and "[default:" not in keywords["help"]:
                 keywords["help"] += f"  [default: {','.join(map(str, field.default))}]"
         else:
-            keywords["type"] = _Path() if kind is Path else kind
+            keywords["type"] = PathType() if kind is Path else kind
         if field.name == "resume":  # the only flag whose value may be left out
             keywords |= {"is_flag": False, "flag_value": ""}
-        keywords |= {"cls": ConfigOption, "kind": kind, "several": several, "group": group}
+        if option_class is not click.Option:
+            keywords |= {"cls": option_class, "kind": kind, "several": several, **extra}
         command = click.option(*names, field.name, **keywords)(command)
     return command
 
@@ -278,7 +174,7 @@ def _allowed_text(field: dataclasses.Field) -> str:
     words = field.metadata["choices"] or [
         f"{kind.replace('_', ' ')} {bound:g}" for kind, bound in bounds if bound is not None
     ]
-    return f" ({', '.join(words)})" if words else names_text(field.name)
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _without_none(hint: Any) -> Any:
@@ -288,7 +184,9 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-class _Path(click.ParamType):
+class PathType(click.ParamType):
+    """A path, as `pathlib.Path`."""
+
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:

@@ -1,11 +1,13 @@
 """Two tensors -> how far they are apart, and whether that is a mismatch."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from parity.base.errors import NumericFailure
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import RoundingMultiple, Tolerance
 
@@ -184,3 +186,32 @@ def magnitude(array: np.ndarray) -> float:
     if not array.size:
         return 0.0
     return float(np.maximum(float(array.max()), -float(array.min())))
+
+
+def check_numbers(
+    tensors: Mapping[str, np.ndarray], side: str, step: int, names: Sequence[str]
+) -> None:
+    """Check that a recorded step holds only finite numbers.
+
+    Raises:
+      NumericFailure: for the first NaN or infinity in the order of computation.
+    """
+    for name in names:
+        if name.startswith("decode/") or name.endswith("/perplexity"):
+            # a score of -inf means that a search found fewer hypotheses, a perplexity of inf
+            # that the exponential of the loss overflows
+            continue
+        if name in tensors and not np.all(np.isfinite(tensors[name])):
+            array = tensors[name]
+            index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()
+            place = Place(step, name, index)
+            raise NumericFailure(f"{side}: {array[index]} in {place}{_replica(tensors, place)}")
+
+
+def _replica(tensors: Mapping[str, np.ndarray], place: Place) -> str:
+    """Return which replica computed an element of a tensor whose first axis is rows."""
+    of_rows = ("forward/", "activation_gradient/")
+    if not place.tensor.startswith(of_rows) or "batch/sizes" not in tensors:
+        return ""
+    bounds = np.cumsum(tensors["batch/sizes"])
+    return f", replica {int(np.searchsorted(bounds, place.index[0], side='right'))}"

@@ -16,14 +16,13 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.compare.common_steps import common_steps
 from parity.compare.growth import Growth
 from parity.compare.step_series import History
-from parity.compare.tensors import Distance, compare_tensor, other_type
+from parity.compare.tensors import Distance, check_numbers, compare_tensor, other_type
 from parity.compare.verdict import Verdict
 from parity.pair.bounds import Bound, Bounds, declared_tolerances
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of, rungs
 from parity.trace.side import labels_of
 from parity.trace.tolerances import Tolerance
-from parity.twins.compare.preconditions import check_numbers
 
 Tensors = Mapping[str, np.ndarray]
 

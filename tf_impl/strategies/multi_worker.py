@@ -41,7 +41,7 @@ class MultiWorker(SeveralProcesses, Mirrored):
             gpus = tf.config.list_physical_devices("GPU")[first : first + own]
             tf.config.set_visible_devices(gpus, "GPU")
         communication = tf.distribute.experimental.CommunicationImplementation
-        # it needs no timeout: parity/twins/processes/ranks.py ends the process if a rank is lost
+        # it needs no timeout: processes/ranks.py ends the process if a rank is lost
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=communication.NCCL if build.device == "gpu" else communication.RING
         )

@@ -4,9 +4,9 @@ Each library multiplies at its own rate, and which is the fastest depends on the
 NumPy and every framework that is timed are asked, each in as many processes as there are cores,
 one thread each, all at once: for large matrices, and for those of a step.
 
-`python -m parity.twins.bench.product_rates LIBRARY DTYPE` is one of these processes: it says when it
-is ready, waits for a line of JSON that lists products, takes each of them for a while, and
-prints a line of JSON with the least seconds of each.
+`python -m parity.twins.bench.product_rates LIBRARY DTYPE` is one of these processes: it says
+when it is ready, waits for a line of JSON that lists products, takes each of them for a while,
+and prints a line of JSON with the least seconds of each.
 """
 
 import json

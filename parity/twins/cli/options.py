@@ -6,6 +6,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.pair.assertion import CAUSE_SECONDS
 from parity.trace.rungs import CHECKS
 from parity.twins.decoding.length_penalty import MOST_PENALTY
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -37,7 +38,6 @@ _SYNC = (
 _STRATEGY_TABLE = "strategies to time, separated by commas, or all; framework=strategy for one framework alone. Each is timed with every number of --replicas, beside its counterpart in PyTorch and Keras where these are installed"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
-CAUSE_SECONDS = 30.0
 _STEPS_AFTER = 5
 _CAUSE_SEARCH = "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"
 _AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
@@ -147,17 +147,6 @@ class ChatOptions:
     threads: int = option(1, "number of CPU threads", at_least=1)
     device: str = option("cpu", "kind of device that the network runs on", choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-@dataclass(frozen=True)
-class MismatchOptions:
-    """What follows a mismatch of two recorded traces: options of `compare` and `report`."""
-
-    after_mismatch: int = option(_STEPS_AFTER, _AFTER_MISMATCH, at_least=0)
-    cause_seconds: float = option(CAUSE_SECONDS, _CAUSE_SEARCH, at_least=0)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -17,8 +17,8 @@ that very step. If every step of both sides is the oracle's step, to rounding, a
 from the same weights, then they are the same training. That free runs drift apart in float32 is
 rounding that the training amplifies; it is reported, not judged.
 
-In an isolated run (parity/twins/compare/isolated_run.py) every step is the oracle's own, layer by
-layer.
+In an isolated run (parity/twins/compare/isolated_run.py) every step is the oracle's own, layer
+by layer.
 
 The first step that has a mismatch decides the verdict. Steps after it can be measured, to show
 how the difference develops: see parity/compare/growth.py.
@@ -36,8 +36,8 @@ from parity.compare.growth import Growth
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.trace.reader import Trace
-from parity.twins.causes.confirm import confirm_causes
-from parity.twins.causes.search import Budget
+from parity.twins.compare.causes.confirm import confirm_causes
+from parity.twins.compare.causes.search import Budget
 from parity.twins.compare.decode_rung import DecodeRung
 from parity.twins.compare.evaluation import EvaluationRung
 from parity.twins.compare.evidence import gather_evidence
@@ -383,7 +383,9 @@ def climb(
       UsageError: if they are not of the same run, or damaged.
       NumericFailure: for a NaN or infinity.
     """
-    labels = labels_of([t.side for t in traces], [t.folder for t in traces])
+    labels = labels_of(
+        [TrainedSide.from_json(t.header) for t in traces], [t.folder for t in traces]
+    )
     by_label = dict(zip(labels, traces, strict=True))
     headers = {label: trace.header for label, trace in by_label.items()}
     steps, cut = common_steps(by_label)

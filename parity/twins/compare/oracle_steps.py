@@ -36,7 +36,9 @@ class OracleSteps:
       one_step: computes what the oracle expects of single steps.
     """
 
-    def __init__(self, expected: Expected, sides: Mapping[str, TrainedSide], known: KnownDifferences):
+    def __init__(
+        self, expected: Expected, sides: Mapping[str, TrainedSide], known: KnownDifferences
+    ):
         self._expected = expected
         self._leader: dict[str, str] = {}  # label -> label of the first side with its oracle
         for label, side in sides.items():

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.errors import NumericFailure, UsageError
-from parity.compare.tensors import Mismatch, Place, compare_tensor, other_type
+from parity.base.errors import UsageError
+from parity.compare.tensors import Mismatch, check_numbers, compare_tensor, other_type
 from parity.trace.reader import Trace
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import snapshot_shapes
@@ -71,7 +71,8 @@ def check_sizes(side: str, trace: Trace, step: int) -> None:
     for name, shape in snapshot_shapes(spec).items():
         _check_shape(tensors, name, shape, f"{side}, step {step}")
     # an update is of one replica's rows
-    shares = trace.side.replicas if trace.side.synchronous else 1
+    trained = TrainedSide.from_json(trace.header)
+    shares = trained.replicas if trained.synchronous else 1
     _check_shape(tensors, "batch/sizes", (shares,), f"{side}, step {step}")
 
 
@@ -195,32 +196,3 @@ def _first(names: list[str], most: int = 5) -> str:
     """Return the first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{names[:most]}{more}" if names else "none"
-
-
-def check_numbers(
-    tensors: Mapping[str, np.ndarray], side: str, step: int, names: Sequence[str]
-) -> None:
-    """Check that a recorded step holds only finite numbers.
-
-    Raises:
-      NumericFailure: for the first NaN or infinity in the order of computation.
-    """
-    for name in names:
-        if name.startswith("decode/") or name.endswith("/perplexity"):
-            # a score of -inf means that a search found fewer hypotheses, a perplexity of inf
-            # that the exponential of the loss overflows
-            continue
-        if name in tensors and not np.all(np.isfinite(tensors[name])):
-            array = tensors[name]
-            index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()
-            place = Place(step, name, index)
-            raise NumericFailure(f"{side}: {array[index]} in {place}{_replica(tensors, place)}")
-
-
-def _replica(tensors: Mapping[str, np.ndarray], place: Place) -> str:
-    """Return which replica computed an element of a tensor whose first axis is rows."""
-    of_rows = ("forward/", "activation_gradient/")
-    if not place.tensor.startswith(of_rows) or "batch/sizes" not in tensors:
-        return ""
-    bounds = np.cumsum(tensors["batch/sizes"])
-    return f", replica {int(np.searchsorted(bounds, place.index[0], side='right'))}"

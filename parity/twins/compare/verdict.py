@@ -13,7 +13,7 @@ from parity.compare.tensors import Distance, Mismatch
 from parity.compare.verdict import Verdict
 from parity.trace.rungs import CHECKS
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
-from parity.twins.causes.confirmed import Confirmed
+from parity.twins.compare.causes.confirmed import Confirmed
 from parity.twins.compare.decoded_answers import Tie
 from parity.twins.compare.known_differences import KnownDifference
 from parity.twins.oracle.replay import RecordedUpdate
@@ -48,7 +48,7 @@ class RunVerdict(Verdict):
     isolated: bool = False
     compared: int = 0
     coverage: Coverage = field(default_factory=Coverage)
-    sides: Mapping[str, TrainedSide] = field(default_factory=dict)
+    sides: dict[str, TrainedSide] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
     staleness: dict[str, Counter[int]] = field(default_factory=dict)
     known: dict[str, KnownDifference] = field(default_factory=dict)

@@ -30,7 +30,7 @@ class Fault:
       undetectable_reason: why it need not be found in the other precision.
       unconfirmable_reason: why the oracle cannot make the mistake itself, so that its cause is
         never confirmed; empty if it can, or if a check of whole runs must find it. See
-        parity/twins/causes.
+        parity/twins/compare/causes.
       plain: framework -> the edits that make the mistake in its plain kernels; a framework that
         is missing here cannot make it with those. None if the edits are the same.
       check: the check of whole runs that must find it, one of parity.trace.rungs.CHECKS; empty

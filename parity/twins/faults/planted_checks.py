@@ -25,7 +25,7 @@ from parity.twins.run.check_resume import STEPS as RESUMED
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
-from parity.twins.trace.side import labels_of
+from parity.twins.trace.side import TrainedSide, labels_of
 from parity.twins.training.checkpoint import load_checkpoint, newest_first, save_checkpoint
 from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP
@@ -192,7 +192,7 @@ def _spec(trace: Trace) -> Spec:
 
 def _label(trace: Trace) -> str:
     """Return what a comparison of one trace of each framework calls a side."""
-    return labels_of([trace.side])[0]
+    return labels_of([TrainedSide.from_json(trace.header)])[0]
 
 
 def _oldest_checkpoint(trace: Trace) -> Path:

@@ -1,7 +1,7 @@
 """Runs a framework's scripts without importing the framework each time: a fork per script.
 
-`python -m parity.twins.launch.fork_server FRAMEWORK THREADS SOCKET` imports the framework once and
-listens on a Unix socket. A request is one line of JSON:
+`python -m parity.twins.launch.fork_server FRAMEWORK THREADS SOCKET` imports the framework once
+and listens on a Unix socket. A request is one line of JSON:
 
   stdout, stderr   files that the process writes to
   environment      variables to set

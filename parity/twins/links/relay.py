@@ -1,9 +1,9 @@
 """Makes hosts, which are network namespaces, and is the switch between them.
 
-`python -m parity.twins.links.relay NAMESPACE=ADDRESS ...` makes each namespace with a TUN device,
-prints "ready" or what has failed, and passes packets between them until its input ends. A line
-of input is the time for which each packet is held back from then on, in seconds. The namespaces
-are removed at the end, which also comes when whoever holds the input is killed.
+`python -m parity.twins.links.relay NAMESPACE=ADDRESS ...` makes each namespace with a TUN
+device, prints "ready" or what has failed, and passes packets between them until its input ends.
+A line of input is the time for which each packet is held back from then on, in seconds. The
+namespaces are removed at the end, which also comes when whoever holds the input is killed.
 
 Some kernels lack `netem`, the queue that delays packets. Packets are passed on with their
 offload header, up to 64 KiB at a time, as the network stack of the sender made them: the

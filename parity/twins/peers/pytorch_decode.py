@@ -1,4 +1,4 @@
-"""Decoding with PyTorch's network: the steps on which the searches of parity/twins/decoding run."""
+"""Decoding with PyTorch's network: the steps that the searches run on."""
 
 import numpy as np
 import torch

@@ -27,7 +27,7 @@ from parity.twins.training.strategy import Build
 
 
 class Hogwild(PytorchStrategy):
-    """Runs each replica as a worker; an AsynchronousStrategy, see parity/twins/training/strategy.py.
+    """Runs each replica as a worker; an AsynchronousStrategy, see training/strategy.py.
 
     In a free schedule a worker is told to apply its update together with its next rows, so that
     no other worker waits for it. The order that the run records is then that in which the

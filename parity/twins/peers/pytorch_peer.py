@@ -1,7 +1,7 @@
 """Trains the networks in PyTorch as its users would, as the peer of both sides.
 
-`python -m parity.twins.peers.pytorch_peer` takes the flags of `train.py` and trains as it does, with
-validation, a test and checkpoints. `--strategy` names one of PyTorch's own ways of running
+`python -m parity.twins.peers.pytorch_peer` takes the flags of `train.py` and trains as it does,
+with validation, a test and checkpoints. `--strategy` names one of PyTorch's own ways of running
 replicas; see parity/twins/launch/peer_strategies.py.
 """
 

@@ -1,6 +1,6 @@
 """Starts processes of a training on one host, for a supervisor on another; see remote.py.
 
-`python -m parity.twins.processes.agent` reads and writes lines of JSON. Two lines come on stdin:
+`python -m parity.twins.processes.agent` speaks lines of JSON. Two lines come on stdin:
 
   {"address": ..., "count": ..., "ports": [first, last] or null}
   {"script": ..., "words": [...], "processes": {number: {variable: value}}}

@@ -104,7 +104,9 @@ def resolved(options: RunOptions) -> RunOptions:
     return replace(options, strategy=tuple(words), sync=False)  # the names say it
 
 
-def leading_sides(sides: Mapping[str, TrainedSide], *, most_replicas: bool = True) -> dict[str, TrainedSide]:
+def leading_sides(
+    sides: Mapping[str, TrainedSide], *, most_replicas: bool = True
+) -> dict[str, TrainedSide]:
     """Return one side of each framework, label -> side, to stand for its others.
 
     It is of the framework's first synchronous strategy, with the first kernels.

@@ -190,7 +190,13 @@ class StepsToCheck:
 
 
 def _start(
-    label: str, side: TrainedSide, spec: Spec, options: RunOptions, starter: Starter, *, saves: bool
+    label: str,
+    side: TrainedSide,
+    spec: Spec,
+    options: RunOptions,
+    starter: Starter,
+    *,
+    saves: bool,
 ) -> SideProcess:
     """Start the recorded training of one side."""
     dtype = spec.training.dtype

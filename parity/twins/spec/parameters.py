@@ -2,8 +2,8 @@
 
 Gates are ordered i, f, g, o along the last axis of every LSTM kernel and bias, and r, z, c
 along the last axis of every GRU kernel and bias. A layer has one trainable bias; where a
-framework's kernel takes two, the second is a constant zero. parity/twins/spec/networks lists the
-parameters of each network.
+framework's kernel takes two, the second is a constant zero. parity/twins/spec/networks lists
+the parameters of each network.
 """
 
 from collections.abc import Iterable

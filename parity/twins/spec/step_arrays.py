@@ -29,11 +29,11 @@ class StepInputs:
     must know of the others is their lengths.
 
     Attributes:
-      batch: name -> int64 array, as parity/twins/spec/networks declares them: `tokens` and `targets`
-        [batch, time], `lengths` [batch] with the number of real tokens per row, and so on.
-      carry: whether the state continues from the previous step; otherwise it starts at zero.
-      masks: place -> dropout mask [batch, time, width] of 0 or 1/keep; empty without dropout.
-      loss_per: "token" or "row", what the summed loss is divided by.
+      batch: name -> int64 array, as parity/twins/spec/networks declares them: `tokens` and
+        `targets` [batch, time], `lengths` [batch] with the number of real tokens per row, and
+      so on. carry: whether the state continues from the previous step; otherwise it starts at
+      zero. masks: place -> dropout mask [batch, time, width] of 0 or 1/keep; empty without
+      dropout. loss_per: "token" or "row", what the summed loss is divided by.
       fed: in an isolated step, "fed/NAME" -> the values that the next layer reads instead of
         activation NAME, and "fed_gradient/NAME" -> the gradient that the layer which computed
         NAME receives for it; empty in any other step.

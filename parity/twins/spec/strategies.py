@@ -155,9 +155,9 @@ class StrategyEntry:
 
     Attributes:
       name: the name that `--strategy` takes.
-      path: where its class is, as "package.module:Class"; see parity/twins/training/strategy.py. The
-        class is loaded only when a training is built, because that loads the framework.
-      summary: one line that describes the strategy to people.
+      path: where its class is, as "package.module:Class"; see
+        parity/twins/training/strategy.py. The class is loaded only when a training is built,
+      because that loads the framework. summary: one line that describes the strategy to people.
       traits: the properties that the harness needs to know.
       takes: the settings that it takes, with their defaults; None for any other.
       also_takes: the names of settings that it takes and that have no default.

@@ -84,6 +84,7 @@ class TrainedSide(Side):
         found = {name: values[name] for name in kinds}
         return cls(**found | {"settings": StrategySettings.from_json(values["settings"])})
 
+
 def labels_of(sides: Sequence[TrainedSide], folders: Sequence[Path] = ()) -> list[str]:
     """Return what reports call the sides: the shortest names that tell them apart.
 

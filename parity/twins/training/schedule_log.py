@@ -8,7 +8,7 @@ from parity.twins.spec.schedule import Update, read_schedule, schedule_text
 
 
 class ScheduleLog:
-    """The table schedule.jsonl of a run; parity/twins/spec/schedule.py says what its lines hold.
+    """The table schedule.jsonl of a run; spec/schedule.py says what its lines hold.
 
     Args:
       path: the file, written whole by `save`.

@@ -8,8 +8,8 @@ import numpy as np
 
 from parity.base.replaceable import original
 from parity.base.special_tokens import PAIR_UNKNOWN_ID, TEXT_UNKNOWN_ID
-from parity.twins.causes.gates import GATES
-from parity.twins.causes.suspect import (
+from parity.twins.compare.causes.gates import GATES
+from parity.twins.compare.causes.suspect import (
     GRADIENT,
     Arrays,
     Case,
@@ -18,7 +18,7 @@ from parity.twins.causes.suspect import (
     Suspect,
     plain,
 )
-from parity.twins.causes.views import in_replicas, returned, summed
+from parity.twins.compare.causes.views import in_replicas, returned, summed
 from parity.twins.oracle.attention import memory_backward
 from parity.twins.oracle.decoder import decoder_start_backward
 from parity.twins.oracle.layers import look_up_backward

@@ -8,8 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from parity.twins.causes.suspect import FORWARD, Arrays, Case, Replacements, Suspect, plain
-from parity.twins.causes.views import Share, given, in_replicas, padding_looked_up, returned
+from parity.twins.compare.causes.suspect import (
+    FORWARD,
+    Arrays,
+    Case,
+    Replacements,
+    Suspect,
+    plain,
+)
+from parity.twins.compare.causes.views import (
+    Share,
+    given,
+    in_replicas,
+    padding_looked_up,
+    returned,
+)
 from parity.twins.oracle.layers import look_up
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.spec.networks import NETWORKS

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from parity.twins.causes import (
+from parity.twins.compare.causes import (
     attention,
     averages,
     backward,
@@ -18,7 +18,7 @@ from parity.twins.causes import (
     weights,
     whole_updates,
 )
-from parity.twins.causes.suspect import Case, Suspect
+from parity.twins.compare.causes.suspect import Case, Suspect
 
 _SUBJECTS = (
     initial,

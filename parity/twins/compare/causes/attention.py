@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import FORWARD, Case, Change, Replacements, Suspect, plain
-from parity.twins.causes.views import in_replicas
+from parity.twins.compare.causes.suspect import (
+    FORWARD,
+    Case,
+    Change,
+    Replacements,
+    Suspect,
+    plain,
+)
+from parity.twins.compare.causes.views import in_replicas
 from parity.twins.oracle.attention import (
     Memory,
     attention_backward,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import FORWARD, Case, Change, Replacements, Suspect
-from parity.twins.causes.views import one_weight
+from parity.twins.compare.causes.suspect import FORWARD, Case, Change, Replacements, Suspect
+from parity.twins.compare.causes.views import one_weight
 from parity.twins.oracle.recurrent import (
     gru_step,
     gru_step_backward,

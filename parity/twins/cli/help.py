@@ -2,12 +2,12 @@
 
 import click
 
+from parity.cli.main import Command
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 
 _NETWORK, _TEXT, _TRAINING = "Network", "Text", "Training"
 _OTHER = "Other options"
-_LONGEST_SENTENCE = 200  # characters
 # Heading -> the options under it, whichever command has them, in the order of the help.
 _GROUPS = {
     "What to train": (
@@ -46,12 +46,8 @@ _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 PARTS = {"model": _NETWORK, "text": _TEXT, "training": _TRAINING}
 
 
-class GroupedCommand(click.Command):
+class GroupedCommand(Command):
     """A command whose `--help` lists its options in groups."""
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the first sentence of the help in full, for the list of commands."""
-        return super().get_short_help_str(_LONGEST_SENTENCE)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each group under its heading."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import (
+from parity.twins.compare.causes.suspect import (
     CLIPPING,
     OPTIMIZER,
     UPDATE,

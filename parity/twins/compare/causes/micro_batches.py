@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.twins.causes.inputs import fitted
-from parity.twins.causes.suspect import (
+from parity.twins.compare.causes.inputs import fitted
+from parity.twins.compare.causes.suspect import (
     FORWARD,
     GRADIENT,
     LOSS,
@@ -19,7 +19,7 @@ from parity.twins.causes.suspect import (
     Suspect,
     plain,
 )
-from parity.twins.causes.views import Share, in_replicas, returned, summed
+from parity.twins.compare.causes.views import Share, in_replicas, returned, summed
 from parity.twins.oracle.training import replica_losses
 from parity.twins.spec.replicas import split_rows
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import FORWARD, Arrays, Case, Change, Suspect
-from parity.twins.causes.views import seen_through
+from parity.twins.compare.causes.suspect import FORWARD, Arrays, Case, Change, Suspect
+from parity.twins.compare.causes.views import seen_through
 from parity.twins.oracle.moves import UNIT
 from parity.twins.oracle.optimizers import in_precision, update_weights
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.signatures import Evidence, likely_causes, signature
-from parity.twins.causes.confirmed import Confirmed
-from parity.twins.causes.search import Budget, Search
-from parity.twins.causes.suspect import Case
+from parity.twins.compare.causes.confirmed import Confirmed
+from parity.twins.compare.causes.search import Budget, Search
+from parity.twins.compare.causes.suspect import Case
 from parity.twins.compare.expected_by_oracle import Expected, with_replica_losses
 from parity.twins.compare.one_step import OneStep
 from parity.twins.oracle.replay import RecordedUpdate

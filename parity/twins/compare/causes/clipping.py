@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.twins.causes.suspect import CLIPPING, Arrays, Case, Change, Suspect, plain
-from parity.twins.causes.views import Share
+from parity.twins.compare.causes.suspect import CLIPPING, Arrays, Case, Change, Suspect, plain
+from parity.twins.compare.causes.views import Share
 from parity.twins.oracle.optimizers import clip_by_global_norm
 from parity.twins.spec.stages import layers_of, stages_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import FORWARD, Case, Replacements, Suspect, plain
-from parity.twins.causes.views import Share, in_replicas
+from parity.twins.compare.causes.suspect import FORWARD, Case, Replacements, Suspect, plain
+from parity.twins.compare.causes.views import Share, in_replicas
 from parity.twins.oracle.decoder import decoder_start, decoder_start_backward
 from parity.twins.oracle.encoder import (
     Direction,

@@ -1,11 +1,10 @@
-"""The commands of `parity`, also run as `python -m parity`.
+"""The commands of the laboratory, which `parity` has in a checkout.
 
 A command that trains imports its code only when it is called: that code may need packages that
 an installed wheel does not have with its core dependencies alone.
 """
 
 import dataclasses
-import shlex
 import signal
 import sys
 import time
@@ -16,27 +15,24 @@ from typing import Any
 
 import click
 
-from parity import __version__
-from parity.base.errors import Interrupted, UsageError
-from parity.base.files import make_folder, write_whole
+from parity.base.errors import Interrupted
+from parity.base.files import write_whole
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.base.printable import escaped
-from parity.cli.command_line import command_options, spec_from, spec_options, take_options
-from parity.cli.help import GroupedCommand
-from parity.commands import doctor as doctor_checks
-from parity.pair.assertion import compared
-from parity.report.coverage_table import verdict_line
-from parity.report.save import save_report, save_values, utf_8
+from parity.base.words import command_text
+from parity.cli.command_line import take_options
+from parity.cli.main import MATCH, MISMATCH
+from parity.report.save import save_report, save_values
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
-from parity.trace.reader import Trace
+from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.config import config_options, config_text, errors_name_config, is_given
+from parity.twins.cli.help import GroupedCommand
 from parity.twins.cli.options import (
     BenchOptions,
     ConvergeOptions,
     FaultOptions,
-    MismatchOptions,
     ProfileOptions,
     RunOptions,
     ScaleOptions,
@@ -49,24 +45,8 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.presets import preset_to_compare
 from parity.twins.training.loss_curves import plot_losses
 
-_MATCH, _MISMATCH = 0, 1
 
-
-class _Commands(click.Group):
-    command_class = GroupedCommand
-
-
-@click.group(cls=_Commands)
-@click.version_option(__version__, prog_name="parity")
-def parity() -> None:
-    """Prove that a network trained in Paddle and in TensorFlow is the same network.
-
-    Exit status: 0 for a match, 1 for a mismatch, 2 for bad use or bad input, 3 for a numeric
-    failure (a NaN or infinity), 74 if standard output is closed or full.
-    """
-
-
-@parity.command("run")
+@click.command("run", cls=GroupedCommand)
 @config_options
 @command_options(RunOptions)
 @spec_options("dtype")
@@ -95,77 +75,10 @@ def run_command(print_config: bool, **values: Any) -> int:
             text = report_text(report)
             save_report(text, report_html(report), report, options.out, options.json)
     click.echo(coloured(text, report))
-    return _MATCH if outcome.matches else _MISMATCH
+    return MATCH if outcome.matches else MISMATCH
 
 
-@parity.command("compare")
-@click.argument("trace_a", type=click.Path(path_type=Path))
-@click.argument("trace_b", type=click.Path(path_type=Path))
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    help="file to write the report to, as JSON",
-)
-@command_options(MismatchOptions)
-@click.option("--debug", is_flag=True, help="print the traceback of an error")
-def compare_command(
-    trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool, **values: Any
-) -> int:
-    """Compare two recorded runs with each other and, if train.py made them, with the oracle.
-
-    TRACE_A and TRACE_B are folders that --trace of train.py or the Recorder of your own
-    training wrote.
-    """
-    report = _compared(trace_a, trace_b, take_options(MismatchOptions, values))
-    text = report_text(report)
-    if json_file is not None:
-        save_values(report, json_file)
-    click.echo(coloured(text, report))
-    return _MATCH if report["verdict"] == "match" else _MISMATCH
-
-
-@parity.command("report")
-@click.argument("trace_a", type=click.Path(path_type=Path))
-@click.argument("trace_b", type=click.Path(path_type=Path))
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path),
-    default=Path("out/report.html"),
-    show_default=True,
-    help="file to write the page to",
-)
-@command_options(MismatchOptions)
-@click.option("--debug", is_flag=True, help="print the traceback of an error")
-def report_command(
-    trace_a: Path, trace_b: Path, html_file: Path, debug: bool, **values: Any
-) -> int:
-    """Compare two recorded runs and write the result as a page that opens offline.
-
-    TRACE_A and TRACE_B are folders, as for the command `compare`.
-    """
-    options = take_options(MismatchOptions, values)
-    if html_file.is_dir():
-        raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
-    make_folder(html_file.parent)  # fail now, not after minutes of comparing
-    report = _compared(trace_a, trace_b, options)
-    write_whole(html_file, utf_8(report_html(report)))
-    print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
-    return _MATCH if report["verdict"] == "match" else _MISMATCH
-
-
-def _compared(trace_a: Path, trace_b: Path, options: MismatchOptions) -> dict[str, Any]:
-    """Return the report of two recorded runs as plain values."""
-    return compared(
-        [Trace(trace_a), Trace(trace_b)],
-        _command(),
-        after_mismatch=options.after_mismatch,
-        cause_seconds=options.cause_seconds,
-    )
-
-
-@parity.command("bench")
+@click.command("bench", cls=GroupedCommand)
 @command_options(BenchOptions)
 @spec_options()
 def bench_command(**values: Any) -> int:
@@ -190,7 +103,7 @@ def bench_command(**values: Any) -> int:
     return 0
 
 
-@parity.command("converge")
+@click.command("converge", cls=GroupedCommand)
 @command_options(ConvergeOptions)
 @spec_options()
 def converge_command(**values: Any) -> int:
@@ -214,10 +127,10 @@ def converge_command(**values: Any) -> int:
     for path in {options.out / "converge.json", options.json or options.out / "converge.json"}:
         save_values(found, path)
     print(text)
-    return _MISMATCH if found["verdict"] == NOT_SHOWN else _MATCH
+    return MISMATCH if found["verdict"] == NOT_SHOWN else MATCH
 
 
-@parity.command("profile")
+@click.command("profile", cls=GroupedCommand)
 @command_options(ProfileOptions)
 @spec_options()
 def profile_command(**values: Any) -> int:
@@ -237,7 +150,7 @@ def profile_command(**values: Any) -> int:
     return 0
 
 
-@parity.command("faults")
+@click.command("faults", cls=GroupedCommand)
 @command_options(FaultOptions)
 def faults_command(**values: Any) -> int:
     """Plant known mistakes in one side's code, one at a time, and check that all are found."""
@@ -255,7 +168,7 @@ def faults_command(**values: Any) -> int:
         with sigterm_as_interrupt():
             text, match = run_harmless(options)
         print(text)
-        return _MATCH if match else _MISMATCH
+        return MATCH if match else MISMATCH
     from parity.twins.faults.finding import (
         SIGNATURES,
         findings_text,
@@ -270,7 +183,7 @@ def faults_command(**values: Any) -> int:
         needed, reason = must_hunt()
         print(reason, flush=True)
         if not needed:
-            return _MATCH
+            return MATCH
     before = digest()
     with sigterm_as_interrupt():
         findings = hunt(options)
@@ -284,10 +197,10 @@ def faults_command(**values: Any) -> int:
     if options.record:
         text += f"\n{record_hunt(findings, before)}"
     print(text)
-    return _MATCH if found["all_found"] else _MISMATCH
+    return MATCH if found["all_found"] else MISMATCH
 
 
-@parity.command("sweep")
+@click.command("sweep", cls=GroupedCommand)
 @command_options(SweepOptions)
 def sweep_command(**values: Any) -> int:
     """Train random valid specs on both sides and check that no false alarm is raised."""
@@ -303,10 +216,10 @@ def sweep_command(**values: Any) -> int:
     for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
         save_values(found, path)
     print(text)
-    return _MISMATCH if swept.alarms else _MATCH
+    return MISMATCH if swept.alarms else MATCH
 
 
-@parity.command("scale")
+@click.command("scale", cls=GroupedCommand)
 @command_options(ScaleOptions)
 @spec_options()
 def scale_command(**values: Any) -> int:
@@ -330,10 +243,10 @@ def scale_command(**values: Any) -> int:
     if options.json is not None:
         save_values(found, options.json)
     print(text)
-    return _MATCH if found.get("within", True) else _MISMATCH
+    return MATCH if found.get("within", True) else MISMATCH
 
 
-@parity.command("losses")
+@click.command("losses", cls=GroupedCommand)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--out",
@@ -352,12 +265,6 @@ def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
         print(escaped(remark))
     print(f"picture: {escaped(str(out))}")
     return 0
-
-
-@parity.command("doctor")
-def doctor_command() -> int:
-    """Check the environment and say how to fix what is wrong with it."""
-    return doctor_checks.report()
 
 
 @contextmanager
@@ -388,5 +295,19 @@ def _measured() -> dict[str, Any]:
 
 
 def _command() -> str:
-    started = ["parity"] if Path(sys.argv[0]).name == "parity" else ["python", "-m", "parity"]
-    return shlex.join([*started, *sys.argv[1:]])
+    return command_text(sys.argv)
+
+
+COMMANDS = {
+    each.name: each
+    for each in (
+        run_command,
+        bench_command,
+        converge_command,
+        profile_command,
+        faults_command,
+        sweep_command,
+        scale_command,
+        losses_command,
+    )
+}

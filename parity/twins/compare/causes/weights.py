@@ -7,8 +7,14 @@ from functools import partial
 import numpy as np
 
 from parity.base.special_tokens import PAIR_EOS_ID
-from parity.twins.causes.suspect import FORWARD, Arrays, Case, Change, Suspect, plain
-from parity.twins.causes.views import Share, given, in_replicas, one_weight, seen_through
+from parity.twins.compare.causes.suspect import FORWARD, Arrays, Case, Change, Suspect, plain
+from parity.twins.compare.causes.views import (
+    Share,
+    given,
+    in_replicas,
+    one_weight,
+    seen_through,
+)
 
 
 def suspects(case: Case) -> Iterator[Suspect]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import (
+from parity.twins.compare.causes.suspect import (
     FORWARD,
     LOSS,
     Case,
@@ -17,7 +17,7 @@ from parity.twins.causes.suspect import (
     Suspect,
     plain,
 )
-from parity.twins.causes.views import divided
+from parity.twins.compare.causes.views import divided
 from parity.twins.oracle.layers import log_softmax, project
 from parity.twins.oracle.training import replica_losses
 from parity.twins.spec.networks.network import records_logits

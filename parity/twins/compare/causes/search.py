@@ -10,9 +10,9 @@ import numpy as np
 
 from parity.base.replaceable import replacing
 from parity.compare.tensors import Distance
-from parity.twins.causes.confirmed import Confirmed
-from parity.twins.causes.suspect import Arrays, Case, Change, Suspect
-from parity.twins.causes.suspects import suspects
+from parity.twins.compare.causes.confirmed import Confirmed
+from parity.twins.compare.causes.suspect import Arrays, Case, Change, Suspect
+from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.expected_by_oracle import Expected, wide
 from parity.twins.compare.steps import compare_step
 from parity.twins.oracle.moves import UNIT

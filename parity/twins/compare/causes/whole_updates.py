@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.twins.causes.suspect import (
+from parity.twins.compare.causes.suspect import (
     UPDATE,
     Arrays,
     Case,
@@ -14,7 +14,7 @@ from parity.twins.causes.suspect import (
     Tensors,
     plain,
 )
-from parity.twins.causes.updates import updated
+from parity.twins.compare.causes.updates import updated
 
 _APPLIED_TWICE = ("update-applied-twice", "server-takes-push-twice", "served-push-twice")
 

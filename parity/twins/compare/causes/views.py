@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import Arrays, Case, Replacements
+from parity.twins.compare.causes.suspect import Arrays, Case, Replacements
 from parity.twins.oracle.layers import look_up
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS

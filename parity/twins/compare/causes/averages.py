@@ -6,8 +6,15 @@ from itertools import pairwise
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.causes.suspect import GRADIENT, Arrays, Case, Replacements, Suspect, plain
-from parity.twins.causes.views import in_replicas, summed
+from parity.twins.compare.causes.suspect import (
+    GRADIENT,
+    Arrays,
+    Case,
+    Replacements,
+    Suspect,
+    plain,
+)
+from parity.twins.compare.causes.views import in_replicas, summed
 from parity.twins.oracle.optimizers import clip_by_global_norm
 
 

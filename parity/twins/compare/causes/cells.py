@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original, replacing
-from parity.twins.causes.gates import GATES
-from parity.twins.causes.suspect import FORWARD, Case, Change, Replacements, Suspect, plain
-from parity.twins.causes.views import one_weight
+from parity.twins.compare.causes.gates import GATES
+from parity.twins.compare.causes.suspect import (
+    FORWARD,
+    Case,
+    Change,
+    Replacements,
+    Suspect,
+    plain,
+)
+from parity.twins.compare.causes.views import one_weight
 from parity.twins.oracle.decoder import decoder_step, decoder_step_backward
 from parity.twins.oracle.layers import sigmoid, tanh
 from parity.twins.oracle.recurrent import (

@@ -1,4 +1,4 @@
-"""The files of deploy/ follow published schemas, name what is there, and start real ranks."""
+"""The files of deploy/ name what is there, and start real ranks."""
 
 import json
 import os
@@ -6,17 +6,13 @@ import re
 import shlex
 import subprocess
 import sys
-from copy import deepcopy
 from pathlib import Path
-from types import SimpleNamespace
 
-import kubernetes.client
 import operator_pods
 import pytest
 import two_hosts
 import yaml
 from conftest import flags
-from kubeflow import training
 from packaging.requirements import Requirement
 from test_docs import check_command, check_script
 from test_setup import EXTRAS, LOCK
@@ -49,50 +45,10 @@ def name(request) -> str:
     return request.param
 
 
-def as_known(document):
-    """Return a manifest as the published models of its kind have read it.
-
-    They leave out what they do not know, and convert what has another type.
-    """
-    package, prefix = kubernetes.client, "V1"
-    if document["apiVersion"].startswith("kubeflow.org/"):
-        package, prefix = training, "KubeflowOrgV1"
-    client = package.ApiClient()
-    text = SimpleNamespace(data=json.dumps(document))
-    return client.sanitize_for_serialization(
-        client.deserialize(text, prefix + document["kind"])
-    )
-
-
 def words_of(job) -> list[str]:
     """Return the command line of a job's container."""
     container = operator_pods.container(job)
     return [*container["command"], *container["args"]]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: each["kind"])
-def test_manifests_follow_the_published_schemas(document):
-    assert as_known(document) == document
-
-
-@pytest.mark.parametrize("path", ["spec", "spec/runPolicy", "container", "container/resources"])
-def test_a_name_that_a_schema_lacks_is_found(path, name):
-    job = deepcopy(JOBS[name])
-    place = operator_pods.container(job) if path.startswith("container") else job
-    for part in path.removeprefix("container").strip("/").split("/"):
-        place = place[part] if part else place
-    place["backofLimit"] = 3
-    assert as_known(job) != job
-
-
-def test_a_value_of_another_type_is_found(name):
-    job = deepcopy(JOBS[name])
-    operator_pods.workers(job)["replicas"] = "2"
-    assert as_known(job) != job
-    job = deepcopy(JOBS[name])
-    del operator_pods.container(job)["name"]
-    with pytest.raises(ValueError, match="`name`, must not be `None`"):
-        as_known(job)
 
 
 def test_pods_run_commands_that_there_are(name):

@@ -2,30 +2,27 @@
 
 import argparse
 import ast
-import json
 import re
 import shlex
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 
-from docs.tables.measurement import markdown_table
-from docs.tables.write import KINDS, differs_table, filled, pages
+from docs.tables.write import KINDS, filled, pages
 from parity.cli.command_line import take_options
 from parity.cli.main import parity as parity_command
 from parity.examples import classifier
 from parity.trace.rungs import RUNGS
-from parity.twins.bench.cases import Case
 from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.config import config_options
 from parity.twins.cli.options import ChatOptions, TrainOptions
-from parity.twins.faults.finding import Finding, findings_values
+from parity.twins.commands import COMMANDS as LABORATORY
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 
+COMMANDS = parity_command.commands | LABORATORY
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
@@ -107,7 +104,7 @@ def parse(command, words):
 def check_parity(words):
     if not words or words == ["--version"]:
         return
-    command = parity_command.commands.get(words[0])
+    command = COMMANDS.get(words[0])
     assert command is not None, f"no command {words[0]!r}"
     if words[1:] == ["--help"]:
         return
@@ -198,7 +195,7 @@ def test_commands_exist(words):
 
 def known_flags():
     """Return the flags of all commands."""
-    every = [*parity_command.commands.values(), trainer(), chatter()]
+    every = [*COMMANDS.values(), trainer(), chatter()]
     flags = {
         flag for each in every for p in each.params for flag in (*p.opts, *p.secondary_opts)
     }
@@ -362,256 +359,6 @@ def test_list_of_differences_is_up_to_date():
     after, missing = filled(page)
     assert not missing
     assert after == page
-
-
-def test_list_of_differences_takes_comments_of_several_lines(tmp_path):
-    (tmp_path / "paddle_impl").mkdir()
-    (tmp_path / "tf_impl" / "strategies").mkdir(parents=True)
-    (tmp_path / "paddle_impl" / "a.py").write_text(
-        "# differs: one\n# and two\nx = 1\n# three\n"
-    )
-    (tmp_path / "tf_impl" / "strategies" / "b.py").write_text(
-        "y = 1  # differs: four\n# five\n"
-    )
-    assert differs_table(root=tmp_path).splitlines()[2:] == [
-        "| `paddle_impl/a.py` | one and two |",
-        "| `tf_impl/strategies/b.py` | four |",
-    ]
-
-
-def bench(**changes):
-    """Return the parts of a bench.json that tables are made of."""
-    cases = {
-        f"{name}-2x1": vars(Case(name, 2, 1)) | {"title": name}
-        for name in ("paddle", "tensorflow", "pytorch")
-    }
-    values = {
-        "network": "language-model",
-        "preset": "bench",
-        "spec": {
-            "model": {"hidden_size": 200},
-            "text": {"time": 35},
-            "training": {"batch_size": 64, "dtype": "float32"},
-        },
-        "cases": cases,
-        "throughput": {
-            label: {"median": 1000.0 * n, "spread": [900.0 * n, 1100.0 * n]}
-            for n, label in enumerate(cases, 1)
-        },
-        "scaling": {"paddle": {"2": 1.5}},
-        "threads": 1,
-        "share_of_limit": dict.fromkeys(cases, 0.5),
-        "share_of_step_products": dict.fromkeys(cases, 0.6),
-        "waiting_share": dict.fromkeys(cases, 0.01),
-        "seconds_to_first_step": dict.fromkeys(cases, 3.0),
-        "peak_memory": {label: [1e9, 5e8] for label in cases},
-        "against": {
-            "paddle-2x1": {"pytorch-2x1": 0.33, "best": 0.33},
-            "tensorflow-2x1": {"pytorch-2x1": 0.66, "best": 0.66},
-        },
-        "product_limit": 2e11,
-        "step_product_rate": 1.6e11,
-        "product_rates": {"numpy": 1e11, "paddle": 2e11, "tensorflow": 1.9e11},
-        "rounds": 3,
-        "steps": 40,
-        "cores": 2,
-        "command": "python -m parity bench --peers",
-        "date": "2026-11-22T10:00:00",
-        "processor": "A | B",
-    }
-    return values | changes
-
-
-def write(folder, text, **files):
-    """Write measurements, and return a page with its tables filled."""
-    for name, values in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(values))
-    return filled(text, folder)
-
-
-def test_table_of_strategies_has_a_part_for_each_shape(tmp_path):
-    page = "<!-- table: strategies a.json b.json -->\n<!-- /table -->"
-    row = {"label": "paddle-2x1", "gain": 1.9, "of_best": None, "to": {"pytorch": 1.27}}
-    small = bench(strategies=[row])
-    small["cases"]["paddle-2x1"] |= {"layout": "2 x 1, 2 stages", "settings": "stages=2"}
-    large = small | {"preset": "four-layers"}
-    text, missing = write(tmp_path, page, a=small, b=large)
-    assert missing == []
-    lines = text.splitlines()
-    assert [line[:30] for line in lines if line.startswith("language-model")] == [
-        "language-model `bench`, hidden",
-        "language-model `four-layers`, ",
-    ]
-    cells = [cell.strip() for cell in lines[-2].strip("|").split("|")]
-    assert cells == [
-        *("paddle", "stages=2", "2 x 1, 2 stages", "1,000", "900 to 1,100"),
-        *("1.90", "–", "1.27", "1,500"),
-    ]
-
-
-def test_table_of_speeds_says_where_it_is_from(tmp_path):
-    page = "before\n<!-- table: bench a.json -->\nold\n<!-- /table -->\nafter\n"
-    text, missing = write(tmp_path, page, a=bench())
-    assert not missing
-    lines = text.splitlines()
-    assert lines[:2] == ["before", "<!-- table: bench a.json -->"]
-    assert (
-        lines[2] == "*Measured 2026-11-22 on A | B, 2 cores: `python -m parity bench --peers`*"
-    )
-    assert lines[-2:] == ["<!-- /table -->", "after"]
-    assert "old" not in text
-    assert (
-        "| paddle | 2 × 1 | 1,000 | 900 to 1,100 | 1.50 | 50% | 60% | 1.0% | 3.0 | 1,500 |"
-        in text
-    )
-    assert "| tensorflow | 2 × 1 | 2,000 | 1,800 to 2,200 | – | 50% | 60% |" in text
-
-
-def test_tables_of_ratios(tmp_path):
-    page = (
-        "<!-- table: peers a.json -->\n<!-- /table -->\n"
-        "<!-- table: sizes a.json -->\n<!-- /table -->\n"
-    )
-    values = bench()
-    values["peak_memory"] |= {"paddle-2x1": [2.1e9], "pytorch-2x1": [2e9, 1e9]}
-    text, _ = write(tmp_path, page, a=values)
-    assert "| paddle 2 × 1 | 0.33 | 0.33 |" in text
-    memory = "0.70 | 0.50"
-    assert f"| 0.33 | 0.66 | 0.33 (2 × 1) | 0.66 (2 × 1) | 50% | 50% | {memory} | 3 |" in text
-
-
-def test_table_of_kernels(tmp_path):
-    page = "<!-- table: kernels a.json -->\n<!-- /table -->\n"
-    timed = [
-        (Case("paddle", 2, 1, kernels="plain"), 1000.0),
-        (Case("paddle", 2, 1), 3000.0),
-        (Case("tensorflow", 2, 1, "average-gradients", "plain"), 500.0),
-        (Case("tensorflow", 2, 1, "average-gradients"), 1000.0),
-        (Case("pytorch", 2, 1), 2000.0),  # has one kind, and so no row
-    ]
-    values = bench(
-        cases={case.label: vars(case) | {"title": case.title} for case, _ in timed},
-        throughput={case.label: {"median": speed} for case, speed in timed},
-    )
-    text, _ = write(tmp_path, page, a=values)
-    assert "| paddle | 2 × 1 | 1,000 | 3,000 | 3.00 |" in text
-    assert "| tensorflow average-gradients | 2 × 1 | 500 | 1,000 | 2.00 |" in text
-    assert "pytorch" not in text
-
-
-def test_table_of_faults(tmp_path):
-    found = Finding("x", "paddle", "float64", "topic", "cause", "setting", found_by="mismatch")
-    findings = [
-        replace(found, likely=["x"], right_place=True),
-        replace(found, right_place=True),
-        found,
-        replace(found, found_by=""),
-        replace(found, kernels="plain", confirmable=False),
-        replace(found, dtype="float32", confirmed=["a"], confirmed_faults=["w", "x"]),
-        replace(found, dtype="float32", confirmed=["b"], confirmed_faults=["w"]),
-    ]
-    page = "<!-- table: faults a.json -->\n<!-- /table -->"
-    text, _ = write(tmp_path, page, a=findings_values(findings))
-    assert "| float64 | fast | 4 | 3 | 2 | 0 of 3 | 0 | 1 of 3 |" in text
-    assert "| float64 | plain | 1 | 1 | 0 | 0 of 0 | 0 | 0 of 1 |" in text
-    assert "| float32 | fast | 2 | 2 | 0 | 1 of 2 | 1 | 0 of 1 |" in text
-    assert "`make hunt`" in text
-
-
-def test_table_of_faults_of_strategies(tmp_path):
-    found = Finding("x", "paddle", "float64", "topic", "cause", "setting", found_by="mismatch")
-    layers = replace(found, strategy="layers", strategies=["layers"], right_place=True)
-    findings = [
-        found,
-        replace(layers, confirmed_faults=["x"]),
-        replace(layers, fault="y", dtype="float32", confirmable=False),
-        replace(layers, side="tensorflow", right_place=False),
-        replace(layers, side="tensorflow", found_by=""),
-    ]
-    page = "<!-- table: strategy-faults a.json -->\n<!-- /table -->"
-    text, _ = write(tmp_path, page, a=findings_values(findings))
-    assert "2 faults, planted in float64 and float32, with fast kernels." in text
-    assert "| paddle `layers` | 2 | 2 | 2 | 2 | 1 of 1 |" in text
-    assert "| tensorflow `layers` | 1 | 2 | 1 | 0 | 0 of 1 |" in text
-
-
-def test_table_of_sweep(tmp_path):
-    one_step = {"used": 0.79}
-    found = {
-        "seed": 1,
-        "runs": 60,
-        "false_alarms": 0,
-        "covered": {
-            "dropout": {"runs": 9, "of": 12},
-            "padding": {"runs": 1, "of": 60},
-            "a tie": {"runs": 0, "of": 4},
-        },
-        "worst": {
-            "float64": {"gradient": {"from one step of the oracle": one_step}},
-            "float32": {"gradient": {"from the oracle": {"used": None}}},
-        },
-    }
-    text, _ = write(tmp_path, "<!-- table: sweep a.json -->\n<!-- /table -->", a=found)
-    assert "60 runs of seed 1, no false alarms." in text
-    assert "They met 2 of 3 cases, the rarest, padding, in 1 run; never a tie." in text
-    assert "| gradient | 79% | – |" in text
-
-
-def test_table_of_whole_trainings_from_several_seeds(tmp_path):
-    sides = {
-        "paddle": {"values": [8.0, 8.5], "mean": 8.246, "deviation": 0.354},
-        "tensorflow": {"values": [8.1, 8.4], "mean": 8.249, "deviation": 0.212},
-    }
-    pair = {
-        "a": "paddle",
-        "b": "tensorflow",
-        "difference": -0.0004,
-        "low": -0.02,
-        "high": 0.019,
-    }
-    quantity = {
-        "relative": True,
-        "margin": 0.05,
-        "form": "{:.3f}",
-        "sides": sides,
-        "pairs": [pair | {"p": 0.0123, "shown": True}],
-    }
-    found = {
-        "network": "language-model",
-        "preset": "tiny",
-        "verdict": "equivalent",
-        "runs": {"paddle": {"1": {}, "2": {}}},
-        "spec": {"training": {"epochs": 5, "dtype": "float32"}},
-        "quantities": {"test perplexity": quantity},
-        "command": "python -m parity converge --seeds 2",
-        "date": "2026-11-22T10:00:00",
-    }
-    text, _ = write(tmp_path, "<!-- table: converge a.json -->\n<!-- /table -->", a=found)
-    assert "`python -m parity converge --seeds 2`" in text
-    assert "language-model `tiny`, 2 seeds, 5 epochs, float32: equivalent." in text
-    assert "| test perplexity | paddle | 8.246 | 0.354 | 8.000 | 8.500 |" in text
-    tested = "| paddle – tensorflow | -0.04% | -2.00% to +1.90% | ± 5% | 0.012 | equivalent |"
-    assert tested in text
-
-
-def test_table_of_single_trainings(tmp_path):
-    page = "<!-- table: trainings a.json b.json -->\n<!-- /table -->"
-    a = {"framework": "paddle", "valid_perplexity": [120.0, 101.5], "test_perplexity": 100.0}
-    b = {"framework": "pytorch", "valid_perplexity": [119.0, 102.0], "test_perplexity": 100.5}
-    text, _ = write(tmp_path, page, a=a, b=b)
-    assert "| paddle | 101.50 | 100.00 | – |" in text
-    assert "| pytorch | 102.00 | 100.50 | +0.50% |" in text
-
-
-def test_a_table_without_measurements_is_kept(tmp_path):
-    page = "<!-- table: bench missing.json -->\nold\n<!-- /table -->"
-    assert write(tmp_path, page) == (page, ["table bench: kept, no missing.json"])
-    with pytest.raises(ValueError, match="table of kind 'no'; allowed: bench"):
-        write(tmp_path, "<!-- table: no -->\n<!-- /table -->")
-
-
-def test_a_bar_in_a_cell_is_escaped():
-    assert markdown_table(["a"], [["x | y"]]).splitlines()[-1] == "| x \\| y |"
 
 
 def test_tables_in_the_pages_are_of_known_kinds():

@@ -46,7 +46,7 @@ PEERS = {
     "parity/twins/peers/pytorch_replica.py": {"torch"},
     "parity/twins/peers/pytorch_strategy.py": set(),
 }
-# The rooms of the library and those of its laboratory, from the lowest level to the highest. Each
+# The rooms of the library and of its laboratory, from the lowest level to the highest. Each
 # imports lower levels only; the laboratory may import all of the library, never the reverse.
 LIBRARY = (
     ("base",),

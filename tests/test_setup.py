@@ -1,8 +1,6 @@
 """The set-up: the lock, the Makefile, and what no file of the project may name."""
 
-import importlib.metadata
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -10,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,54 +19,8 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 OF_HOROVOD = (ROOT / "requirements-horovod.lock").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-GROUPS = PROJECT["dependency-groups"]
-LOCKED_LISTS = [
-    PROJECT["project"]["dependencies"],
-    *(EXTRAS[name] for name in ("pictures", "train")),
-    *(GROUPS[name] for name in ("dev", "docs")),
-]
-# All that the lock has to hold; an extra that asks for another one names this project.
-DIRECT = [
-    requirement
-    for lines in LOCKED_LISTS
-    for requirement in map(Requirement, lines)
-    if requirement.name != PROJECT["project"]["name"]
-]
-PYTHONS = ["3.10", "3.11", "3.12"]
+TRAIN = [Requirement(line) for line in EXTRAS["train"]]
 TARGETS = ["help", "setup", "test", "parity", "horovod", "lock", "wheel", "clean"]
-
-
-def locked_entries(lock: str = LOCK) -> list[tuple[Requirement, list[str]]]:
-    """Return each requirement of the lock with its options (the hashes)."""
-    joined = re.sub(r"\\\n", " ", lock)
-    lines = [line for line in joined.splitlines() if line and not line.lstrip().startswith("#")]
-    entries = []
-    for line in lines:
-        requirement, *options = re.split(r"\s+(?=--)", line.strip())
-        entries.append((Requirement(requirement), [option.strip() for option in options]))
-    return entries
-
-
-def locked_version(name: str, python: str) -> Version | None:
-    """Return the version that the lock gives to one Python on Linux, None if it has none.
-
-    Args:
-      python: "3.11.4", or "3.11" for the first release of that series.
-    """
-    environment = {
-        "python_version": ".".join(python.split(".")[:2]),
-        "python_full_version": python if python.count(".") > 1 else f"{python}.0",
-        "sys_platform": "linux",
-        "platform_python_implementation": "CPython",
-    }
-    found = [
-        requirement
-        for requirement, _ in locked_entries()
-        if canonicalize_name(requirement.name) == canonicalize_name(name)
-        and (requirement.marker is None or requirement.marker.evaluate(environment))
-    ]
-    assert len(found) <= 1, f"{name} is locked twice for Python {python}"
-    return Version(next(iter(found[0].specifier)).version) if found else None
 
 
 def project_files() -> list[Path]:
@@ -111,52 +61,16 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lock", [LOCK, OF_HOROVOD], ids=["usual", "horovod"])
-def test_each_line_of_the_lock_pins_one_version_by_hash(lock):
-    entries = locked_entries(lock)
-    assert len(entries) > (len(DIRECT) if lock == LOCK else len(GROUPS["horovod"]))
-    for requirement, options in entries:
-        assert [s.operator for s in requirement.specifier] == ["=="], str(requirement)
-        assert requirement.url is None, str(requirement)
-        assert options, f"{requirement.name} has no hash"
-        for option in options:
-            assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", option), (requirement, option)
-
-
-@pytest.mark.parametrize("lock", [LOCK, OF_HOROVOD], ids=["usual", "horovod"])
 def test_lock_holds_no_address(lock):
     assert "://" not in lock
     assert not re.search(r"^\s*(-|--)?(index|extra-index|find-links|trusted)", lock, re.M)
 
 
-def test_the_lock_of_horovod_satisfies_its_group():
-    locked = {canonicalize_name(each.name): each for each, _ in locked_entries(OF_HOROVOD)}
-    for requirement in map(Requirement, GROUPS["horovod"]):
-        version = next(iter(locked[canonicalize_name(requirement.name)].specifier)).version
-        assert requirement.specifier.contains(version), f"{requirement}, locked {version}"
-
-
-@pytest.mark.parametrize("python", PYTHONS)
-def test_lock_satisfies_direct_dependencies(python: str):
-    for requirement in DIRECT:
-        if requirement.marker and not requirement.marker.evaluate({"python_version": python}):
-            continue
-        version = locked_version(requirement.name, python)
-        assert version is not None, f"{requirement.name} is not locked for Python {python}"
-        assert requirement.specifier.contains(version), f"{requirement}, locked {version}"
-
-
-def test_frameworks_are_pinned_exactly():
-    pins = {requirement.name: str(requirement.specifier) for requirement in DIRECT}
+def test_both_kinds_of_paddle_are_of_one_version():
+    pins = {requirement.name: str(requirement.specifier) for requirement in TRAIN}
     for requirement in map(Requirement, EXTRAS["gpu"]):
         assert str(requirement.specifier) == pins[requirement.name.removesuffix("-gpu")]
-
-
-def test_environment_is_the_locked_one():
-    for name in sorted({requirement.name for requirement, _ in locked_entries()}):
-        wanted = locked_version(name, platform.python_version())
-        if wanted is not None:
-            installed = Version(importlib.metadata.version(name))
-            assert installed == wanted, f"{name} {installed} is installed, {wanted} is locked"
+        assert f"{requirement.name.removesuffix('-gpu')}{requirement.specifier}" in LOCK
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from parity.twins.spec.parameters import parameters
 class Decoder:
     """Reads source sentences, and computes the log probabilities of each row's next token.
 
+    It is a `DecodingModel` of parity/twins/decoding.
+
     Attributes:
       spec: the Spec of a seq2seq network.
     """
@@ -73,31 +75,12 @@ class Decoder:
         load_snapshot([self._scope], [self._place], self._variables, weights)
 
     def start(self, source, source_lengths):
-        """Encode source sentences.
-
-        Args:
-          source: token ids, int64 [batch, source_time].
-          source_lengths: number of real tokens per row, int64 [batch], each >= 1.
-
-        Returns:
-          The decoder's state before the first token, name -> array with rows first.
-        """
         feeds = {"source": source, "source_lengths": source_lengths}
         names = [variable.name for variable in self._start.values()]
         values = self._reader.run(names, [feeds])
         return {name: value for name, (value,) in zip(self._start, values, strict=True)}
 
     def step(self, tokens, state):
-        """Decode one step.
-
-        Args:
-          tokens: the last token of each row, int64 [batch]; `<go>` before the first step.
-          state: the state that `start` or the previous step returned, or any choice of its
-            rows.
-
-        Returns:
-          log probabilities of the next token [batch, vocabulary], and the state after the step.
-        """
         feeds = {"tokens": tokens, **state}
         fetch = [self._log_probs, *self._next_state.values()]
         with paddle.static.scope_guard(self._scope):

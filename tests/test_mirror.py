@@ -66,6 +66,12 @@ OWN_RESULTS = {
     "optimizers.apply_update": "the update is part of the program | an operation to be run",
 }
 
+# What `Strategy` and `DecodingModel` describe once, for all frameworks.
+INTERFACES = [
+    ROOT / "parity" / "twins" / "training" / "strategy.py",
+    *(ROOT / "parity" / "twins" / "decoding").glob("*.py"),
+]
+
 # Words that stand for each other, first side's and second's.
 WORDS = [
     ("Paddle's ParallelExecutor", "TensorFlow towers"),
@@ -124,10 +130,22 @@ def words(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def sections(node: ast.AST) -> dict[str, str]:
+DESCRIBED = {
+    method.name
+    for path in INTERFACES
+    for node in ast.parse(path.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases)
+    for method in node.body
+    if isinstance(method, ast.FunctionDef)
+} | {"__init__"}
+
+
+def sections(name: str, node: ast.AST) -> dict[str, str]:
     """Return a docstring by its sections; what precedes the first is under ''."""
-    text = ast.get_docstring(node)
-    assert text, f"{getattr(node, 'name', 'the module')} has no docstring"
+    text = ast.get_docstring(node) or ""
+    # methods alone: a function of the same name is another thing
+    described = name.count(".") > 1 and name.rpartition(".")[2] in DESCRIBED
+    assert text or described, f"{name} has no docstring"
     parts = re.split(r"^(Args|Returns|Raises|Attributes|Source):", text, flags=re.MULTILINE)
     return {"": parts[0]} | dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -243,7 +261,7 @@ def test_signatures_are_the_same(name, first, second):
 
 @pytest.mark.parametrize(("name", "first", "second"), list(pairs()))
 def test_docstrings_are_the_same(name, first, second):
-    texts = [{k: words(v) for k, v in sections(node).items()} for node in (first, second)]
+    texts = [{k: words(v) for k, v in sections(name, node).items()} for node in (first, second)]
     for exceptions, section in ((OWN_PARAMETERS, "Args"), (OWN_RESULTS, "Returns")):
         if name in exceptions:
             assert texts[0].pop(section) != texts[1].pop(section)

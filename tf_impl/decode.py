@@ -14,6 +14,8 @@ tf1 = tf.compat.v1
 class Decoder:
     """Reads source sentences, and computes the log probabilities of each row's next token.
 
+    It is a `DecodingModel` of parity/twins/decoding.
+
     Attributes:
       spec: the Spec of a seq2seq network.
     """
@@ -75,28 +77,9 @@ class Decoder:
         load_snapshot(self._session, self._assignments, weights)
 
     def start(self, source, source_lengths):
-        """Encode source sentences.
-
-        Args:
-          source: token ids, int64 [batch, source_time].
-          source_lengths: number of real tokens per row, int64 [batch], each >= 1.
-
-        Returns:
-          The decoder's state before the first token, name -> array with rows first.
-        """
         feeds = {self._source["source"]: source, self._source["source_lengths"]: source_lengths}
         return self._session.run(self._start, feeds)
 
     def step(self, tokens, state):
-        """Decode one step.
-
-        Args:
-          tokens: the last token of each row, int64 [batch]; `<go>` before the first step.
-          state: the state that `start` or the previous step returned, or any choice of its
-            rows.
-
-        Returns:
-          log probabilities of the next token [batch, vocabulary], and the state after the step.
-        """
         feeds = {self._state[name]: array for name, array in state.items()}
         return self._session.run(self._step, feeds | {self._tokens: tokens})

@@ -38,24 +38,9 @@ class Asynchronous(Synchronous):
         return _Shared(self._scope, self.replicas)
 
     def read(self, worker):
-        """Copy the shared weights, all at once, to a worker's own copy.
-
-        Args:
-          worker: the worker.
-        """
         self._workers[worker].read()
 
     def compute(self, part, state, record=False):
-        """Compute the loss and the clipped gradient of a worker's rows with its own copy.
-
-        Args:
-          part: WorkerRows, the worker's rows and the step that they belong to.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-          record: whether to return all tensors that a trace records of this.
-
-        Returns:
-          StepResult.
-        """
         outputs, inputs, worker = self._outputs, part.inputs, self._workers[part.worker]
         fetches = [outputs.loss, self._norm, *outputs.state.values()]
         activations = {}
@@ -78,12 +63,6 @@ class Asynchronous(Synchronous):
         )
 
     def update(self, worker, learning_rate):
-        """Update the shared weights and the one optimiser state with a worker's gradient.
-
-        Args:
-          worker: the worker.
-          learning_rate: the learning rate of the worker's step.
-        """
         self._set_learning_rate(learning_rate)
         self._workers[worker].update()
 
@@ -161,7 +140,6 @@ class _Shared:
         self._scope, self._replicas = scope, replicas
 
     def local_scopes(self):
-        """Return the scope of each replica, which is the same one for all."""
         return [self._scope] * self._replicas
 
 

@@ -88,27 +88,10 @@ class DataParallel(ParallelExecutorStrategy):
         return _SummingExecutor(group, program, loss_name, loss, self._places, self._scope)
 
     def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
         copies = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
         return distances_of_replicas(self.build.group, copies)
 
     def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch, of which this process computes the rows of its replicas.
-
-        Args:
-          inputs: StepInputs, of this process's rows or of all.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only this
-            process's rows are read.
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records, on rank 0.
-
-        Returns:
-          StepResult. Its state has this process's rows, and zeros for others unless `record`
-          is set and this is rank 0.
-        """
         result = super().step(inputs, state, learning_rate, record)
         if not record:
             return result
@@ -116,16 +99,6 @@ class DataParallel(ParallelExecutorStrategy):
         return replace(result, tensors={}) if whole is None else replace(result, state=whole)
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks, of this process's rows or of all.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only this
-            process's rows are read.
-
-        Returns:
-          StepResult with a gradient norm of 0; its state has zeros for others' rows.
-        """
         result = super().evaluate(inputs, state)
         gathered = self.build.group.all_gather({"losses": result.losses})
         return replace(result, losses=np.concatenate([each["losses"] for each in gathered]))
@@ -188,7 +161,6 @@ class _SummingExecutor:
         }
 
     def local_scopes(self):
-        """Return the scope of each replica of this process."""
         return self._compute.local_scopes()
 
     def run(self, fetch, feeds):

@@ -30,16 +30,6 @@ class Layers(Synchronous):
     _shares_weights = True
 
     def __init__(self, spec, build, entry):
-        """Divide the layers into stages, build the graph and load the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build, with the settings `stages` and `micro_batches`.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if the devices cannot be used, or for more stages than layers.
-        """
         if build.device != "cpu":
             # the weights of all stages are in the memory of one device
             raise UsageError(

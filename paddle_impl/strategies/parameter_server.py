@@ -17,17 +17,6 @@ class ParameterServer(Asynchronous):
     """Runs one worker, whose weights are those of the servers when it last pulled them."""
 
     def __init__(self, spec, build, entry):
-        """Build the graph, and let rank 0 send the initial weights to the servers.
-
-        Args:
-          spec: Spec.
-          build: Build.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: for a device other than CPUs.
-          RankLost: if a server cannot be reached.
-        """
         check_device(build)
         super().__init__(spec, build, entry)
 
@@ -57,34 +46,18 @@ class ParameterServer(Asynchronous):
         return _Shared(self._scope, 1)
 
     def load(self, snapshot):
-        """Set the weights on the servers, from rank 0.
-
-        Args:
-          snapshot: name -> array in canonical layout.
-        """
         super().load(snapshot)
         if self.build.group.rank == 0:
             self._servers.set(self._scope)
 
     def snapshot(self):
-        """Return the weights that are on the servers, name -> array in canonical layout."""
         self._servers.read(self._scope)
         return super().snapshot()
 
     def replica_distances(self):
-        """Return nothing: the servers have the only copy."""
         return {}
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-
-        Returns:
-          StepResult with a gradient norm of 0.
-        """
         self._servers.read(self._scope)
         return super().evaluate(inputs, state)
 

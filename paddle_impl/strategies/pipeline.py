@@ -93,7 +93,6 @@ class Pipeline:
         return self._workers[replica, micro_batch, stage].program
 
     def local_scopes(self) -> list:
-        """Return the scope of each copy of the parameters: the only one."""
         return [self._scope]
 
     def run(

@@ -34,13 +34,8 @@ class Synchronous:
     """Builds a network and its update on some replicas, and runs its steps.
 
     A strategy is a subclass that decides how the replicas are built and how their gradients are
-    combined; training/strategy.py describes the methods that the training loop calls.
-
-    Attributes:
-      spec: the Spec that is trained.
-      build: the Build that the strategy was made with.
-      entry: the StrategyEntry in the registry in strategies/__init__.py.
-      replicas: the number of replicas.
+    combined. Its public methods and attributes are those of `Strategy`, which describes them:
+    parity/twins/training/strategy.py.
     """
 
     framework = "paddle"
@@ -49,16 +44,6 @@ class Synchronous:
     _shares_weights = False  # whether all replicas read one copy of the weights
 
     def __init__(self, spec, build, entry):
-        """Build the graph and load the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if this machine lacks a device.
-        """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._decoder = None
@@ -145,23 +130,13 @@ class Synchronous:
         raise NotImplementedError
 
     def load(self, snapshot):
-        """Set weights and optimiser state on every replica.
-
-        Args:
-          snapshot: name -> array in canonical layout.
-        """
         scopes, places = zip(*self._copies(), strict=True)
         load_snapshot(scopes, places, self._variables, snapshot)
 
     def snapshot(self):
-        """Return weights and optimiser state, name -> array in canonical layout."""
         return read_snapshot(self._train.local_scopes()[0], self._variables)
 
     def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
         if self._shares_weights:
             return {}
         copies = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
@@ -171,17 +146,6 @@ class Synchronous:
         }
 
     def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch.
-
-        Args:
-          inputs: StepInputs.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records.
-
-        Returns:
-          StepResult.
-        """
         self._set_learning_rate(learning_rate)
         outputs = self._outputs
         fetches = [outputs.loss, *outputs.state.values(), self._norm]
@@ -197,15 +161,6 @@ class Synchronous:
         return StepResult(self._losses(values[0]), state, norms[0].item(), tensors)
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-
-        Returns:
-          StepResult with a gradient norm of 0.
-        """
         outputs = self._evaluation
         feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)
         fetches = [outputs.loss, *outputs.state.values()]
@@ -215,10 +170,6 @@ class Synchronous:
 
     @contextmanager
     def profile(self):
-        """Yield a list that is filled with the Events of the steps when the context is left.
-
-        Use it only once in a process: a framework's profiler may not survive a second start.
-        """
         from paddle.profiler import Profiler, ProfilerTarget
 
         events = []
@@ -228,7 +179,6 @@ class Synchronous:
         events += read_profile(profiler.profiler_result.get_data(), self._phases)
 
     def decoder(self):
-        """Return a Decoder with the current weights, on the first replica's device."""
         if self._decoder is None:
             self._decoder = Decoder(self.spec, self.build)
         self._decoder.load(self.snapshot())

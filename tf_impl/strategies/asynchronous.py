@@ -34,24 +34,9 @@ class Asynchronous(Synchronous):
         return make_parallel(function, devices, sizes, shared, **inputs)
 
     def read(self, worker):
-        """Copy the shared weights, all at once, to a worker's own copy.
-
-        Args:
-          worker: the worker.
-        """
         self._run(self._workers[worker].read, {})
 
     def compute(self, part, state, record=False):
-        """Compute the loss and the clipped gradient of a worker's rows with its own copy.
-
-        Args:
-          part: WorkerRows, the worker's rows and the step that they belong to.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-          record: whether to return all tensors that a trace records of this.
-
-        Returns:
-          StepResult.
-        """
         inputs, own = part.inputs, self._workers[part.worker]
         fetches = {
             "losses": [own.outputs.loss],
@@ -77,12 +62,6 @@ class Asynchronous(Synchronous):
         return self._result(values, tensors)
 
     def update(self, worker, learning_rate):
-        """Update the shared weights and the one optimiser state with a worker's gradient.
-
-        Args:
-          worker: the worker.
-          learning_rate: the learning rate of the worker's step.
-        """
         own = self._workers[worker]
         self._run(own.update, {own.learning_rate: learning_rate})
 

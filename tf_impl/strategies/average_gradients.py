@@ -20,17 +20,6 @@ class AverageGradients(Towers):
     """Differentiates each tower's mean loss separately, then averages over the towers."""
 
     def __init__(self, spec, build, entry):
-        """Build the graph and load the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build, with the setting `shard_weights`, "tokens" or "equal".
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if this machine lacks a device, or for an isolated step with equal
-            weights, in which the gradients that layers receive are already weighted by tokens.
-        """
         if build.isolate and build.settings.shard_weights == "equal":
             raise UsageError(
                 "--shard-weights is 'equal'; allowed with --isolate: tokens, as in the "

@@ -39,16 +39,6 @@ class Horovod(TowersOfProcesses):
     """Builds the towers of this process's replicas; Horovod sums over the processes."""
 
     def __init__(self, spec, build, entry):
-        """Meet the other processes, build the graph and load the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if this machine lacks a device.
-        """
         _find_each_other(build.group)
         hvd.init()  # 1: before anything else of Horovod
         # some processes may be slow to get here, and Horovod would give them up
@@ -93,11 +83,6 @@ class Horovod(TowersOfProcesses):
         self._broadcast = hvd.broadcast_global_variables(0)
 
     def load(self, snapshot):
-        """Set weights and optimiser state in every process to what the first one is given.
-
-        Args:
-          snapshot: name -> array in canonical layout; only its shapes count in the others.
-        """
         if self.build.group.rank > 0:
             # what is not broadcast is not to be right by chance
             snapshot = {name: np.zeros_like(array) for name, array in snapshot.items()}

@@ -31,16 +31,6 @@ class Layers(Synchronous):
     """
 
     def __init__(self, spec, build, entry):
-        """Divide the layers into stages, build the graph and load the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build, with the settings `stages` and `micro_batches`.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if the devices cannot be used, or for more stages than layers.
-        """
         self.stages = build.settings.stages
         self.micro_batches = build.settings.micro_batches
         self._stage_of = {

@@ -35,16 +35,6 @@ class Mirrored(Synchronous):
     """Runs one function on all replicas, each with its own copy of the variables."""
 
     def __init__(self, spec, build, entry):
-        """Make the variables, with the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if this machine lacks a device.
-        """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._own = build.group.own(build.replicas)  # the replicas of this process
@@ -207,25 +197,15 @@ class Mirrored(Synchronous):
             return network.builder(self.framework)(spec.model, inputs), tap
 
     def load(self, snapshot):
-        """Set weights and optimiser state on every replica.
-
-        Args:
-          snapshot: name -> array in canonical layout.
-        """
         for name, array in snapshot.items():
             self._variables[name].assign(to_framework(name, array))
 
     def snapshot(self):
-        """Return weights and optimiser state, name -> array in canonical layout."""
         return {
             name: from_framework(name, copies[0]) for name, copies in self._copies().items()
         }
 
     def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
         return {
             name: np.array([np.abs(copy - copies[0]).max() for copy in copies])
             for name, copies in self._copies().items()
@@ -260,10 +240,6 @@ class Mirrored(Synchronous):
         return split_feeds(self.spec, inputs, state, self.replicas)
 
     def profile(self):
-        """Yield a list that is filled with the Events of the steps when the context is left.
-
-        Use it only once in a process: a framework's profiler may not survive a second start.
-        """
         return profile_functions()
 
 

@@ -35,16 +35,6 @@ class ParameterServer(Mirrored):
     """Lets each worker take its own steps on weights that the servers have."""
 
     def __init__(self, spec, build, entry):
-        """Make the variables, with the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if an address cannot be listened at.
-        """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._own = slice(0, build.replicas)
@@ -92,24 +82,9 @@ class ParameterServer(Mirrored):
         return variables
 
     def read(self, worker):
-        """Copy the shared weights, all at once, to a worker's own copy.
-
-        Args:
-          worker: the worker.
-        """
         self._workers[worker].call("read")
 
     def compute(self, part, state, record=False):
-        """Compute the loss and the clipped gradient of a worker's rows with its own copy.
-
-        Args:
-          part: WorkerRows, the rows of one worker.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-          record: whether to return all tensors that a trace records of this.
-
-        Returns:
-          StepResult.
-        """
         inputs = part.inputs
         (feed,) = to_tensors(split_feeds(self.spec, inputs, state, 1))
         kind = "record" if record else "compute"
@@ -127,34 +102,15 @@ class ParameterServer(Mirrored):
         return self._result(values | {"norm": norm}, tensors)
 
     def update(self, worker, learning_rate):
-        """Update the shared weights and the one optimiser state with a worker's gradient.
-
-        Args:
-          worker: the worker.
-          learning_rate: the learning rate of the worker's step.
-        """
         rate = tf.constant(learning_rate, self.spec.training.dtype)
         self._workers[worker].call("update", rate)
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-
-        Returns:
-          StepResult with a gradient norm of 0.
-        """
         feeds = to_tensors(split_feeds(self.spec, inputs, state, self.replicas))
         parts = [self._coordinator.schedule(self._evaluation, (feed,)) for feed in feeds]
         return self._result(by_name([part.fetch() for part in parts]), {})
 
     def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
         # the workers' copies are of different versions; nothing else is there twice
         return {}
 

@@ -35,16 +35,6 @@ class ParameterServerSync(TowersOfProcesses):
     """Runs the replicas of a rank on variables that all ranks share, on the servers."""
 
     def __init__(self, spec, build, entry):
-        """Build this rank's graph, and let the first rank load the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if this machine lacks a device, or an address cannot be listened at.
-        """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._group = group = build.group
@@ -160,11 +150,6 @@ class ParameterServerSync(TowersOfProcesses):
         self.load(initial_snapshot(self.spec))
 
     def load(self, snapshot):
-        """Set weights and optimiser state on the servers, which the first rank does for all.
-
-        Args:
-          snapshot: name -> array in canonical layout.
-        """
         self._group.barrier()  # until nobody reads the variables
         if self._group.rank == 0:
             super().load(snapshot)

@@ -31,20 +31,6 @@ class SeveralProcesses:
     """
 
     def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch, of which this process computes the rows of its replicas.
-
-        Args:
-          inputs: StepInputs, of this process's rows or of all.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this process are read.
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records.
-
-        Returns:
-          StepResult with the losses of all replicas, and the state of this process's rows, with
-          zeros for others. With `record`, the first process returns the state of all rows, and
-          all tensors; the others return none.
-        """
         group = self.build.group
         result = super().step(inputs, state, learning_rate, record)
         *losses, stops = result.losses
@@ -55,27 +41,12 @@ class SeveralProcesses:
         return replace(result, losses=np.array(losses), state=state)
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks, of this process's rows or of all.
-          state: name -> recurrent state before the batch, [batch, layers, hidden]; only the
-            rows of this process are read.
-
-        Returns:
-          StepResult with a gradient norm of 0, and zeros for the state of other processes'
-          rows.
-        """
         result = super().evaluate(inputs, state)
         gathered = self.build.group.all_gather({"losses": result.losses})
         losses = np.concatenate([each["losses"] for each in gathered])
         return replace(result, losses=losses, state=self._own_state(result.state, inputs))
 
     def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
         copies = self._own_copies()
         return distances_of_replicas(self.build.group, copies) if copies else {}
 

@@ -37,13 +37,8 @@ class Synchronous:
     """Builds a network and its update on some replicas, and runs its steps.
 
     A strategy is a subclass that decides how the replicas are built and how their gradients are
-    combined; training/strategy.py describes the methods that the training loop calls.
-
-    Attributes:
-      spec: the Spec that is trained.
-      build: the Build that the strategy was made with.
-      entry: the StrategyEntry in the registry in strategies/__init__.py.
-      replicas: the number of replicas.
+    combined. Its public methods and attributes are those of `Strategy`, which describes them:
+    parity/twins/training/strategy.py.
     """
 
     framework = "tensorflow"
@@ -51,16 +46,6 @@ class Synchronous:
     micro_batches = 1  # parts of a replica, each of them a tower
 
     def __init__(self, spec, build, entry):
-        """Build the graph and load the initial weights.
-
-        Args:
-          spec: Spec.
-          build: Build.
-          entry: StrategyEntry.
-
-        Raises:
-          UsageError: if this machine lacks a device.
-        """
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._own = build.group.own(build.replicas)  # the replicas of this process
@@ -222,37 +207,16 @@ class Synchronous:
         raise NotImplementedError
 
     def load(self, snapshot):
-        """Set weights and optimiser state on every replica.
-
-        Args:
-          snapshot: name -> array in canonical layout.
-        """
         load_snapshot(self._session, self._assignments, snapshot)
 
     def snapshot(self):
-        """Return weights and optimiser state, name -> array in canonical layout."""
         return read_snapshot(self._session, self._reads)
 
     def replica_distances(self):
-        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
-
-        Unless every distance is exactly zero, the replicas have drifted apart.
-        """
         # differs: the towers share one copy; building the graph checked the variables' names
         return {}
 
     def step(self, inputs, state, learning_rate, record=False):
-        """Train on one global batch.
-
-        Args:
-          inputs: StepInputs.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-          learning_rate: the learning rate of this step.
-          record: whether to return all tensors that a trace records.
-
-        Returns:
-          StepResult.
-        """
         values = self._run_step(inputs, state, learning_rate, record)
         tensors = self._record(inputs, values) if record else {}
         return self._result(values, tensors)
@@ -285,15 +249,6 @@ class Synchronous:
         return self._run(fetches, feeds)
 
     def evaluate(self, inputs, state):
-        """Compute the loss of one global batch, without dropout and without an update.
-
-        Args:
-          inputs: StepInputs without masks.
-          state: name -> recurrent state before the batch, [batch, layers, hidden].
-
-        Returns:
-          StepResult with a gradient norm of 0.
-        """
         return self._result(self._run_evaluation(inputs, state), {})
 
     def _run_evaluation(self, inputs, state):
@@ -307,17 +262,12 @@ class Synchronous:
 
     @contextmanager
     def profile(self):
-        """Yield a list that is filled with the Events of the steps when the context is left.
-
-        Use it only once in a process: a framework's profiler may not survive a second start.
-        """
         events, self._profile = [], []
         yield events
         profile, self._profile = self._profile, None
         events += read_profile(profile, operation_phases(self._session.graph))
 
     def decoder(self):
-        """Return a Decoder with the current weights, on the first replica's device."""
         if self._decoder is None:
             self._decoder = Decoder(self.spec, self.build)
         self._decoder.load(self.snapshot())

@@ -16,7 +16,20 @@ class DecodingModel(Protocol):
     """
 
     def start(self, source: np.ndarray, source_lengths: np.ndarray) -> DecoderState:
-        """Read the sources, int64 [rows, source_time] and [rows], and return the state."""
+        """Read source sentences, and return the state before the first token.
+
+        Args:
+          source: token ids, int64 [rows, source_time].
+          source_lengths: real tokens per row, int64 [rows], each >= 1.
+        """
 
     def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState]:
-        """Read one token per row; return log probabilities [rows, vocabulary] and the state."""
+        """Read one token per row.
+
+        Args:
+          tokens: the last token of each row, int64 [rows]; `<go>` before the first step.
+          state: what `start` or the previous step returned, or any choice of its rows.
+
+        Returns:
+          The log probabilities of the next token [rows, vocabulary], and the state.
+        """

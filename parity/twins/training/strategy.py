@@ -52,7 +52,8 @@ class Strategy(Protocol):
     """A training that runs on some replicas.
 
     The constructor, `Class(spec, build, entry)`, builds the network and its update and loads
-    the initial weights.
+    the initial weights. It raises UsageError for devices, addresses or settings that cannot be
+    used. The methods are described here, once for all frameworks.
 
     Attributes:
       framework: the framework's name.
@@ -69,7 +70,11 @@ class Strategy(Protocol):
     replicas: int
 
     def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
-        """Set weights and optimiser state on every replica, by canonical name and layout."""
+        """Set weights and optimiser state on every replica.
+
+        Args:
+          snapshot: name -> array in canonical layout; with several processes, rank 0's counts.
+        """
 
     def step(
         self,
@@ -78,20 +83,46 @@ class Strategy(Protocol):
         learning_rate: float,
         record: bool = False,
     ) -> StepResult:
-        """Train on one global batch; with `record`, also return all tensors of a trace."""
+        """Train on one global batch.
+
+        Args:
+          inputs: StepInputs, in one of several processes perhaps of its own rows alone.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+          learning_rate: the learning rate of this step.
+          record: whether to return all tensors that a trace records.
+
+        Returns:
+          StepResult, with the losses of all replicas. In one of several processes its state has
+          zeros for the rows of others; with `record`, rank 0 returns the state of all rows and
+          all tensors, and the others return no tensors.
+        """
 
     def evaluate(self, inputs: StepInputs, state: Mapping[str, np.ndarray]) -> StepResult:
-        """Compute the loss of one global batch, without dropout and without an update."""
+        """Compute the loss of one global batch, without dropout and without an update.
+
+        Args:
+          inputs: StepInputs without masks.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+
+        Returns:
+          StepResult with a gradient norm of 0.
+        """
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Return weights and optimiser state by canonical name, in canonical layout."""
+        """Return weights and optimiser state, name -> array in canonical layout."""
 
     def replica_distances(self) -> dict[str, np.ndarray]:
-        """Return the greatest absolute difference between each replica's copy of a tensor and
-        replica 0's, name -> [replicas]; empty if all replicas share one copy."""
+        """Return each replica's greatest absolute distance from replica 0, name -> [replicas].
+
+        Unless every distance is exactly zero, the replicas have drifted apart. Empty if all
+        replicas share one copy.
+        """
 
     def profile(self) -> AbstractContextManager[list[Any]]:
-        """Yield a list that is filled with the Events of the steps when the context is left."""
+        """Yield a list that is filled with the Events of the steps when the context is left.
+
+        Use it only once in a process: a framework's profiler may not survive a second start.
+        """
 
     def decoder(self) -> Any:
         """Return a DecodingModel with the current weights, if the network can decode."""
@@ -114,8 +145,13 @@ class AsynchronousStrategy(Strategy, Protocol):
     ) -> StepResult:
         """Compute the loss and the clipped gradient of a worker's rows with its own copy.
 
-        With `record`, also return all tensors of a trace but the weights and the optimiser's
-        state. The strategy keeps the gradient for the worker's `update`.
+        The strategy keeps the gradient for the worker's `update`.
+
+        Args:
+          part: the worker's rows and the step that they belong to.
+          state: name -> recurrent state before the batch, [batch, layers, hidden].
+          record: whether to return all tensors of a trace but the weights and the optimiser's
+            state.
         """
 
     def update(self, worker: int, learning_rate: float) -> None:

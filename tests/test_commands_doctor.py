@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from parity.cli import doctor
+from parity.twins.cli import doctor as laboratory
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -93,10 +94,10 @@ def test_each_problem_is_a_line_with_its_fix(tmp_path, change, said):
 def test_the_status_tells_whether_there_is_a_problem(capsys):
     assert doctor.report() == 0
     assert "problem:" not in capsys.readouterr().out
-    required = doctor._REQUIRED["numpy"]
+    required = laboratory._OTHERS["jieba"]
     try:
-        doctor._REQUIRED["numpy"] = ("0.0.1", "a test")
+        laboratory._OTHERS["jieba"] = ("0.0.1", "a test")
         assert doctor.report() == 2
     finally:
-        doctor._REQUIRED["numpy"] = required
-    assert "problem: numpy is " in capsys.readouterr().out
+        laboratory._OTHERS["jieba"] = required
+    assert "problem: jieba is " in capsys.readouterr().out

@@ -26,7 +26,7 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import shape_of, step_inputs
-from parity.twins.trace.side import labels_of
+from parity.twins.trace.side import TrainedSide, labels_of
 
 # Without a framework: the ladder, the report, what is refused. -------------------------------
 
@@ -373,7 +373,7 @@ def test_a_wrong_layer_is_wrong_alone(planted, fault):
     framework, *_, expected = FAULTS[fault]
     traces = planted(fault, isolate=True)
     expected = expected or [n for n in traces[0].read(0) if n.startswith("weight/")]
-    labels = labels_of([trace.side for trace in traces])
+    labels = labels_of([TrainedSide.from_json(trace.header) for trace in traces])
     ladder = Ladder({name: trace.header for name, trace in zip(labels, traces, strict=True)})
     for step in range(2):  # the second starts in order: the same is wrong, and nothing more
         read = {name: each.read(step) for name, each in zip(labels, traces, strict=True)}

@@ -167,7 +167,7 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
         (b"[1]", "trace.json: format is [1]; allowed: 6"),
         (b"{}", "trace.json: format is None; allowed: 6"),
         (b'{"format": 4}', "trace.json: format is 4; allowed: 6"),
-        (b'{"format": 6, "framework": "x"}', "trace.json: lacks strategy, kernels, corpus"),
+        (b'{"format": 6, "framework": "x"}', "trace.json: lacks dtype, run, tolerances"),
     ],
 )
 def test_what_is_not_a_trace_is_refused(tmp_path, content, said):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from parity.base.errors import UsageError
+from parity.trace import side
+from parity.trace.side import Side
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.trace.side import TrainedSide, labels_of, pairs_of
 
@@ -36,9 +38,9 @@ def test_the_micro_batches_are_among_the_settings():
 
 
 def test_of_a_recorded_pair_the_name_alone_is_known():
-    side = TrainedSide.from_json({"framework": "pytorch", "run": {}})
-    assert (side.framework, side.replicas) == ("pytorch", 0)
-    assert labels_of([side]) == ["pytorch"]
+    sides = [Side("pytorch"), Side("pytorch")]
+    assert side.labels_of(sides[:1], [Path("a")]) == ["pytorch"]
+    assert side.labels_of(sides, [Path("a"), Path("b")]) == ["pytorch (a)", "pytorch (b)"]
 
 
 @pytest.mark.parametrize(

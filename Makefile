@@ -5,7 +5,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test crashes torch horovod horovod-test parity hunt fuzz lock wheel clean
+.PHONY: help setup test test-all thorough hunt-once crashes torch horovod horovod-test parity \
+    hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -24,6 +25,8 @@ LOCK_FLAGS ?=
 HOROVOD_JOBS ?= 2
 
 VENV_PYTHON := .venv/bin/python
+# The workers take what a test has trained from each other: see tests/conftest.py.
+IN_WORKERS := --numprocesses auto --dist worksteal
 READY := .venv/ready
 HOROVOD := .venv-horovod
 export HYPOTHESIS_STORAGE_DIRECTORY := out/cache/hypothesis
@@ -32,6 +35,8 @@ help:
 	@cat <<-'END'
 	make parity  set up, train in both frameworks on the embedded corpus, compare
 	make test    set up, then formatting, lint, types, documentation and the tests
+	make test-all  that, then what takes long: the tests marked as thorough, those of Horovod
+	             where it can be built, and each planted fault once (45 minutes)
 	make hunt    set up, plant every fault of the catalogue in either side's code, and record
 	             that all were found (more than half an hour)
 	make fuzz    set up, install Atheris in .venv, and give each reader of a file a million
@@ -62,14 +67,28 @@ parity: setup
 	done
 	exit $$status
 
-# Cheap checks first. .ONESHELL stops at the first that fails because of -e.
+# Cheap checks first. .ONESHELL stops at the first that fails because of -e. Another -m in
+# PYTEST_FLAGS takes the place of this one.
 test: setup
 	@set -x
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m mypy parity data
 	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet --site-dir out/site
-	$(VENV_PYTHON) -m pytest --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
+	$(VENV_PYTHON) -m pytest $(IN_WORKERS) -m "not thorough" $(PYTEST_FLAGS)
+
+# .ci/run takes these one by one, as long as there is time.
+test-all: test thorough
+	@if $(MAKE) --silent horovod; then $(MAKE) horovod-test; fi
+	$(MAKE) hunt-once
+
+thorough: setup
+	@$(VENV_PYTHON) -m pytest $(IN_WORKERS) -m "thorough and not horovod" $(PYTEST_FLAGS)
+
+# The sides and kinds of kernel take turns.
+hunt-once: setup
+	@$(VENV_PYTHON) -m parity faults --unless-recorded --once --dtype float64 \
+	    --kernels fast,plain
 
 # Every fault, in both sides, precisions and kinds of kernel. What was found is recorded with a
 # digest of the sources, parity/twins/faults/last_hunt.json; .ci/run hunts again when they change.

@@ -1,12 +1,13 @@
-"""Real trainings on small texts; each is run once per session and shared by the tests.
+"""Real trainings on small texts; each is run once and shared by the tests.
 
 Each framework is imported once per session, by a process that forks one for every training: see
 parity/twins/launch/fork_server.py. Tests of starting and stopping start `train.py` themselves.
 
-With pytest-xdist every worker is a session. Tests are handed out in the order of the files, so
-that those that share a training mostly run in one worker.
+With pytest-xdist every worker is a session; they share the texts, and what was trained on them.
 """
 
+import fcntl
+import hashlib
 import importlib.util
 import json
 import os
@@ -16,6 +17,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple
 from pathlib import Path
 
 import browser
@@ -24,6 +28,7 @@ import two_hosts
 
 from parity.base.cores import usable_cores
 from parity.trace.reader import Trace
+from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import FOLDERS, ROOT
 from parity.twins.links.hosts import possible
@@ -90,7 +95,7 @@ _MOST_WORKERS = 4  # each holds both frameworks, and may hold a browser: about 2
 
 def pytest_configure(config):
     """Name the markers of tests with needs, and let Ctrl-C reach the processes of tests."""
-    config.addinivalue_line("markers", "thorough: takes long; .ci/run puts it off")
+    config.addinivalue_line("markers", "thorough: takes long; `make test-all` runs it")
     config.addinivalue_line("markers", "browser: needs Chromium")
     config.addinivalue_line("markers", "torch: needs PyTorch")
     config.addinivalue_line("markers", "compiler: needs a C compiler")
@@ -102,6 +107,7 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """Return how many workers `-n auto` stands for: one per core that may be used."""
     return min(usable_cores(), _MOST_WORKERS)
@@ -178,16 +184,53 @@ def write_text(
     return folder
 
 
+class Once:
+    """Folders that are filled once, whichever worker of pytest-xdist comes first.
+
+    Args:
+      folder: an existing folder that all workers share.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def fill(self, names: Iterable[str], fill) -> list[Path]:
+        """Return the folders of some names; `fill` gets those that are not filled yet."""
+        folders = [self._folder / name for name in names]
+        with ExitStack() as held:
+            for folder in sorted(folders):
+                lock = held.enter_context(folder.with_suffix(".lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            missing = [each for each in folders if not each.with_suffix(".done").exists()]
+            for folder in missing:
+                shutil.rmtree(folder, ignore_errors=True)  # one that failed
+                folder.mkdir()
+            if missing:
+                fill(missing)
+            for folder in missing:
+                folder.with_suffix(".done").touch()
+        return folders
+
+
 @pytest.fixture(scope="session")
-def text(tmp_path_factory) -> Path:
+def once(tmp_path_factory) -> Once:
+    """Return what fills folders once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
+    folder.mkdir(exist_ok=True)
+    return Once(folder)
+
+
+@pytest.fixture(scope="session")
+def text(once) -> Path:
     """Return a folder of text; see `TINY` for its sizes."""
-    return write_text(tmp_path_factory.mktemp("text") / "data")
+    (folder,) = once.fill(["text"], lambda folders: write_text(folders[0] / "data"))
+    return folder / "data"
 
 
-@pytest.fixture(scope="session")
-def pairs(tmp_path_factory) -> Path:
-    """Return a folder of tokenised pairs of very unequal lengths."""
-    folder, draw = tmp_path_factory.mktemp("pairs"), random.Random(3)
+def write_pairs(folder: Path) -> None:
+    """Write pairs of very unequal lengths."""
+    draw = random.Random(3)
     for split, count in (("train", 7 * 3), ("valid", 8), ("test", 8)):
         lines = []
         for _ in range(count):
@@ -197,13 +240,18 @@ def pairs(tmp_path_factory) -> Path:
             ]
             lines.append("\t".join(sides))
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory) -> Path:
+def pairs(once) -> Path:
+    """Return a folder of tokenised pairs of very unequal lengths."""
+    return once.fill(["pairs"], lambda folders: write_pairs(folders[0]))[0]
+
+
+@pytest.fixture(scope="session")
+def cache(once) -> Path:
     """Return a folder for encoded corpora."""
-    return tmp_path_factory.mktemp("cache")
+    return once.fill(["cache"], lambda folders: None)[0]
 
 
 @pytest.fixture(scope="session")
@@ -221,28 +269,71 @@ def framework(request, frameworks) -> ForkServer:
     return frameworks[request.param]
 
 
+class Trainings:
+    """Trainings by the fork servers; what was run once is kept, for all workers.
+
+    Args:
+      servers: framework -> its server.
+      once: what they are kept in.
+      given: flags of all trainings, unless others are given.
+    """
+
+    def __init__(self, servers: dict[str, ForkServer], once: Once, given: dict):
+        self._servers, self._once, self._given = servers, once, given
+
+    def run(
+        self,
+        frameworks: Iterable[str],
+        kind: str,
+        edits: Sequence[Edit] = (),
+        again=0,
+        **values,
+    ) -> list[Path]:
+        """Train in some frameworks at once.
+
+        Args:
+          kind: "trace" to record the training, "out" to save its checkpoints and losses.
+          edits: lines of the project's source to replace.
+          again: another number trains another time.
+          **values: flags in place of those in `TINY`.
+
+        Returns:
+          the folder of each framework's training.
+        """
+        words = flags(**self._given | values)
+        what = json.dumps([words, kind, again, [astuple(each) for each in edits]])
+        key = hashlib.sha256(what.encode()).hexdigest()[:20]
+
+        def train(folders):
+            jobs = [
+                (name, self._servers[name].train(*words, f"--{kind}={folder}", edits=edits))
+                for folder in folders
+                for name in [folder.name.split("-")[0]]
+            ]
+            ended = [(name, job.wait()) for name, job in jobs]
+            for name, (status, _, errors) in ended:
+                assert status == 0, f"{name}: {errors}"
+
+        return self._once.fill([f"{name}-{key}" for name in frameworks], train)
+
+
 @pytest.fixture(scope="session")
-def run_both(frameworks, text, cache, tmp_path_factory):
+def trainings(frameworks, once, text, cache) -> Trainings:
+    """Return trainings of the tiny spec, in float64 and by default for `STEPS` steps."""
+    given = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache}
+    return Trainings(frameworks, once, given)
+
+
+@pytest.fixture(scope="session")
+def run_both(trainings):
     """Return a function that trains both sides at once and returns {framework: Trace}.
 
-    Its arguments are flags in place of those in `TINY`. What was run once is kept.
+    Its arguments are flags in place of those in `TINY`.
     """
-    kept: dict[str, dict[str, Trace]] = {}
 
-    def run(again: int = 0, **values) -> dict[str, Trace]:
-        values = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache} | values
-        key = json.dumps([again, values], sort_keys=True, default=str)
-        if key not in kept:
-            folder = tmp_path_factory.mktemp("traces")
-            jobs = {
-                name: each.train(*flags(**values), f"--trace={folder / name}")
-                for name, each in frameworks.items()
-            }
-            for name, job in jobs.items():
-                status, _, errors = job.wait()
-                assert status == 0, f"{name}: {errors}"
-            kept[key] = {name: Trace(folder / name) for name in jobs}
-        return kept[key]
+    def run(**values) -> dict[str, Trace]:
+        folders = trainings.run(FRAMEWORKS, "trace", **values)
+        return {name: Trace(each) for name, each in zip(FRAMEWORKS, folders, strict=True)}
 
     return run
 

@@ -23,7 +23,7 @@ from parity.twins.launch.processes import ROOT, interpreter
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.horovod, pytest.mark.thorough]
 
 FILE = "tf_impl/strategies/horovod.py"
 SHARED = "tf_impl/strategies/several_processes.py"

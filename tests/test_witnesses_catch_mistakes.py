@@ -54,6 +54,7 @@ def test_every_witness_that_is_named_exists():
     assert named <= existing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "module",
     [

@@ -20,7 +20,7 @@ from parity.twins.processes.start import process_group
 from parity.twins.training.loop import run_training
 from parity.twins.training.measured_layout import Calibration
 from parity.twins.training.resolved import resolved
-from parity.twins.training.training_text import read_text
+from parity.twins.training.text_source import read_text
 
 
 def train(spec, options):

@@ -47,15 +47,15 @@ SCHEDULE = (
     Mistake(
         "every epoch has the masks of the first",
         "parity/twins/training/train_steps.py",
-        "step_inputs(spec, step, own_batch(",
-        "step_inputs(spec, step % per_epoch, own_batch(",
+        "step_inputs(spec, step, local_batch(",
+        "step_inputs(spec, step % per_epoch, local_batch(",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(
         "every step reads the batch of the one before",
         "parity/twins/training/train_steps.py",
-        "own_batch(text.train, step, group",
-        "own_batch(text.train, max(step - 1, 0), group",
+        "local_batch(text.train, step, group",
+        "local_batch(text.train, max(step - 1, 0), group",
         witnesses("schedule", "every_step_reads_its_own_batch_and_masks"),
     ),
     Mistake(

@@ -17,7 +17,7 @@ from parity.twins.processes.joining import (
     distances_of_replicas,
     gather_parts,
     gather_state,
-    state_of_own_rows,
+    state_of_local_rows,
 )
 from parity.twins.processes.start import process_group
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
@@ -41,7 +41,7 @@ def exchange(group) -> str:
     parts = gather_parts(group, {"loss": [np.array([2.0 * group.rank + i]) for i in range(2)]})
     rows = [[0, 1, 2, 3], [4, 5], [6, 7]][group.rank]
     halves = [np.array(rows[: len(rows) // 2]), np.array(rows[len(rows) // 2 :])]
-    state = state_of_own_rows(group, {"h": halves}, ROWS, REPLICAS)
+    state = state_of_local_rows(group, {"h": halves}, ROWS, REPLICAS)
     whole = gather_state(group, state, REPLICAS)
     copies = [{"w": np.ones(2), "b": np.zeros(2)} for _ in range(2)]
     if group.rank == 2:

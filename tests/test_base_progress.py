@@ -14,7 +14,7 @@ import pytest
 
 from parity.base import progress
 from parity.base.progress import ByteCounter, Counter, Phases, begin_phase
-from parity.twins.training.progress import TrainingProgress
+from parity.twins.training.train_steps import TrainingProgress
 
 ROOT = Path(__file__).resolve().parent.parent
 

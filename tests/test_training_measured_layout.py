@@ -19,7 +19,7 @@ from parity.twins.spec.presets import preset
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.measured_layout import Calibration, fastest, layout_of_run
 from parity.twins.training.replicas_and_threads import Layout, layout_text
-from parity.twins.training.training_text import read_text
+from parity.twins.training.text_source import read_text
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = ["--epochs", "5000", "--evaluate", "0"]  # of preset tiny: hours

@@ -12,7 +12,7 @@ from parity.twins.processes.start import process_group
 from parity.twins.training.loop import run_training
 from parity.twins.training.measured_layout import Calibration
 from parity.twins.training.resolved import resolved
-from parity.twins.training.training_text import read_text
+from parity.twins.training.text_source import read_text
 from tf_impl.engine import load_engine, versions
 from tf_impl.strategies import STRATEGIES
 

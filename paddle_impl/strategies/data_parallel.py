@@ -29,7 +29,7 @@ from parity.twins.processes.joining import (
     distances_of_replicas,
     gather_parts,
     gather_state,
-    state_of_own_rows,
+    state_of_local_rows,
 )
 
 _SUM = "coalesce_tensor"  # the last operation before the sum over the processes
@@ -116,7 +116,7 @@ class DataParallel(ParallelExecutorStrategy):
 
     def _joined(self, inputs, names, values):
         parts = dict(zip(names, values, strict=False))
-        return state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)
+        return state_of_local_rows(self.build.group, parts, inputs.rows, self.replicas)
 
 
 class _OwnReplicas(ParallelExecutor):

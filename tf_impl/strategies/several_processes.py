@@ -15,7 +15,7 @@ from parity.twins.processes.joining import (
     distances_of_replicas,
     gather_parts,
     gather_state,
-    state_of_own_rows,
+    state_of_local_rows,
 )
 from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.strategies.towers import Towers
@@ -61,7 +61,7 @@ class SeveralProcesses:
 
     def _own_state(self, state, inputs):
         parts = {name: [array] for name, array in state.items()}
-        return state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)
+        return state_of_local_rows(self.build.group, parts, inputs.rows, self.replicas)
 
     def _record(self, inputs, values):
         """Return the tensors of a trace on the first process, and none on the others."""

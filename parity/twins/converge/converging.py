@@ -21,7 +21,7 @@ from parity.twins.spec.networks.network import Published
 from parity.twins.spec.presets import preset
 from parity.twins.spec.spec import Spec
 from parity.twins.training.replicas_and_threads import check_rows
-from parity.twins.training.training_text import read_text
+from parity.twins.training.text_source import read_text
 
 EQUIVALENT, NOT_SHOWN = "equivalent", "not shown"
 

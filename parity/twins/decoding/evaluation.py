@@ -28,7 +28,7 @@ def find_answers(
 
     Args:
       model: computes the log probabilities.
-      text: the text of the run, a `TrainingText`.
+      text: the text of the run, a `TextSource`.
       split: train, valid or test.
       beam: the most live hypotheses of a sentence.
       length_penalty: 0 or more; the greater, the longer the answers.

@@ -20,8 +20,8 @@ from parity.twins.training.loss_table import Losses
 from parity.twins.training.meter import Meter
 from parity.twins.training.replicas_and_threads import choose_layout, smallest_batch
 from parity.twins.training.strategy import Build
+from parity.twins.training.text_source import read_text
 from parity.twins.training.train_steps import train_steps
-from parity.twins.training.training_text import read_text
 
 _NEVER = ("trace", "isolate")  # flags that no peer takes
 

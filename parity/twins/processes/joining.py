@@ -9,7 +9,7 @@ from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.replicas import split_rows
 
 
-def own_rows(group: ProcessGroup, rows: int, replicas: int) -> slice:
+def local_rows(group: ProcessGroup, rows: int, replicas: int) -> slice:
     """Return which rows of a batch are those of this process's replicas.
 
     Args:
@@ -55,7 +55,7 @@ def gather_parts(
     }
 
 
-def state_of_own_rows(
+def state_of_local_rows(
     group: ProcessGroup, parts: Mapping[str, Sequence[np.ndarray]], rows: int, replicas: int
 ) -> dict[str, np.ndarray]:
     """Return a batch's recurrent state with zeros for the rows of other processes.
@@ -69,7 +69,7 @@ def state_of_own_rows(
     Returns:
       Name -> array [batch, layers, hidden].
     """
-    own, states = own_rows(group, rows, replicas), {}
+    own, states = local_rows(group, rows, replicas), {}
     for name, each in parts.items():
         array = np.concatenate(each)
         states[name] = np.zeros((rows, *array.shape[1:]), array.dtype)
@@ -84,7 +84,7 @@ def gather_state(
 
     Args:
       group: the processes of the training.
-      state: what `state_of_own_rows` returned.
+      state: what `state_of_local_rows` returned.
       replicas: the number of all replicas.
     """
     gathered = group.gather(state)

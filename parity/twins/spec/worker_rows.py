@@ -55,7 +55,7 @@ def worker_rows(inputs: StepInputs, step: int, workers: int) -> list[WorkerRows]
     ]
 
 
-def own_worker_rows(inputs: StepInputs, step: int, worker: int) -> WorkerRows:
+def local_worker_rows(inputs: StepInputs, step: int, worker: int) -> WorkerRows:
     """Return the part of a worker that has read no other rows of the batch.
 
     Args:

@@ -8,7 +8,7 @@ from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
 from parity.twins.decoding.hypotheses import Hypothesis
 from parity.twins.training.strategy import Strategy
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Answers:
 
 
 def answer_questions(
-    strategy: Strategy, text: TrainingText, options: TrainOptions, check: Callable[[], None]
+    strategy: Strategy, text: TextSource, options: TrainOptions, check: Callable[[], None]
 ) -> Answers:
     """Answer the test questions by beam search.
 

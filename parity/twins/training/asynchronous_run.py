@@ -13,13 +13,12 @@ from parity.twins.training.asynchronous_steps import (
     next_settled,
 )
 from parity.twins.training.meter import Meter
+from parity.twins.training.rank_agreement import StopRequest, agreed_signal
 from parity.twins.training.recording import TraceRecording
 from parity.twins.training.schedule_log import ScheduleLog
-from parity.twins.training.signals import StopRequest
 from parity.twins.training.strategy import AsynchronousStrategy, Strategy
-from parity.twins.training.together import agreed_signal
+from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import State, TrainedStep
-from parity.twins.training.training_text import TrainingText
 
 
 def check_asynchronous(strategy: Strategy, options: TrainOptions) -> None:
@@ -38,7 +37,7 @@ def check_asynchronous(strategy: Strategy, options: TrainOptions) -> None:
 
 
 def asynchronous_run(
-    strategy: Strategy, text: TrainingText, options: TrainOptions
+    strategy: Strategy, text: TextSource, options: TrainOptions
 ) -> "AsynchronousRun | None":
     """Return what takes the steps of a run whose strategy is asynchronous; None for another.
 
@@ -65,9 +64,7 @@ class AsynchronousRun:
       UsageError: if --schedule names a file that lists no schedule of so many workers.
     """
 
-    def __init__(
-        self, strategy: AsynchronousStrategy, text: TrainingText, options: TrainOptions
-    ):
+    def __init__(self, strategy: AsynchronousStrategy, text: TextSource, options: TrainOptions):
         self._strategy, self._text = strategy, text
         self._per_epoch = text.train.batches_per_epoch
         self._checkpoint_every = options.checkpoint_every

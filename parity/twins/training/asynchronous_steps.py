@@ -24,10 +24,9 @@ from parity.twins.spec.worker_rows import WorkerRows, joined_losses, worker_rows
 from parity.twins.training.event_order import EventOrder, Stopped
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import Meter
-from parity.twins.training.progress import TrainingProgress
 from parity.twins.training.strategy import AsynchronousStrategy
-from parity.twins.training.train_steps import State, TrainedStep
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
+from parity.twins.training.train_steps import State, TrainedStep, TrainingProgress
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class AsynchronousPlan:
 
 def asynchronous_steps(
     strategy: AsynchronousStrategy,
-    text: TrainingText,
+    text: TextSource,
     stop: int,
     meter: Meter,
     plan: AsynchronousPlan,
@@ -181,7 +180,7 @@ class _Segment:
     def __init__(
         self,
         strategy: AsynchronousStrategy,
-        text: TrainingText,
+        text: TextSource,
         batches: _Batches,
         plan: AsynchronousPlan,
         start: int,

@@ -8,9 +8,8 @@ import numpy as np
 
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.step_arrays import StepInputs, step_inputs
-from parity.twins.training.own_rows import own_batch, whole_batch
 from parity.twins.training.strategy import Strategy
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource, local_batch, whole_batch
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Evaluation:
 
 def evaluate(
     strategy: Strategy,
-    text: TrainingText,
+    text: TextSource,
     split: str,
     check: Callable[[], None],
     most: int | None = None,
@@ -55,7 +54,7 @@ def evaluate(
     kept, losses, tokens = list[StepInputs](), list[float](), list[int]()
     state: Mapping[str, np.ndarray] | None = None
     for step in batches_to_evaluate(batches.batches_per_epoch, most):
-        batch = own_batch(batches, step, group, strategy.replicas)
+        batch = local_batch(batches, step, group, strategy.replicas)
         inputs = step_inputs(spec, step, batch, train=False)
         if inputs.num_tokens == 0:
             continue

@@ -23,15 +23,15 @@ from parity.twins.trace.evaluated import SPLITS
 from parity.twins.training.answers import Answers, answer_questions
 from parity.twins.training.checkpoint import Checkpoint
 from parity.twins.training.evaluate import evaluate
-from parity.twins.training.signals import StopRequest, catch_signals
+from parity.twins.training.rank_agreement import StopRequest, catch_signals
 from parity.twins.training.strategy import Strategy
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
 
 EVALUATION, ANSWERS = "evaluation.json", "answers.jsonl"  # in --out
 
 
 def evaluate_checkpoint(
-    strategy: Strategy, text: TrainingText, checkpoint: Checkpoint, options: TrainOptions
+    strategy: Strategy, text: TextSource, checkpoint: Checkpoint, options: TrainOptions
 ) -> dict[str, Any]:
     """Evaluate a checkpoint, and write what was found to `options.out`.
 
@@ -61,7 +61,7 @@ def _check(request: StopRequest) -> None:
 
 def _evaluate(
     strategy: Strategy,
-    text: TrainingText,
+    text: TextSource,
     checkpoint: Checkpoint,
     options: TrainOptions,
     check: Callable[[], None],
@@ -101,7 +101,7 @@ def _evaluate(
     return values
 
 
-def _write_answers(path: Path, text: TrainingText, answers: Answers) -> None:
+def _write_answers(path: Path, text: TextSource, answers: Answers) -> None:
     lines = []
     for row, hypothesis in enumerate(answers.hypotheses):
         source, lengths = text.sources("test", [row])

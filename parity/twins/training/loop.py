@@ -33,6 +33,14 @@ from parity.twins.training.loss_table import Losses
 from parity.twins.training.measured_layout import Calibration, layout_of_run
 from parity.twins.training.meter import Meter, peak_memory
 from parity.twins.training.needed_memory import check_memory
+from parity.twins.training.rank_agreement import (
+    StopRequest,
+    agreed_signal,
+    catch_signals,
+    facts_of_run,
+    serve,
+    shared_checkpoint,
+)
 from parity.twins.training.recording import TraceRecording, evaluates
 from parity.twins.training.replicas_and_threads import (
     check_rows,
@@ -48,20 +56,18 @@ from parity.twins.training.run_folder import (
     locked_folder,
     prepare_folder,
 )
-from parity.twins.training.signals import StopRequest, catch_signals
 from parity.twins.training.strategy import Build, Strategy
 from parity.twins.training.summary import Summary
+from parity.twins.training.text_source import TextSource
 from parity.twins.training.timeline import profile_training
-from parity.twins.training.together import agreed_signal, facts_of_run, serve, shared_checkpoint
 from parity.twins.training.train_steps import State, TrainedStep, train_steps
-from parity.twins.training.training_text import TrainingText
 from parity.twins.training.validation import Validation
 from parity.twins.training.worker_processes import led_by_rank_0
 
 
 def run_training(
     make_strategy: Callable[[Spec, Build], Strategy],
-    text: TrainingText,
+    text: TextSource,
     spec: Spec,
     options: TrainOptions,
     versions: Callable[[], dict[str, str]],
@@ -138,7 +144,7 @@ def run_training(
 
 def _run(
     strategy: Strategy,
-    text: TrainingText,
+    text: TextSource,
     options: TrainOptions,
     checkpoint: Checkpoint | None,
     versions: Callable[[], dict[str, str]],
@@ -166,7 +172,7 @@ class Run:
     def __init__(
         self,
         strategy: Strategy,
-        text: TrainingText,
+        text: TextSource,
         options: TrainOptions,
         versions: Callable[[], dict[str, str]],
     ):

@@ -42,7 +42,7 @@ from parity.twins.training.replicas_and_threads import (
     smallest_batch,
     stages_of,
 )
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
 
 # A training that would take less at `_RATE` is not worth the minute that measuring takes.
 _WORTH_SECONDS = 600.0
@@ -89,7 +89,7 @@ class Calibration:
         return layouts(default, stages_of(options), smallest if equal else None)
 
     def layout(
-        self, spec: Spec, text: TrainingText, options: TrainOptions, asked: Spec
+        self, spec: Spec, text: TextSource, options: TrainOptions, asked: Spec
     ) -> tuple[Layout, str] | None:
         """Return the fastest layout, and what to say about it; None to leave it at the default.
 
@@ -130,7 +130,7 @@ class Calibration:
             pass
         return chosen, f"measured: {speeds_text(measured)}; --no-calibrate measures nothing"
 
-    def kept(self, spec: Spec, text: TrainingText, options: TrainOptions) -> Layout | None:
+    def kept(self, spec: Spec, text: TextSource, options: TrainOptions) -> Layout | None:
         """Return the layout that was measured earlier; the default one if none is to be.
 
         Returns:
@@ -142,7 +142,7 @@ class Calibration:
         return _kept(self._path(spec, options, found), found)
 
     def _is_worth_it(
-        self, spec: Spec, text: TrainingText, options: TrainOptions, found: Sequence[Layout]
+        self, spec: Spec, text: TextSource, options: TrainOptions, found: Sequence[Layout]
     ) -> bool:
         trains = options.trace is None and options.profile is None and not options.evaluate_only
         if len(found) == 1 or not options.calibrate or not trains:
@@ -264,7 +264,7 @@ def speeds_text(seconds: Mapping[Layout, float]) -> str:
     )
 
 
-def _step_seconds(spec: Spec, text: TrainingText) -> float:
+def _step_seconds(spec: Spec, text: TextSource) -> float:
     """Return how long a step takes at least, from its matrix products."""
     count = min(_SAMPLED_BATCHES, text.train.batches_per_epoch)
     flops = [

@@ -18,10 +18,9 @@ from parity.twins.trace.evaluated import SPLITS, evaluation_tensors
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.asynchronous_steps import AppliedUpdate
 from parity.twins.training.evaluate import evaluate
-from parity.twins.training.own_rows import whole_batch
 from parity.twins.training.strategy import Strategy
+from parity.twins.training.text_source import TextSource, whole_batch
 from parity.twins.training.train_steps import State
-from parity.twins.training.training_text import TrainingText
 
 
 class TraceRecording:
@@ -42,7 +41,7 @@ class TraceRecording:
     def __init__(
         self,
         strategy: Strategy,
-        text: TrainingText,
+        text: TextSource,
         options: TrainOptions,
         first: int,
         stop: int,

@@ -7,7 +7,7 @@ from parity.base.errors import UsageError
 from parity.base.words import counted
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.replicas import split_rows
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
 
 # Of all layouts that keep two cores busy, one replica per core was the fastest
 # (docs/performance.md). With more replicas each has fewer rows, which makes its matrix products
@@ -92,11 +92,11 @@ def layout_text(layout: Layout, why: str = "") -> str:
 
 
 def smallest_batch(text: Any) -> int:
-    """Return the number of rows in the smallest batch of any split of a TrainingText."""
+    """Return the number of rows in the smallest batch of any split of a TextSource."""
     return min(int(getattr(text, split).smallest_batch) for split in _SPLITS)
 
 
-def check_rows(text: TrainingText, replicas: int) -> None:
+def check_rows(text: TextSource, replicas: int) -> None:
     """Check, before anything is built, that every batch has a row for each replica.
 
     Raises:

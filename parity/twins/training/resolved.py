@@ -10,7 +10,7 @@ from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.measured_layout import Calibration, layout_of_run
 from parity.twins.training.replicas_and_threads import Layout, choose_layout, smallest_batch
-from parity.twins.training.training_text import read_text
+from parity.twins.training.text_source import read_text
 
 
 def resolved(framework: str, spec: Spec, options: TrainOptions) -> TrainOptions:

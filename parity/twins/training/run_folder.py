@@ -22,7 +22,7 @@ from parity.twins.training.checkpoint import (
     newest_checkpoint,
     newest_first,
 )
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
 
 # The files of a run, which --overwrite removes; any other file in the folder is not ours.
 RUN_FILES = (
@@ -72,7 +72,7 @@ def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | Non
 
 
 def checkpoint_to_resume(
-    text: TrainingText, spec: Spec, options: TrainOptions, notes: list[str]
+    text: TextSource, spec: Spec, options: TrainOptions, notes: list[str]
 ) -> Checkpoint | None:
     """Return the checkpoint that --resume names, checked against the rest of the command line.
 

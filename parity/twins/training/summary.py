@@ -10,7 +10,7 @@ from typing import Any
 from parity.base.files import write_whole
 from parity.base.words import decimal
 from parity.twins.training.checkpoint import Best
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Summary:
         words.append(f"{self.tokens_per_second.get('median', speed):,.0f} tokens/s")
         return "; ".join(words)
 
-    def write(self, path: Path, text: TrainingText) -> None:
+    def write(self, path: Path, text: TextSource) -> None:
         """Write the summary as JSON, atomically, with its figures of the text filled in."""
         self.best_perplexity = {
             split: text.best_perplexity(split) for split in ("valid", "test")

@@ -20,10 +20,10 @@ from parity.base.files import make_folder, write_whole
 from parity.twins.cli.options import TrainOptions
 from parity.twins.training.asynchronous_run import asynchronous_run
 from parity.twins.training.meter import WARM_UP, Meter, Step
-from parity.twins.training.signals import StopRequest
+from parity.twins.training.rank_agreement import StopRequest
 from parity.twins.training.strategy import Strategy
+from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import TrainedStep, train_steps
-from parity.twins.training.training_text import TrainingText
 
 # In the order of a step. "data" is waiting for the batch and handing it to the framework;
 # "other" is what the framework does for itself, and handing the results back.
@@ -67,7 +67,7 @@ class Event:
         return self.start + self.duration
 
 
-def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptions) -> None:
+def profile_training(strategy: Strategy, text: TextSource, options: TrainOptions) -> None:
     """Train for some steps, the second half under the framework's profiler; write a profile.
 
     The first half, without the warm-up, shows what the profiler costs. `options.profile` gets
@@ -119,7 +119,7 @@ def profile_training(strategy: Strategy, text: TrainingText, options: TrainOptio
 
 
 def _steps(
-    strategy: Strategy, text: TrainingText, options: TrainOptions, stop: int, meter: Meter
+    strategy: Strategy, text: TextSource, options: TrainOptions, stop: int, meter: Meter
 ) -> Iterable[TrainedStep]:
     workers = asynchronous_run(strategy, text, options)
     if workers is None:

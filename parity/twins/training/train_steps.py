@@ -5,17 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parity.base.progress import Counter
+from parity.base.words import decimal
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
 from parity.twins.spec.training import learning_rate
+from parity.twins.training.evaluate import perplexity
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import Meter
-from parity.twins.training.own_rows import own_batch
-from parity.twins.training.progress import TrainingProgress
 from parity.twins.training.strategy import Strategy
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource, local_batch
 
 State = Mapping[str, np.ndarray]
 
@@ -25,7 +26,7 @@ class TrainedStep(NamedTuple):
 
     Attributes:
       number: the step's number, counted from 0 over all epochs.
-      inputs: the global batch, or of several processes this one's rows of it.
+      inputs: the global batch; with several processes, only the local rows.
       learning_rate: the learning rate of the step.
       result: the result that the strategy returned.
       settled: whether the weights are those after this step: no replica has begun the next one.
@@ -38,9 +39,40 @@ class TrainedStep(NamedTuple):
     settled: bool = True
 
 
+class TrainingProgress(Counter):
+    """Show steps, loss, perplexity, tokens/s and the time left; off a terminal as lines.
+
+    There is a line now and then, one at the end of each epoch, and one after the last step.
+
+    Args:
+      label: what is being trained.
+      start: the first step.
+      stop: the step after the last.
+      per_epoch: the number of steps in an epoch.
+    """
+
+    def __init__(self, label: str, start: int, stop: int, per_epoch: int):
+        super().__init__(label, stop, "step", done=start)
+        self._step, self._stop, self._per_epoch = start, stop, per_epoch
+
+    def trained(self, loss: float, tokens_per_second: float) -> None:
+        """Count one step.
+
+        Args:
+          loss: global loss in nats per token.
+          tokens_per_second: recent throughput.
+        """
+        self._step += 1
+        self.update(
+            f"loss {decimal(loss, 4)}, perplexity {decimal(perplexity(loss), 2)}, "
+            f"{tokens_per_second:,.0f} tokens/s",
+            now=self._step % self._per_epoch == 0 or self._step == self._stop,
+        )
+
+
 def train_steps(
     strategy: Strategy,
-    text: TrainingText,
+    text: TextSource,
     stop: int,
     meter: Meter,
     *,
@@ -59,7 +91,7 @@ def train_steps(
       start: the number of the first step.
       state: the recurrent state before the first step; None at the start of a text.
       run_step: a function to call instead of `strategy.step`, with its arguments and result.
-      group: the processes that share each batch, of which every one reads its own rows alone;
+      group: the processes that share each batch, of which each reads its local rows only;
         None to read all rows.
 
     Raises:
@@ -67,13 +99,13 @@ def train_steps(
     """
     spec, per_epoch = strategy.spec, text.train.batches_per_epoch
     run_step, replicas = run_step or strategy.step, strategy.replicas
+
+    def inputs_of(step: int) -> StepInputs:
+        return step_inputs(spec, step, local_batch(text.train, step, group, replicas))
+
     with (
         TrainingProgress(strategy.framework, start, stop, per_epoch) as progress,
-        text.prefetch(
-            lambda step: step_inputs(spec, step, own_batch(text.train, step, group, replicas)),
-            start,
-            stop,
-        ) as batches,
+        text.prefetch(inputs_of, start, stop) as batches,
     ):
         for step, inputs in enumerate(batches, start):
             if state is None or not inputs.carry:

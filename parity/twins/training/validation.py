@@ -14,8 +14,8 @@ from parity.twins.training.evaluate import evaluate
 from parity.twins.training.events import EventWriter
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
+from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import TrainedStep
-from parity.twins.training.training_text import TrainingText
 
 _SAMPLES = 3  # questions that are answered after each epoch, to be looked at
 _SHOWN = 60  # characters of a question, and of an answer
@@ -35,7 +35,7 @@ class Validation:
     def __init__(
         self,
         strategy: Strategy,
-        text: TrainingText,
+        text: TextSource,
         options: TrainOptions,
         summary: Summary,
         check: Callable[[], None],

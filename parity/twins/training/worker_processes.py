@@ -17,15 +17,14 @@ import numpy as np
 from parity.base.errors import Interrupted
 from parity.twins.processes.group import ProcessGroup, Tensors
 from parity.twins.spec.step_arrays import StepInputs, StepResult, step_inputs
-from parity.twins.spec.worker_rows import WorkerRows, own_worker_rows
-from parity.twins.training.own_rows import own_batch
-from parity.twins.training.signals import StopRequest, catch_signals
+from parity.twins.spec.worker_rows import WorkerRows, local_worker_rows
+from parity.twins.training.rank_agreement import StopRequest, catch_signals
 from parity.twins.training.strategy import AsynchronousStrategy, Strategy
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource, local_batch
 
 
 @contextmanager
-def led_by_rank_0(strategy: Strategy, text: TrainingText) -> Iterator[Strategy | None]:
+def led_by_rank_0(strategy: Strategy, text: TextSource) -> Iterator[Strategy | None]:
     """Yield what rank 0 trains with: of asynchronous processes, one strategy for all workers.
 
     Any other rank of an asynchronous training does here what rank 0 asks it for, until rank 0
@@ -158,9 +157,7 @@ class _Leader:
 class _Worker:
     """Does on a rank what rank 0 asks for."""
 
-    def __init__(
-        self, strategy: AsynchronousStrategy, text: TrainingText, request: StopRequest
-    ):
+    def __init__(self, strategy: AsynchronousStrategy, text: TextSource, request: StopRequest):
         self._strategy, self._text, self._stop_request = strategy, text, request
         self._group = strategy.build.group
 
@@ -189,8 +186,10 @@ class _Worker:
 
     def _computed(self, asked: Tensors) -> dict[str, np.ndarray]:
         strategy, step = self._strategy, int(asked["step"])
-        batch = own_batch(self._text.train, step, self._group, strategy.replicas)
-        part = own_worker_rows(step_inputs(strategy.spec, step, batch), step, self._group.rank)
+        batch = local_batch(self._text.train, step, self._group, strategy.replicas)
+        part = local_worker_rows(
+            step_inputs(strategy.spec, step, batch), step, self._group.rank
+        )
         result = strategy.compute(part, _named("state/", asked), bool(asked["record"]))
         return {
             "losses": result.losses,

@@ -199,7 +199,9 @@ FAULTS = (
         "Checkpoints",
         "sentences",
         ("batch/*",),
-        shared(_STEPS, ("own_batch(text.train, step,", "own_batch(text.train, step - start,")),
+        shared(
+            _STEPS, ("local_batch(text.train, step,", "local_batch(text.train, step - start,")
+        ),
         check="resume",
     ),
     Fault(
@@ -208,7 +210,9 @@ FAULTS = (
         "Checkpoints",
         "bahdanau",
         ("forward/*",),
-        shared(_STEPS, ("step_inputs(spec, step, own", "step_inputs(spec, step - start, own")),
+        shared(
+            _STEPS, ("step_inputs(spec, step, local", "step_inputs(spec, step - start, local")
+        ),
         check="resume",
     ),
 )

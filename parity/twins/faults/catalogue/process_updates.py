@@ -8,7 +8,7 @@ _GRADIENT = ("gradient/softmax/*",)
 
 _PADDLE_SUMMED = "                paddle.distributed.all_reduce(paddle.Tensor(first))\n"
 _PADDLE_REPORTED = "        *losses, stop = self._sum(report)\n"
-_PADDLE_STATE = "state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)"
+_PADDLE_STATE = "state_of_local_rows(self.build.group, parts, inputs.rows, self.replicas)"
 _PADDLE_CLIPPED = (
     "                self._clipped, self._norm = clip_by_global_norm(\n"
     "                    self._gradients, spec.training.clip_norm\n"
@@ -20,7 +20,7 @@ _PADDLE_GRADIENTS = (
 _TF_BEFORE = "        losses = tf.where(is_own, loss, tf.zeros_like(loss))\n"
 _TF_SUMMED = "        return gradients, summed\n"
 _TF_STATE = (
-    "        return state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)\n"
+    "        return state_of_local_rows(self.build.group, parts, inputs.rows, self.replicas)\n"
 )
 _TF_REDUCED = (
     "                gradients, losses = self._reduce(context, gradients, outputs.loss, feed)\n"
@@ -127,7 +127,7 @@ FAULTS = (
             "strategies/several_processes.py",
             (
                 _TF_STATE,
-                "        own = state_of_own_rows(self.build.group, parts, inputs.rows, self.replicas)\n"
+                "        own = state_of_local_rows(self.build.group, parts, inputs.rows, self.replicas)\n"
                 "        return {name: np.roll(array, 1, axis=0) for name, array in own.items()}\n",
             ),
         ),

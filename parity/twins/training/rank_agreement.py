@@ -1,9 +1,11 @@
-"""What the processes of one training do together besides its steps."""
+"""What the processes of a training agree on: their options, the checkpoint, when to stop."""
 
 import dataclasses
 import json
+import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from threading import Event, Thread
 from typing import Any
@@ -17,9 +19,9 @@ from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint import Checkpoint
 from parity.twins.training.replicas_and_threads import Layout
 from parity.twins.training.strategy import Build
-from parity.twins.training.training_text import TrainingText
+from parity.twins.training.text_source import TextSource
 
-# What all ranks have to be given alike, beside the spec and the strategy's settings.
+# Options that must be equal on all ranks, besides the spec and the strategy's settings.
 _COMMON_OPTIONS = (
     *("strategy", "kernels", "device", "steps", "checkpoint_every", "evaluate", "isolate"),
     *("evaluate_only", "decode", "beam", "length_penalty"),
@@ -32,7 +34,7 @@ _PACKAGES = (
 
 def facts_of_run(
     spec: Spec,
-    text: TrainingText,
+    text: TextSource,
     options: TrainOptions,
     replicas: int,
 ) -> dict[str, str]:
@@ -75,7 +77,7 @@ def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Che
 def serve(spec: Spec, options: TrainOptions, layout: Layout, group: ProcessGroup) -> None:
     """Serve the ranks of a training until rank 0 leaves the group.
 
-    A signal that asks to stop is the ranks' to obey: they need their servers until they have.
+    Servers ignore SIGINT and SIGTERM: the ranks need them until they have stopped.
 
     Args:
       spec: the network and its training.
@@ -113,6 +115,37 @@ def serve(spec: Spec, options: TrainOptions, layout: Layout, group: ProcessGroup
     ended.wait()
     if failed:
         raise failed[0]
+
+
+class StopRequest:
+    """A request to stop the run.
+
+    Attributes:
+      signal: the number of the signal that asked the run to stop; 0 if none has.
+    """
+
+    signal: int = 0
+
+
+@contextmanager
+def catch_signals() -> Iterator[StopRequest]:
+    """Let SIGINT and SIGTERM only request a stop; a second signal kills the process at once."""
+    request = StopRequest()
+
+    def handle(number: int, frame: Any) -> None:
+        if request.signal:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        request.signal = number
+
+    before = {
+        number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def agreed_signal(group: ProcessGroup, asked: int) -> int:

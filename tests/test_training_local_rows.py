@@ -15,13 +15,13 @@ from data.text_corpus import load_corpus
 from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
 from parity.twins.processes.group import ProcessGroup
-from parity.twins.processes.joining import own_rows
+from parity.twins.processes.joining import local_rows
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec, TrainSpec
 from parity.twins.spec.step_arrays import split_feeds, step_inputs
 from parity.twins.training.checkpoint import load_checkpoint
-from parity.twins.training.own_rows import own_batch
+from parity.twins.training.text_source import local_batch
 
 # of processes and of replicas: they share 7 rows, or in other batches fewer
 PROCESSES = [(2, 2), (3, 3), (2, 4), (4, 4)]
@@ -58,7 +58,7 @@ def read(request, text, pairs, cache):
 
 def inputs_of(spec, batches, step, group, replicas, train=True):
     """Return what a rank reads of a step."""
-    return step_inputs(spec, step, own_batch(batches, step, group, replicas), train=train)
+    return step_inputs(spec, step, local_batch(batches, step, group, replicas), train=train)
 
 
 @pytest.mark.parametrize(("size", "replicas"), PROCESSES)
@@ -129,7 +129,7 @@ def test_a_rank_of_four_holds_and_reads_a_quarter(tmp_path):
         """Return the bytes read from files in an epoch, and those of one step's arrays."""
         before = bytes_read()
         for step in range(batches.batches_per_epoch):
-            own_batch(batches, step, group, 4)
+            local_batch(batches, step, group, 4)
         after = bytes_read()
         inputs = inputs_of(spec, batches, 0, group, 4)
         arrays = [*inputs.batch.values(), *inputs.masks.values()]
@@ -175,7 +175,7 @@ def train(frameworks, cache, tmp_path):
 
 
 READS_ALL = Edit(
-    "parity/twins/training/own_rows.py", "if group is None or group.size == 1:", "if True:"
+    "parity/twins/training/local_rows.py", "if group is None or group.size == 1:", "if True:"
 )
 
 
@@ -222,5 +222,5 @@ def test_a_real_rank_reads_its_part_of_the_file_alone(train, text, cache, framew
         train_lines = [(int(a), int(b)) for name, a, b in lines if name == "train.tokens"]
         if train_lines:
             parts.add((min(a for a, _ in train_lines), max(b for _, b in train_lines)))
-    rows = [own_rows(Rank(rank, 3), 7, 3) for rank in range(3)]
+    rows = [local_rows(Rank(rank, 3), 7, 3) for rank in range(3)]
     assert parts == {(bounds[each.start], bounds[each.stop] + 1) for each in rows}

@@ -1,4 +1,4 @@
-"""The text that a training run reads: its interface, and how it is loaded."""
+"""The text that a training reads: its interface, loading it, and the rows of one process."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -8,12 +8,14 @@ import numpy as np
 from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.twins.cli.options import TrainOptions
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.processes.joining import gather_rows, local_rows
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
 
 
-class TrainingText(Protocol):
+class TextSource(Protocol):
     """The batches of a text, made by the network's `load_text`.
 
     Attributes:
@@ -62,7 +64,7 @@ class TrainingText(Protocol):
         """Return an answer, given as token ids, as readable text."""
 
 
-def read_text(spec: Spec, options: TrainOptions) -> tuple[Spec, TrainingText]:
+def read_text(spec: Spec, options: TrainOptions) -> tuple[Spec, TextSource]:
     """Read, encode and batch the text of a network, and print its notes.
 
     Returns:
@@ -81,3 +83,32 @@ def read_text(spec: Spec, options: TrainOptions) -> tuple[Spec, TrainingText]:
     for note in text.notes:
         say(note)
     return spec.replace(**text.sizes), text
+
+
+def local_batch(batches: Any, step: int, group: ProcessGroup | None, replicas: int) -> Any:
+    """Return this process's rows of the batch of a step; all rows if it runs alone.
+
+    Args:
+      batches: a split of a TextSource.
+      step: the step.
+      group: the processes that share the batch; None to return all rows.
+      replicas: the number of all replicas.
+    """
+    if group is None or group.size == 1:
+        return batches.batch(step)
+    return batches.batch(step, local_rows(group, batches.size(step), replicas))
+
+
+def whole_batch(group: ProcessGroup, inputs: StepInputs) -> Mapping[str, np.ndarray] | None:
+    """Return the arrays of a whole batch, as the processes have read them.
+
+    What is recorded is thus what was read: a rank that reads wrong rows is found by them.
+
+    Args:
+      group: the processes that share the batch.
+      inputs: the rows of this process, or all of them.
+
+    Returns:
+      Name -> array; None on ranks other than 0 that have read their local rows alone.
+    """
+    return gather_rows(group, inputs.batch) if inputs.all_lengths else inputs.batch

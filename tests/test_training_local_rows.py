@@ -175,7 +175,7 @@ def train(frameworks, cache, tmp_path):
 
 
 READS_ALL = Edit(
-    "parity/twins/training/local_rows.py", "if group is None or group.size == 1:", "if True:"
+    "parity/twins/training/text_source.py", "if group is None or group.size == 1:", "if True:"
 )
 
 

@@ -3,6 +3,7 @@
 import paddle
 
 from paddle_impl.devices import replica_devices
+from paddle_impl.executor import ParallelExecutor
 from paddle_impl.kernels import use_kernels
 from paddle_impl.networks import decoding_start, decoding_step
 from paddle_impl.weights import load_snapshot
@@ -57,9 +58,6 @@ class Decoder:
             }
             self._log_probs, self._next_state = decoding_step(model, tokens, state)
         self._executor.run(startup)
-        # imported here, because the strategies import this module
-        from paddle_impl.strategies.parallel_executor import ParallelExecutor
-
         # Paddle's own executor keeps the length of a loop's arrays: it would fail to read a
         # shorter sentence after a longer one.
         self._reader = ParallelExecutor(self._programs[0], None, [self._place], self._scope)

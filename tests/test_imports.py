@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,19 @@ def test_harness_and_data_load_no_framework():
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert not loaded & FRAMEWORKS
     assert {"parity", "data"} <= loaded
+
+
+@pytest.mark.parametrize("side", OWN_FRAMEWORK)
+def test_no_circle_of_imports_within_a_side(side):
+    """Imports inside functions count: none of them is there to hide a circle."""
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): imported_modules(path)
+        for path in FILES
+        if path.relative_to(ROOT).parts[0] == side
+    }
+    graph = {
+        name: {each for each in modules if any(f"{i}.".startswith(f"{each}.") for i in found)}
+        for name, found in modules.items()
+    }
+    assert any(graph.values())
+    TopologicalSorter(graph).prepare()  # raises CycleError, with the circle

@@ -23,9 +23,9 @@ OWN_FILES = {
         "strategies/data_parallel.py",
         "strategies/parameter_server.py",
         "strategies/server_connection.py",
-        "strategies/server_process.py",
         "strategies/pipeline.py",
         "strategies/stage_programs.py",
+        "executor.py",
         "program_kernels.py",
         "loop_gradients.py",
         "loop_reads.py",
@@ -41,7 +41,6 @@ OWN_FILES = {
         "strategies/horovod.py",
         "strategies/cluster.py",
         "strategies/several_processes.py",
-        "strategies/serving.py",
         "strategies/parameter_server_sync.py",
         "strategies/parameter_server.py",
     },
@@ -51,6 +50,7 @@ OWN_FILES = {
 OWN_NAMES = {
     "engine.without_greeting": "Horovod, and the TensorFlow that it needs, log more",
     "kernels.token_cross_entropy": "Paddle's is replaced in the finished program",
+    "strategies/serving.check_device": "only Paddle's servers are limited to CPUs",
     "optimizers.update": "with Paddle, each replica's update is a part of its program",
     "strategies/synchronous_base.feed_types": "Paddle's programs declare their data themselves",
 }

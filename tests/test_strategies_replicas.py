@@ -135,7 +135,7 @@ def _drift_without_loss_name() -> dict:
     """Build the engine as the guard forbids, and train on it."""
     from paddle.base import core
 
-    from paddle_impl.strategies import parallel_executor as module
+    from paddle_impl import executor as module
 
     strategy = _strategy("paddle", 2)
     before = max(float(each.max()) for each in strategy.replica_distances().values())
@@ -168,7 +168,7 @@ def _drift_without_loss_name() -> dict:
 def _refusals() -> dict[str, str]:
     import paddle
 
-    from paddle_impl.strategies.parallel_executor import ParallelExecutor
+    from paddle_impl.executor import ParallelExecutor
 
     strategy = _strategy("paddle", 2)
     engine = strategy._train
@@ -200,7 +200,7 @@ def _refusals() -> dict[str, str]:
 def _survives_collection() -> bool:
     import paddle
 
-    from paddle_impl.strategies.parallel_executor import ParallelExecutor
+    from paddle_impl.executor import ParallelExecutor
 
     strategy = _strategy("paddle", 2)
     alone = ParallelExecutor(

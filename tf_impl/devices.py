@@ -1,8 +1,10 @@
-"""The devices that replicas run on."""
+"""The devices that replicas run on, and matrix products alone, to time them."""
 
 import tensorflow as tf
 
 from parity.base.errors import UsageError
+
+tf1 = tf.compat.v1
 
 
 def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
@@ -38,3 +40,28 @@ def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
             f"allowed: {f'1 to {most}' if most else 'fewer stages'}, or --device cpu"
         )
     return [f"/gpu:{i}" for i in range(needed)]
+
+
+def multiplier(product, dtype):
+    """Return a function without parameters that takes a product, as often as it is taken.
+
+    Args:
+      product: a `parity.twins.training.flops.Product`; every element of its factors is one.
+      dtype: "float32" or "float64".
+    """
+    with tf.Graph().as_default():
+
+        def factor(shape):
+            # a variable, because the product of two constants is taken only once
+            return tf.Variable(tf.ones(shape, dtype))
+
+        second = factor(product.second_shape)
+        transposed = product.first_transposed, product.second_transposed
+        corners = [
+            tf.matmul(factor(product.first_shape), second, *transposed)[0, 0]
+            for _ in range(product.times)
+        ]
+        corner = tf.add_n(corners)
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+    return lambda: session.run(corner)

@@ -55,7 +55,7 @@ STRATEGIES = StrategyRegistry(
         ),
         StrategySettings(schedule="free", servers=1),
         ("staleness", "processes"),
-        serve="paddle_impl.strategies.server_process:serve",
+        serve="paddle_impl.strategies.serving:serve",
     ),
     lacking={
         "parameter-server-sync": "Paddle 2.6.2's trainers crash where synchronous parameter "

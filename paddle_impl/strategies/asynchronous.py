@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import paddle
 
-from paddle_impl.strategies.parallel_executor import ParallelExecutor
+from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.synchronous_base import Synchronous
 from paddle_impl.weights import from_framework
 from parity.twins.spec.step_arrays import (

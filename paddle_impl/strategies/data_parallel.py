@@ -22,7 +22,8 @@ from paddle.base import core
 from paddle.base.dygraph import guard as dynamic_mode
 
 from paddle_impl.devices import replica_devices
-from paddle_impl.strategies.parallel_executor import ParallelExecutor, ParallelExecutorStrategy
+from paddle_impl.executor import ParallelExecutor
+from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
 from paddle_impl.weights import read_snapshot
 from parity.base.interfaces import interface_of
 from parity.twins.processes.joining import (

@@ -25,7 +25,8 @@ import paddle
 from paddle.base import core
 
 from paddle_impl.devices import replica_devices
-from paddle_impl.strategies.parallel_executor import ParallelExecutor, ParallelExecutorStrategy
+from paddle_impl.executor import ParallelExecutor
+from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
 from parity.base.cores import usable_cores
 
 _ROLES = core.op_proto_and_checker_maker

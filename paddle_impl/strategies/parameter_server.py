@@ -7,10 +7,10 @@ parity/twins/training/worker_processes.py. A push ends when all servers have app
 Source: Dean et al. 2012, Large scale distributed deep networks, section 4.1.
 """
 
+from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.asynchronous import Asynchronous, _Shared, _Worker
-from paddle_impl.strategies.parallel_executor import ParallelExecutor
 from paddle_impl.strategies.server_connection import Layout, Servers
-from paddle_impl.strategies.server_process import check_device
+from paddle_impl.strategies.serving import check_device
 
 
 class ParameterServer(Asynchronous):

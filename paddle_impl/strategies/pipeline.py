@@ -19,7 +19,7 @@ from threading import Condition, Thread
 import numpy as np
 import paddle
 
-from paddle_impl.strategies.parallel_executor import ParallelExecutor
+from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.stage_programs import (
     Stage,
     cut_stages,

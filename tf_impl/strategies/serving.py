@@ -1,26 +1,24 @@
-"""What a process does that only serves: as a parameter server, or as a worker of a chief.
-
-It takes no steps by itself. It runs a `tf.distribute.Server`, which has the variables that
-others make there, and computes what they ask for.
-"""
+"""The processes of a training that only serve; this module itself loads no framework."""
 
 from tf_impl.engine import load_engine
 
 
 def serve(spec, build):
-    """Do what the ranks ask of this process, until it is ended.
+    """Serve the ranks of a training, until this process ends.
 
     Args:
-      spec: Spec; not needed, because the ranks make the variables here.
+      spec: Spec, as the ranks have it.
       build: Build, whose group says what this process serves as.
 
     Raises:
-      UsageError: if its address cannot be listened at, or this machine lacks a device.
+      UsageError: for a device or an address that cannot be used.
+      RankLost: if the server ends by itself.
     """
     tf = load_engine(build.threads, build.device)
     # only now: it imports the framework
     from tf_impl.strategies.cluster import start_server
 
+    # differs: it has the variables that the ranks make here, and computes what they ask for
     group = build.group
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=build.threads, allow_soft_placement=True

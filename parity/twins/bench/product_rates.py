@@ -122,9 +122,7 @@ def _multiplier(library: str, product: Product, dtype: str) -> Callable[[], obje
     """Return what takes a product of two matrices of ones, as often as it is taken."""
     if library != NUMPY:
         folder = FRAMEWORKS[library].folder
-        made: Callable[[], object] = load_object(f"{folder}.products:multiplier")(
-            product, dtype
-        )
+        made: Callable[[], object] = load_object(f"{folder}.devices:multiplier")(product, dtype)
         return made
     firsts = [np.ones(product.first_shape, dtype) for _ in range(product.times)]
     second = np.ones(product.second_shape, dtype)

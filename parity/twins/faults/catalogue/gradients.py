@@ -203,7 +203,7 @@ FAULTS = (
             ),
         )
         | paddle(
-            "strategies/parallel_executor.py",
+            "executor.py",
             (
                 "    strategy.gradient_scale_strategy = scale.One\n",
                 "    strategy.gradient_scale_strategy = scale.CoeffNumDevice\n",
@@ -297,7 +297,7 @@ FAULTS = (
         "stream",
         ("gradient/softmax/bias",),
         paddle(
-            "strategies/parallel_executor.py",
+            "executor.py",
             ('            loss_name or "",\n', '            "",\n'),
         ),
     ),

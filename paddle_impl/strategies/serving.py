@@ -1,4 +1,4 @@
-"""The process of a parameter server; this module itself loads no framework."""
+"""The processes of a training that only serve; this module itself loads no framework."""
 
 import os
 
@@ -22,22 +22,21 @@ def check_device(build):
 
 
 def serve(spec, build):
-    """Be a server of a training, until this process ends.
-
-    The server is a process of its own, which ends with this one: the engine lets no other
-    thread of a server's process run, and this one has to give signs of life.
+    """Serve the ranks of a training, until this process ends.
 
     Args:
-      spec: Spec, as the workers have it.
-      build: Build.
+      spec: Spec, as the ranks have it.
+      build: Build, whose group says what this process serves as.
 
     Raises:
-      UsageError: for a device other than CPUs.
+      UsageError: for a device or an address that cannot be used.
       RankLost: if the server ends by itself.
     """
     check_device(build)
     group, parent = build.group, os.getpid()
     endpoints = group.served["ps"]
+    # differs: a process of its own, which ends with this one: the engine lets no other thread
+    # of a server's process run, and this one has to give signs of life
     process = os.fork()
     if process == 0:
         try:

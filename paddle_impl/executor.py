@@ -1,0 +1,143 @@
+"""Fluid's ParallelExecutor: runs a program on replicas, on an engine that Paddle 2.6 still has.
+
+Import this only after `load_engine`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import paddle
+from paddle.base import core
+
+from paddle_impl.loop_reads import read_in_place
+from parity.base.cores import replicas_at_once
+
+
+class ParallelExecutor:
+    """Runs a program on several replicas with summed gradients.
+
+    Args:
+      program: the static program. Its parameters must already have their values in `scope`:
+        the constructor copies them to the replicas.
+      loss_name: the variable that the backward pass differentiates, without which the engine
+        would insert no all-reduces; None only for a program without a backward pass, or one
+        that runs on a single place.
+      places: one place per replica.
+      scope: the scope with the program's variables; replica 0 uses it directly.
+      share_variables_from: an executor whose replicas' parameters this one shares.
+      threads: how many operations run at a time; by default one per replica, or per core if
+        there are fewer.
+
+    Raises:
+      ValueError: if `loss_name` is missing, or is not a variable of the program.
+
+    Source: Fluid 1.x, python/paddle/fluid/parallel_executor.py, whose interface this class has.
+    """
+
+    def __init__(
+        self,
+        program: paddle.static.Program,
+        loss_name: str | None,
+        places: Sequence,
+        scope,
+        share_variables_from: "ParallelExecutor | None" = None,
+        threads: int | None = None,
+    ):
+        block = program.global_block()
+        trains = any(op.type.endswith("_grad") for op in block.ops)
+        if trains and len(places) > 1 and not (loss_name and block.has_var(loss_name)):
+            # Without it the engine would not sum the gradients, and replicas would drift apart.
+            raise ValueError(f"loss_name is {loss_name!r}; allowed: a variable of the program")
+        self._places = list(places)
+        self._feed_names = {v.name for v in program.list_vars() if v.is_data}
+        persistable = [
+            v.name
+            for v in program.list_vars()
+            if v.persistable and v.type != core.VarDesc.VarType.RAW
+        ]
+        read_in_place(program)
+        # The engine keeps a pointer to the graph: a temporary one would be freed.
+        self._graph = core.Graph(program.desc)
+        self._engine = core.ParallelExecutor(
+            [_engine_place(place) for place in places],
+            persistable,
+            loss_name or "",
+            scope,
+            share_variables_from.local_scopes() if share_variables_from else [],
+            _execution_strategy(places, threads),
+            _build_strategy(),
+            self._graph,
+        )
+
+    @property
+    def replicas(self) -> int:
+        """Return the number of replicas."""
+        return len(self._places)
+
+    def local_scopes(self) -> list:
+        """Return the scope of each replica."""
+        return self._engine.local_scopes()
+
+    def run(
+        self, fetch: Sequence[str], feeds: Sequence[dict[str, np.ndarray]]
+    ) -> list[list[np.ndarray]]:
+        """Run one step.
+
+        Args:
+          fetch: the names of the variables to return.
+          feeds: for each replica, name -> array; the replicas' numbers of rows and padded
+            lengths may differ.
+
+        Returns:
+          For each name, a list with the value on each replica.
+
+        Raises:
+          ValueError: if there is not one feed per replica, or a feed lacks a name or has an
+            unknown one.
+        """
+        if len(feeds) != self.replicas:
+            raise ValueError(f"{len(feeds)} feeds for {self.replicas} replicas")
+        for feed in feeds:
+            if set(feed) != self._feed_names:
+                wrong = sorted(set(feed) ^ self._feed_names)
+                raise ValueError(f"feeds do not fit the program's data: {wrong}")
+        if self._feed_names:
+            self._engine.feed_tensors_into_local_scopes(
+                [
+                    {name: _tensor(array, place) for name, array in feed.items()}
+                    for feed, place in zip(feeds, self._places, strict=True)
+                ]
+            )
+        fetched = self._engine.run(list(fetch), False)._move_to_list()
+        return [[np.array(value) for value in values] for values in fetched]
+
+
+def _engine_place(place):
+    wrapped = core.Place()
+    wrapped.set_place(place)
+    return wrapped
+
+
+def _tensor(array: np.ndarray, place):
+    tensor = core.LoDTensor()
+    tensor.set(np.asarray(array, order="C"), place)
+    return tensor
+
+
+def _execution_strategy(places: Sequence, threads: int | None = None):
+    strategy = core.ParallelExecutor.ExecutionStrategy()
+    gpu = isinstance(places[0], core.CUDAPlace)
+    strategy._use_device = core.DeviceType.CUDA if gpu else core.DeviceType.CPU
+    at_once = threads or len(places)
+    strategy.num_threads = replicas_at_once(at_once, "gpu" if gpu else "cpu")
+    return strategy
+
+
+def _build_strategy():
+    strategy = core.ParallelExecutor.BuildStrategy()
+    scale = core.ParallelExecutor.BuildStrategy.GradientScaleStrategy
+    # The gradients are summed, not averaged: each loss is already a share of the global loss.
+    strategy.gradient_scale_strategy = scale.One
+    # The fused all-reduce fails if oneDNN has moved a gradient to other memory.
+    strategy.fuse_all_reduce_ops = False
+    return strategy

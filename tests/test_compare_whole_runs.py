@@ -19,8 +19,11 @@ from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.run.answer_probes import answer_probes
-from parity.twins.run.check_resume import STEPS as RESUMED
-from parity.twins.run.check_resume import checkpoint_every, step_to_resume
+from parity.twins.run.compare_while_training import (
+    RESUMED_STEPS,
+    checkpoint_every,
+    step_to_resume,
+)
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.loop import run_training
@@ -186,7 +189,7 @@ def test_the_checkpoint_is_within_an_epoch_if_there_is_one():
             assert 0 < step < steps
             if any(each % per_epoch and each < steps for each in written):
                 assert step % per_epoch
-    assert RESUMED == 2
+    assert RESUMED_STEPS == 2
 
 
 # trainings that record nothing

@@ -9,9 +9,8 @@ from parity.report.terminal import report_text
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.values import report_values
 from parity.twins.faults.listing import fault_named
-from parity.twins.run.choose_sides import sides_of
-from parity.twins.run.proof import run_sides
-from parity.twins.run.start_side import Starter
+from parity.twins.run.planned_run import PlannedRun
+from parity.twins.run.proof import prove
 from parity.twins.spec.presets import preset
 
 SPEC = preset("language-model", "tiny").replace(
@@ -49,8 +48,7 @@ def run(frameworks, text, pairs, tmp_path):
         }
         options = RunOptions(**given | values)
         planted = {side: fault_named(fault).edits[side]} if fault else {}
-        starter = Starter(options, frameworks, planted)
-        outcome = run_sides(spec, sides_of(options), options, starter)
+        outcome = prove(PlannedRun(spec, options, frameworks, planted))
         return report_values(outcome, "tiny", "")
 
     return run

@@ -39,7 +39,7 @@ from parity.twins.cli.options import (
     SweepOptions,
 )
 from parity.twins.compare.values import report_values
-from parity.twins.launch.checkout import require_checkout
+from parity.twins.launch.checkout import require_checkout, require_frameworks
 from parity.twins.launch.processes import ROOT
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.presets import preset_to_compare
@@ -53,7 +53,7 @@ from parity.twins.training.loss_curves import plot_losses
 def run_command(print_config: bool, **values: Any) -> int:
     """Train both sides beside the oracle and compare every tensor of every step."""
     require_checkout("run")
-    from parity.twins.run.choose_sides import resolved
+    from parity.twins.run.choose_sides import frameworks_of, resolved
     from parity.twins.run.proof import run
 
     started = time.monotonic()
@@ -65,6 +65,7 @@ def run_command(print_config: bool, **values: Any) -> int:
         name = options.preset or preset_to_compare(options.network, built_in_text=built_in_text)
         options = dataclasses.replace(options, preset=name)
         spec = spec_from(options.network, name, values)
+        require_frameworks("run", frameworks_of(options))
         if print_config:
             click.echo(config_text(resolved(options), spec), nl=False)
             return 0
@@ -83,7 +84,7 @@ def run_command(print_config: bool, **values: Any) -> int:
 @spec_options()
 def bench_command(**values: Any) -> int:
     """Measure the speed of both sides in real tokens/s, and the gain from more replicas."""
-    require_checkout("bench")
+    require_frameworks("bench")
     from parity.twins.bench.terminal import bench_text
     from parity.twins.bench.timing import bench
 
@@ -112,7 +113,7 @@ def converge_command(**values: Any) -> int:
     Exit status: 0 if equivalence is shown, or no two sides are meant to train in the same way;
     1 if it is not shown, 2 for bad use, 3 if a training diverges.
     """
-    require_checkout("converge")
+    require_frameworks("converge")
     from parity.twins.converge.converging import NOT_SHOWN, converge
     from parity.twins.converge.page import converge_html
     from parity.twins.converge.terminal import converge_text
@@ -135,7 +136,7 @@ def converge_command(**values: Any) -> int:
 @spec_options()
 def profile_command(**values: Any) -> int:
     """Show where the time of a step goes on each side, using the frameworks' profilers."""
-    require_checkout("profile")
+    require_frameworks("profile")
     from parity.twins.bench.profile import profile, profile_text
 
     options = take_options(ProfileOptions, values)
@@ -156,7 +157,7 @@ def faults_command(**values: Any) -> int:
     """Plant known mistakes in one side's code, one at a time, and check that all are found."""
     options = take_options(FaultOptions, values)
     if not options.list_only:  # the list needs only the catalogue, which the wheel has
-        require_checkout("faults", trains=options.show is None)
+        (require_checkout if options.show is not None else require_frameworks)("faults")
     from parity.twins.faults.listing import catalogue_text, fault_text
 
     if options.list_only or options.show is not None:
@@ -204,7 +205,7 @@ def faults_command(**values: Any) -> int:
 @command_options(SweepOptions)
 def sweep_command(**values: Any) -> int:
     """Train random valid specs on both sides and check that no false alarm is raised."""
-    require_checkout("sweep")
+    require_frameworks("sweep")
     from parity.twins.sweep.distances import sweep_text, sweep_values
     from parity.twins.sweep.random_sweep import sweep
 
@@ -234,7 +235,7 @@ def scale_command(**values: Any) -> int:
         with sigterm_as_interrupt():
             listen(options.listen)
     if options.compute is None or options.check:
-        require_checkout("scale")
+        require_frameworks("scale")
     from parity.twins.scale.scaling import check, scale
 
     spec = spec_from(options.network, options.preset, values)

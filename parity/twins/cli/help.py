@@ -12,7 +12,7 @@ _OTHER = "Other options"
 _GROUPS = {
     "What to train": (
         *("network", "preset", "seeds", "seed", "count", "start"),
-        *("only", "sides", "once", "harmless", "list_only", "show"),
+        *("frameworks", "only", "sides", "once", "harmless", "list_only", "show"),
     ),
     _NETWORK: (),
     _TEXT: ("data", "user_dictionary", "on_empty"),

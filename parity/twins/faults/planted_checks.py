@@ -21,7 +21,7 @@ from parity.twins.faults.fault import Edit
 from parity.twins.faults.side_runs import SideRuns, SmallRun
 from parity.twins.faults.small_runs import SETTINGS, TRAINED
 from parity.twins.run.answer_probes import answer_probes
-from parity.twins.run.check_resume import STEPS as RESUMED
+from parity.twins.run.compare_while_training import RESUMED_STEPS
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
@@ -115,14 +115,14 @@ class PlantedChecks:
                 planted.run,
                 f"{planted.name}/{loader}-from-{saver}",
                 planted.edits_of(loader),
-                steps=min(step + RESUMED, SETTINGS[planted.run.setting].steps),
+                steps=min(step + RESUMED_STEPS, SETTINGS[planted.run.setting].steps),
                 resume=checkpoint,
                 checkpoint_every=None,
             )
             went_on = {
                 number: tensors
                 for number, tensors in traces[saver].steps()
-                if step - 1 <= number < step + RESUMED
+                if step - 1 <= number < step + RESUMED_STEPS
             }
             labels = _label(traces[saver]), _label(resumed)
             rung.compare(Resumed(*labels, step, went_on, dict(resumed.steps())))

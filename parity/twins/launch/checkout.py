@@ -2,39 +2,53 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterable
 
 from parity.base.errors import UsageError
-from parity.twins.launch.processes import FOLDERS, ROOT, interpreter
+from parity.twins.launch.processes import interpreter
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 
-def require_checkout(command: str, *, trains: bool = True) -> None:
-    """Check, before any work, that a command has what an installed wheel does not contain.
+def require_checkout(command: str) -> None:
+    """Check, before any work, that a command has the trainers, which a wheel does not contain.
 
     Args:
       command: the command's name, such as "run".
-      trains: whether the command trains, and so needs the frameworks too, or only reads the
-        source of the trainers.
+
+    Raises:
+      UsageError: if `parity` runs without a checkout.
+    """
+    if not has_checkout():
+        folders = " and ".join(each.folder for each in FRAMEWORKS.values())
+        raise UsageError(
+            f"parity {command} needs {folders}, which are not installed "
+            "with parity: clone the project, run `make setup` in the checkout, and there "
+            f"`.venv/bin/python -m parity {command}`"
+        )
+
+
+def require_frameworks(command: str, names: Iterable[str] | None = None) -> None:
+    """Check, before any work, that a command has the trainers and their frameworks.
+
+    Args:
+      command: the command's name, such as "run".
+      names: the frameworks that it trains with; by default all.
 
     Raises:
       UsageError: if `parity` runs without a checkout, or a framework is not installed.
     """
-    if not has_checkout():
-        raise UsageError(
-            f"parity {command} needs {' and '.join(FOLDERS.values())}, which are not installed "
-            "with parity: clone the project, run `make setup` in the checkout, and there "
-            f"`.venv/bin/python -m parity {command}`"
-        )
-    for framework in FRAMEWORKS if trains else ():
+    require_checkout(command)
+    for framework in FRAMEWORKS if names is None else names:
         # the packages of another interpreter, PARITY_{FRAMEWORK}_PYTHON, cannot be checked here
         runs_here = interpreter(framework) == sys.executable
-        if runs_here and importlib.util.find_spec(framework) is None:
+        package = FRAMEWORKS[framework].imports or framework
+        if runs_here and importlib.util.find_spec(package) is None:
             raise UsageError(
-                f"parity {command} needs {framework}, which is not installed: run `make setup` "
+                f"parity {command} needs {package}, which is not installed: run `make setup` "
                 "in the checkout, or install the extra `train` (pip install '.[train]')"
             )
 
 
 def has_checkout() -> bool:
-    """Return whether the folders of both trainers are beside `parity`."""
-    return all((ROOT / folder / "train.py").is_file() for folder in FOLDERS.values())
+    """Return whether every framework has a trainer, beside `parity` or where it says."""
+    return all((each.path / "train.py").is_file() for each in FRAMEWORKS.values())

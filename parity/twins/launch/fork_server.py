@@ -40,17 +40,16 @@ from typing import Any, NoReturn
 from parity.base.allocator import with_huge_pages
 from parity.base.errors import SideFailed, UsageError
 from parity.base.parent import die_with_parent
+from parity.base.plugins import load_plugins
 from parity.cli.command_line import print_error
 from parity.twins.launch.edited_source import Edit, EditedSource, edited_texts
 from parity.twins.launch.processes import (
-    FOLDERS,
     ROOT,
     interpreter,
     raise_for_status,
 )
 from parity.twins.spec.frameworks import FRAMEWORKS
 
-_OWN = ("data", "parity", *FOLDERS.values())  # top-level packages of the project
 _POLL = 0.01  # seconds
 
 
@@ -211,7 +210,7 @@ class ForkServer:
         return returned
 
     def _script(self, name: str, flags: tuple, **given: Any) -> Job:
-        script = ROOT / FOLDERS[self.framework] / name
+        script = FRAMEWORKS[self.framework].path / name
         argv = [str(script), *map(str, flags)]
         if name == "train.py" and not any(word.startswith("--threads") for word in argv):
             argv.append(f"--threads={self._threads}")  # it was loaded with as many
@@ -250,7 +249,8 @@ class ForkServer:
 def serve(framework: str, threads: int, path: str) -> None:
     """Answer requests until killed, or until the process that started this one has ended."""
     try:
-        importlib.import_module(f"{FOLDERS[framework]}.engine").load_engine(threads)
+        load_plugins()
+        FRAMEWORKS[framework].load("engine:load_engine")(threads)
     except UsageError as error:
         sys.exit(print_error(error, debug=False))
     for module in ("data.text_corpus", "data.text_batches", "parity.twins.training.loop"):
@@ -357,7 +357,7 @@ def work(request: dict[str, Any], result: int) -> None:
     sources = request.get("sources", {})
     edited = EditedSource(sources)
     if sources:
-        edited.install(_OWN)
+        edited.install(("data", "parity", *(each.folder for each in FRAMEWORKS.values())))
     if sys.argv[0] in sources:
         edited.run_script(sys.argv[0])
     else:

@@ -106,7 +106,7 @@ class SideProcess:
             command += ["-m", PEERS[framework][0]]
             environment["PYTHONPATH"] = str(ROOT)
         else:
-            command.append(str(ROOT / FOLDERS[framework] / "train.py"))
+            command.append(str(FRAMEWORKS[framework].path / "train.py"))
         # The exception that a signal handler raises during the fork would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
 from parity.twins.processes.hosts import read_hosts
-from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
+from parity.twins.spec.frameworks import FRAMEWORKS, framework_of, strategies_named
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, check_taken
 from parity.twins.trace.side import TrainedSide, labels_of
 
@@ -14,17 +14,35 @@ _REPLICAS = (1, 2, 3)  # the numbers of replicas that a run compares by default
 _SCHEDULE = "1"  # the seed of the schedule that asynchronous sides keep to
 
 
+def frameworks_of(options: RunOptions) -> tuple[str, ...]:
+    """Return the frameworks that take part in a run, in the order of the registry.
+
+    Raises:
+      UsageError: for an unknown framework, or one that does not train the network.
+    """
+    network = options.network
+    able = [name for name, each in FRAMEWORKS.items() if each.trains(network)]
+    for name in options.frameworks:
+        if not framework_of(name, "--frameworks").trains(network):
+            raise UsageError(
+                f"--frameworks is {','.join(options.frameworks)}; allowed for the network "
+                f"{network}: {', '.join(able)}"
+            )
+    return tuple(name for name in able if name in (options.frameworks or able))
+
+
 def sides_of(options: RunOptions) -> dict[str, TrainedSide]:
     """Return the sides that a run compares, label -> side, in the order of the report.
 
-    Every framework takes part, with the strategies that `--strategy` names for it or else with
+    Each framework takes part with the strategies that `--strategy` names for it or else with
     its default strategy.
 
     Raises:
       UsageError: for an unknown framework, a strategy that the framework lacks, or a setting
         that none of the strategies takes.
     """
-    strategies = parse_strategies(options.strategy, options.settings)
+    chosen = frameworks_of(options)
+    strategies = parse_strategies(options.strategy, options.settings, chosen)
     sides = []
     for kernels in options.kernels:
         for replicas in options.replicas:
@@ -72,10 +90,8 @@ def of_hosts(options: RunOptions) -> RunOptions:
     """
     if options.hosts is None:
         return replace(options, replicas=options.replicas or _REPLICAS)
-    hosts, named = (
-        read_hosts(options.hosts),
-        parse_strategies(options.strategy, StrategySettings()),
-    )
+    hosts = read_hosts(options.hosts)
+    named = parse_strategies(options.strategy, StrategySettings(), frameworks_of(options))
     if not any(
         FRAMEWORKS[framework].strategies.entry(name).traits.processes
         for framework, names in named.items()
@@ -99,9 +115,11 @@ def resolved(options: RunOptions) -> RunOptions:
       UsageError: as `sides_of` and `of_hosts`.
     """
     options = of_hosts(options)
-    named = parse_strategies(options.strategy, options.settings)
+    chosen = frameworks_of(options)
+    named = parse_strategies(options.strategy, options.settings, chosen)
     words = [f"{framework}={name}" for framework, names in named.items() for name in names]
-    return replace(options, strategy=tuple(words), sync=False)  # the names say it
+    # the names say what --sync does
+    return replace(options, frameworks=chosen, strategy=tuple(words), sync=False)
 
 
 def leading_sides(
@@ -134,13 +152,14 @@ def leading_sides(
 
 
 def parse_strategies(
-    words: Sequence[str], settings: StrategySettings
+    words: Sequence[str], settings: StrategySettings, frameworks: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
     """Return the names of the strategies of every framework, its default if none is given.
 
     Args:
       words: as for `strategies_named`.
       settings: the settings that were given, which one of the strategies must take.
+      frameworks: the frameworks that take part; by default all.
 
     Returns:
       Framework -> names of strategies.
@@ -149,10 +168,10 @@ def parse_strategies(
       UsageError: for an unknown framework, a strategy that it or every framework lacks, or a
         setting that none of the strategies takes.
     """
-    named = strategies_named(words)
+    frameworks = frameworks or tuple(FRAMEWORKS)
+    named = strategies_named(words, among=frameworks)
     chosen = {
-        name: named.get(name, [framework.strategies.entry(None)])
-        for name, framework in FRAMEWORKS.items()
+        name: named.get(name, [FRAMEWORKS[name].strategies.entry(None)]) for name in frameworks
     }
     check_taken(settings, [entry for entries in chosen.values() for entry in entries])
     return {name: [entry.name for entry in entries] for name, entries in chosen.items()}

@@ -11,32 +11,61 @@ from parity.base.progress import Counter
 from parity.compare.tensors import Mismatch
 from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace, wait_for_trace
-from parity.twins.cli.options import RunOptions
 from parity.twins.compare.ladder import Ladder
 from parity.twins.compare.repeated import compare_repeated, repeated
 from parity.twins.compare.untraced import RecordedStep, RecordedSteps
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.launch.processes import SideProcess
-from parity.twins.run.check_resume import STEPS, Saved, checkpoint_every, step_to_resume
-from parity.twins.run.start_side import Starter, file_name
+from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.checkpoint import KEPT
 
 _MOST_PENDING = 3  # number of steps by which a side may be ahead of the comparison
 
+# Of a resumed run, the first step shows what was wrong in the checkpoint, the second what is
+# wrong after a step: an optimizer's slot that was lost may first act there.
+RESUMED_STEPS = 2
+
 
 @dataclass(frozen=True)
-class AlsoRecorded:
-    """What to record of some sides beyond their steps.
+class Saved:
+    """A checkpoint of a recorded run, and what the run recorded around it.
 
     Attributes:
-      repeat: labels of the sides to train twice.
-      save: labels of the sides that write checkpoints.
+      checkpoint: the path of the checkpoint.
+      step: the first step after it.
+      steps: the folder with the recorded steps `step` - 1 to `step` + RESUMED_STEPS - 1.
     """
 
-    repeat: tuple[str, ...] = ()
-    save: tuple[str, ...] = ()
+    checkpoint: Path
+    step: int
+    steps: Path
+
+
+def checkpoint_every(steps: int) -> int | None:
+    """Return how often a recorded run of so many steps writes checkpoints; None: never."""
+    return max(1, (steps + 1) // 3) if steps > 1 else None
+
+
+def step_to_resume(steps: int, per_epoch: int, kept: int) -> int | None:
+    """Return the first step after the checkpoint to resume from; None if there is none.
+
+    Within an epoch a recurrent state is carried over the checkpoint, and the next batch is not
+    the first: so a checkpoint at an epoch's end is the last choice.
+
+    Args:
+      steps: the number of recorded steps.
+      per_epoch: the number of steps of an epoch.
+      kept: how many of the newest checkpoints stay in the folder.
+    """
+    every = checkpoint_every(steps)
+    if every is None:
+        return None
+    written = list(range(every, steps + 1, every))[-kept:]
+    usable = [step for step in written if step < steps]
+    within = [step for step in usable if step % per_epoch]
+    return next(iter([*within, *usable]), None)
 
 
 @dataclass(frozen=True)
@@ -60,50 +89,44 @@ class ComparedRun:
     saved: dict[str, Saved] = field(default_factory=dict)
 
 
-def compare_recorded(
-    spec: Spec,
-    sides: Mapping[str, TrainedSide],
-    options: RunOptions,
-    starter: Starter,
-    also: AlsoRecorded = AlsoRecorded(),
-) -> ComparedRun:
+def compare_recorded(run: PlannedRun) -> ComparedRun:
     """Train all sides at the same time, and compare each step once all of them recorded it.
 
+    In the first precision, one side of each framework is trained twice and writes checkpoints,
+    if the options want runs to be repeated and resumed.
+
     Args:
-      spec: the network, its text and its training, in one precision.
-      sides: label -> side.
-      options: the options of the run.
-      starter: starts the sides.
-      also: what to record beyond the steps.
+      run: the run, in one precision.
 
     Raises:
       UsageError: for input that a side cannot use.
       NumericFailure: for a NaN or infinity on any side.
     """
-    dtype = spec.training.dtype
-    recordings = dict(sides) | {repeated(label): sides[label] for label in also.repeat}
+    options = run.options
+    leading = tuple(run.leading) if run.dtype == options.dtype[0] else ()
+    repeat = leading if options.wants("repeat") else ()
+    saves = leading if options.wants("resume") else ()
+    recordings = run.sides | {repeated(label): run.sides[label] for label in repeat}
     with ExitStack() as stack:
         running = {
-            label: stack.enter_context(
-                _start(label, side, spec, options, starter, saves=label in also.save)
-            )
+            label: stack.enter_context(_start(run, label, side, saves=label in saves))
             for label, side in recordings.items()
         }
 
         def still_writing(writer: SideProcess) -> bool:
-            # another side that failed in a later step is heard of when that step is due
+            # a later failure of another side is reported once the comparison reaches that step
             writer.check()
             return not writer.ended()
 
         checks = {label: partial(still_writing, process) for label, process in running.items()}
-        folders = {label: _trace(options, dtype, label) for label in recordings}
+        folders = {label: _trace(run, label) for label in recordings}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
-        headers = {label: traces[label].header for label in sides}
+        headers = {label: traces[label].header for label in run.sides}
         ladder = Ladder(headers, options.after_mismatch, options.cause_seconds)
-        saved = _saved(also, ladder.per_epoch, options, dtype)
+        saved = _saved(run, saves, ladder.per_epoch)
 
         def delete(step: int) -> bool:
-            """Return whether a step that was compared is of no more use."""
+            """Return whether a step that was compared is no longer needed."""
             wrong = None if ladder.verdict.matches else ladder.verdict.steps - 1
             return not options.keep_traces and step != wrong
 
@@ -116,8 +139,10 @@ def compare_recorded(
             )
             for label, trace in traces.items()
         ]
-        steps = StepsToCheck(ladder, also.repeat)
-        progress = stack.enter_context(Counter(f"comparing, {dtype}", options.steps, "step"))
+        steps = StepsToCheck(ladder, repeat)
+        progress = stack.enter_context(
+            Counter(f"comparing, {run.dtype}", options.steps, "step")
+        )
         tensors = (
             dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
         )
@@ -189,28 +214,18 @@ class StepsToCheck:
             self._ladder.verdict.add_exact_check("repeat", pair, self._differing.get(label))
 
 
-def _start(
-    label: str,
-    side: TrainedSide,
-    spec: Spec,
-    options: RunOptions,
-    starter: Starter,
-    *,
-    saves: bool,
-) -> SideProcess:
+def _start(run: PlannedRun, label: str, side: TrainedSide, *, saves: bool) -> SideProcess:
     """Start the recorded training of one side."""
-    dtype = spec.training.dtype
-    folder = _trace(options, dtype, label)
+    options, folder = run.options, _trace(run, label)
     clear_trace(folder)
     more = {}
     if saves and checkpoint_every(options.steps) is not None:
         every = checkpoint_every(options.steps)
-        out = _checkpoints(options, dtype, label).parent
+        out = _checkpoints(run, label).parent
         more = {"checkpoint_every": every, "out": out, "overwrite": True}
-    return starter.start(
+    return run.start(
         side,
-        spec,
-        f"{file_name(label)}-{dtype}.log",
+        f"{file_name(label)}-{run.dtype}.log",
         steps=options.steps,
         trace=folder,
         trace_pending=None if options.keep_traces else _MOST_PENDING,
@@ -221,21 +236,19 @@ def _start(
     )
 
 
-def _saved(
-    also: AlsoRecorded, per_epoch: int, options: RunOptions, dtype: str
-) -> dict[str, Saved]:
+def _saved(run: PlannedRun, saves: tuple[str, ...], per_epoch: int) -> dict[str, Saved]:
     """Return label -> the checkpoint to resume from, which is there after the last step."""
-    step = step_to_resume(options.steps, per_epoch, KEPT)
+    step = step_to_resume(run.options.steps, per_epoch, KEPT)
     if step is None:
         return {}
     found = {}
-    for label in also.save:
-        checkpoints = _checkpoints(options, dtype, label)
-        around = options.out / "resume" / dtype / file_name(label)
+    for label in saves:
+        around = run.options.out / "resume" / run.dtype / file_name(label)
         make_folder(around)
         for old in around.glob("step-*.safetensors"):
             old.unlink()
-        found[label] = Saved(checkpoints / f"step-{step:08d}.safetensors", step, around)
+        checkpoint = _checkpoints(run, label) / f"step-{step:08d}.safetensors"
+        found[label] = Saved(checkpoint, step, around)
     return found
 
 
@@ -243,15 +256,15 @@ def _kept(saved: Saved | None) -> dict[int, Path]:
     """Return step -> the folder to keep its tensors in, for the steps around a checkpoint."""
     if saved is None:
         return {}
-    return dict.fromkeys(range(saved.step - 1, saved.step + STEPS), saved.steps)
+    return dict.fromkeys(range(saved.step - 1, saved.step + RESUMED_STEPS), saved.steps)
 
 
-def _trace(options: RunOptions, dtype: str, label: str) -> Path:
-    return options.out / "traces" / dtype / file_name(label)
+def _trace(run: PlannedRun, label: str) -> Path:
+    return run.options.out / "traces" / run.dtype / file_name(label)
 
 
-def _checkpoints(options: RunOptions, dtype: str, label: str) -> Path:
-    return options.out / "saved" / dtype / file_name(label) / "checkpoints"
+def _checkpoints(run: PlannedRun, label: str) -> Path:
+    return run.options.out / "saved" / run.dtype / file_name(label) / "checkpoints"
 
 
 def _finish(

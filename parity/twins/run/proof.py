@@ -1,8 +1,8 @@
-"""`python -m parity run`: trains both sides step by step beside the oracle, for a verdict."""
+"""`python -m parity run`: trains all sides step by step beside the oracle, for a verdict."""
 
 import shutil
-from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,18 +12,19 @@ from parity.twins.cli.config import write_config
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.outcome import Outcome
 from parity.twins.launch.fork_server import ForkServer
-from parity.twins.run.check_answers import check_answers
-from parity.twins.run.check_coverage import check_facts
-from parity.twins.run.check_resume import check_resume
-from parity.twins.run.check_training import check_training
-from parity.twins.run.choose_sides import leading_sides, resolved, sides_of
-from parity.twins.run.compare_while_training import AlsoRecorded, ComparedRun, compare_recorded
-from parity.twins.run.measure_throughput import Training, train_untraced
-from parity.twins.run.start_side import Servers, Starter, file_name
-from parity.twins.run.unchecked import unchecked
+from parity.twins.run.choose_sides import resolved
+from parity.twins.run.compare_while_training import ComparedRun, compare_recorded
+from parity.twins.run.measure_throughput import train_untraced
+from parity.twins.run.planned_run import PlannedRun
+from parity.twins.run.whole_run_checks import (
+    check_answers,
+    check_facts,
+    check_resume,
+    check_training,
+    unchecked,
+)
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
-from parity.twins.trace.side import TrainedSide
 
 
 def run(spec: Spec, options: RunOptions) -> Outcome:
@@ -38,134 +39,77 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
       NumericFailure: for a NaN or infinity on any side.
     """
     options = resolved(options)
-    sides = sides_of(options)
+    planned = PlannedRun(spec, options)
+    frameworks = sorted({side.framework for side in planned.sides.values()})
     make_folder(options.out)
     write_config(options.out, options, spec)
     if options.json is not None:
         make_folder(options.json.parent)  # fail now, not after minutes of training
     with ExitStack() as stack:
-        stack.enter_context(Phases(_phases_of(spec, options)))
+        stack.enter_context(Phases(_phases_of(planned)))
         begin_phase("starting the frameworks")
-        frameworks = {side.framework for side in sides.values()}
-        servers = _start_servers(sorted(frameworks), options, stack)
-        return run_sides(spec, sides, options, Starter(options, servers))
+        servers = _start_servers(frameworks, options, stack)
+        return prove(replace(planned, servers=servers))
 
 
-def _phases_of(spec: Spec, options: RunOptions) -> int:
+def _phases_of(planned: PlannedRun) -> int:
     """Return how many phases a run has that finds no mismatch."""
-    trains = options.throughput and not options.isolate
-    answers = trains and options.wants("answers") and NETWORKS[spec.network].decodes
-    return 1 + len(options.dtype) + options.wants("resume") + trains + answers
+    options = planned.options
+    answers = planned.trains and options.wants("answers") and planned.decodes
+    return 1 + len(options.dtype) + options.wants("resume") + planned.trains + answers
 
 
-def run_sides(
-    spec: Spec, sides: Mapping[str, TrainedSide], options: RunOptions, starter: Starter
-) -> Outcome:
+def prove(planned: PlannedRun) -> Outcome:
     """Do what `run` does, with sides that are started in a given way.
-
-    Args:
-      spec: the network, its text and its training, whose dtype the options replace.
-      sides: label -> side.
-      options: the options of the run.
-      starter: starts the sides; it may plant mistakes in some of them.
 
     Raises:
       UsageError, NumericFailure: as `run`.
     """
-    outcome = Outcome(spec)
-    _prove(outcome, spec, sides, options, starter)
+    outcome = Outcome(planned.spec)
+    _fill(outcome, planned)
     for verdict in outcome.verdicts:
-        verdict.coverage.add(*check_facts(verdict, NETWORKS[spec.network]))
+        verdict.coverage.add(*check_facts(verdict, NETWORKS[planned.spec.network]))
     return outcome
 
 
-def _prove(
-    outcome: Outcome,
-    spec: Spec,
-    sides: Mapping[str, TrainedSide],
-    options: RunOptions,
-    starter: Starter,
-) -> None:
-    """Fill an outcome: the recorded steps of every precision, and the checks of whole runs."""
+def _fill(outcome: Outcome, planned: PlannedRun) -> None:
+    """Add the recorded steps of every precision, and the checks of whole runs."""
+    options = planned.options
     for dtype in options.dtype:
-        compared = _compare(spec.replace(dtype=dtype), sides, options, starter)
+        planned = planned.in_precision(dtype)
+        compared = _compare(planned)
         outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
         outcome.versions |= compared.versions
         outcome.verdicts.append(compared.verdict)
-        compared.verdict.unchecked = unchecked(compared, sides, options)
+        compared.verdict.unchecked = unchecked(planned, compared.verdict)
         if not compared.verdict.matches:
             return
-    if options.throughput and not options.isolate:
+    if planned.trains:
         begin_phase("training without recording")
-        trained = train_untraced(spec, sides, options, starter, compared.batches_per_epoch)
+        trained = train_untraced(planned, compared.batches_per_epoch)
         outcome.trainings = {label: each.summary for label, each in trained.items()}
-        spec = spec.replace(dtype=options.dtype[-1])
-        _check_trained(spec, compared, sides, trained, options, starter)
+        check_training(planned, compared, trained)
+        if options.wants("answers") and planned.decodes and compared.verdict.matches:
+            begin_phase("comparing answers")
+            check_answers(planned, compared.verdict)
 
 
-def _compare(
-    spec: Spec, sides: Mapping[str, TrainedSide], options: RunOptions, starter: Starter
-) -> ComparedRun:
-    """Compare the recorded steps of one precision, and in the first one resume and repeat."""
-    leading = leading_sides(sides)
-    first = spec.training.dtype == options.dtype[0]
-    begin_phase(f"comparing, {spec.training.dtype}")
-    also = AlsoRecorded(
-        repeat=tuple(leading) if first and options.wants("repeat") else (),
-        save=tuple(leading) if first and options.wants("resume") else (),
-    )
-    compared = compare_recorded(spec, sides, options, starter, also)
+def _compare(planned: PlannedRun) -> ComparedRun:
+    """Compare the recorded steps of one precision, and the runs that resume them."""
+    begin_phase(f"comparing, {planned.dtype}")
+    compared = compare_recorded(planned)
     if compared.verdict.matches and compared.saved:
         begin_phase("comparing resumed runs")
-        check_resume(
-            spec,
-            compared.spec,
-            compared.batches_per_epoch,
-            compared.saved,
-            {label: _loaders(label, sides) for label in compared.saved},
-            options.out / "resume" / spec.training.dtype,
-            starter,
-            compared.verdict,
-        )
+        check_resume(planned, compared)
     if compared.verdict.matches:
         for name in ("resume", "saved"):
-            shutil.rmtree(options.out / name, ignore_errors=True)
+            shutil.rmtree(planned.options.out / name, ignore_errors=True)
     return compared
 
 
-def _loaders(saver: str, sides: Mapping[str, TrainedSide]) -> dict[str, TrainedSide]:
-    """Return the sides that resume a side's checkpoint: itself, and the other frameworks.
-
-    Those resume it with another number of replicas where they can: it must change nothing.
-    """
-    others = leading_sides(sides, most_replicas=False)
-    return {saver: sides[saver]} | {
-        label: side
-        for label, side in others.items()
-        if side.framework != sides[saver].framework
-    }
-
-
-def _check_trained(
-    spec: Spec,
-    compared: ComparedRun,
-    sides: Mapping[str, TrainedSide],
-    trained: Mapping[str, Training],
-    options: RunOptions,
-    starter: Starter,
-) -> None:
-    """Check the untraced trainings, and let all frameworks answer from one of them."""
-    check_training(compared, trained, options)
-    network = NETWORKS[compared.spec.network]
-    if options.wants("answers") and network.decodes and compared.verdict.matches:
-        leading = leading_sides(sides)
-        begin_phase("comparing answers")
-        label = next(iter(leading))
-        folder = options.out / "training" / file_name(label)
-        check_answers(spec, leading, folder, options, starter, compared.verdict)
-
-
-def _start_servers(frameworks: list[str], options: RunOptions, stack: ExitStack) -> Servers:
+def _start_servers(
+    frameworks: list[str], options: RunOptions, stack: ExitStack
+) -> dict[str, ForkServer]:
     """Start servers that load each framework once, which takes as long as a short training."""
     if options.device != "cpu":  # a GPU driver's state does not survive a fork
         return {}

@@ -1,12 +1,20 @@
-"""The frameworks that a network can be trained in: each has a folder and an entry here."""
+"""The frameworks that a network can be trained in: each has a folder and an entry here.
 
-from collections.abc import Iterable
+A module that PARITY_PLUGINS names may register a further one; see docs/extending.md.
+"""
+
+import sys
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.plugins import load_object
 from parity.report.frameworks import title_of
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
+
+ROOT = Path(__file__).resolve().parents[3]  # the checkout
 
 
 @dataclass(frozen=True)
@@ -15,14 +23,20 @@ class Framework:
 
     Attributes:
       name: the framework's name in flags, in traces and in the keys of reports.
-      folder: the package that trains with it, beside `parity`; it has the same files as the
-        packages of the other frameworks: train.py, chat.py, strategies/ and so on.
+      folder: the package that trains with it, of which `parity run` needs train.py, engine.py
+        and strategies; the packages of this project have the same files.
+      root: the folder that the package lies in; by default this checkout.
+      imports: what Python imports the framework by; by default its name.
+      networks: the networks that it trains; None for all.
       transposed: the last part of the name of every parameter that it stores transposed.
       huge_pages: whether its processes ask glibc for huge pages; see parity/base/allocator.py.
     """
 
     name: str
     folder: str
+    root: Path = ROOT
+    imports: str = ""
+    networks: tuple[str, ...] | None = None
     transposed: tuple[str, ...] = ()
     huge_pages: bool = False
 
@@ -34,8 +48,23 @@ class Framework:
     @property
     def strategies(self) -> StrategyRegistry:
         """Return the framework's strategies, without loading the framework."""
-        registry: StrategyRegistry = load_object(f"{self.folder}.strategies:STRATEGIES")
+        registry: StrategyRegistry = self.load("strategies:STRATEGIES")
         return registry
+
+    @property
+    def path(self) -> Path:
+        """Return the path of its package."""
+        return self.root / self.folder
+
+    def trains(self, network: str) -> bool:
+        """Return whether it trains a network."""
+        return self.networks is None or network in self.networks
+
+    def load(self, path: str) -> Any:
+        """Return an object of its package, such as "engine:load_engine"."""
+        if str(self.root) not in sys.path:
+            sys.path.append(str(self.root))
+        return load_object(f"{self.folder}.{path}")
 
 
 ALL = "all"  # in place of a strategy's name, every one
@@ -55,8 +84,19 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 
 
+def register_framework(framework: Framework) -> None:
+    """Add a framework, for `--frameworks` and every list of frameworks.
+
+    Raises:
+      ValueError: if there is one of that name.
+    """
+    if framework.name in FRAMEWORKS:
+        raise ValueError(f"the framework {framework.name!r} is there already")
+    FRAMEWORKS[framework.name] = framework
+
+
 def strategies_named(
-    words: Iterable[str], option: str = "--strategy"
+    words: Iterable[str], option: str = "--strategy", among: Collection[str] | None = None
 ) -> dict[str, list[StrategyEntry]]:
     """Return the strategies that a user names, by framework, in the order of the frameworks.
 
@@ -65,6 +105,7 @@ def strategies_named(
         "framework=strategy"; "all" in place of a name, for every one that runs in the
         framework's own environment. A strategy may be named several times.
       option: the name of the flag that was given, for messages.
+      among: the frameworks that words may mean; by default all.
 
     Returns:
       Framework -> its strategies, in the order in which they were named; a framework that no
@@ -74,9 +115,15 @@ def strategies_named(
       UsageError: for an unknown framework, or a strategy that it or every framework lacks.
     """
     found: dict[str, dict[str, StrategyEntry]] = {}
+    known = {name: FRAMEWORKS[name] for name in among or FRAMEWORKS}
     for word in words:
         framework, of_one, name = word.rpartition("=")
-        frameworks = [framework_of(framework)] if of_one else list(FRAMEWORKS.values())
+        if of_one and framework_of(framework).name not in known:
+            raise UsageError(
+                f"{option} is {word!r}; allowed: strategies of {', '.join(known)}, which "
+                "take part"
+            )
+        frameworks = [FRAMEWORKS[framework]] if of_one else list(known.values())
         chosen = [
             (each.name, entry)
             for each in frameworks
@@ -95,12 +142,16 @@ def strategies_named(
     return {name: list(found[name].values()) for name in FRAMEWORKS if name in found}
 
 
-def framework_of(name: str) -> Framework:
+def framework_of(name: str, what: str = "framework") -> Framework:
     """Return a framework by name.
+
+    Args:
+      name: its name.
+      what: what was given, for the message.
 
     Raises:
       UsageError: for an unknown name; the message lists the known ones.
     """
     if name not in FRAMEWORKS:
-        raise UsageError(f"framework is {name!r}; allowed: {', '.join(FRAMEWORKS)}")
+        raise UsageError(f"{what} is {name!r}; allowed: {', '.join(FRAMEWORKS)}")
     return FRAMEWORKS[name]

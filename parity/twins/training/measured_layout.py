@@ -53,7 +53,6 @@ _TURNS = 2  # how often each layout is timed; the faster time counts: other work
 _SAMPLED_BATCHES = 8  # batches whose sizes stand for all
 _LONGEST = 180.0  # seconds that measuring one layout may take
 
-_ROOT = Path(__file__).resolve().parents[3]
 _DISTRIBUTIONS = ("paddlepaddle", "tensorflow", "tensorflow-cpu", "paddle-tf-parity")
 
 # Settings of a training on which its speed does not depend.
@@ -195,7 +194,7 @@ class Calibration:
             config, log = folder / CONFIG, folder / "log"
             left_out = ("resume", "overwrite", "allow_change")
             config.write_text(config_text(short, asked, left_out))
-            train = _ROOT / FRAMEWORKS[self.framework].folder / "train.py"
+            train = FRAMEWORKS[self.framework].path / "train.py"
             with log.open("wb") as file:
                 done = _run([sys.executable, str(train), "--config", str(config)], file)
             try:

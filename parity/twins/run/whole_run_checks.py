@@ -1,0 +1,273 @@
+"""The checks that compare more than single recorded steps, each a rung of its own.
+
+They are made once the recorded steps match. The comparison of the recorded steps makes two by
+itself, `evaluation` and `repeat`. The others are here: a checkpoint is resumed, the sides train
+without recording, and they answer questions from the same checkpoints.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from parity.base.errors import UsageError
+from parity.base.files import make_folder
+from parity.base.progress import Counter
+from parity.compare.coverage import Fact
+from parity.trace.folder import clear_trace, step_file
+from parity.trace.reader import Trace, read_step
+from parity.trace.rungs import CHECKS
+from parity.twins.compare.answers import AnswersRung, read_answers
+from parity.twins.compare.counting import compare_counts
+from parity.twins.compare.resumed import Resumed, ResumeRung, Steps
+from parity.twins.compare.untraced import compare_untraced
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.run.answer_probes import Probe, answer_probes
+from parity.twins.run.choose_sides import leading_sides
+from parity.twins.run.compare_while_training import (
+    RESUMED_STEPS,
+    ComparedRun,
+    Saved,
+    checkpoint_every,
+)
+from parity.twins.run.measure_throughput import Training
+from parity.twins.run.planned_run import PlannedRun, file_name
+from parity.twins.spec.networks.network import Network
+from parity.twins.trace.side import TrainedSide
+from parity.twins.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
+from parity.twins.training.meter import WARM_UP
+
+_TRAINED = ("answers", "untraced", "counting")  # made on the trainings that record nothing
+_MEANINGS = {
+    "evaluation": "A side's loss, number of tokens and perplexity of validation and test text "
+    "were compared with the oracle's.",
+    "answers": "The answers of sides that loaded the same checkpoint, and their scores, were "
+    "compared.",
+    "resume": "A checkpoint was resumed, and the steps after it were those of the run that "
+    "went on.",
+    "repeat": "A run was made twice, and its bits compared.",
+    "untraced": "The losses of a training that recorded nothing were those of the recorded "
+    "one.",
+    "counting": "The tokens that a speed rests on were counted again in the batches.",
+}
+
+
+def unchecked(run: PlannedRun, verdict: RunVerdict) -> dict[str, str]:
+    """Return the checks that are not made in any precision of a run -> why not.
+
+    Args:
+      run: the run.
+      verdict: that of its recorded steps.
+    """
+    reasons = {check: _reason(check, run, verdict) for check in CHECKS}
+    return {check: reason for check, reason in reasons.items() if reason}
+
+
+def _reason(check: str, run: PlannedRun, verdict: RunVerdict) -> str:
+    options = run.options
+    if options.isolate:
+        return "the run is isolated"
+    if not options.wants(check):
+        return f"--checks is {','.join(options.checks)}"
+    if not verdict.matches:
+        return "the recorded steps do not match"
+    if check == "evaluation" and options.evaluate == 0:
+        return "--evaluate is 0"
+    if check in _TRAINED and not options.throughput:
+        return "the trainings that it is about were left out; --throughput runs them"
+    if check == "untraced" and all(side.runs_freely for side in run.sides.values()):
+        return "the order of the updates is another in every run"
+    if check == "answers" and not run.decodes:
+        return "this network writes no answers"
+    if check in ("resume", "repeat") and not run.leading:
+        return "no side is synchronous"
+    if check == "resume" and checkpoint_every(options.steps) is None:
+        return "a single step cannot be resumed"
+    return ""
+
+
+def check_facts(verdict: RunVerdict, network: Network) -> list[Fact]:
+    """Return how many comparisons each check made in one precision, as cases of its coverage.
+
+    Args:
+      verdict: the verdict, after the last check.
+      network: the network that was trained.
+    """
+    facts = []
+    for check in CHECKS:
+        count = sum(check in rungs for rungs in verdict.pairs.values())
+        applies = not verdict.isolated and (check != "answers" or network.decodes)
+        facts.append(
+            Fact(f"{check} checked", _MEANINGS[check], count, 0, "comparisons", applies)
+        )
+    return facts
+
+
+def check_training(
+    run: PlannedRun, compared: ComparedRun, trained: Mapping[str, Training]
+) -> None:
+    """Compare every untraced training with the recorded one, and its speed with its batches.
+
+    Args:
+      run: the run.
+      compared: the recorded steps in the precision of the trainings; their verdict gets what is
+        found.
+      trained: label -> the untraced training.
+    """
+    verdict = compared.verdict
+    for label, training in trained.items():
+        recorded = compared.recorded[label]
+        # the updates of a side that runs freely come in another order each time
+        if run.options.wants("untraced") and not run.sides[label].runs_freely:
+            found = compare_untraced(label, recorded, training.rows)
+            verdict.add_exact_check("untraced", (label, f"{label} untraced"), found)
+        if run.options.wants("counting"):
+            found = compare_counts(
+                label, recorded, training.rows, training.summary, training.seconds, WARM_UP
+            )
+            verdict.add_exact_check("counting", (label, f"{label} counted anew"), found)
+
+
+def check_resume(run: PlannedRun, compared: ComparedRun) -> None:
+    """Resume every checkpoint on its own side and on the other frameworks, and compare.
+
+    Args:
+      run: the run, in the precision of the recorded steps.
+      compared: the recorded steps; their verdict gets what is found.
+    """
+    saved, verdict = compared.saved, compared.verdict
+    rung = ResumeRung(compared.spec, compared.batches_per_epoch, verdict)
+    written = [
+        rung.check_saved(saver, each.step, exists=each.checkpoint.exists())
+        for saver, each in saved.items()
+    ]
+    if not all(written):
+        return
+    jobs = [
+        (saver, label, side) for saver in saved for label, side in _loaders(run, saver).items()
+    ]
+    # a side's own checkpoint first: only then is it clear who is wrong
+    jobs.sort(key=lambda job: job[0] != job[1])
+    with Counter("comparing resumed runs", len(jobs), "run") as progress:
+        for start in range(0, len(jobs), 2):
+            pair = jobs[start : start + 2]
+            for (saver, loader, _), trace in zip(pair, _resume(run, saved, pair), strict=True):
+                went_on = _recorded(saved[saver])
+                resumed = dict(trace.steps())
+                rung.compare(Resumed(saver, loader, saved[saver].step, went_on, resumed))
+                clear_trace(trace.folder)
+                progress.update()
+            if not verdict.matches:
+                return
+
+
+def _loaders(run: PlannedRun, saver: str) -> dict[str, TrainedSide]:
+    """Return the sides that resume a side's checkpoint: itself, and the other frameworks.
+
+    Those resume it with another number of replicas where they can: it must change nothing.
+    """
+    framework = run.sides[saver].framework
+    others = leading_sides(run.sides, most_replicas=False)
+    return {saver: run.sides[saver]} | {
+        label: side for label, side in others.items() if side.framework != framework
+    }
+
+
+def _resume(
+    run: PlannedRun, saved: Mapping[str, Saved], jobs: Sequence[tuple[str, str, TrainedSide]]
+) -> list[Trace]:
+    """Resume some checkpoints at the same time; return the traces."""
+    out = run.options.out / "resume" / run.dtype
+    folders = []
+    with ExitStack() as stack:
+        running = []
+        for saver, loader, side in jobs:
+            name = f"{file_name(loader)}-from-{file_name(saver)}"
+            folders.append(out / name)
+            clear_trace(folders[-1])
+            process = run.start(
+                side,
+                f"resume-{name}.log",
+                steps=max(_numbers(saved[saver])) + 1,
+                resume=saved[saver].checkpoint,
+                trace=folders[-1],
+                out=out / f"{name}-run",  # or the losses of a run in the usual folder were read
+                decode=0,
+                evaluate=0,
+            )
+            running.append(stack.enter_context(process))
+        for process in running:
+            process.wait()
+    return [Trace(folder) for folder in folders]
+
+
+def _numbers(saved: Saved) -> list[int]:
+    numbers = range(saved.step - 1, saved.step + RESUMED_STEPS)
+    return [number for number in numbers if (saved.steps / step_file(number)).exists()]
+
+
+def _recorded(saved: Saved) -> Steps:
+    return {number: read_step(saved.steps / step_file(number)) for number in _numbers(saved)}
+
+
+def check_answers(run: PlannedRun, verdict: RunVerdict) -> None:
+    """Let each framework answer the test questions from the same checkpoints.
+
+    They are made from the newest one that the first framework has trained.
+
+    Args:
+      run: the run, in the precision of the trainings.
+      verdict: that of the same precision, which gets what differs.
+
+    Raises:
+      UsageError: if there is no checkpoint.
+    """
+    trained = run.options.out / "training" / file_name(next(iter(run.leading)))
+    checkpoint = newest_checkpoint(trained / "checkpoints", [])
+    if checkpoint is None:
+        raise UsageError(f"{trained}: has no checkpoint to answer from")
+    longest = int(run.spec.text.target_limit) + 1  # with <eos>
+    beam, penalty = run.options.beam, run.options.length_penalty
+    probes = answer_probes(checkpoint.snapshot, beam, penalty, longest)
+    with Counter("comparing answers", len(probes), "search") as progress:
+        for number, probe in enumerate(probes):
+            folder = run.options.out / "answers" / str(number)
+            _answer(run, checkpoint, probe, folder)
+            weights = {
+                name.split("/", 1)[1]: array
+                for name, array in probe.snapshot.items()
+                if name.startswith("weight/")
+            }
+            rung = AnswersRung(checkpoint.spec, weights, checkpoint.step, verdict)
+            given = {label: read_answers(folder / file_name(label)) for label in run.leading}
+            found = rung.compare(given, probe.search)
+            progress.update()
+            if found is not None:
+                verdict.add_check(found)
+                return
+
+
+def _answer(run: PlannedRun, checkpoint: Checkpoint, probe: Probe, folder: Path) -> None:
+    """Let one side of each framework answer at the same time, into a folder named for it."""
+    make_folder(folder)
+    saved = save_checkpoint(folder, replace(checkpoint, snapshot=probe.snapshot))
+    search = probe.search
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                run.start(
+                    side,
+                    f"{file_name(label)}-answers-{folder.name}.log",
+                    resume=saved,
+                    evaluate_only=True,
+                    evaluate=0,
+                    out=folder / file_name(label),
+                    beam=search.beam,
+                    length_penalty=search.length_penalty,
+                    longest=search.flag,
+                )
+            )
+            for label, side in run.leading.items()
+        ]
+        for process in running:
+            process.wait()

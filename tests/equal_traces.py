@@ -8,14 +8,14 @@ import numpy as np
 from conftest import STEPS
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.loss_table import read_losses
 
 
 def assert_equal(*traces: Trace) -> None:
-    """Compare traces with each other and the oracle, on every rung of the ladder."""
-    verdict = climb(traces)
+    """Compare traces with each other and the oracle, on every rung."""
+    verdict = compare_traces(traces)
     assert verdict.matches, verdict.mismatches
     assert verdict.steps == STEPS
     for pair in verdict.pairs.values():

@@ -9,9 +9,9 @@ from parity.base.replaceable import replacing
 from parity.twins.compare.causes.search import Budget, Search
 from parity.twins.compare.causes.suspect import Case, Change
 from parity.twins.compare.causes.suspects import suspects
-from parity.twins.compare.expected_by_oracle import Expected, wide, with_replica_losses
-from parity.twins.compare.known_differences import KnownDifferences
-from parity.twins.compare.one_step import OneStep
+from parity.twins.compare.intended_differences import IntendedDifferences
+from parity.twins.compare.oracle_steps import OneStep
+from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses
 from parity.twins.compare.steps import compare_step
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.training import Oracle
@@ -49,10 +49,10 @@ class Planted:
     def __init__(self, spec: Spec, step: int = 1, replicas: int = 2):
         """Train up to a step without a mistake."""
         self.spec = spec
-        self.expected = Expected(spec, PER_EPOCH, tensor_names(spec))
+        self.expected = OracleTensors(spec, PER_EPOCH, tensor_names(spec))
         self.names = [n for n in tensor_names(spec) if not n.startswith(OTHERS)]
         one_step, recorded = (
-            OneStep(self.expected, KnownDifferences({})),
+            OneStep(self.expected, IntendedDifferences({})),
             recorded_steps(spec, step + 1, replicas),
         )
         if step:
@@ -77,7 +77,7 @@ class Planted:
         rate = case.rate if change.rate is None else change.rate
         with replacing(change.replacements):
             oracle = Oracle(case.spec, case.snapshot)
-            oracle.state = {name: wide(part) for name, part in case.state.items()}
+            oracle.state = {name: as_float64(part) for name, part in case.state.items()}
             found = oracle.step(case.inputs, rate, case.sizes)
         return self.recording(found | {"batch/learning_rate": np.array(rate)})
 

@@ -7,7 +7,7 @@ from planted_step import Planted, specs
 from parity.base.replaceable import replacing
 from parity.twins.compare.causes.suspect import FORWARD, LOSS
 from parity.twins.compare.causes.suspects import suspects
-from parity.twins.compare.expected_by_oracle import wide
+from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.oracle.training import Oracle
 
 # What these do has no derivative, or leaves it out on purpose.
@@ -17,7 +17,7 @@ BY = 1e-6
 
 def loss_and_gradients(case, snapshot):
     oracle = Oracle(case.spec, snapshot)
-    oracle.state = {name: wide(part) for name, part in case.state.items()}
+    oracle.state = {name: as_float64(part) for name, part in case.state.items()}
     found = oracle.step(case.inputs, case.rate, case.sizes)
     return found["loss/replicas"].sum(), found
 

@@ -9,9 +9,9 @@ from parity.base.replaceable import replacing
 from parity.report.mismatch import LOOKS_LIKE, confirmed_lines, mismatch_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.causes.confirmed import Confirmed
-from parity.twins.compare.ladder import Ladder
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 GATES = "gates i and f exchanged"
@@ -24,14 +24,14 @@ def planted():
 
 def compared(spec, steps, cause_seconds=1e9):
     """Return the verdict of the sides' first steps, label -> recorded steps."""
-    ladder = Ladder(
+    comparison = RunComparison(
         {side: header(spec, name) for side, name in SIDES.items()}, cause_seconds=cause_seconds
     )
     for step in range(2):
-        ladder.step(step, {side: steps[side][step] for side in SIDES})
-        if not ladder.verdict.matches:
+        comparison.step(step, {side: steps[side][step] for side in SIDES})
+        if not comparison.verdict.matches:
             break
-    return ladder.verdict
+    return comparison.verdict
 
 
 def wrong_steps(planted, name):

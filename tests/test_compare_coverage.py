@@ -12,10 +12,10 @@ from parity.compare.coverage import Coverage, Fact, not_covered
 from parity.report.coverage_table import verdict_line
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.ladder import Ladder
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.step_coverage import StepCoverage
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot
@@ -166,10 +166,10 @@ def report():
     """Return the report of a short run that meets some cases only."""
     spec = small_spec()
     sides = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
-    ladder = Ladder({label: header(spec, name) for label, name in sides.items()})
+    comparison = RunComparison({label: header(spec, name) for label, name in sides.items()})
     for step, tensors in enumerate(recorded_steps(spec, 2)):
-        ladder.step(step, dict.fromkeys(sides, tensors))
-    outcome = Outcome(spec, ladder.verdict.sides, verdicts=[ladder.verdict])
+        comparison.step(step, dict.fromkeys(sides, tensors))
+    outcome = Outcome(spec, comparison.verdict.sides, verdicts=[comparison.verdict])
     return report_values(outcome, "small", "")
 
 

@@ -14,9 +14,9 @@ from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
 from parity.twins.compare.decode_rung import DecodeRung
 from parity.twins.compare.decoded_answers import score_recorded
-from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.pair_comparison import PairComparison
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.step_coverage import StepCoverage
-from parity.twins.compare.two_sides import Pairs
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.rounding import rounding_of_scores
@@ -95,11 +95,11 @@ def changed(tensors, **changes):
 
 def test_a_faithful_side_matches(faithful):
     spec, tensors = faithful
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
-    ladder.step(0, dict.fromkeys(SIDES, tensors))
-    assert ladder.verdict.matches
-    assert not ladder.verdict.ties
-    distance = ladder.verdict.pairs["paddle-2", ONE_STEP]["decode"]
+    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
+    comparison.step(0, dict.fromkeys(SIDES, tensors))
+    assert comparison.verdict.matches
+    assert not comparison.verdict.ties
+    distance = comparison.verdict.pairs["paddle-2", ONE_STEP]["decode"]
     assert distance.used <= 0.5
     assert len(tensors["decode/beam_tokens"][0]) == 3
     assert (
@@ -233,9 +233,9 @@ def test_a_side_that_did_not_decode_is_named(faithful, lacking):
     spec, tensors = faithful
     steps = dict.fromkeys(SIDES, tensors)
     steps[lacking] = {n: a for n, a in tensors.items() if not n.startswith("decode/")}
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
+    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
     with pytest.raises(UsageError, match=f"{lacking}, step 0: decode/source is missing"):
-        ladder.step(0, steps)
+        comparison.step(0, steps)
 
 
 # ties
@@ -342,15 +342,15 @@ def test_scores_of_weights_that_amplify_rounding_may_differ_by_as_much():
 
 
 def test_a_tie_is_in_the_report(tied, tmp_path, capsys, monkeypatch):
-    """In text and JSON, of traces; the rungs before decoding are tested in test_ladder.py."""
+    """In text and JSON, of traces; test_compare_runs.py has the rungs before decoding."""
     spec, weights = tied
     recorded = broken_otherwise(spec, weights, APART[spec.training.dtype])
-    compare = Pairs.compare
+    compare = PairComparison.compare
 
     def measured_alone(self, a, b, sides, step, **options):
         compare(self, a, b, sides, step, **options)  # the weights were changed by hand
 
-    monkeypatch.setattr(Pairs, "compare", measured_alone)
+    monkeypatch.setattr(PairComparison, "compare", measured_alone)
     traces = [
         str(write_trace(tmp_path / name, header(spec, name), [tensors]))
         for name, tensors in (

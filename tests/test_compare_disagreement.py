@@ -19,9 +19,9 @@ from parity.compare.disagreement import (
 from parity.compare.tensors import ORACLE, Mismatch, Place
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.ladder import Ladder
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 from parity.twins.trace.side import TrainedSide
 
 TENSOR = "gradient/lstm_0/bias"
@@ -42,14 +42,14 @@ def climbed(changes, dtype="float64", headers=None, step=1):
         framework, replicas = label.split("-")
         sides[label] = header(spec, framework, int(replicas))
     runs = {label: recorded_steps(spec, 2, of["replicas"]) for label, of in sides.items()}
-    ladder = Ladder(sides)
+    comparison = RunComparison(sides)
     for number in range(2):
         tensors = {label: dict(run[number]) for label, run in runs.items()}
         for label, change in changes.items():
             if number == step and change is not None:
                 tensors[label] = change(tensors[label])
-        ladder.step(number, tensors)
-    return spec, ladder.verdict
+        comparison.step(number, tensors)
+    return spec, comparison.verdict
 
 
 def halved(tensors):

@@ -7,7 +7,7 @@ from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
-from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.spec.initial import zero_state
 from parity.twins.trace.evaluated import (
     evaluated_names,
@@ -57,10 +57,10 @@ def judged(tmp_path, spec, other=TensorFlow, change=lambda tensors: None):
         "tensorflow-2": record(tmp_path / "b", spec, other),
     }
     change(sides["tensorflow-2"][1][STEPS - 1])
-    ladder = Ladder({label: header for label, (header, _) in sides.items()})
+    comparison = RunComparison({label: header for label, (header, _) in sides.items()})
     for step in range(STEPS):
-        ladder.step(step, {label: steps[step] for label, (_, steps) in sides.items()})
-    return ladder.verdict
+        comparison.step(step, {label: steps[step] for label, (_, steps) in sides.items()})
+    return comparison.verdict
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

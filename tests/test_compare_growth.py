@@ -12,9 +12,9 @@ from parity.report.growth import growth_sentence
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import Ladder, climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 STEPS, WRONG = 9, 2
@@ -43,9 +43,13 @@ def once(steps, name="gradient/lstm_0/bias", by=1e-3):
 
 
 def climbed(left, other, after=5):
-    ladder = Ladder({side: header(SPEC, name) for side, name in SIDES.items()}, after)
-    ladder.climb(dict(zip(SIDES, each, strict=True)) for each in zip(left, other, strict=True))
-    return ladder.verdict
+    comparison = RunComparison(
+        {side: header(SPEC, name) for side, name in SIDES.items()}, after
+    )
+    comparison.compare(
+        dict(zip(SIDES, each, strict=True)) for each in zip(left, other, strict=True)
+    )
+    return comparison.verdict
 
 
 def values_of(verdict):
@@ -138,11 +142,11 @@ def test_a_damaged_file_after_a_mismatch_leaves_the_mismatch(tmp_path, right):
         for name, steps in (("paddle", right), ("tensorflow", once(right)))
     ]
     (tmp_path / "paddle" / "step-000005.safetensors").write_bytes(b"x")
-    verdict = climb(traces, after_mismatch=5)
+    verdict = compare_traces(traces, after_mismatch=5)
     assert verdict.mismatches[0].place.step == WRONG
     assert len(verdict.growth.steps) == 3
     assert "step-000005.safetensors: cannot be read" in verdict.growth.ended
-    assert climb(traces).growth is None
+    assert compare_traces(traces).growth is None
 
 
 def test_a_number_that_is_missing_in_a_step_is_none():

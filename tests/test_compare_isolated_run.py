@@ -15,10 +15,10 @@ from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
-from parity.twins.compare.ladder import Ladder, climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.compare.steps import compare_step
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.processes import FOLDERS
 from parity.twins.oracle.isolated_step import Isolation
@@ -28,7 +28,7 @@ from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import shape_of, step_inputs
 from parity.twins.trace.side import TrainedSide, labels_of
 
-# Without a framework: the ladder, the report, what is refused. -------------------------------
+# Without a framework: the comparison, the report, what is refused. ----------------------------
 
 STEPS = 3
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
@@ -72,12 +72,14 @@ def isolated_header(spec, framework, **values):
 
 
 def climbed(spec, left, right):
-    ladder = Ladder({side: isolated_header(spec, name) for side, name in SIDES.items()})
+    comparison = RunComparison(
+        {side: isolated_header(spec, name) for side, name in SIDES.items()}
+    )
     for step, recorded in enumerate(zip(left, right, strict=True)):
-        ladder.step(step, dict(zip(ladder.sides, recorded, strict=True)))
-        if not ladder.verdict.matches:
+        comparison.step(step, dict(zip(comparison.sides, recorded, strict=True)))
+        if not comparison.verdict.matches:
             break
-    return ladder.verdict
+    return comparison.verdict
 
 
 @pytest.mark.parametrize("name", specs())
@@ -175,7 +177,7 @@ def test_an_isolated_trace_is_compared_with_no_other(tmp_path):
     other = write_trace(tmp_path / "b", header(spec, "tensorflow"), steps)
     for folders in ((isolated, other), (other, isolated)):
         with pytest.raises(UsageError) as caught:
-            climb([Trace(folder) for folder in folders])
+            compare_traces([Trace(folder) for folder in folders])
         said = (
             "paddle-2 is of an isolated run and tensorflow-2 is not; allowed: both or neither"
         )
@@ -233,7 +235,7 @@ PAIR_CASES = {
 
 def assert_in_order(traces, steps):
     """See that all that the traces hold is the oracle's, with room to spare."""
-    verdict = climb(list(traces))
+    verdict = compare_traces(list(traces))
     dtype = verdict.dtype
     story = [describe_mismatch(m, verdict.oracle, dtype) for m in verdict.mismatches]
     assert verdict.matches, "\n".join(story)
@@ -374,11 +376,13 @@ def test_a_wrong_layer_is_wrong_alone(planted, fault):
     traces = planted(fault, isolate=True)
     expected = expected or [n for n in traces[0].read(0) if n.startswith("weight/")]
     labels = labels_of([TrainedSide.from_json(trace.header) for trace in traces])
-    ladder = Ladder({name: trace.header for name, trace in zip(labels, traces, strict=True)})
+    comparison = RunComparison(
+        {name: trace.header for name, trace in zip(labels, traces, strict=True)}
+    )
     for step in range(2):  # the second starts in order: the same is wrong, and nothing more
         read = {name: each.read(step) for name, each in zip(labels, traces, strict=True)}
-        ladder.step(step, read)
-        mismatches = ladder.verdict.mismatches
+        comparison.step(step, read)
+        mismatches = comparison.verdict.mismatches
         assert {mismatch.place.tensor for mismatch in mismatches} == set(expected)
         assert {mismatch.sides for mismatch in mismatches} == {(f"{framework}-2", ONE_STEP)}
 

@@ -10,9 +10,9 @@ from conftest import FRAMEWORKS
 from parity.compare.tensors import ORACLE
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.small_runs import SETTINGS, write_texts
 from parity.twins.launch.record_side import record
@@ -49,7 +49,7 @@ def record_sides(frameworks, cache, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def verdict(record_sides):
-    return climb(record_sides("scale-on-first-replica", "paddle"))
+    return compare_traces(record_sides("scale-on-first-replica", "paddle"))
 
 
 def test_a_wrong_loss_of_a_later_replica_is_reported(verdict):
@@ -82,7 +82,7 @@ def test_the_oracle_s_values_are_those_of_the_side_in_question(verdict):
 
 def test_the_first_replica_s_oracle_value_is_not_that_of_the_whole_batch(record_sides):
     """At index 0 the loss of the side with one replica would have been printed."""
-    verdict = climb(record_sides("loss-of-first-replica", "tensorflow", (1, 2)))
+    verdict = compare_traces(record_sides("loss-of-first-replica", "tensorflow", (1, 2)))
     found = [m for m in verdict.mismatches if m.place.tensor == "loss/replicas"]
     assert {m.sides[0] for m in found if m.sides[1] == ORACLE} == {"tensorflow-2"}
     values = report_values(Outcome(SPEC, verdict.sides, verdicts=[verdict]), "-", "")

@@ -8,7 +8,7 @@ from oracle_side import header, recorded_steps, small_pairs_spec, small_spec
 
 from parity.compare.step_series import MOST_POINTS, MOST_SHARE, History
 from parity.compare.tensors import Distance, Place
-from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.run_comparison import RunComparison
 
 SIDES = ("paddle-2", "tensorflow-2")
 TENSOR = "weight/embed/table"
@@ -77,7 +77,7 @@ def test_a_history_of_nothing():
 
 
 @pytest.mark.parametrize("spec", [small_spec(), small_pairs_spec()], ids=lambda s: s.network)
-def test_a_ladder_keeps_every_step_of_the_first_pair(spec):
+def test_a_comparison_keeps_every_step_of_the_first_pair(spec):
     steps = recorded_steps(spec, 5)
     off = [dict(tensors) for tensors in steps]
     name = "gradient/softmax/bias"
@@ -85,7 +85,7 @@ def test_a_ladder_keeps_every_step_of_the_first_pair(spec):
     sides = dict(zip(SIDES, (steps, off), strict=True)) | {
         "paddle-3": recorded_steps(spec, 5, 3)
     }
-    ladder = Ladder(
+    comparison = RunComparison(
         {
             "paddle-2": header(spec, "paddle", 2),
             "tensorflow-2": header(spec, "tensorflow", 2),
@@ -93,8 +93,8 @@ def test_a_ladder_keeps_every_step_of_the_first_pair(spec):
         }
     )
     for step in range(5):
-        ladder.step(step, {side: recorded[step] for side, recorded in sides.items()})
-    found = ladder.verdict.history.to_json()
+        comparison.step(step, {side: recorded[step] for side, recorded in sides.items()})
+    found = comparison.verdict.history.to_json()
     assert found["pair"] == list(SIDES)
     assert found["steps"] == [0, 1, 2, 3, 4]
     assert found["loss"]["paddle-2"] == [float(each["loss/global"]) for each in steps]
@@ -104,7 +104,9 @@ def test_a_ladder_keeps_every_step_of_the_first_pair(spec):
         assert found["replica_loss"][side]["side"] == shares.tolist()
         np.testing.assert_allclose(found["replica_loss"][side]["oracle"], shares, rtol=1e-12)
     assert list(found["relative"]) == [
-        each for each in ladder.names if each in steps[0] and not each.startswith("replicas/")
+        each
+        for each in comparison.names
+        if each in steps[0] and not each.startswith("replicas/")
     ]
     for tensor, relative in found["relative"].items():
         a, b = steps[4][name], off[4][name]

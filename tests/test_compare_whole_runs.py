@@ -9,12 +9,15 @@ from oracle_side import OracleStrategy, recorded_steps, small_pairs_spec, small_
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
 from parity.twins.compare.answers import AnswersRung, SideAnswers
-from parity.twins.compare.bits import first_difference
-from parity.twins.compare.counting import compare_counts
-from parity.twins.compare.repeated import compare_repeated
 from parity.twins.compare.resumed import Resumed, ResumeRung
-from parity.twins.compare.untraced import compare_untraced, recorded_step
 from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.whole_runs import (
+    compare_counts,
+    compare_repeated,
+    compare_untraced,
+    first_difference,
+    recorded_step,
+)
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share
 from parity.twins.oracle.decode import OracleModel

@@ -313,7 +313,7 @@ def test_nothing_is_planted_where_the_correct_sides_differ(hunter, monkeypatch):
     """A hunt in a setting that does not match would find everything."""
     verdict = dataclasses.make_dataclass("V", ["matches", "mismatches"])
     place = dataclasses.make_dataclass("M", ["place"])("somewhere")
-    monkeypatch.setattr(hunting, "climb", lambda traces: verdict(False, [place]))
+    monkeypatch.setattr(hunting, "compare_traces", lambda traces: verdict(False, [place]))
     with pytest.raises(SideFailed, match="with nothing planted, first in somewhere"):
         hunter.correct(SmallRun("bahdanau", "float32"))
 
@@ -496,7 +496,7 @@ def test_what_is_recorded_is_not_hunted_again_until_one_byte_changes(checkout):
         "paddle_impl/layers.py",
         "tf_impl/train.py",
         "data/text_batches.py",
-        "parity/twins/compare/ladder.py",
+        "parity/twins/compare/run_comparison.py",
         "parity/twins/faults/catalogue/cells.py",
         "requirements.lock",
     ):

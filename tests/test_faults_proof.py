@@ -7,7 +7,7 @@ here: an epoch and two steps of the next one.
 
 import pytest
 
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.launch.record_side import record
 from parity.twins.spec.presets import preset
@@ -76,7 +76,7 @@ def test_the_default_run_finds_it(name, train, correct):
     other = "paddle" if side == "tensorflow" else "tensorflow"
     faulty = train(side, network, fault.edits_for("fast")[side])
     traces = [correct(other, network), faulty]
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert not verdict.matches
     place = verdict.mismatches[0].place
     assert place.step == first

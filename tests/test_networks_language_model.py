@@ -6,7 +6,7 @@ from conftest import STEPS, write_text
 
 from parity.compare.tensors import ORACLE
 from parity.report.mismatch import describe_mismatch
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.networks.network import MOST_LOGITS, records_logits
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
@@ -47,7 +47,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_tensor_is_the_oracles(run_both, case, dtype):
     traces = run_both(replicas=2, dtype=dtype, **CASES[case])
-    verdict = climb(list(traces.values()))
+    verdict = compare_traces(list(traces.values()))
     story = [describe_mismatch(m, verdict.oracle, dtype) for m in verdict.mismatches]
     assert verdict.matches, "\n".join(story)
     assert verdict.steps == STEPS
@@ -110,7 +110,7 @@ def test_beyond_a_rows_length_everything_is_zero_and_the_state_is_kept(run_both)
 def test_dropout_scales_what_it_keeps(run_both):
     kept = run_both(replicas=2, **CASES["stream-adam"])["paddle"].read(0)
     whole = run_both(replicas=2, keep=1.0, **CASES["stream-adam"])
-    assert climb(list(whole.values())).matches
+    assert compare_traces(list(whole.values())).matches
     assert np.array_equal(kept["forward/embedded"], whole["paddle"].read(0)["forward/embedded"])
     different = (
         kept["forward/lstm_0/hidden"] != whole["paddle"].read(0)["forward/lstm_0/hidden"]
@@ -120,7 +120,7 @@ def test_dropout_scales_what_it_keeps(run_both):
 
 def test_the_learning_rate_decays_by_epochs(run_both):
     traces = run_both(replicas=2, decay=0.5, decay_after=1, **CASES["stream-sgd"])
-    assert climb(list(traces.values())).matches
+    assert compare_traces(list(traces.values())).matches
     for trace in traces.values():
         rates = [float(trace.read(step)["batch/learning_rate"]) for step in range(STEPS)]
         assert rates == [1.0] * 5 + [0.5] * 2
@@ -158,5 +158,5 @@ def test_too_many_logits_are_left_out_and_what_they_decide_is_compared(
         assert 64 * 40 * found > MOST_LOGITS
         assert "forward/logits" not in trace.read(0)
         assert "forward/token_loss" in trace.read(0)
-    verdict = climb(list(traces.values()))
+    verdict = compare_traces(list(traces.values()))
     assert verdict.matches, verdict.mismatches[0]

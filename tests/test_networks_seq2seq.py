@@ -10,7 +10,7 @@ from conftest import FRAMEWORKS, flags
 from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.report.mismatch import describe_mismatch
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.greedy import greedy_search
 from parity.twins.oracle.decode import OracleModel, exhaustive
@@ -88,7 +88,7 @@ def run_pairs(frameworks, pairs, cache, tmp_path_factory):
 
 
 def assert_all_match(traces, dtype="float64"):
-    verdict = climb(list(traces))
+    verdict = compare_traces(list(traces))
     story = [describe_mismatch(m, verdict.oracle, dtype) for m in verdict.mismatches]
     assert verdict.matches, "\n".join(story)
     assert verdict.steps == STEPS

@@ -8,7 +8,7 @@ from parity.compare.tensors import ONE_STEP
 from parity.report.values import verdict_values
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
-from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.oracle import recent_rounding
 from parity.twins.oracle.recent_rounding import RecentRounding
 from parity.twins.oracle.rounding import Rounding
@@ -30,24 +30,24 @@ def compared(spec, steps, *, always=False):
       steps: of each side.
       always: whether to measure rounding in every step.
     """
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
+    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
     for step, recorded in enumerate(zip(*steps, strict=True)):
         if always:
-            ladder._one_step._recent.clear()
-        ladder.step(step, dict(zip(ladder.sides, recorded, strict=True)))
-        yield ladder
-        if not ladder.verdict.matches:
+            comparison._one_step._recent.clear()
+        comparison.step(step, dict(zip(comparison.sides, recorded, strict=True)))
+        yield comparison
+        if not comparison.verdict.matches:
             return
 
 
 def test_a_correct_side_is_measured_in_few_steps(run):
     spec, steps = run
-    *_, ladder = compared(spec, (steps, steps))
-    assert ladder.verdict.matches
-    unmeasured = ladder.verdict.unmeasured
+    *_, comparison = compared(spec, (steps, steps))
+    assert comparison.verdict.matches
+    unmeasured = comparison.verdict.unmeasured
     assert not {0, 1, 2} & set(unmeasured), "nothing is known yet"
     assert 5 <= len(unmeasured) < STEPS - 3
-    assert verdict_values(ladder.verdict)["rounding_not_measured"] == unmeasured
+    assert verdict_values(comparison.verdict)["rounding_not_measured"] == unmeasured
 
 
 def test_shares_are_about_those_of_a_measurement(run):
@@ -64,10 +64,10 @@ def test_shares_are_about_those_of_a_measurement(run):
 def test_what_exceeds_the_bound_of_an_unmeasured_step_is_found(run):
     spec, steps = run
     step, bounds = None, {}
-    for ladder in compared(spec, (steps, steps)):
-        if ladder.verdict.unmeasured:
-            step = ladder.verdict.unmeasured[-1]
-            rounding: Rounding = ladder.rounding["paddle-2"]
+    for comparison in compared(spec, (steps, steps)):
+        if comparison.verdict.unmeasured:
+            step = comparison.verdict.unmeasured[-1]
+            rounding: Rounding = comparison.rounding["paddle-2"]
             kinds = ("forward/", "loss/", "gradient/")
             names = [name for name in rounding.exact if name.startswith(kinds)]
             assert all(rounding.expected(name) is not None for name in names)
@@ -83,11 +83,11 @@ def test_what_exceeds_the_bound_of_an_unmeasured_step_is_found(run):
         wrong.flat[most] = exact[name].flat[most] + 2 * bound
         other = [dict(each) for each in steps]
         other[step][name] = wrong
-        *_, ladder = compared(spec, (other, steps))
-        mismatches = ladder.verdict.mismatches
-        assert ladder.verdict.steps == step + 1, name
+        *_, comparison = compared(spec, (other, steps))
+        mismatches = comparison.verdict.mismatches
+        assert comparison.verdict.steps == step + 1, name
         assert name in {each.place.tensor for each in mismatches if not each.problem}
-        assert step not in ladder.verdict.unmeasured
+        assert step not in comparison.verdict.unmeasured
 
 
 @pytest.mark.parametrize(("share", "measured"), [(0.35, False), (0.65, True)])
@@ -96,9 +96,9 @@ def test_more_than_half_of_an_expected_bound_is_measured(run, monkeypatch, share
     monkeypatch.setitem(recent_rounding.FALL, "gradient", 1.0)
     spec, steps = run
     name = "gradient/lstm_0/bias"
-    for ladder in compared(spec, (steps, steps)):
-        if ladder.verdict.unmeasured:
-            step, rounding = ladder.verdict.unmeasured[-1], ladder.rounding["paddle-2"]
+    for comparison in compared(spec, (steps, steps)):
+        if comparison.verdict.unmeasured:
+            step, rounding = comparison.verdict.unmeasured[-1], comparison.rounding["paddle-2"]
             likely, least = rounding.expected(name)
             exact = rounding.exact[name]
             break
@@ -107,8 +107,8 @@ def test_more_than_half_of_an_expected_bound_is_measured(run, monkeypatch, share
     apart.flat[0] += share * ONE_STEP_TIMES["gradient"] * likely
     other = [dict(each) for each in steps]
     other[step][name] = apart.astype(steps[step][name].dtype)
-    *_, ladder = compared(spec, (other[: step + 1], steps[: step + 1]))
-    assert (step not in ladder.verdict.unmeasured) == measured
+    *_, comparison = compared(spec, (other[: step + 1], steps[: step + 1]))
+    assert (step not in comparison.verdict.unmeasured) == measured
 
 
 def test_the_least_of_three_measurements_counts_for_seven_more_steps():

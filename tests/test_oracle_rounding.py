@@ -6,7 +6,7 @@ from oracle_side import header, random_inputs, recorded_steps, small_spec
 
 from parity.compare.tensors import ONE_STEP
 from parity.trace.tolerances import ONE_STEP_TIMES
-from parity.twins.compare.ladder import Ladder
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.oracle.moves import UNIT, Moves, _row_after_row
 from parity.twins.oracle.perturbation import perturbation, summed
 from parity.twins.oracle.rounding import Rounding
@@ -32,10 +32,12 @@ def spec_of(dtype, seed):
 
 def judged(spec, steps):
     """Return the verdict of a side against itself, and the rounding of its last step."""
-    ladder = Ladder({"paddle-2": header(spec, "paddle"), "jax-2": header(spec, "jax")})
+    comparison = RunComparison(
+        {"paddle-2": header(spec, "paddle"), "jax-2": header(spec, "jax")}
+    )
     for step, recorded in enumerate(steps):
-        ladder.step(step, dict.fromkeys(ladder.sides, recorded))
-    return ladder.verdict, ladder.rounding["paddle-2"]
+        comparison.step(step, dict.fromkeys(comparison.sides, recorded))
+    return comparison.verdict, comparison.rounding["paddle-2"]
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -15,9 +15,8 @@ from parity.report.mismatch import describe_mismatch, nearest_to_loss
 from parity.report.tables import rung_table
 from parity.report.terminal import coloured, report_text
 from parity.report.values import rung_values
-from parity.twins.compare.outcome import Outcome
 from parity.twins.compare.values import report_values, run_values
-from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.spec.presets import preset
 from parity.twins.trace.side import TrainedSide
 

@@ -33,10 +33,9 @@ from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
 from parity.twins.compare.decoded_answers import Tie
-from parity.twins.compare.ladder import Ladder
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
-from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.launch.processes import ROOT
 from parity.twins.trace.contents import tensor_names
 from parity.twins.trace.side import TrainedSide
@@ -61,7 +60,7 @@ def climbed(spec, steps, change=None):
     labels = [(f, n) for n in COUNTS for f in FRAMEWORKS]
     headers = {f"{f}-{n}": header(spec, f, n) for f, n in labels}
     runs = {label: recorded_steps(spec, steps, h["replicas"]) for label, h in headers.items()}
-    ladder = Ladder(headers)
+    comparison = RunComparison(headers)
     for step in range(steps):
         recorded = {label: dict(run[step]) for label, run in runs.items()}
         # as if two engines had rounded the forward pass in another way
@@ -70,10 +69,10 @@ def climbed(spec, steps, change=None):
         recorded["tensorflow-1"][hidden] = rounded
         if change is not None:
             change(step, recorded)
-        ladder.step(step, recorded)
-        if not ladder.verdict.matches:
+        comparison.step(step, recorded)
+        if not comparison.verdict.matches:
             break
-    return ladder.verdict
+    return comparison.verdict
 
 
 def trainings():

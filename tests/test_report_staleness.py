@@ -11,9 +11,9 @@ from parity.report.staleness_figure import staleness_figure
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 
 UPDATES = 30
 
@@ -32,7 +32,7 @@ def reports(tmp_path_factory):
             trace.side = replace(trace.side, framework=framework)
             trace.header["framework"] = framework
             traces.append(trace)
-        verdict = climb(traces)
+        verdict = compare_traces(traces)
         outcome = Outcome(SPEC, verdict.sides, {}, [verdict])
         found[schedule] = json.loads(json.dumps(report_values(outcome, "tiny", "parity run")))
     return found

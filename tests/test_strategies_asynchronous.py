@@ -10,10 +10,10 @@ from conftest import FRAMEWORKS, TINY, TINY_SEQ2SEQ, assert_one_line, flags
 
 from parity.report.mismatch import mismatch_text
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
-from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
+from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.spec.presets import preset
 from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
@@ -70,7 +70,7 @@ def without_schedule(tensors) -> dict:
 
 
 def assert_alike(traces, replicas: int, staleness: int) -> None:
-    verdict = climb(list(traces.values()))
+    verdict = compare_traces(list(traces.values()))
     assert verdict.matches, verdict.mismatches[0]
     assert verdict.steps == UPDATES
     assert worst(verdict) < 1e-11
@@ -100,7 +100,7 @@ def test_seq2seq_is_alike_too(asynchronous, pairs, replicas, staleness):
 
 def test_plain_kernels_and_float32(asynchronous):
     traces = asynchronous(replicas=3, schedule=1, dtype="float32", kernels="plain")
-    verdict = climb(list(traces.values()))
+    verdict = compare_traces(list(traces.values()))
     assert verdict.matches, verdict.mismatches[0]
 
 
@@ -134,7 +134,7 @@ def test_one_worker_is_the_synchronous_run_to_the_bit(asynchronous, run_both, sc
             )
             assert a.keys() == b.keys()
             assert all(a[name].tobytes() == b[name].tobytes() for name in a), step
-    verdict = climb([*alone.values(), *synchronous.values()])
+    verdict = compare_traces([*alone.values(), *synchronous.values()])
     assert verdict.matches
     assert verdict.pairs["paddle-1 asynchronous", "paddle-1 parallel-executor"]
 
@@ -142,7 +142,7 @@ def test_one_worker_is_the_synchronous_run_to_the_bit(asynchronous, run_both, sc
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_free_run_is_replayed(asynchronous, replicas):
     traces = asynchronous(replicas=replicas, schedule="free", steps=40)
-    verdict = climb(list(traces.values()))
+    verdict = compare_traces(list(traces.values()))
     assert verdict.matches, verdict.mismatches[0]
     assert worst(verdict) < 1e-11
     labels = {label for pair in verdict.pairs for label in pair}
@@ -177,7 +177,7 @@ def test_what_the_schedule_does_not_have_is_found(
     )
     other = next(each for each in FRAMEWORKS if each != framework)
     right = asynchronous(replicas=2, schedule=schedule, optimizer="sgd")[other]
-    verdict = climb([Trace(wrong), right])
+    verdict = compare_traces([Trace(wrong), right])
     assert verdict.departing() == [f"{framework}-2"]
     assert verdict.mismatches[0].rung == rung
     if mistake == "stale-read":
@@ -193,7 +193,7 @@ def test_a_torn_read_is_called_so(asynchronous, train, framework, schedule):
     wrong = train(framework, trace=True, edits=edits, steps=UPDATES, **given)
     other = next(each for each in FRAMEWORKS if each != framework)
     right = asynchronous(**given)[other]
-    verdict = climb([Trace(wrong), right])
+    verdict = compare_traces([Trace(wrong), right])
     assert verdict.departing() == [f"{framework}-2"]
     first = verdict.mismatches[0]
     assert (first.rung, first.place.tensor.split("/")[0]) == ("replicas", "read")
@@ -217,7 +217,7 @@ def test_adams_step_counted_by_one_worker_is_found(asynchronous, train):
         "tensorflow", trace=True, edits=edits, replicas=2, schedule="1", steps=UPDATES
     )
     right = asynchronous(replicas=2, schedule="1")["paddle"]
-    verdict = climb([Trace(wrong), right])
+    verdict = compare_traces([Trace(wrong), right])
     assert verdict.departing() == ["tensorflow-2"]
     assert verdict.mismatches[0].place.tensor == "optimizer/beta1_power"
 
@@ -230,7 +230,7 @@ def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous, tmp_path):
             label: _Changed(trace, 5, f"schedule/{name}", value)
             for label, trace in traces.items()
         }
-        verdict = climb(list(changed.values()))
+        verdict = compare_traces(list(changed.values()))
         assert {each.rung for each in verdict.mismatches[:1]} == {"batch"}, name
         assert verdict.mismatches[0].place.tensor == f"schedule/{name}"
         assert verdict.mismatches[0].place.step == 5

@@ -6,9 +6,9 @@ from conftest import STEPS, assert_one_line, flags
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.spec.spec import Spec
 
@@ -37,7 +37,7 @@ def test_on_uneven_shards_it_is_what_it_says_and_a_known_difference(run_both, eq
     """7 rows of 5 tokens as 4 and 3, and once 3 and 0; every rung of it is judged."""
     both = run_both(replicas=2, **STREAM)
     trace = equal(2, **STREAM)
-    verdict = climb([*both.values(), trace])
+    verdict = compare_traces([*both.values(), trace])
     assert verdict.matches, verdict.mismatches
     label = "tensorflow-2 average-gradients"
     from_oracle = verdict.pairs[label, "oracle"]
@@ -69,7 +69,9 @@ def test_a_wrong_average_is_not_excused(run_both, equal):
     """The known difference is the one that was asked for, and no other."""
     (wrong,) = (fault for fault in CATALOGUE if fault.name == "equal-but-for-the-others")
     both = run_both(replicas=2, **STREAM)
-    verdict = climb([*both.values(), equal(2, edits=wrong.edits["tensorflow"], **STREAM)])
+    verdict = compare_traces(
+        [*both.values(), equal(2, edits=wrong.edits["tensorflow"], **STREAM)]
+    )
     assert verdict.departing() == ["tensorflow-2 average-gradients"]
     assert verdict.mismatches[0].rung == "gradient"
 
@@ -79,7 +81,7 @@ def test_on_equal_shards_it_is_the_exact_training(run_both, equal):
     given = {**STREAM, "batch_size": 6, "steps": 4}
     towers = run_both(replicas=3, **given)["tensorflow"]
     trace = equal(3, **given)
-    verdict = climb([towers, trace])
+    verdict = compare_traces([towers, trace])
     assert verdict.matches, verdict.mismatches
     pair = verdict.pairs["tensorflow-3 towers", "tensorflow-3 average-gradients"]
     assert max(distance.relative for distance in pair.values()) < 1e-11

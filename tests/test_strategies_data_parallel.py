@@ -5,7 +5,7 @@ from conftest import STEPS, TINY_SEQ2SEQ, flags
 from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
@@ -71,7 +71,9 @@ def test_a_repeated_run_has_the_same_bits(data_parallel):
 
 def test_single_precision_is_within_the_bounds_of_rounding(run_both, data_parallel):
     given = {**STREAM, "dtype": "float32"}
-    verdict = climb([*run_both(replicas=3, **given).values(), data_parallel(3, 3, **given)])
+    verdict = compare_traces(
+        [*run_both(replicas=3, **given).values(), data_parallel(3, 3, **given)]
+    )
     assert verdict.matches, verdict.mismatches
 
 

@@ -16,7 +16,7 @@ from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, diff
 from test_processes_lost import kill
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import ROOT, interpreter
@@ -106,7 +106,7 @@ def test_a_repeated_run_has_the_same_bits(horovod):
 
 def test_single_precision_is_within_the_bounds_of_rounding(run_both, horovod):
     given = {**STREAM, "dtype": "float32"}
-    verdict = climb([*run_both(replicas=3, **given).values(), horovod(3, **given)])
+    verdict = compare_traces([*run_both(replicas=3, **given).values(), horovod(3, **given)])
     assert verdict.matches, verdict.mismatches
 
 
@@ -131,7 +131,7 @@ def test_single_precision_is_within_the_bounds_of_rounding(run_both, horovod):
 def test_a_mistake_is_found(run_both, horovod, file, old, new, said):
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
     trace = horovod(2, edits=[Edit(file, old, new)], **STREAM)
-    verdict = climb([towers, trace])
+    verdict = compare_traces([towers, trace])
     assert not verdict.matches
     assert any(said in str(each) for each in verdict.mismatches), verdict.mismatches
 

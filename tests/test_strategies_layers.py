@@ -9,8 +9,8 @@ from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 from oracle_side import TextBatch
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.compare.run_comparison import compare_traces
+from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
@@ -70,7 +70,7 @@ def layered(name, frameworks, text, cache, tmp_path):
 
 def assert_equal(base: Trace, *traces: Trace) -> None:
     """Compare traces of as many replicas with the base and the oracle, on every rung."""
-    verdict = climb([base, *traces])
+    verdict = compare_traces([base, *traces])
     assert verdict.matches, verdict.mismatches
     assert verdict.steps == STEPS
     assert len(verdict.pairs) >= len(traces)
@@ -86,7 +86,7 @@ def test_stages_and_micro_batches_change_no_number(name, run_both, layered, kern
     layouts = [(2, 2), (3, 1), (4, 4)] if kernels == "fast" else [(3, 4)]
     traces = [layered(*layout, **given) for layout in layouts]
     assert_equal(base, *traces)
-    assert climb([base, traces[-1]]).pairs.popitem()[1]["gradient"].relative > 0
+    assert compare_traces([base, traces[-1]]).pairs.popitem()[1]["gradient"].relative > 0
 
 
 def test_replicas_of_stages_change_no_number(name, run_both, layered):
@@ -103,7 +103,9 @@ def test_replicas_of_stages_change_no_number(name, run_both, layered):
 
 def test_stages_change_float32_by_rounding_alone(name, run_both, layered):
     given = {**STREAM, "dtype": "float32"}
-    verdict = climb([*run_both(replicas=2, **given).values(), layered(3, 2, 2, **given)])
+    verdict = compare_traces(
+        [*run_both(replicas=2, **given).values(), layered(3, 2, 2, **given)]
+    )
     assert verdict.matches, verdict.mismatches
 
 
@@ -164,7 +166,7 @@ def test_a_mistake_is_found(name, mistake, run_both, layered):
     base = run_both(replicas=2, **STREAM)[name]
     edits = BY_NAME[mistake].edits[name]
     wrong = layered(2, 2, replicas=2, edits=edits, **STREAM)
-    first = climb([base, wrong]).mismatches[0]
+    first = compare_traces([base, wrong]).mismatches[0]
     assert first.rung == rung
     assert tensor in first.place.tensor
 

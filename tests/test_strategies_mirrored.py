@@ -9,7 +9,7 @@ from equal_traces import assert_copies_equal, assert_equal
 from oracle_side import TextBatch
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
@@ -72,7 +72,7 @@ def test_an_encoder_and_a_decoder_have_the_numbers_of_the_towers(
 def test_a_copy_that_is_not_updated_is_found(run_both, mirrored):
     (once,) = (fault for fault in CATALOGUE if fault.name == "mirrored-first-copy-alone")
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
-    verdict = climb([towers, mirrored(2, edits=once.edits["tensorflow"], **STREAM)])
+    verdict = compare_traces([towers, mirrored(2, edits=once.edits["tensorflow"], **STREAM)])
     assert verdict.mismatches[0].rung == "replicas"
     assert verdict.departing() == ["tensorflow-2 mirrored"]
 

@@ -7,7 +7,7 @@ from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags
 from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 # how a line begins that TensorFlow logs, by absl, glog or Python
@@ -79,7 +79,9 @@ def test_a_repeated_run_has_the_same_bits(multi_worker):
 
 def test_single_precision_is_within_the_bounds_of_rounding(run_both, multi_worker):
     given = {**STREAM, "dtype": "float32"}
-    verdict = climb([*run_both(replicas=3, **given).values(), multi_worker(3, **given)])
+    verdict = compare_traces(
+        [*run_both(replicas=3, **given).values(), multi_worker(3, **given)]
+    )
     assert verdict.matches, verdict.mismatches
 
 

@@ -5,7 +5,7 @@ import pytest
 from conftest import STEPS, assert_one_line, flags
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 
 PAIRS = {
     "network": "seq2seq",
@@ -48,7 +48,7 @@ def test_it_computes_the_bits_of_the_parallel_executor(
     values = {"replicas": replicas, "optimizer": "adam"}
     values |= PAIRS | {"data": pairs} if network == "seq2seq" else {"batching": "stream"}
     others, trace = run_both(**values), parallel_do(**values)
-    verdict = climb([*others.values(), trace])
+    verdict = compare_traces([*others.values(), trace])
     assert verdict.matches
     assert trace.header["strategy"] == "parallel-do"
     assert verdict.steps == values.get("steps", STEPS)

@@ -12,7 +12,7 @@ from equal_traces import assert_equal, assert_goes_on, differing
 from test_processes_lost import ranks
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
@@ -85,7 +85,7 @@ def test_workers_by_a_schedule_have_the_bits_of_threads(run_both, recorded):
     threads = run_both(strategy="asynchronous", **STREAM, **given)["tensorflow"]
     processes = recorded(strategy="parameter-server", servers=2, **given)
     assert differing(threads, processes) == []
-    assert climb([threads, processes]).matches
+    assert compare_traces([threads, processes]).matches
 
 
 def test_one_worker_has_the_bits_of_a_single_tower(run_both, recorded):
@@ -102,7 +102,7 @@ def test_a_free_run_is_replayed(recorded):
     trace = recorded(
         strategy="parameter-server", processes=3, replicas=3, servers=2, steps=UPDATES
     )
-    verdict = climb([trace])
+    verdict = compare_traces([trace])
     assert verdict.matches, verdict.mismatches[0]
     for pair in verdict.pairs.values():
         assert max(distance.relative for distance in pair.values()) < 1e-11

@@ -10,7 +10,7 @@ import pytest
 from conftest import TINY_SEQ2SEQ, assert_one_line, flags, wait_for
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.edits import paddle
 from parity.twins.spec.schedule import read_schedule
@@ -62,7 +62,7 @@ def record(train):
 
 def assert_alike(*traces: Trace) -> None:
     """Compare traces with each other and the oracle; their first update has the same bits."""
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert verdict.matches, verdict.mismatches[0]
     assert verdict.steps == UPDATES
     first, second = (trace.read(0) for trace in traces)
@@ -93,7 +93,7 @@ def test_more_servers_than_parameters_is_possible(train):
 
 
 def test_a_free_run_is_replayed_and_repeated_by_its_schedule(train, record):
-    verdict = climb([record(**SERVED, replicas=3, schedule="free")])
+    verdict = compare_traces([record(**SERVED, replicas=3, schedule="free")])
     assert verdict.matches, verdict.mismatches[0]
     free = train(**SERVED, replicas=3, servers=2)
     again = train(**SERVED, replicas=3, schedule=free / "schedule.jsonl")
@@ -123,7 +123,7 @@ def test_a_training_goes_on_to_the_bit_and_in_any_strategy(train):
 @pytest.mark.parametrize("schedule", ["1", "free"])
 def test_what_the_schedule_does_not_have_is_found(record, fault, schedule):
     edits = BY_NAME[fault].edits["paddle"]
-    verdict = climb([record(**SERVED, replicas=2, schedule=schedule, edits=edits)])
+    verdict = compare_traces([record(**SERVED, replicas=2, schedule=schedule, edits=edits)])
     assert verdict.departing() == ["paddle-2"]
     rung = "replicas" if fault == "served-stale-pull" else "weight"
     assert verdict.mismatches[0].rung == rung

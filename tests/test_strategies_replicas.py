@@ -8,7 +8,7 @@ from conftest import STEPS, flags
 from oracle_side import TextBatch
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
@@ -45,7 +45,7 @@ def test_any_number_of_replicas_gives_the_same_numbers(run_both, batching, kerne
             **({"kernels": "plain"} if kernels == "plain" else {}),
         ).values()
     ]
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert verdict.matches
     assert verdict.steps == STEPS
     for framework in FRAMEWORKS:
@@ -92,7 +92,7 @@ def test_gradients_averaged_by_tokens_are_those_of_the_sum(
     traces = [
         averaged(frameworks, text, cache, tmp_path / str(n), n, **given) for n in (1, 3, 4)
     ]
-    verdict = climb([*others.values(), *traces])
+    verdict = compare_traces([*others.values(), *traces])
     assert verdict.matches
     assert verdict.steps == STEPS
     pair = verdict.pairs["tensorflow-3 towers", "tensorflow-3 average-gradients"]
@@ -107,7 +107,7 @@ def test_gradients_averaged_with_equal_weights_are_another_training(
     wrong = averaged(
         frameworks, text, cache, tmp_path / "trace", 3, edits=equal.edits["tensorflow"]
     )
-    verdict = climb([towers, wrong])
+    verdict = compare_traces([towers, wrong])
     assert verdict.departing() == ["tensorflow-3 average-gradients"]
     assert verdict.mismatches[0].rung == "gradient"
 

@@ -14,7 +14,7 @@ from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.cli.options import SweepOptions
-from parity.twins.compare.ladder import Ladder, climb
+from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.compare.steps import compare_step
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS as FRAMEWORK_TABLE
@@ -56,7 +56,7 @@ def test_losses_beyond_what_softmax_can_tell_are_exact(dtype, run_both):
     traces = run_both(initial_scale=40.0, dtype=dtype, steps=2, keep=None, replicas=2)
     for trace in traces.values():
         assert trace.read(0)["forward/token_loss"].max() > 65
-    assert climb(list(traces.values())).matches
+    assert compare_traces(list(traces.values())).matches
 
 
 def test_a_run_is_a_pure_function_of_seed_and_number():
@@ -105,12 +105,12 @@ def multiplied(swept, options, times: dict[str, int]) -> dict[tuple[int, str, st
     for number, result in swept.items():
         folder = options.out / "runs" / f"{number:06d}"
         traces = {side: Trace(folder / side) for side in FRAMEWORKS}
-        ladder = Ladder({side: trace.header for side, trace in traces.items()})
-        dtype = ladder.spec.training.dtype
+        comparison = RunComparison({side: trace.header for side, trace in traces.items()})
+        dtype = comparison.spec.training.dtype
         for step in range(result["steps"]):
             recorded = {side: trace.read(step) for side, trace in traces.items()}
-            ladder.step(step, recorded)
-            for side, rounding in ladder.rounding.items():
+            comparison.step(step, recorded)
+            for side, rounding in comparison.rounding.items():
                 for name, array in recorded[side].items():
                     if rung_of(name) not in ONE_STEP_TIMES:
                         continue

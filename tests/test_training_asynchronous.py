@@ -13,10 +13,10 @@ from oracle_side import OracleStrategy, small_pairs_spec
 
 from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.trace.reader import Trace
-from parity.twins.compare.expected_by_oracle import Expected
-from parity.twins.compare.known_differences import KnownDifferences
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.one_step import OneStep
+from parity.twins.compare.intended_differences import IntendedDifferences
+from parity.twins.compare.oracle_steps import OneStep
+from parity.twins.compare.oracle_tensors import OracleTensors
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
 from parity.twins.training.checkpoint import load_checkpoint
@@ -51,7 +51,7 @@ def test_a_free_run_is_repeated_by_its_schedule(tmp_path, replicas):
     ("schedule", "staleness"), [("1", 0), ("1", 3), ("2", 8), ("free", None)]
 )
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_what_workers_record_climbs_the_ladder(tmp_path, schedule, staleness, replicas):
+def test_what_workers_record_matches_the_oracle(tmp_path, schedule, staleness, replicas):
     given = {"schedule": schedule, "staleness": staleness, "replicas": replicas, "steps": 50}
     given |= {"decode": 0, "evaluate": 0}
     spec = small_pairs_spec(loss_per="row") if replicas == 3 else SPEC
@@ -62,7 +62,7 @@ def test_what_workers_record_climbs_the_ladder(tmp_path, schedule, staleness, re
         trace.header["framework"] = name
         trace.side = replace(trace.side, framework=name)
         traces.append(trace)
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert verdict.matches, verdict.mismatches[0]
     assert verdict.steps == 50
     worst = [d.relative for rungs in verdict.pairs.values() for d in rungs.values()]
@@ -197,11 +197,11 @@ def test_the_rounding_error_is_that_of_the_weights_that_were_read(tmp_path):
     train(tmp_path, trace=tmp_path / "trace", schedule="1", steps=2, evaluate=0)
     trace = Trace(tmp_path / "trace")
     names = tensor_names(SPEC, asynchronous=True)
-    expected, sizes = Expected(SPEC, PER_EPOCH, names), []
+    expected, sizes = OracleTensors(SPEC, PER_EPOCH, names), []
     first, second = trace.read(0), trace.read(1)
     assert int(second["schedule/read"]) == 0
     for read in (0, 1):
-        one_step = OneStep(expected, KnownDifferences({}), {"a": 2})
+        one_step = OneStep(expected, IntendedDifferences({}), {"a": 2})
         # the first update is taken to have made the weights a thousand times as large
         one_step.remember(
             {"a": {n: a * (1000 if "weight/" in n else 1) for n, a in first.items()}}

@@ -20,7 +20,7 @@ from data import load
 from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
-from parity.twins.compare.ladder import climb
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
@@ -545,7 +545,7 @@ def test_a_second_signal_stops_at_once(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("batching", ["stream", "sentences"])
-def test_what_training_records_climbs_the_ladder(tmp_path, dtype, batching):
+def test_what_training_records_matches_the_oracle(tmp_path, dtype, batching):
     spec = SPEC.replace(dtype=dtype, batching=batching)
     traces = []
     for replicas in (1, 3):
@@ -554,7 +554,7 @@ def test_what_training_records_climbs_the_ladder(tmp_path, dtype, batching):
         traces.append(Trace(folder))
     assert traces[0].header["spec"] == spec.to_json()
     assert (traces[0].header["first_step"], traces[0].header["steps"]) == (0, 6)
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert verdict.matches
     assert verdict.steps == 6
 

@@ -23,7 +23,7 @@ class UsageError(Exception):
         super().__init__(escaped(message))
 
 
-class Mismatch(Exception):
+class MismatchError(Exception):
     """The sides do not match, and the command needs sides that do."""
 
     exit_status = 1

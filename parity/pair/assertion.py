@@ -102,7 +102,7 @@ def compared(
         if any(trace.of_recorder for trace in traces):
             of_pair = compare_pair(traces, tolerances, after_mismatch)
             return pair_values(traces, of_pair, command, time.monotonic() - started)
-        compare_run = of_laboratory("compare.recorded:compare_recorded")
+        compare_run = of_laboratory("compare.values:compare_recorded")
         assert compare_run is not None  # or `Trace` had not read the headers
         values: dict[str, Any] = compare_run(traces, command, after_mismatch, cause_seconds)
         return values

@@ -116,8 +116,8 @@ class RoundingMultiple:
 # bits of exp and tanh. Adam divides by the root of the second moment: the relative rounding
 # error of a tiny gradient becomes one of the whole step. The bound is 16 times the worst. SGD
 # stayed below 3e-14, except for streamed text at learning rate 1: that training amplifies
-# rounding beyond the bound (`tiny` at step 73, `tf2fluid` at step 40), and the ladder
-# recognizes this.
+# rounding beyond the bound (`tiny` at step 73, `tf2fluid` at step 40), and the
+# comparison recognizes this.
 _FREE_RUN = Tolerance(1e-11, 1e-11)
 
 # (dtype, rung) -> tolerance for free runs in float64, isolated runs, and decoded sentences.

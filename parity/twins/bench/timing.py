@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parity.base.cores import usable_cores
-from parity.base.errors import Mismatch
+from parity.base.errors import MismatchError
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.base.progress import Counter
@@ -38,9 +38,9 @@ from parity.twins.bench.strategy_cases import peers_left_out, strategy_cases
 from parity.twins.bench.strategy_table import strategy_rows
 from parity.twins.bench.terminal import bench_text, sizes_text
 from parity.twins.cli.options import BenchOptions
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 from parity.twins.launch.peers import check_installed, not_installed
 from parity.twins.launch.processes import PEERS, SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
@@ -238,11 +238,11 @@ def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Cas
             traces.append(Trace(folder))
             by_threads.setdefault(case.threads, []).append(traces[-1])
     for same_threads in by_threads.values():
-        verdict = climb(same_threads)
+        verdict = compare_traces(same_threads)
         if not verdict.matches:
             outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
             print(report_text(report_values(outcome, options.preset or "-", "")))
-            raise Mismatch(
+            raise MismatchError(
                 "the sides do not match on the network to be timed: nothing is timed"
             )
     for trace in traces:

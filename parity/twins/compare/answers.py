@@ -20,9 +20,9 @@ from parity.base.errors import UsageError
 from parity.base.json_text import parse_json
 from parity.compare.tensors import ORACLE, Distance, Mismatch, Place
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
-from parity.twins.compare.answer_coverage import answer_facts
 from parity.twins.compare.decoded_answers import Rescore, compare_decoded, score_recorded
-from parity.twins.compare.expected_by_oracle import wide
+from parity.twins.compare.oracle_tensors import as_float64
+from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share
@@ -52,7 +52,7 @@ class SideAnswers:
 
 
 @dataclass(frozen=True)
-class Search:
+class AnswerSettings:
     """How the questions were answered.
 
     Attributes:
@@ -111,9 +111,11 @@ class AnswersRung:
     def __init__(self, spec: Spec, weights: Tensors, step: int, verdict: RunVerdict):
         self._spec, self._step, self._verdict = spec, step, verdict
         self._weights = weights
-        self._oracle = OracleModel(spec.model, {n: wide(a) for n, a in weights.items()})
+        self._oracle = OracleModel(spec.model, {n: as_float64(a) for n, a in weights.items()})
 
-    def compare(self, answers: Mapping[str, SideAnswers], search: Search) -> Mismatch | None:
+    def compare(
+        self, answers: Mapping[str, SideAnswers], search: AnswerSettings
+    ) -> Mismatch | None:
         """Compare the answers of all sides with the oracle's; return the first mismatch.
 
         Args:
@@ -149,7 +151,7 @@ class AnswersRung:
         return None
 
     def _expected(
-        self, asked: tuple[np.ndarray, np.ndarray], search: Search
+        self, asked: tuple[np.ndarray, np.ndarray], search: AnswerSettings
     ) -> tuple[dict[str, np.ndarray], list[float]]:
         """Return the oracle's answers, and the margin by which each was decided."""
         tokens, finished, scores, margins = [], [], [], []
@@ -172,7 +174,7 @@ class AnswersRung:
         asked: tuple[np.ndarray, np.ndarray],
         expected: Tensors,
         margins: list[float],
-        search: Search,
+        search: AnswerSettings,
     ) -> Mismatch | None:
         sides, dtype = (side, ORACLE), self._spec.training.dtype
         longest = max([search.longest, *(len(line["tokens"]) for line in given.lines)])
@@ -258,7 +260,7 @@ class AnswersRung:
     ) -> Mismatch:
         return Mismatch(sides, Place(self._step, name, index), problem=problem)
 
-    def _named(self, found: Mismatch, search: Search) -> Mismatch:
+    def _named(self, found: Mismatch, search: AnswerSettings) -> Mismatch:
         side, other = found.sides
         who = f"{side} differs from the oracle" if other == ORACLE else "the sides differ"
         if found.within:
@@ -281,7 +283,7 @@ def _arrays(
     tokens: Sequence[Sequence[int]],
     finished: Sequence[bool],
     scores: Sequence[float],
-    search: Search,
+    search: AnswerSettings,
 ) -> dict[str, np.ndarray]:
     """Return the best answers in the form in which a trace records what was decoded."""
     padded = np.full((len(tokens), 1, search.longest), -1, np.int64)

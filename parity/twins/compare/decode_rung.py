@@ -17,7 +17,7 @@ from parity.twins.compare.decoded_answers import (
     compare_decoded,
     score_recorded,
 )
-from parity.twins.compare.expected_by_oracle import wide
+from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.compare.step_coverage import StepCoverage
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.decode import OracleModel
@@ -105,7 +105,7 @@ class DecodeRung:
 
 def _weights(recorded: Tensors) -> dict[str, np.ndarray]:
     return {
-        name.split("/", 1)[1]: wide(array)
+        name.split("/", 1)[1]: as_float64(array)
         for name, array in recorded.items()
         if name.startswith("weight/")
     }

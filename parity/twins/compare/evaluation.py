@@ -18,7 +18,7 @@ from parity.base.at_once import at_once
 from parity.base.errors import UsageError
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
 from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
-from parity.twins.compare.expected_by_oracle import wide
+from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.evaluation import evaluation_losses
 from parity.twins.oracle.moves import UNIT
@@ -160,7 +160,7 @@ class EvaluationRung:
 
 def _weights(recorded: Tensors) -> dict[str, np.ndarray]:
     return {
-        name.split("/", 1)[1]: wide(array)
+        name.split("/", 1)[1]: as_float64(array)
         for name, array in recorded.items()
         if name.startswith("weight/")
     }

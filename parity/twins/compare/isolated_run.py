@@ -13,9 +13,9 @@ import numpy as np
 
 from parity.compare.disagreement import find_disagreement
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch
-from parity.twins.compare.expected_by_oracle import Expected, with_replica_losses
+from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
+from parity.twins.compare.pair_comparison import PairComparison
 from parity.twins.compare.steps import check_replicas
-from parity.twins.compare.two_sides import Pairs
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.isolated_step import Isolation
 from parity.twins.spec.step_arrays import StepInputs
@@ -33,7 +33,13 @@ class IsolatedRun:
       verdict: what is filled.
     """
 
-    def __init__(self, expected: Expected, names: list[str], pairs: Pairs, verdict: RunVerdict):
+    def __init__(
+        self,
+        expected: OracleTensors,
+        names: list[str],
+        pairs: PairComparison,
+        verdict: RunVerdict,
+    ):
         self._expected, self._names, self._pairs = expected, names, pairs
         self._verdict, self._isolation = verdict, Isolation(expected.spec)
 

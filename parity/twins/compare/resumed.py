@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
-from parity.twins.compare.bits import first_difference
-from parity.twins.compare.expected_by_oracle import Expected, with_replica_losses
-from parity.twins.compare.known_differences import KnownDifferences
-from parity.twins.compare.one_step import OneStep
-from parity.twins.compare.two_sides import Pairs
+from parity.twins.compare.intended_differences import IntendedDifferences
+from parity.twins.compare.oracle_steps import OneStep
+from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
+from parity.twins.compare.pair_comparison import PairComparison
 from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.whole_runs import first_difference
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
 
@@ -60,7 +60,7 @@ class ResumeRung:
     def __init__(self, spec: Spec, per_epoch: int, verdict: RunVerdict):
         self._spec, self._verdict = spec, verdict
         self._names = tensor_names(spec)
-        self._expected = Expected(spec, per_epoch, self._names)
+        self._expected = OracleTensors(spec, per_epoch, self._names)
 
     def compare(self, run: Resumed) -> None:
         """Compare a resumed run with the run that went on, and add the first mismatch."""
@@ -133,7 +133,7 @@ class ResumeRung:
     ) -> Mismatch | None:
         """Compare a step with the oracle's, from what was recorded of the step before it."""
         label = f"{run.loader} from {run.saver}"
-        known = KnownDifferences({label: self._verdict.sides[run.loader]})
+        known = IntendedDifferences({label: self._verdict.sides[run.loader]})
         one_step = OneStep(self._expected, known)
         one_step.remember({label: before})
         inputs = self._expected.inputs(step, recorded)
@@ -142,7 +142,7 @@ class ResumeRung:
         rounding = one_step.measure(label, inputs, recorded, exact)
         scratch = RunVerdict(self._spec.training.dtype)
         with known.oracle_of(label):
-            found = Pairs(self._spec, self._names, scratch).compare(
+            found = PairComparison(self._spec, self._names, scratch).compare(
                 recorded, exact, (label, ONE_STEP), step, rounding=rounding
             )
         worst = self._verdict.pairs.setdefault((label, ONE_STEP), {}).setdefault(

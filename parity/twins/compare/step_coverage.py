@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.compare.coverage import Coverage, Fact
-from parity.twins.compare.answer_coverage import answer_facts
 from parity.twins.decoding.hypotheses import Hypotheses
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.spec.networks import NETWORKS
@@ -16,6 +15,37 @@ from parity.twins.spec.step_arrays import StepInputs
 from parity.twins.trace.side import TrainedSide
 
 Tensors = Mapping[str, np.ndarray]
+
+_TIE = 1e-12  # nats; a smaller margin is within the rounding of float64
+
+_MEANINGS = {
+    "answer ended by <eos>": "A hypothesis ended by itself.",
+    "answer cut off at the limit": "A hypothesis had as many tokens as are allowed.",
+    "beam search ended early": "Enough hypotheses had ended; none could become better.",
+    "tie between answers": "Two hypotheses had equal scores, so the order of ids decided.",
+}
+
+
+def answer_facts(found: Iterable[Hypotheses] = ()) -> list[Fact]:
+    """Return how often searches for answers met each case.
+
+    Args:
+      found: what the oracle's search found, for each sentence.
+    """
+    facts = {name: Fact(name, meaning, unit="searches") for name, meaning in _MEANINGS.items()}
+    for each in found:
+        ended = [hypothesis.finished for hypothesis in each.ranked]
+        met = {
+            "answer ended by <eos>": any(ended),
+            "answer cut off at the limit": not all(ended),
+            "beam search ended early": each.ended_early,
+            "tie between answers": each.margin <= _TIE,
+        }
+        for name, fact in facts.items():
+            fact.of += 1
+            fact.count += met[name]
+    return list(facts.values())
+
 
 _REPLICAS = (1, 2, 3)  # one; several; several of which one is neither the first nor the last
 _LAYERS = 3  # a bottom, a middle and a top layer

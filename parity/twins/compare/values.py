@@ -1,12 +1,15 @@
 """The report of a run as plain values, as report.json holds it."""
 
 import platform
+import time
 from typing import Any
 
 from parity.compare.coverage import not_covered
 from parity.report.values import made_here, verdict_values
-from parity.twins.compare.outcome import Outcome
-from parity.twins.compare.verdict import RunVerdict
+from parity.trace.reader import Trace
+from parity.twins.compare.run_comparison import compare_traces
+from parity.twins.compare.verdict import Outcome, RunVerdict
+from parity.twins.spec.spec import Spec
 
 
 def run_values(verdict: RunVerdict) -> dict[str, Any]:
@@ -139,3 +142,20 @@ def _allowed(verdict: RunVerdict, rung: str) -> dict[str, Any]:
         else {"relative": free.relative, "floor": free.floor, "step": free.step},
         "one_step": verdict.one_step_bound(rung),
     }
+
+
+def compare_recorded(
+    traces: list[Trace], command: str, after_mismatch: int, cause_seconds: float
+) -> dict[str, Any]:
+    """Return the report of two recorded trainings as plain values.
+
+    Args, errors: as for `parity.pair.assertion.compared`.
+    """
+    started = time.monotonic()
+    verdict = compare_traces(traces, after_mismatch, cause_seconds)
+    spec = Spec.from_json(traces[0].header["spec"])
+    outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
+    for trace in traces:
+        outcome.versions |= trace.header["versions"]
+    preset = traces[0].header.get("preset", "-")
+    return report_values(outcome, preset, command, time.monotonic() - started)

@@ -1,9 +1,10 @@
-"""What the comparison of one run of the two networks found."""
+"""What the comparison of one run of the two networks found, and what a whole run did."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from parity.trace.rungs import CHECKS
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
 from parity.twins.compare.causes.confirmed import Confirmed
 from parity.twins.compare.decoded_answers import Tie
-from parity.twins.compare.known_differences import KnownDifference
+from parity.twins.compare.intended_differences import IntendedDifference
 from parity.twins.oracle.replay import RecordedUpdate
+from parity.twins.spec.spec import Spec
 from parity.twins.trace.side import TrainedSide
 
 Tensors = Mapping[str, np.ndarray]
@@ -51,7 +53,7 @@ class RunVerdict(Verdict):
     sides: dict[str, TrainedSide] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
     staleness: dict[str, Counter[int]] = field(default_factory=dict)
-    known: dict[str, KnownDifference] = field(default_factory=dict)
+    known: dict[str, IntendedDifference] = field(default_factory=dict)
     unmeasured: list[int] = field(default_factory=list)
 
     def add_update(self, side: str, step: int, recorded: Tensors) -> None:
@@ -102,3 +104,28 @@ class RunVerdict(Verdict):
         """Return the multiple of rounding that single steps are judged by; None where not."""
         # what one framework computes from another's checkpoint is judged as single steps are
         return None if self.isolated else ONE_STEP_TIMES.get(rung.replace("resume", "weight"))
+
+
+@dataclass
+class Outcome:
+    """What a run found, as the report tells it.
+
+    Attributes:
+      spec: what was trained, with the size of the real vocabulary.
+      sides: label -> side, of all verdicts and trainings.
+      versions: name -> version of Python's packages and the frameworks, of all sides.
+      verdicts: one for each precision.
+      trainings: label -> what the side wrote to summary.json when it was trained by itself,
+        without a trace.
+    """
+
+    spec: Spec
+    sides: dict[str, TrainedSide] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    verdicts: list[RunVerdict] = field(default_factory=list)
+    trainings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def matches(self) -> bool:
+        """Return whether every precision's verdict is a match."""
+        return all(verdict.matches for verdict in self.verdicts)

@@ -14,9 +14,9 @@ from parity.base.files import make_folder
 from parity.base.progress import Counter
 from parity.trace.reader import Trace
 from parity.twins.cli.options import FaultOptions
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.fault import Fault
 from parity.twins.faults.harmless import HARMLESS
 from parity.twins.faults.small_runs import SETTINGS, write_texts
@@ -70,7 +70,7 @@ class HarmlessRuns:
         }
         try:
             traces[planted.side] = self._record(planted, planted.side, planted.name)
-            verdict = climb([traces[side] for side in FRAMEWORKS])
+            verdict = compare_traces([traces[side] for side in FRAMEWORKS])
         except (NumericFailure, UsageError, SideFailed) as error:
             return str(error)
         shutil.rmtree(traces[planted.side].folder)

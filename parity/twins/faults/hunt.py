@@ -23,10 +23,9 @@ from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS
 from parity.twins.cli.options import FaultOptions
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
-from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.faults.fault import Edit, Fault
 from parity.twins.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
 from parity.twins.faults.listing import faults_named
@@ -125,7 +124,7 @@ class Hunt:
                     side: self._runs.record(side, run, f"correct/{run.name}-{side}")
                     for side in FRAMEWORKS
                 }
-                verdict = climb(list(traces.values()))
+                verdict = compare_traces(list(traces.values()))
                 if not verdict.matches:
                     raise SideFailed(
                         f"setting {run.setting!r}, {run.dtype}, {run.kernels} kernels: the "
@@ -197,7 +196,7 @@ class Hunt:
             default = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
             name = f"{planting.name}/default"
             traces.append(self._runs.record(side, run, name, planting.edits, **more | default))
-        verdict = climb(traces, cause_seconds=_CAUSE_SECONDS)
+        verdict = compare_traces(traces, cause_seconds=_CAUSE_SECONDS)
         if verdict.matches:
             self._checks.make(fault.check, planted, faulty, verdict)
         return verdict

@@ -11,12 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.trace.reader import Trace
-from parity.twins.compare.answers import AnswersRung, Search, SideAnswers
-from parity.twins.compare.counting import compare_counts
-from parity.twins.compare.repeated import compare_repeated, repeated
+from parity.twins.compare.answers import AnswerSettings, AnswersRung, SideAnswers
 from parity.twins.compare.resumed import Resumed, ResumeRung
-from parity.twins.compare.untraced import compare_untraced, recorded_step
 from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.whole_runs import (
+    compare_counts,
+    compare_repeated,
+    compare_untraced,
+    recorded_step,
+    repeated,
+)
 from parity.twins.faults.fault import Edit
 from parity.twins.faults.side_runs import SideRuns, SmallRun
 from parity.twins.faults.small_runs import SETTINGS, TRAINED
@@ -168,7 +172,7 @@ class PlantedChecks:
                 return
 
     def _answer(
-        self, planted: Planted, side: str, checkpoint: Path, search: Search
+        self, planted: Planted, side: str, checkpoint: Path, search: AnswerSettings
     ) -> SideAnswers:
         """Return the answers of a side; those of a correct side are asked for only once."""
         key = planted.run.name, side, search.name

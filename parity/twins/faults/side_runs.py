@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.trace.reader import Trace
 from parity.twins.cli.options import FaultOptions
-from parity.twins.compare.answers import Search, SideAnswers, read_answers
+from parity.twins.compare.answers import AnswerSettings, SideAnswers, read_answers
 from parity.twins.faults.fault import Edit
 from parity.twins.faults.small_runs import EVERY, SETTINGS, write_texts
 from parity.twins.launch.fork_server import ForkServer
@@ -103,7 +103,7 @@ class SideRuns:
         name: str,
         edits: Sequence[Edit],
         checkpoint: Path,
-        search: Search,
+        search: AnswerSettings,
     ) -> SideAnswers:
         """Let a side answer the test questions from a checkpoint; return what it wrote."""
         out = self.folder(name)

@@ -43,7 +43,7 @@ class IsolatedStep:
 
 
 class Isolation:
-    """The oracle's training, computed in the same way by each side and by the ladder.
+    """The oracle's training, computed in the same way by each side and by the comparison.
 
     What one step passes to the next is rounded to the run's precision, so that the oracle and
     the sides start each step from the same numbers.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_SPECIAL
-from parity.twins.compare.answers import Search
+from parity.twins.compare.answers import AnswerSettings
 
 _KERNEL, _BIAS = "weight/softmax/kernel", "weight/softmax/bias"
 
@@ -37,7 +37,7 @@ class Probe:
       snapshot: the weights and the optimizer's state to answer with.
     """
 
-    search: Search
+    search: AnswerSettings
     snapshot: Mapping[str, np.ndarray]
 
 
@@ -52,12 +52,16 @@ def answer_probes(
       length_penalty: the exponent of the length penalty.
       longest: the largest number of tokens in an answer, `<eos>` included.
     """
-    ties = Search("two tokens equally probable", beam, length_penalty, 1, exact=True)
-    full = Search("a pool that is full early", 2, 1.0, longest, exact=True, usual=True)
+    ties = AnswerSettings("two tokens equally probable", beam, length_penalty, 1, exact=True)
+    full = AnswerSettings("a pool that is full early", 2, 1.0, longest, exact=True, usual=True)
     return [
-        Probe(Search("trained weights", beam, length_penalty, longest, usual=True), snapshot),
         Probe(
-            Search("a limit of six tokens", beam, length_penalty, 6), _without_ends(snapshot)
+            AnswerSettings("trained weights", beam, length_penalty, longest, usual=True),
+            snapshot,
+        ),
+        Probe(
+            AnswerSettings("a limit of six tokens", beam, length_penalty, 6),
+            _without_ends(snapshot),
         ),
         Probe(ties, _with_equal_tokens(snapshot)),
         Probe(full, _with_early_ends(snapshot)),

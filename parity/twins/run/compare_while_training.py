@@ -11,10 +11,14 @@ from parity.base.progress import Counter
 from parity.compare.tensors import Mismatch
 from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace, wait_for_trace
-from parity.twins.compare.ladder import Ladder
-from parity.twins.compare.repeated import compare_repeated, repeated
-from parity.twins.compare.untraced import RecordedStep, RecordedSteps
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.whole_runs import (
+    RecordedStep,
+    RecordedSteps,
+    compare_repeated,
+    repeated,
+)
 from parity.twins.launch.processes import SideProcess
 from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.spec.spec import Spec
@@ -122,12 +126,12 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
         folders = {label: _trace(run, label) for label in recordings}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
         headers = {label: traces[label].header for label in run.sides}
-        ladder = Ladder(headers, options.after_mismatch, options.cause_seconds)
-        saved = _saved(run, saves, ladder.per_epoch)
+        comparison = RunComparison(headers, options.after_mismatch, options.cause_seconds)
+        saved = _saved(run, saves, comparison.per_epoch)
 
         def delete(step: int) -> bool:
             """Return whether a step that was compared is no longer needed."""
-            wrong = None if ladder.verdict.matches else ladder.verdict.steps - 1
+            wrong = None if comparison.verdict.matches else comparison.verdict.steps - 1
             return not options.keep_traces and step != wrong
 
         readers = [
@@ -139,16 +143,16 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
             )
             for label, trace in traces.items()
         ]
-        steps = StepsToCheck(ladder, repeat)
+        steps = StepsToCheck(comparison, repeat)
         progress = stack.enter_context(
             Counter(f"comparing, {run.dtype}", options.steps, "step")
         )
         tensors = (
             dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
         )
-        ladder.climb(steps.watched(tensors), progress.update)
+        comparison.compare(steps.watched(tensors), progress.update)
         # after a mismatch, leaving the context kills the sides; the wrong step's files are kept
-        if ladder.verdict.matches:
+        if comparison.verdict.matches:
             _finish(running, traces, keep=options.keep_traces)
             steps.conclude()
     versions = {
@@ -157,7 +161,12 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
         for name, version in trace.header["versions"].items()
     }
     return ComparedRun(
-        ladder.spec, ladder.verdict, versions, ladder.per_epoch, steps.recorded, saved
+        comparison.spec,
+        comparison.verdict,
+        versions,
+        comparison.per_epoch,
+        steps.recorded,
+        saved,
     )
 
 
@@ -165,17 +174,17 @@ class StepsToCheck:
     """Keeps of the recorded steps what later checks compare with.
 
     Args:
-      ladder: compares the sides with each other and with the oracle.
+      comparison: compares the sides with each other and with the oracle.
       repeat: labels of the sides that were trained twice.
 
     """
 
-    def __init__(self, ladder: Ladder, repeat: tuple[str, ...]):
-        self._ladder, self._repeat = ladder, repeat
+    def __init__(self, comparison: RunComparison, repeat: tuple[str, ...]):
+        self._comparison, self._repeat = comparison, repeat
         self._differing: dict[str, Mismatch] = {}
-        loss_per = ladder.spec.training.loss_per
+        loss_per = comparison.spec.training.loss_per
         self._recorded = {
-            label: RecordedSteps(side, loss_per) for label, side in ladder.sides.items()
+            label: RecordedSteps(side, loss_per) for label, side in comparison.sides.items()
         }
 
     @property
@@ -202,7 +211,7 @@ class StepsToCheck:
         for label in self._repeat:
             if label not in self._differing:
                 other = tensors[repeated(label)]
-                names = self._ladder.names
+                names = self._comparison.names
                 different = compare_repeated(label, step, tensors[label], other, names)
                 if different is not None:
                     self._differing[label] = different
@@ -211,7 +220,7 @@ class StepsToCheck:
         """Add to the verdict whether the repeated runs were the same."""
         for label in self._repeat:
             pair = label, repeated(label)
-            self._ladder.verdict.add_exact_check("repeat", pair, self._differing.get(label))
+            self._comparison.verdict.add_exact_check("repeat", pair, self._differing.get(label))
 
 
 def _start(run: PlannedRun, label: str, side: TrainedSide, *, saves: bool) -> SideProcess:

@@ -10,7 +10,7 @@ from parity.base.files import make_folder
 from parity.base.progress import Phases, begin_phase
 from parity.twins.cli.config import write_config
 from parity.twins.cli.options import RunOptions
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.verdict import Outcome
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.run.choose_sides import resolved
 from parity.twins.run.compare_while_training import ComparedRun, compare_recorded

@@ -18,10 +18,9 @@ from parity.trace.folder import clear_trace, step_file
 from parity.trace.reader import Trace, read_step
 from parity.trace.rungs import CHECKS
 from parity.twins.compare.answers import AnswersRung, read_answers
-from parity.twins.compare.counting import compare_counts
 from parity.twins.compare.resumed import Resumed, ResumeRung, Steps
-from parity.twins.compare.untraced import compare_untraced
 from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.whole_runs import compare_counts, compare_untraced
 from parity.twins.run.answer_probes import Probe, answer_probes
 from parity.twins.run.choose_sides import leading_sides
 from parity.twins.run.compare_while_training import (

@@ -16,10 +16,9 @@ from parity.base.json_text import parse_json
 from parity.base.progress import Counter
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance
 from parity.twins.cli.options import SweepOptions
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
-from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.record_side import record
 from parity.twins.run.choose_sides import parse_strategies
@@ -101,7 +100,7 @@ def attempt(
             )
             for side, strategy in run.strategies.items()
         ]
-        verdict = climb(traces)
+        verdict = compare_traces(traces)
     except (NumericFailure, UsageError, SideFailed) as error:
         # every drawn run is valid: to refuse it, or to stop, is a false alarm as well
         result |= {"how": type(error).__name__, "story": str(error)}

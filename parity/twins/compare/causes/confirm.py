@@ -9,8 +9,8 @@ from parity.compare.signatures import Evidence, likely_causes, signature
 from parity.twins.compare.causes.confirmed import Confirmed
 from parity.twins.compare.causes.search import Budget, Search
 from parity.twins.compare.causes.suspect import Case
-from parity.twins.compare.expected_by_oracle import Expected, with_replica_losses
-from parity.twins.compare.one_step import OneStep
+from parity.twins.compare.oracle_steps import OneStep
+from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.spec.step_arrays import StepInputs
 from parity.twins.trace.side import TrainedSide
@@ -20,7 +20,7 @@ Tensors = Mapping[str, np.ndarray]
 
 def confirm_causes(
     evidence: Mapping[str, Evidence],
-    expected: Expected,
+    expected: OracleTensors,
     per_epoch: int,
     names: list[str],
     tensors: Mapping[str, Tensors],

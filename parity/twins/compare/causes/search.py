@@ -13,7 +13,7 @@ from parity.compare.tensors import Distance
 from parity.twins.compare.causes.confirmed import Confirmed
 from parity.twins.compare.causes.suspect import Arrays, Case, Change, Suspect
 from parity.twins.compare.causes.suspects import suspects
-from parity.twins.compare.expected_by_oracle import Expected, wide
+from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
 from parity.twins.compare.steps import compare_step
 from parity.twins.oracle.moves import UNIT
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
@@ -72,7 +72,9 @@ class Search:
       budget: how long the search may take.
     """
 
-    def __init__(self, case: Case, expected: Expected, names: Sequence[str], budget: Budget):
+    def __init__(
+        self, case: Case, expected: OracleTensors, names: Sequence[str], budget: Budget
+    ):
         self._case, self._expected, self._budget = case, expected, budget
         others = ("replicas/", "read/", "decode/", "batch/")
         self._names = [name for name in names if not name.startswith(others)]
@@ -257,7 +259,7 @@ class Search:
         with _quietly(), replacing(change.replacements, add=True):
             if set(change.replacements) - _ABOVE:
                 oracle = Oracle(case.spec, case.snapshot)
-                oracle.state = {name: wide(part) for name, part in case.state.items()}
+                oracle.state = {name: as_float64(part) for name, part in case.state.items()}
                 computed = oracle.step(case.inputs, rate, case.sizes, case.read)
                 found |= {n: a for n, a in computed.items() if n.startswith(_BELOW)}
             if case is self._case and (set(change.replacements) & _ABOVE or change.rate):
@@ -267,7 +269,7 @@ class Search:
 
 
 def _joined(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
-    return np.concatenate([wide(tensors[name]).reshape(-1) for name in names])
+    return np.concatenate([as_float64(tensors[name]).reshape(-1) for name in names])
 
 
 def _few_rows(case: Case) -> Case | None:
@@ -276,7 +278,7 @@ def _few_rows(case: Case) -> Case | None:
     Each row of a forward pass is computed by itself, so two rows show whether a mistake
     explains it.
     """
-    found, expected = wide(case.recorded[case.first]), case.expected[case.first]
+    found, expected = as_float64(case.recorded[case.first]), case.expected[case.first]
     if found.shape != expected.shape or len(found) < 4:
         return None
     by_row = np.abs(found - expected).reshape(len(found), -1).max(axis=1)
@@ -298,8 +300,11 @@ def _few_rows(case: Case) -> Case | None:
 
 def _is_close(case: Case, found: Mapping[str, np.ndarray]) -> bool:
     """Return whether the first wrong tensor comes so close that a full trial is worth it."""
-    recorded, expected = wide(case.recorded[case.first]), wide(case.expected[case.first])
-    tried = wide(found[case.first])
+    recorded, expected = (
+        as_float64(case.recorded[case.first]),
+        as_float64(case.expected[case.first]),
+    )
+    tried = as_float64(found[case.first])
     if recorded.shape != tried.shape:
         return False
     before = float(np.abs(recorded - expected).max(initial=0.0))

@@ -25,7 +25,7 @@ Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass
-class KnownDifference:
+class IntendedDifference:
     """How far a side that averages its replicas' gradients alike is from the exact training.
 
     The distance of a gradient is the norm of its difference from the exact gradient at the
@@ -89,7 +89,7 @@ class KnownDifference:
         )
 
 
-class KnownDifferences:
+class IntendedDifferences:
     """Knows which sides differ from the exact training on purpose, and measures by how much.
 
     Args:
@@ -102,7 +102,7 @@ class KnownDifferences:
     def __init__(self, sides: Mapping[str, TrainedSide]):
         self._sides = sides
         self.found = {
-            label: KnownDifference(label, "--shard-weights equal")
+            label: IntendedDifference(label, "--shard-weights equal")
             for label, side in sides.items()
             if side.averages_replicas_alike
         }

@@ -14,7 +14,7 @@ from parity.twins.spec.step_arrays import StepInputs, dropout_masks
 Tensors = Mapping[str, np.ndarray]
 
 
-class Expected:
+class OracleTensors:
     """Computes what a trace should hold of a step.
 
     Args:
@@ -84,15 +84,15 @@ class Expected:
           rate: the learning rate.
         """
         table = self._parameters
-        gradients = {name: wide(recorded[f"gradient/{name}"]) for name in table}
+        gradients = {name: as_float64(recorded[f"gradient/{name}"]) for name in table}
         clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
         expected = {f"clipped_gradient/{name}": clipped[name] for name in table}
         expected["gradient_norm"] = np.asarray(norm)
-        before_step = {name: wide(array) for name, array in snapshot.items()}
-        clipped = {name: wide(recorded[f"clipped_gradient/{name}"]) for name in table}
+        before_step = {name: as_float64(array) for name, array in snapshot.items()}
+        clipped = {name: as_float64(recorded[f"clipped_gradient/{name}"]) for name in table}
         slots = update_slots(self.spec, before_step, clipped)
         expected |= slots
-        slots = {name: wide(recorded[name]) for name in slots}
+        slots = {name: as_float64(recorded[name]) for name in slots}
         return expected | update_weights(self.spec, before_step, slots, clipped, rate)
 
 
@@ -108,6 +108,6 @@ def with_replica_losses(
     }
 
 
-def wide(array: np.ndarray) -> np.ndarray:
+def as_float64(array: np.ndarray) -> np.ndarray:
     """Return an array in float64."""
     return np.asarray(array, np.float64)

@@ -1,9 +1,10 @@
-"""Two sides of a step, or a side and the oracle, compared on every rung but the last two."""
+"""Compare two sides, or a side with the oracle, on every rung of a training step."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
+from parity.compare.growth import Growth
 from parity.compare.tensors import Distance, Mismatch
 from parity.twins.compare.steps import compare_step, first_in_loop
 from parity.twins.compare.verdict import RunVerdict
@@ -15,7 +16,7 @@ from parity.twins.spec.spec import Spec
 Tensors = Mapping[str, np.ndarray]
 
 
-class Pairs:
+class PairComparison:
     """Compares pairs and adds their distances to a verdict.
 
     Args:
@@ -92,3 +93,34 @@ class Pairs:
 
 def _different_replicas(a: Tensors, b: Tensors) -> bool:
     return "batch/sizes" in a and len(a["batch/sizes"]) != len(b["batch/sizes"])
+
+
+def measure_step(
+    growth: Growth,
+    spec: Spec,
+    names: list[str],
+    step: int,
+    compared: Mapping[tuple[str, str], tuple[Tensors, Tensors]],
+) -> None:
+    """Measure how far pairs are apart in a step, and add it to the growth of a difference.
+
+    Args:
+      growth: what the distances are added to.
+      spec: what was trained.
+      names: the tensors of a step, in the order of computation.
+      step: the number of the step.
+      compared: (label, label) -> the tensors of both.
+    """
+    measured = RunVerdict(spec.training.dtype)
+    pairwise = PairComparison(spec, names, measured)
+    of_tensor: dict[tuple[str, str], float] = {}
+    for pair, (a, b) in compared.items():
+        seen: dict[str, Distance] = {}
+        pairwise.compare(a, b, pair, step, judge=False, seen=seen)
+        if growth.tensor in seen and seen[growth.tensor].where is not None:
+            of_tensor[pair] = seen[growth.tensor].relative
+    of_rungs = {
+        pair: {rung: distance.relative for rung, distance in rungs.items()}
+        for pair, rungs in measured.pairs.items()
+    }
+    growth.add(step, of_tensor, of_rungs)

@@ -1,4 +1,4 @@
-"""The ladder: all sides of a run and the oracle, compared step by step, rung by rung.
+"""All sides of a run and the oracle, compared step by step, rung by rung.
 
 A side is compared with the oracle in two ways.
 
@@ -33,6 +33,7 @@ from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.compare.common_steps import common_steps
 from parity.compare.disagreement import find_disagreement
 from parity.compare.growth import Growth
+from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.trace.reader import Trace
@@ -40,12 +41,11 @@ from parity.twins.compare.causes.confirm import confirm_causes
 from parity.twins.compare.causes.search import Budget
 from parity.twins.compare.decode_rung import DecodeRung
 from parity.twins.compare.evaluation import EvaluationRung
-from parity.twins.compare.evidence import gather_evidence
-from parity.twins.compare.expected_by_oracle import Expected
+from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.isolated_run import IsolatedRun
-from parity.twins.compare.known_differences import KnownDifferences
-from parity.twins.compare.measured_step import measure_step
-from parity.twins.compare.oracle_steps import OracleSteps
+from parity.twins.compare.oracle_steps import OneStep, OracleSteps
+from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
+from parity.twins.compare.pair_comparison import PairComparison, measure_step
 from parity.twins.compare.preconditions import (
     batches_of_other_shapes,
     check_recorded,
@@ -53,10 +53,10 @@ from parity.twins.compare.preconditions import (
     check_sizes,
 )
 from parity.twins.compare.step_coverage import StepCoverage
-from parity.twins.compare.steps import check_replicas, in_order_of_loop
-from parity.twins.compare.two_sides import Pairs
+from parity.twins.compare.steps import check_replicas, compare_step, in_order_of_loop
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.rounding import Rounding
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
 from parity.twins.trace.contents import tensor_names
@@ -65,10 +65,11 @@ from parity.twins.trace.evaluated import evaluated_names
 from parity.twins.trace.side import TrainedSide, labels_of, pairs_of
 
 Tensors = Mapping[str, np.ndarray]
+
 Expectations = Mapping[str, Mapping[str, Tensors]]
 
 
-class Ladder:
+class RunComparison:
     """Compares the sides of one run with each other and with the oracle.
 
     Args:
@@ -116,15 +117,15 @@ class Ladder:
         self.verdict = RunVerdict(dtype, isolated=isolated, sides=self.sides)
         # the figures show the first pair: both frameworks, where two are compared
         self.verdict.history = History(dtype, list(self.sides), next(iter(self._pairs), None))
-        self._expected = Expected(self.spec, self.per_epoch, self.names)
-        self._pairwise = Pairs(self.spec, self.names, self.verdict)
+        self._expected = OracleTensors(self.spec, self.per_epoch, self.names)
+        self._pairwise = PairComparison(self.spec, self.names, self.verdict)
         self._coverage = StepCoverage(
             self.spec, self.per_epoch, self.sides, self.verdict.coverage
         )
         self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
         self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
         self._evaluated = set(evaluated_names(self.spec))
-        self._known = KnownDifferences(self.sides)
+        self._known = IntendedDifferences(self.sides)
         self.verdict.known = self._known.found
         self._oracles = OracleSteps(self._expected, self.sides, self._known)
         self._one_step = self._oracles.one_step
@@ -140,7 +141,7 @@ class Ladder:
         """Return label -> the rounding error of the step that was compared last."""
         return self._one_step.rounding
 
-    def climb(
+    def compare(
         self,
         steps: Iterable[Mapping[str, Tensors]],
         after_step: Callable[[], None] = lambda: None,
@@ -370,7 +371,7 @@ class Ladder:
                     distance.used = None
 
 
-def climb(
+def compare_traces(
     traces: Sequence[Trace], after_mismatch: int = 0, cause_seconds: float = 0.0
 ) -> RunVerdict:
     """Compare recorded traces with each other and the oracle, up to the first mismatch.
@@ -391,10 +392,79 @@ def climb(
     steps, cut = common_steps(by_label)
     for label, trace in by_label.items():
         check_sizes(label, trace, steps[0])
-    ladder = Ladder(headers, after_mismatch, cause_seconds)
-    ladder.verdict.cut = cut
-    ladder.climb(
+    comparison = RunComparison(headers, after_mismatch, cause_seconds)
+    comparison.verdict.cut = cut
+    comparison.compare(
         {label: trace.read(step) for label, trace in by_label.items()}
         for step in range(len(steps))
     )
-    return ladder.verdict
+    return comparison.verdict
+
+
+def gather_evidence(
+    verdict: RunVerdict,
+    spec: Spec,
+    names: list[str],
+    tensors: Mapping[str, Tensors],
+    inputs: Mapping[str, StepInputs],
+    one_step: OneStep,
+    step: int,
+) -> dict[str, Evidence]:
+    """Return label -> evidence; see parity/compare/signatures.py for its use.
+
+    Args:
+      verdict: holds the mismatches of the step.
+      names: the tensors of a step, in the order of computation.
+      tensors: label -> what that side recorded.
+      inputs: label -> the inputs of that side's step.
+      one_step: computes what the oracle expects, from what a side recorded before.
+    """
+    first, departing = verdict.mismatches[0].place.tensor, verdict.departing()
+    axes = NETWORKS[spec.network].activations(spec.model)
+    on_time = axes.get(first.removeprefix("forward/"), ())[1:2]
+    lengths = NETWORKS[spec.network].lengths.get(str(*on_time))
+    found = {}
+    for side in departing or list(tensors)[:2]:
+        recorded = tensors[side]
+        own = inputs[side]
+        expected: Tensors = one_step.expected(side, own, step, recorded)
+        rounding = None
+        if departing:
+            expected = with_replica_losses(expected, recorded, own)
+            rounding = one_step.rounding[side]
+        else:
+            expected = tensors[next(other for other in tensors if other != side)]
+        dtype = spec.training.dtype
+        wrong = [
+            name
+            for name in names
+            if name in recorded
+            and name in expected
+            and _differs(recorded, expected, step, name, dtype, rounding)
+        ]
+        wrong += [n for n in recorded if n.startswith(("replicas/", "read/")) and n == first]
+        found[side] = Evidence(
+            step,
+            first,
+            recorded.get(first),
+            expected.get(first),
+            tuple(wrong),
+            tuple(recorded["batch/sizes"].tolist()),
+            own.batch[lengths] if lengths else None,
+            spec.network,
+            verdict.sides[side].strategy,
+        )
+    return found
+
+
+def _differs(
+    recorded: Tensors,
+    expected: Tensors,
+    step: int,
+    name: str,
+    dtype: str,
+    rounding: Rounding | None,
+) -> bool:
+    sides = ("", "")
+    found = compare_step(recorded, expected, sides, step, [name], dtype, rounding=rounding)
+    return found[1] is not None

@@ -1,4 +1,4 @@
-"""The ladder: what a faithful side records passes; each kind of fault is found, and where.
+"""Whole runs: what a faithful side records passes; each kind of fault is found, and where.
 
 The traces come from the oracle itself, each step rounded to the precision of the run, as a
 framework without a fault would round.
@@ -15,7 +15,7 @@ from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS, rung_of, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES
-from parity.twins.compare.ladder import Ladder, climb
+from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.spec.replicas import split_rows
 from parity.twins.trace.contents import tensor_names
 
@@ -35,12 +35,14 @@ def run(request):
 
 def climbed(spec, left, right, headers=None):
     """Compare two sides' steps; return the verdict and the step after the last one compared."""
-    ladder = Ladder(headers or {side: header(spec, name) for side, name in SIDES.items()})
+    comparison = RunComparison(
+        headers or {side: header(spec, name) for side, name in SIDES.items()}
+    )
     for step, recorded in enumerate(zip(left, right, strict=True)):
-        ladder.step(step, dict(zip(ladder.sides, recorded, strict=True)))
-        if not ladder.verdict.matches:
+        comparison.step(step, dict(zip(comparison.sides, recorded, strict=True)))
+        if not comparison.verdict.matches:
             break
-    return ladder.verdict
+    return comparison.verdict
 
 
 def changed(steps, step, name, change):
@@ -101,14 +103,16 @@ def test_a_faithful_side_of_pairs_matches(dtype, case):
         for framework in ("paddle", "tensorflow")
     }
     steps = {count: recorded_steps(spec, 3, count) for count in (1, 2)}
-    ladder = Ladder(headers)
+    comparison = RunComparison(headers)
     for step in range(3):
-        ladder.step(step, {side: steps[of["replicas"]][step] for side, of in headers.items()})
-        assert ladder.verdict.matches
+        comparison.step(
+            step, {side: steps[of["replicas"]][step] for side, of in headers.items()}
+        )
+        assert comparison.verdict.matches
     judged = ORACLE if dtype == "float64" else ONE_STEP
     for rung in rungs():
         if rung not in NOT_RECORDED:
-            distance = ladder.verdict.pairs["paddle-2", judged][rung]
+            distance = comparison.verdict.pairs["paddle-2", judged][rung]
             assert distance.where is not None
             assert distance.used <= 0.5
 
@@ -121,11 +125,13 @@ def test_replica_counts_are_held_against_the_first_and_across_frameworks():
         for count in steps
         for framework in ("paddle", "tensorflow")
     }
-    ladder = Ladder(headers)
+    comparison = RunComparison(headers)
     for step in range(STEPS):
-        ladder.step(step, {side: steps[of["replicas"]][step] for side, of in headers.items()})
-        assert ladder.verdict.matches
-    between = {pair for pair in ladder.verdict.pairs if pair[1] not in (ORACLE, ONE_STEP)}
+        comparison.step(
+            step, {side: steps[of["replicas"]][step] for side, of in headers.items()}
+        )
+        assert comparison.verdict.matches
+    between = {pair for pair in comparison.verdict.pairs if pair[1] not in (ORACLE, ONE_STEP)}
     assert between == {(f"paddle-{count}", f"tensorflow-{count}") for count in (1, 2, 3, 4)} | {
         (f"{side}-1", f"{side}-{n}") for side in ("paddle", "tensorflow") for n in (2, 3, 4)
     }
@@ -147,10 +153,10 @@ def test_two_replica_counts_of_different_frameworks_are_compared():
 
 def allowed(spec, steps, step):
     """Return what each element of a step's tensors may differ by from the oracle's."""
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
+    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
     for recorded in steps[: step + 1]:
-        ladder.step(ladder.verdict.steps, dict.fromkeys(SIDES, recorded))
-    rounding = ladder.rounding["paddle-2"]
+        comparison.step(comparison.verdict.steps, dict.fromkeys(SIDES, recorded))
+    rounding = comparison.rounding["paddle-2"]
     rounding.refine("loss/global")  # as before a side is said to differ
     return {
         name: np.broadcast_to(
@@ -164,18 +170,18 @@ def allowed(spec, steps, step):
 def test_what_comes_near_to_the_bound_is_measured_with_more_runs(run):
     """Two runs can say half of what sixteen do."""
     spec, steps = run[0], in_float64(run[1])
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
-    ladder.step(0, dict.fromkeys(SIDES, steps[0]))
-    rounding = ladder.rounding["paddle-2"]
+    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
+    comparison.step(0, dict.fromkeys(SIDES, steps[0]))
+    rounding = comparison.rounding["paddle-2"]
     name = "gradient/lstm_0/bias"
     by = ONE_STEP_TIMES["gradient"] * rounding.scale(name)
     assert rounding.refine(name), "it was far from the bound"
     assert not rounding.refine(name)
     assert not rounding.refine("weight/lstm_0/bias"), "counted, not measured"
     near = changed(steps, 0, name, lambda a: a + 0.7 * by)
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()})
-    ladder.step(0, {"paddle-2": near[0], **dict.fromkeys(list(SIDES)[1:], steps[0])})
-    assert not ladder.rounding["paddle-2"].refine(name), "done already"
+    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
+    comparison.step(0, {"paddle-2": near[0], **dict.fromkeys(list(SIDES)[1:], steps[0])})
+    assert not comparison.rounding["paddle-2"].refine(name), "done already"
 
 
 def every_tensor():
@@ -464,11 +470,15 @@ def test_batches_of_other_sizes_after_a_mismatch_end_the_growth(run):
     spec, steps = run
     small = recorded_steps(spec.replace(batch_size=3), STEPS)
     wrong = changed(steps, 1, "weight/softmax/bias", lambda a: a + 0.01)
-    ladder = Ladder({side: header(spec, name) for side, name in SIDES.items()}, STEPS)
+    comparison = RunComparison(
+        {side: header(spec, name) for side, name in SIDES.items()}, STEPS
+    )
     right = [*wrong[:2], *small[2:]]
-    ladder.climb(dict(zip(SIDES, each, strict=True)) for each in zip(steps, right, strict=True))
-    assert ladder.verdict.mismatches[0].place.tensor == "weight/softmax/bias"
-    assert ladder.verdict.growth.ended == (
+    comparison.compare(
+        dict(zip(SIDES, each, strict=True)) for each in zip(steps, right, strict=True)
+    )
+    assert comparison.verdict.mismatches[0].place.tensor == "weight/softmax/bias"
+    assert comparison.verdict.growth.ended == (
         "step 2: batch/tokens has shape [5, 4] against [3, 4]"
     )
 
@@ -525,11 +535,11 @@ def traces(tmp_path, spec, left, right, **values):
 
 def test_recorded_traces_are_climbed(tmp_path, run):
     spec, steps = run
-    verdict = climb(traces(tmp_path, spec, steps, steps))
+    verdict = compare_traces(traces(tmp_path, spec, steps, steps))
     assert verdict.matches
     assert verdict.steps == STEPS
     bad = changed(steps, 3, "weight/softmax/bias", lambda a: a + 0.01)
-    verdict = climb(traces(tmp_path, spec, steps, bad))
+    verdict = compare_traces(traces(tmp_path, spec, steps, bad))
     assert (verdict.matches, verdict.steps) == (False, 4)
 
 
@@ -540,24 +550,26 @@ def test_two_traces_of_one_framework_are_told_apart_by_folder(tmp_path, run):
         Trace(write_trace(tmp_path / name, header(spec, "paddle"), each))
         for name, each in (("first", steps), ("second", bad))
     ]
-    verdict = climb(two)
+    verdict = compare_traces(two)
     assert any("second" in side for side in verdict.mismatches[0].sides)
-    assert climb([two[0], two[0]]).matches
+    assert compare_traces([two[0], two[0]]).matches
 
 
 def test_different_numbers_of_steps_are_bad_input(tmp_path, run):
     spec, steps = run
     with pytest.raises(UsageError, match="paddle-2 has 6, tensorflow-2 has 5"):
-        climb(traces(tmp_path, spec, steps, steps[:-1]))
+        compare_traces(traces(tmp_path, spec, steps, steps[:-1]))
     with pytest.raises(UsageError, match="paddle-2 has 0, tensorflow-2 has 0"):
-        climb(traces(tmp_path, spec, [], []))
+        compare_traces(traces(tmp_path, spec, [], []))
 
 
 def test_different_specs_are_bad_input_listed_field_by_field(tmp_path, run):
     spec, steps = run
     other = spec.replace(keep=0.5, clip_norm=1.0)
     with pytest.raises(UsageError) as caught:
-        climb(traces(tmp_path, spec, steps, steps, tensorflow={"spec": other.to_json()}))
+        compare_traces(
+            traces(tmp_path, spec, steps, steps, tensorflow={"spec": other.to_json()})
+        )
     assert str(caught.value) == (
         "paddle-2 and tensorflow-2 are not of the same run: spec differs: "
         "keep 0.75 against 0.5; clip_norm 0.05 against 1.0"
@@ -569,7 +581,7 @@ def test_traces_of_two_networks_are_bad_input(run):
     other = small_pairs_spec(dtype=spec.training.dtype)
     headers = {"paddle-2": header(spec, "paddle"), "tensorflow-2": header(other, "tensorflow")}
     with pytest.raises(UsageError) as caught:
-        Ladder(headers)
+        RunComparison(headers)
     said = str(caught.value)
     assert said == (
         "paddle-2 and tensorflow-2 are not of the same run: spec differs: "
@@ -581,7 +593,7 @@ def test_traces_of_two_networks_are_bad_input(run):
 def test_different_texts_are_bad_input(tmp_path, run, name, value):
     spec, steps = run
     with pytest.raises(UsageError, match=f"not of the same run: {name} differs: "):
-        climb(traces(tmp_path, spec, steps, steps, tensorflow={name: value}))
+        compare_traces(traces(tmp_path, spec, steps, steps, tensorflow={name: value}))
 
 
 def test_uneven_shares_are_those_of_the_data():

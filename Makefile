@@ -276,4 +276,4 @@ wheel: setup
 	@$(VENV_PYTHON) -m build --no-isolation --outdir out/dist
 
 clean:
-	@rm -rf .venv .venv-horovod out build paddle_tf_parity.egg-info
+	@rm -rf .venv .venv-horovod out build training_parity.egg-info

@@ -134,7 +134,7 @@ def test_a_long_training_measures_once_and_a_resumed_one_keeps_its_layout(
 
     said, layout = stopped(folder, environment, tmp_path / "run", *long)
     assert layout_text(layout).partition(";")[0] + "; measured: 2 x 1 " in said
-    (path,) = (tmp_path / "user" / "paddle-tf-parity" / "layouts").iterdir()
+    (path,) = (tmp_path / "user" / "training-parity" / "layouts").iterdir()
     kept = json.loads(path.read_text())
     assert Layout(*kept["layout"]) == layout == fastest_of(kept["seconds_per_step"])
     assert layout in {Layout(2, 1), Layout(1, 2)}

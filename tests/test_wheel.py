@@ -16,7 +16,7 @@ from test_setup import ROOT, project_files
 
 import parity
 
-PROJECT = "paddle-tf-parity"
+PROJECT = "training-parity"
 # What the core must do without: frameworks, what only training needs, the rest of the checkout.
 ABSENT = ("paddle", "tensorflow", "keras", "torch", "matplotlib", "jieba", "psutil", "pooch")
 CHECKOUT_ONLY = ("data", "paddle_impl", "tf_impl", "tests")

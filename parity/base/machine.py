@@ -34,7 +34,7 @@ def processor_facts() -> list[str]:
 def user_cache() -> Path:
     """Return the user's folder for what was measured on this machine; it may not exist."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return Path(home) / "paddle-tf-parity"
+    return Path(home) / "training-parity"
 
 
 def measured_here() -> dict[str, Any]:

@@ -62,7 +62,7 @@ def check_picture(path: Path) -> str:
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
             f"{path}: drawing a picture needs matplotlib, which is not installed: install the "
-            "extra `pictures` (pip install 'paddle-tf-parity[pictures]')"
+            "extra `pictures` (pip install 'training-parity[pictures]')"
         )
     return kind
 

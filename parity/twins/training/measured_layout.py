@@ -53,7 +53,7 @@ _TURNS = 2  # how often each layout is timed; the faster time counts: other work
 _SAMPLED_BATCHES = 8  # batches whose sizes stand for all
 _LONGEST = 180.0  # seconds that measuring one layout may take
 
-_DISTRIBUTIONS = ("paddlepaddle", "tensorflow", "tensorflow-cpu", "paddle-tf-parity")
+_DISTRIBUTIONS = ("paddlepaddle", "tensorflow", "tensorflow-cpu", "training-parity")
 
 # Settings of a training on which its speed does not depend.
 _SAME_SPEED = ("learning_rate", "decay", "decay_after", "epochs", "seed")

@@ -31,7 +31,6 @@ from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import FOLDERS, ROOT
-from parity.twins.links.hosts import possible
 
 FRAMEWORKS = tuple(FOLDERS)
 
@@ -75,7 +74,7 @@ OPTIONAL = {
         "PARITY_REQUIRE_TORCH",
         "no PyTorch: install it as docs/witnesses.md says and these witnesses run too",
     ),
-    "hosts": (possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
+    "hosts": (two_hosts.possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
     "compiler": (
         lambda: shutil.which("cc") is not None,
         "PARITY_REQUIRE_COMPILER",

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import two_hosts
-
-from parity.twins.links.namespaces import FILES, command_inside
+from namespaces import FILES, command_inside
 
 NAMESPACE = "team"
 

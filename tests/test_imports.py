@@ -58,7 +58,7 @@ LIBRARY = (
     ("cli", "examples"),
 )
 LABORATORY = (
-    ("spec", "decoding", "links"),
+    ("spec", "decoding"),
     ("cli", "trace", "oracle", "processes"),
     ("training", "launch"),
     ("compare",),

@@ -8,13 +8,12 @@ from conftest import assert_one_line
 
 from parity.cli.command_line import main
 from parity.cli.main import parity
-from parity.twins.scale.checking import ALLOWED
 from parity.twins.scale.page import scale_html
-from parity.twins.scale.terminal import check_markdown, check_text, scale_text
+from parity.twins.scale.terminal import scale_text
 from parity.twins.scale.workload import STRATEGIES
 
 GIVEN = (
-    *("--preset=tiny", "--sides=paddle", "--compute=0.01/0.002", "--software=1e-3/1e-5/1e-9"),
+    *("--preset=tiny", "--sides=paddle", "--compute=0.01/0.002"),
     *("--links=lan=1gbit/0.1ms", "--most=64"),
 )
 
@@ -59,7 +58,7 @@ def test_each_strategy_and_number_of_ranks_is_predicted(scaled):
 
 
 def test_the_step_of_two_ranks_is_computed_by_hand(scaled):
-    _, values = scaled("--links=lan=8mbit/100ms", "--software=0/0/0")
+    _, values = scaled("--links=lan=8mbit/100ms")
     size = values["gradients"]["dense"]
     # gloo: two segments, asked for at once, in each half of the ring
     expected = 0.01 + 20 * 0.002 + 2 * (2 * 0.1 + size / 2 / 1e6)
@@ -71,7 +70,7 @@ def test_the_step_of_two_ranks_is_computed_by_hand(scaled):
 
 
 def test_where_ring_and_servers_cross_is_named(scaled):
-    printed, values = scaled("--links=lan=10gbit/1ms", "--software=0/0/0", "--servers=2")
+    printed, values = scaled("--links=lan=10gbit/1ms", "--servers=2")
     ranges = values["predictions"]["paddle"]["lan"]["fastest"]["weak"]["server on each rank"]
     assert [each["first"] for each in ranges[1:]] == [each["last"] + 1 for each in ranges[:-1]]
     assert (ranges[0]["first"], ranges[-1]["last"]) == (2, 64)
@@ -81,13 +80,10 @@ def test_where_ring_and_servers_cross_is_named(scaled):
 
 
 def test_the_text_names_what_was_given_and_where_it_ends(scaled, tmp_path):
-    printed, values = scaled()
-    for words in ("per message", "1 ns", "gradients 0.62 MB", "overlap", "stragglers"):
+    printed, _ = scaled()
+    for words in ("per message", "not measured", "gradients 0.62 MB", "overlap", "stragglers"):
         assert words in printed
     assert (tmp_path / "scale.txt").read_text() in printed + "\n"
-    engine = values["sides"]["paddle"]["engine"]
-    assert (engine["per_collective"], engine["per_message"]) == (1e-3, 1e-5)
-    assert values["sides"]["paddle"]["collectives"] == 1
 
 
 @pytest.mark.parametrize(
@@ -106,11 +102,10 @@ def test_the_text_names_what_was_given_and_where_it_ends(scaled, tmp_path):
 )
 def test_a_cost_that_was_not_found_is_named(scaled, hidden, words):
     _, values = scaled()
-    assert "noise" not in scale_text(values)
     values["sides"]["paddle"]["hidden"] = hidden
     printed = scale_text(values)
     assert printed.count(words) == 1
-    cell = "not measured " if [] in hidden.values() else "at most 1"
+    cell = "not measured " if [] in hidden.values() else "at most 0"
     assert cell in printed
     assert words in scale_html(values)
 
@@ -128,14 +123,8 @@ def test_a_cost_that_was_not_found_is_named(scaled, hidden, words):
         ["--compute=1"],
         ["--compute=0/0"],
         ["--compute=x/1"],
-        ["--software=1/2"],
-        ["--software=nan/0/0"],
         ["--sides=torch"],
         ["--most=0"],
-        ["--measure=nowhere"],
-        ["--measure=host:99999"],
-        ["--measure=127.0.0.1:1"],
-        ["--listen=0"],
         ["--preset=none"],
     ],
     ids=" ".join,
@@ -143,60 +132,6 @@ def test_a_cost_that_was_not_found_is_named(scaled, hidden, words):
 def test_bad_input_is_one_line(words, tmp_path, capsys):
     status = main(parity, ["scale", *GIVEN, f"--out={tmp_path}", *words])
     assert "allowed" in assert_one_line(status, capsys.readouterr().err)
-
-
-def test_software_without_a_step_is_refused(capsys):
-    assert main(parity, ["scale", "--software=0/0/0"]) == 2
-    assert "--software is given without --compute" in capsys.readouterr().err
-
-
-def test_the_help_explains_links(capsys):
-    assert main(parity, ["scale", "--help"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "NAME=BANDWIDTH/LATENCY" in printed
-    assert "--check" in printed
-
-
-def checked(error: float) -> dict:
-    """Return what a comparison with a real training would hold."""
-    engine = {"per_collective": 0.0, "per_byte": 2e-9, "delays_before": 0, "segment": None}
-    trial = {
-        "side": "paddle",
-        "ranks": 2,
-        "rate": 1e8,
-        "delay": 0.01,
-        "measured": 0.5,
-        "predicted": 0.5 * (1 + error),
-        "error": error,
-        "sent": 9.1e6,
-        "predicted_sent": 9e6,
-    }
-    alone = trial | {"ranks": 1, "rate": None, "delay": None, "error": 0.0, "sent": 0.0}
-    base = {"side": "paddle", "ranks": 2, "compute": 0.1, "engine": engine, "hidden": False}
-    return {
-        "bases": [base],
-        "trials": [alone, trial],
-        "steps": 12,
-        "worst": abs(error),
-        "allowed": ALLOWED,
-        "date": "2026-01-02T03:04:05+00:00",
-        "processor": "P",
-        "cores": 2,
-        "command": "python -m parity scale --check",
-    }
-
-
-def test_a_comparison_names_each_training_and_the_worst():
-    text = check_text(checked(-0.13))
-    for words in ("100 Mbit/s, 10 ms", "-13%", "9.10 MB", "2 ns", "at most 13% from"):
-        assert words in text
-    values = checked(-0.13)
-    page = check_markdown(values)
-    assert "at most 2 ns" not in page
-    values["bases"][0]["hidden"] = True
-    assert "| at most 2 ns " in check_markdown(values)
-    assert page.startswith("2026-01-02, P, 2 cores; `python -m parity scale --check`:")
-    assert "| Paddle | 2       | 100 Mbit/s, 10 ms |" in page
 
 
 @pytest.mark.browser

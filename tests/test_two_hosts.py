@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import two_hosts
 from conftest import flags, wait_for
+from namespaces import command_inside, processes_inside
 
-from parity.twins.links.namespaces import command_inside, processes_inside
 from parity.twins.processes.membership import MEETING, Members, variables
 from parity.twins.spec.frameworks import FRAMEWORKS
 

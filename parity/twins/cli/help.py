@@ -23,9 +23,7 @@ _GROUPS = {
         *("shard_weights", "schedule", "staleness", "processes", "servers", "hosts"),
         *("kernels", "device", "threads", "calibrate", "log_device_placement", "peers", "jobs"),
     ),
-    "Hosts and links": (
-        *("links", "local", "measure", "listen", "compute", "software", "per_host", "most"),
-    ),
+    "Hosts and links": (*("links", "local", "compute", "per_host", "most"),),
     "Files": (
         *("config", "print_config", "out", "cache", "json", "history", "resume", "overwrite"),
         *("allow_change", "checkpoint_every", "keep_traces", "keep", "pages"),

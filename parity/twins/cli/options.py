@@ -347,21 +347,15 @@ class ScaleOptions:
     sides: tuple[str, ...] = option(tuple(FRAMEWORKS), "frameworks whose step is measured, separated by commas", choices=tuple(FRAMEWORKS))
     links: tuple[str, ...] = option(("ethernet=1gbit/0.1ms", "fast=10gbit/0.05ms", "fabric=100gbit/0.01ms"), "links between hosts, separated by commas, each as NAME=BANDWIDTH/LATENCY: bits per second in mbit or gbit, and the time one way in ms")
     local: str = option("40gbit/0.01ms", "link between two ranks of one host, as BANDWIDTH/LATENCY")
-    measure: str | None = option(None, "HOST:PORT of another host, where --listen PORT runs: measure the link to it and use it in place of --links")
-    listen: int | None = option(None, "only answer those that measure the link to this host, at this port, until interrupted", at_least=1, at_most=65_535)
     compute: str | None = option(None, "seconds of a step without communication, as FIXED/PER_ROW [default: measured here]")
-    software: str | None = option(None, "seconds that the engine's software takes, as PER_COLLECTIVE/PER_MESSAGE/PER_BYTE [default: measured here, or 0/0/0 with --compute]")
     per_host: int = option(8, "ranks of one host, for the hierarchical ring", at_least=1)
     servers: int = option(8, "number of parameter servers", at_least=1)
     stages: int = option(2, "number of stages that the hybrid spreads the layers of a replica over", at_least=1)
     micro_batches: int = option(8, "number of micro-batches, for layers and the hybrid", at_least=1)
     most: int = option(1024, "greatest number of ranks", at_least=1, at_most=65_536)
     steps: int = option(20, "number of steps of each training that is timed, warm-up included", at_least=10)
-    check: bool = option(False, "compare the model with real trainings on 1, 2 and 4 hosts, which are network namespaces with links of two rates and three delays; needs root")
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.software is not None and self.compute is None:
-            raise UsageError("--software is given without --compute; allowed: both or neither")
 # fmt: on

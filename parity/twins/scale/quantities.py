@@ -47,31 +47,13 @@ def parse_compute(text: str) -> Compute:
     Raises:
       UsageError: for a text that is not of that form, or a step that takes no time.
     """
-    fixed, per_row = _seconds("--compute", text, "FIXED/PER_ROW")
-    if fixed + per_row == 0:
-        raise UsageError(f"--compute is {text!r}; allowed: a step that takes some time")
+    fixed, per_row = (_number(each) for each in text.partition("/")[::2])
+    if fixed is None or per_row is None or fixed + per_row == 0:
+        raise UsageError(
+            f"--compute is {text!r}; allowed: FIXED/PER_ROW, in seconds, of a step that takes "
+            "some time"
+        )
     return Compute(fixed, per_row)
-
-
-def parse_software(text: str) -> tuple[float, float, float]:
-    """Return the seconds of a collective, a message and a byte, for a text such as "0/0/1e-9".
-
-    Raises:
-      UsageError: for a text that is not of that form.
-    """
-    collective, message, byte = _seconds(
-        "--software", text, "PER_COLLECTIVE/PER_MESSAGE/PER_BYTE"
-    )
-    return collective, message, byte
-
-
-def _seconds(flag: str, text: str, form: str) -> list[float]:
-    """Return the numbers that slashes separate, as many as the form has."""
-    numbers = [_number(each) for each in text.split("/")]
-    found = [number for number in numbers if number is not None]
-    if not len(found) == len(numbers) == len(form.split("/")):
-        raise UsageError(f"{flag} is {text!r}; allowed: {form}, in seconds")
-    return found
 
 
 def milliseconds(seconds: float) -> str:

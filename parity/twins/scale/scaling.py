@@ -1,27 +1,21 @@
 """Predicts steps on many ranks for `parity scale`, and writes what was found."""
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parity import __version__
-from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
 from parity.base.progress import Counter
 from parity.twins.cli.options import ScaleOptions
-from parity.twins.links.measure import measure
-from parity.twins.scale.checking import check_model
-from parity.twins.scale.engines import COLLECTIVES, ENGINES
 from parity.twins.scale.gradients import gradients
-from parity.twins.scale.measured_step import RUNS, Measured, measured_step
-from parity.twins.scale.model import Link
+from parity.twins.scale.model import SOFTWARE, Link
 from parity.twins.scale.page import scale_html
-from parity.twins.scale.quantities import parse_compute, parse_link, parse_links, parse_software
-from parity.twins.scale.terminal import check_markdown, check_text, scale_text
+from parity.twins.scale.quantities import parse_compute, parse_link, parse_links
+from parity.twins.scale.terminal import scale_text
+from parity.twins.scale.timed_step import ENGINES, RUNS, Measured, timed_step
 from parity.twins.scale.workload import STRATEGIES, Cluster, Workload
 from parity.twins.spec.spec import Spec
 
@@ -44,7 +38,7 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
       UsageError: for input that cannot be used.
       SideFailed: if a training that is measured fails.
     """
-    links, local = _links(options), parse_link("--local", options.local)
+    links, local = parse_links(options.links), parse_link("--local", options.local)
     make_folder(options.out)
     measured = _measured(spec, options)
     predictions: dict[str, dict[str, Any]] = {}
@@ -63,7 +57,6 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
         "sides": {
             side: {
                 "compute": vars(found.compute),
-                "collectives": COLLECTIVES.get(side, 1),
                 "engine": vars(found.engine),
                 "readings": {name: list(each) for name, each in found.readings.items()},
                 "hidden": {name: list(each) for name, each in found.hidden.items()},
@@ -81,54 +74,22 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
         "predictions": predictions,
     }
     text = scale_text(values)
-    _write(options.out, "scale", values, text)
+    write_whole(options.out / "scale.json", json.dumps(values, indent=2).encode() + b"\n")
+    write_whole(options.out / "scale.txt", text.encode() + b"\n")
     write_whole(options.out / "scale.html", scale_html(values).encode())
     return f"{text}\n\npage: {options.out / 'scale.html'}", values
-
-
-def check(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[str, Any]]:
-    """Compare the model with real trainings; write check.json, check.txt and check.md.
-
-    Returns:
-      The text for a terminal, and the content of check.json: what `check_model` returns, and
-      `within`, whether every prediction is as close as is allowed.
-    """
-    found = check_model(spec, options.sides, options.steps, options.out)
-    values = {
-        "preset": options.preset,
-        "spec": spec.to_json(),
-        "command": command,
-        **measured_here(),
-        **found,
-        "within": found["worst"] <= found["allowed"],
-    }
-    text = check_text(values)
-    _write(options.out, "check", values, text)
-    write_whole(options.out / "check.md", check_markdown(values).encode() + b"\n")
-    return text, values
-
-
-def _links(options: ScaleOptions) -> dict[str, Link]:
-    """Return name -> link, as given or as measured."""
-    if options.measure is None:
-        return parse_links(options.links)
-    host, _, port = options.measure.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise UsageError(f"--measure is {options.measure!r}; allowed: HOST:PORT")
-    return {"measured": Link(*measure(host, int(port)))}
 
 
 def _measured(spec: Spec, options: ScaleOptions) -> dict[str, Measured]:
     """Return what is known of each side, given or measured."""
     if options.compute is not None:
         compute = parse_compute(options.compute)
-        collective, message, byte = parse_software(options.software or "0/0/0")
+        unknown: dict[str, tuple[float, ...]] = dict.fromkeys(SOFTWARE, ())
         return {
-            side: Measured(compute, ENGINES[side].with_software(byte, message, collective))
-            for side in options.sides
+            side: Measured(compute, ENGINES[side], hidden=unknown) for side in options.sides
         }
     with Counter("measuring", RUNS * len(options.sides), "training") as progress:
-        return {side: measured_step(spec, side, options, progress) for side in options.sides}
+        return {side: timed_step(spec, side, options, progress) for side in options.sides}
 
 
 def _cluster(link: Link, local: Link, options: ScaleOptions) -> Cluster:
@@ -203,9 +164,3 @@ def _faster(
             ranges.append({"strategy": fastest, "first": count, "last": count})
         ranges[-1]["last"] = count
     return ranges
-
-
-def _write(out: Path, name: str, values: Mapping[str, Any], text: str) -> None:
-    content = json.dumps(values, indent=2).encode() + b"\n"
-    write_whole(out / f"{name}.json", content)
-    write_whole(out / f"{name}.txt", text.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Formats predictions of steps, and their comparison with real ones, as tables."""
+"""Formats predictions of steps as tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,6 @@ SCALINGS = {
     "strong": "the preset's batch shared by all ranks",
 }
 _SHOWN = 6  # numbers of ranks in a table of a terminal
-_TRIAL = ["side", "ranks", "link", "measured", "predicted", "apart", "sent", "sent, predicted"]
 
 
 def scale_text(values: Mapping[str, Any]) -> str:
@@ -35,7 +34,7 @@ def scale_text(values: Mapping[str, Any]) -> str:
 
 
 def gradients_text(found: Mapping[str, float]) -> str:
-    """Return in a line how many bytes the gradients have."""
+    """Describe the size of the gradients in one line."""
     dense, sparse = found["dense"], found["sparse"]
     touched = sparse - (dense - found["embeddings"])
     return (
@@ -60,12 +59,11 @@ def measured_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str
                 short_of(side),
                 milliseconds(compute["fixed"]),
                 milliseconds(compute["per_row"]),
-                str(found["collectives"]),
                 "asked for" if engine["segment"] else "sent",
                 *software,
             ]
         )
-    headers = ["side", "fixed", "per row", "all-reduces", "chunks are"]
+    headers = ["side", "fixed", "per row", "chunks are"]
     return rows, [*headers, "per all-reduce", "per message", "per byte"]
 
 
@@ -91,17 +89,15 @@ def _hidden_lines(values: Mapping[str, Any]) -> list[str]:
         for name, repetitions in found["hidden"].items():
             if not repetitions:
                 lines.append(
-                    f"{short_of(side)}: what the software takes was not measured, as two ranks "
-                    "would share a core or a row; the predictions leave it out. Give it by "
-                    "--compute and --software."
+                    f"{short_of(side)}: what the software takes was not measured, which needs "
+                    "two cores, two rows and no --compute; the predictions leave it out."
                 )
                 break
             low, high = (_software(name, each(repetitions)) for each in (min, max))
             lines.append(
                 f"{short_of(side)}: noise hides the time {name.replace('_', ' ')}: {low} to "
                 f"{high} in {len(repetitions)} repetitions; the predictions take the most that "
-                "it may be. Measure on a machine that does nothing else, or with more --steps, "
-                "or give it by --compute and --software."
+                "it may be. Measure on a machine that does nothing else, or with more --steps."
             )
     return lines
 
@@ -146,80 +142,6 @@ def overlap_line(found: Mapping[str, Any], scaling: str) -> str:
     )
 
 
-def check_text(values: Mapping[str, Any]) -> str:
-    """Return the comparison with real trainings as tables for a terminal."""
-    return "\n".join(
-        [
-            _simple(*_bases(values)),
-            "",
-            _simple(*_trials(values)),
-            "",
-            check_line(values),
-        ]
-    )
-
-
-def check_line(values: Mapping[str, Any]) -> str:
-    """Return in a line how far the predictions are from what was measured."""
-    return (
-        f"{len(values['trials'])} trainings of {values['steps']} steps: the predicted step "
-        f"is at most {values['worst']:.0%} from the measured one; {values['allowed']:.0%} is "
-        "allowed"
-    )
-
-
-def check_markdown(values: Mapping[str, Any]) -> str:
-    """Return the comparison as tables in Markdown, for docs/scaling.md."""
-    date = values["date"].partition("T")[0]
-    return "\n".join(
-        [
-            f"{date}, {values['processor']}, {values['cores']} cores; `{values['command']}`:",
-            "",
-            _piped(*_bases(values)),
-            "",
-            _piped(*_trials(values)),
-            "",
-            check_line(values) + ".",
-        ]
-    )
-
-
-def _bases(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
-    rows = [
-        [
-            short_of(base["side"]),
-            str(base["ranks"]),
-            milliseconds(base["compute"]),
-            _at_most(_software("per_byte", base["engine"]["per_byte"]), base["hidden"])
-            if base["ranks"] > 1
-            else "-",
-        ]
-        for base in values["bases"]
-    ]
-    return rows, ["side", "ranks", "compute", "software per byte"]
-
-
-def _trials(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
-    rows = []
-    for trial in values["trials"]:
-        link = "-"
-        if trial["ranks"] > 1:
-            link = link_text(Link(trial["delay"], trial["rate"] / 8))
-        rows.append(
-            [
-                short_of(trial["side"]),
-                str(trial["ranks"]),
-                link,
-                milliseconds(trial["measured"]),
-                milliseconds(trial["predicted"]),
-                _signed(trial["error"]),
-                megabytes(trial["sent"]),
-                megabytes(trial["predicted_sent"]),
-            ]
-        )
-    return rows, _TRIAL
-
-
 def _speeds(found: Mapping[str, Any], scaling: str) -> tuple[list[list[str]], list[str]]:
     shown = _some(found["ranks"])
     rows = []
@@ -243,10 +165,6 @@ def _at_most(text: str, hidden: bool) -> str:
     return f"at most {text}" if hidden else text
 
 
-def _signed(share: float) -> str:
-    return f"{share:+.0%}" if abs(share) >= 0.005 else "0%"
-
-
 def _some(ranks: Sequence[int]) -> list[int]:
     """Return the numbers of ranks that a terminal has room for, the last among them."""
     every = max(1, -(-(len(ranks) - 1) // (_SHOWN - 1)))
@@ -264,7 +182,3 @@ def _link(values: Mapping[str, Any], name: str) -> str:
 
 def _simple(rows: list[list[str]], headers: list[str]) -> str:
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
-
-
-def _piped(rows: list[list[str]], headers: list[str]) -> str:
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 # `ip netns exec` shows a namespace the files of the folder with its name instead of /etc's own.
 FILES = Path("/etc/netns")
+DEVICE = "link0"  # of each host
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 

@@ -5,8 +5,6 @@ the software is what two ranks on this machine take longer than two trainings si
 do not communicate and have half of the rows each, with the network itself and with a
 small one, whose gradients are few bytes. What a message costs is half of a round trip between
 two programs of this machine.
-
-All of it is repeated, and more often where the noise of the machine hides a cost.
 """
 
 import json
@@ -14,6 +12,7 @@ import shutil
 import socket
 import statistics
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -25,18 +24,28 @@ from parity.base.progress import Counter
 from parity.twins.cli.options import ScaleOptions
 from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
-from parity.twins.links.measure import measure, serve
-from parity.twins.scale.engines import ENGINES, RINGS
 from parity.twins.scale.gradients import gradients
 from parity.twins.scale.model import SOFTWARE, Compute, Engine, Link, ring
-from parity.twins.scale.repetitions import FEW, MANY, measured_costs
 from parity.twins.spec.spec import Spec
 
-RUNS = 3 + 4 * FEW  # trainings of each side, if noise does not ask for more
+# Both engines sum all gradients at once, in one buffer, by a ring.
+ENGINES = {
+    # gloo divides a chunk into at least two segments of at most 1 MiB, and sends one when its
+    # receiver has said that it is ready
+    "paddle": Engine(segment=1 << 20),
+    # Every chunk is fetched by a remote call. The calls of the first round wait for their data
+    # at the sender, and those of later rounds have come before it.
+    "tensorflow": Engine(delays_before=1),
+}
+REPEATED = 3  # how often the cost of the software is measured
+RUNS = 3 + 4 * REPEATED  # trainings of each side, if noise does not ask for more
 
+# The strategies whose ranks sum their gradients by a ring, by framework.
+_RINGS = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 _SMALL = 16  # units of the small network
 _SMALL_VOCABULARY = 100
 _MEMORY = Link(0.0, float("inf"))  # between processes of one machine
+_PINGS = 50
 
 # returns the seconds of a step; see `_seconds`
 Timer = Callable[[Spec, int, int], float]
@@ -59,7 +68,7 @@ class Measured(NamedTuple):
     hidden: Mapping[str, Sequence[float]] = MappingProxyType({})
 
 
-def measured_step(spec: Spec, side: str, options: ScaleOptions, progress: Counter) -> Measured:
+def timed_step(spec: Spec, side: str, options: ScaleOptions, progress: Counter) -> Measured:
     """Measure what a side's step costs, by trainings.
 
     Raises:
@@ -96,35 +105,67 @@ def step_and_software(spec: Spec, engine: Engine, seconds: Timer, cores: int) ->
         found.append(seconds(spec, ranks, copies))
         return found[-1]
 
-    compute = _measured_compute(spec, timed, readings)
+    compute = _compute(spec, timed, readings)
     if cores < 2 or batch < 2:  # two ranks would share a core, or a row
         return Measured(compute, engine, readings, dict.fromkeys(SOFTWARE, ()))
-
-    def measure() -> tuple[float, float]:
+    collective, per_byte = [], []
+    sent = ring(2, gradients(spec, batch).dense, _MEMORY, engine).sent
+    for _ in range(REPEATED):
         added = []
         for name, network in (("small network", _small(spec)), ("network", spec)):
-            half = timed(f"{name}, two by themselves", _halved(network), copies=2)
+            halved = network.replace(batch_size=batch // 2)
+            half = timed(f"{name}, two by themselves", halved, copies=2)
             added.append(timed(f"{name}, two ranks", network, ranks=2) - half)
-        small, whole = added
-        return small, whole - small
-
-    collective, rest = measured_costs(measure)
-    sent = ring(2, gradients(spec, batch).dense, _MEMORY, engine).sent
-    hidden = {}
-    if collective.hidden:
-        hidden["per_collective"] = collective.repetitions
-    if rest.hidden:
-        hidden["per_byte"] = tuple(each / sent for each in rest.repetitions)
-    engine = engine.with_software(rest.amount / sent, message_seconds(), collective.amount)
+        collective.append(added[0])
+        per_byte.append((added[1] - added[0]) / sent)
+    found = {"per_collective": collective, "per_byte": per_byte}
+    engine = engine.with_software(
+        typical_or_most(per_byte), message_seconds(), typical_or_most(collective)
+    )
+    hidden = {name: each for name, each in found.items() if min(each) <= 0}
     return Measured(compute, engine, readings, hidden)
 
 
-def _measured_compute(
+def typical_or_most(repetitions: Sequence[float]) -> float:
+    """Return the median of a cost; of one that noise hides, the most that it may be.
+
+    Noise hides it if a repetition is not above zero. Such repetitions show how large the noise
+    is, and the cost is taken to be no larger than that.
+    """
+    if min(repetitions) > 0:
+        return statistics.median(repetitions)
+    return max(map(abs, repetitions))
+
+
+def message_seconds() -> float:
+    """Return how long a small message takes over TCP within this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def echo() -> None:
+            answering, _ = listener.accept()
+            with answering:
+                answering.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while word := answering.recv(1):
+                    answering.sendall(word)
+
+        threading.Thread(target=echo, daemon=True).start()
+        trips = []
+        with socket.create_connection(listener.getsockname()) as channel:
+            channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(_PINGS):
+                start = time.perf_counter()
+                channel.sendall(b"x")
+                channel.recv(1)
+                trips.append(time.perf_counter() - start)
+    return statistics.median(trips) / 2
+
+
+def _compute(
     spec: Spec, timed: Callable[[str, Spec], float], readings: Mapping[str, Sequence[float]]
 ) -> Compute:
     batch = int(spec.training.batch_size)
     rows = sorted({max(1, batch // 2), batch, 2 * batch})
-    for _ in range(MANY):
+    for _ in range(REPEATED):
         for each in rows:
             timed(f"{each} rows", spec.replace(batch_size=each))
         medians = [statistics.median(readings[f"{each} rows"]) for each in rows]
@@ -132,21 +173,10 @@ def _measured_compute(
         if compute.per_row > 0:
             return compute
     raise UsageError(
-        f"a step takes no longer with {rows[-1]} rows than with {rows[0]} in {MANY} "
+        f"a step takes no longer with {rows[-1]} rows than with {rows[0]} in {REPEATED} "
         "repetitions: noise hides the time of a row; allowed: a machine that does nothing "
         "else, more --steps, or a time that is given by --compute"
     )
-
-
-def message_seconds() -> float:
-    """Return how long a small message takes over TCP within this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, args=(listener, 1), daemon=True).start()
-        return measure("127.0.0.1", listener.getsockname()[1])[0]
-
-
-def _halved(spec: Spec) -> Spec:
-    return spec.replace(batch_size=spec.training.batch_size // 2)
 
 
 def _small(spec: Spec) -> Spec:
@@ -174,7 +204,7 @@ def _seconds(spec: Spec, side: str, ranks: int, copies: int, options: ScaleOptio
                 data=data,
                 cache=options.cache,
                 out=folder,
-                strategy=RINGS[side],
+                strategy=_RINGS[side],
                 processes=ranks,
                 replicas=ranks,
                 threads=1,

@@ -23,12 +23,12 @@ from parity.twins.processes.start import process_group
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
 
 SIZE, REPLICAS, ROWS = 3, 6, 8  # the replicas have 2, 2, 1, 1, 1 and 1 rows
-ENTRY = StrategyEntry("alone", "", "", Traits(processes=True), also_takes=("processes",))
+ENTRY = StrategyEntry("alone", "", "", Traits(processes=True), optional_settings=("processes",))
 SERVED = StrategyEntry(
     *("served", "", ""),
     Traits(processes=True, serves=("ps",)),
     StrategySettings(servers=2),
-    also_takes=("processes",),
+    optional_settings=("processes",),
 )
 
 

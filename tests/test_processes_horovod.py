@@ -95,7 +95,7 @@ def test_the_environment_of_a_strategy_is_taken_or_asked_for(tmp_path, monkeypat
 def test_all_strategies_are_those_of_the_usual_environment():
     assert "horovod" not in [entry.name for entry in strategies_named(["all"])["tensorflow"]]
     (found,) = strategies_named(["horovod"])["tensorflow"]
-    assert found.taken == ("processes",)
+    assert found.accepted_settings == ("processes",)
     assert found.processes(StrategySettings(processes=3), 6) == 3
     with pytest.raises(UsageError, match=r"which runs in \.venv-horovod; allowed in a sweep"):
         comparable_choices({"paddle": ["data-parallel"], "tensorflow": ["horovod"]})

@@ -170,7 +170,9 @@ def of_strategies() -> list[DrawnRun]:
         for framework, table in FRAMEWORK_TABLE.items()
         for entry in table.strategies
         if not entry.environment
-        for weights in (("tokens", "equal") if "shard_weights" in entry.taken else (None,))
+        for weights in (
+            ("tokens", "equal") if "shard_weights" in entry.accepted_settings else (None,)
+        )
     }
     runs = []
     for number in range(200):
@@ -217,7 +219,7 @@ def test_drawn_settings_differ_and_are_those_that_the_strategy_takes():
     ]
     for framework, strategy in drawn:
         entry = FRAMEWORK_TABLE[framework].strategies.entry(strategy.name)
-        assert set(strategy.settings) == set(entry.taken)
+        assert set(strategy.settings) == set(entry.accepted_settings)
     for name in (
         "stages",
         "micro_batches",

@@ -24,8 +24,8 @@ STRATEGIES = StrategyRegistry(
         "paddle_impl.strategies.asynchronous:Asynchronous",
         "a thread per replica takes its own steps, with its own copies of the weights",
         traits=Traits(synchronous=False),
-        takes=StrategySettings(schedule="free"),
-        also_takes=("staleness",),
+        setting_defaults=StrategySettings(schedule="free"),
+        optional_settings=("staleness",),
     ),
     StrategyEntry(
         "layers",
@@ -39,7 +39,7 @@ STRATEGIES = StrategyRegistry(
         "paddle_impl.strategies.data_parallel:DataParallel",
         "divides the replicas among processes; paddle.distributed's all-reduce sums gradients",
         Traits(processes=True),
-        also_takes=("processes",),
+        optional_settings=("processes",),
     ),
     StrategyEntry(
         "parameter-server",

@@ -20,7 +20,7 @@ STRATEGIES = StrategyRegistry(
         "average-gradients",
         "tf_impl.strategies.average_gradients:AverageGradients",
         "differentiates each tower separately, and averages the gradients by real tokens",
-        takes=StrategySettings(shard_weights="tokens"),
+        setting_defaults=StrategySettings(shard_weights="tokens"),
     ),
     StrategyEntry(
         "layers",
@@ -40,14 +40,14 @@ STRATEGIES = StrategyRegistry(
         "runs in several processes, which sum gradients over a ring: "
         "tf.distribute.MultiWorkerMirroredStrategy",
         traits=Traits(processes=True),
-        also_takes=("processes",),
+        optional_settings=("processes",),
     ),
     StrategyEntry(
         "horovod",
         "tf_impl.strategies.horovod:Horovod",
         "runs the towers of several processes, whose gradients Horovod sums",
         traits=Traits(processes=True, launcher="horovod"),
-        also_takes=("processes",),
+        optional_settings=("processes",),
         environment=".venv-horovod",
     ),
     StrategyEntry(
@@ -56,8 +56,8 @@ STRATEGIES = StrategyRegistry(
         "has the variables on servers, which sum the gradients of several processes: "
         "SyncReplicasOptimizer",
         traits=Traits(processes=True, serves=("ps",)),
-        takes=StrategySettings(servers=1),
-        also_takes=("processes",),
+        setting_defaults=StrategySettings(servers=1),
+        optional_settings=("processes",),
         serve=_SERVE,
     ),
     StrategyEntry(
@@ -66,8 +66,8 @@ STRATEGIES = StrategyRegistry(
         "processes that take their own steps, with weights on servers: "
         "tf.distribute.ParameterServerStrategy",
         traits=Traits(synchronous=False, processes=True, serves=("worker", "ps")),
-        takes=StrategySettings(schedule="free", servers=1),
-        also_takes=("processes", "staleness"),
+        setting_defaults=StrategySettings(schedule="free", servers=1),
+        optional_settings=("processes", "staleness"),
         serve=_SERVE,
     ),
     StrategyEntry(
@@ -75,7 +75,7 @@ STRATEGIES = StrategyRegistry(
         "tf_impl.strategies.asynchronous:Asynchronous",
         "a thread per tower takes its own steps, with its own copies of the weights",
         traits=Traits(synchronous=False),
-        takes=StrategySettings(schedule="free"),
-        also_takes=("staleness",),
+        setting_defaults=StrategySettings(schedule="free"),
+        optional_settings=("staleness",),
     ),
 )

@@ -12,7 +12,7 @@ from parity.twins.cli.options import BenchOptions
 from parity.twins.launch.peer_strategies import counterpart
 from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.twins.spec.spec import Spec
-from parity.twins.spec.strategies import StrategyEntry, check_taken
+from parity.twins.spec.strategies import StrategyEntry, check_accepted
 
 
 def strategy_cases(
@@ -70,7 +70,7 @@ def chosen_strategies(options: BenchOptions) -> dict[str, list[StrategyEntry]]:
     for name, entries in strategies_named(options.strategies, "--strategies").items():
         default = FRAMEWORKS[name].strategies.entry(None)
         found[name] = list(dict.fromkeys([default, *entries]))
-    check_taken(options.settings, [entry for each in found.values() for entry in each])
+    check_accepted(options.settings, [entry for each in found.values() for entry in each])
     return found
 
 

@@ -23,7 +23,7 @@ PYTORCH = StrategyRegistry(
         "a process per replica takes its own steps, with weights in shared memory",
         Traits(synchronous=False),
         StrategySettings(schedule="free"),
-        also_takes=("staleness",),
+        optional_settings=("staleness",),
     ),
     StrategyEntry(
         "pipeline",

@@ -7,7 +7,7 @@ from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
 from parity.twins.processes.hosts import read_hosts
 from parity.twins.spec.frameworks import FRAMEWORKS, framework_of, strategies_named
-from parity.twins.spec.strategies import StrategyEntry, StrategySettings, check_taken
+from parity.twins.spec.strategies import StrategyEntry, StrategySettings, check_accepted
 from parity.twins.trace.side import TrainedSide, labels_of
 
 _REPLICAS = (1, 2, 3)  # the numbers of replicas that a run compares by default
@@ -75,7 +75,7 @@ def compared_settings(entry: StrategyEntry, given: StrategySettings) -> Strategy
       entry: the strategy.
       given: the settings that were given.
     """
-    if "schedule" in entry.taken and given.schedule is None:
+    if "schedule" in entry.accepted_settings and given.schedule is None:
         given = replace(given, schedule=_SCHEDULE)
     return entry.settings(given)
 
@@ -173,5 +173,5 @@ def parse_strategies(
     chosen = {
         name: named.get(name, [FRAMEWORKS[name].strategies.entry(None)]) for name in frameworks
     }
-    check_taken(settings, [entry for entries in chosen.values() for entry in entries])
+    check_accepted(settings, [entry for entries in chosen.values() for entry in entries])
     return {name: [entry.name for entry in entries] for name, entries in chosen.items()}

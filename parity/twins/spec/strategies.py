@@ -47,7 +47,7 @@ _SERVERS = "strategies with parameter servers: number of servers"
 
 @dataclass(frozen=True)
 class StrategySettings:
-    """What some strategies can be told; None for one that is not given, or not taken.
+    """The settings of some strategies; None for one that is not given, or not accepted.
 
     Each field is a flag of `train.py`, `parity run` and `parity bench`.
     """
@@ -157,10 +157,11 @@ class StrategyEntry:
       name: the name that `--strategy` takes.
       path: where its class is, as "package.module:Class"; see
         parity/twins/training/strategy.py. The class is loaded only when a training is built,
-      because that loads the framework. summary: one line that describes the strategy to people.
+        because that loads the framework.
+      summary: one line that describes the strategy to people.
       traits: the properties that the harness needs to know.
-      takes: the settings that it takes, with their defaults; None for any other.
-      also_takes: the names of settings that it takes and that have no default.
+      setting_defaults: the settings that it accepts, with their defaults; None for any other.
+      optional_settings: the names of settings that it accepts and that have no default.
       environment: the folder in the checkout of the Python environment that it needs, if that
         is not the framework's; `make NAME` makes it, where NAME is the strategy's. Commands
         that are asked for all strategies leave it out.
@@ -172,8 +173,8 @@ class StrategyEntry:
     path: str
     summary: str
     traits: Traits = Traits()
-    takes: StrategySettings = StrategySettings()
-    also_takes: tuple[str, ...] = ()
+    setting_defaults: StrategySettings = StrategySettings()
+    optional_settings: tuple[str, ...] = ()
     environment: str = ""
     serve: str = ""
 
@@ -182,18 +183,20 @@ class StrategyEntry:
         return settings.processes or replicas if self.traits.processes else 1
 
     @property
-    def taken(self) -> tuple[str, ...]:
-        """Return the names of the settings that it takes."""
-        return (*self.takes.given, *self.also_takes)
+    def accepted_settings(self) -> tuple[str, ...]:
+        """Return the names of the settings that it accepts."""
+        return (*self.setting_defaults.given, *self.optional_settings)
 
     def settings(self, given: StrategySettings) -> StrategySettings:
-        """Return the settings that the strategy takes, as given or else by default.
+        """Return the settings that the strategy accepts, as given or else by default.
 
         Raises:
           UsageError: for settings that exclude each other.
         """
-        taken = {name: v for name, v in given.given.items() if name in self.taken}
-        return StrategySettings(**self.takes.given | taken)
+        accepted = {
+            name: value for name, value in given.given.items() if name in self.accepted_settings
+        }
+        return StrategySettings(**self.setting_defaults.given | accepted)
 
 
 class StrategyRegistry:
@@ -251,10 +254,10 @@ class StrategyRegistry:
         """Return the settings of a strategy, as given or else by default.
 
         Raises:
-          UsageError: for an unknown strategy, or a setting that it does not take.
+          UsageError: for an unknown strategy, or a setting that it does not accept.
         """
         entry = self.entry(name)
-        check_taken(given, [entry])
+        check_accepted(given, [entry])
         return entry.settings(given)
 
     def check_training(self, name: str | None, training: TrainSpec) -> None:
@@ -296,14 +299,14 @@ class StrategyRegistry:
         return iter(self._entries.values())
 
 
-def check_taken(given: StrategySettings, entries: Iterable[StrategyEntry]) -> None:
-    """Check that each setting that was given is taken by one of the strategies that run.
+def check_accepted(given: StrategySettings, entries: Iterable[StrategyEntry]) -> None:
+    """Check that one of the strategies that run accepts each setting that was given.
 
     Raises:
-      UsageError: for a setting that none of them takes.
+      UsageError: for a setting that none of them accepts.
     """
     entries = list(entries)
     for name, value in given.given.items():
-        if not any(name in entry.taken for entry in entries):
+        if not any(name in entry.accepted_settings for entry in entries):
             names = " or ".join(dict.fromkeys(entry.name for entry in entries))
             raise UsageError(f"{flag(name)} is {value!r}; not allowed for the strategy {names}")

@@ -135,7 +135,7 @@ def draw_strategies(
             {
                 name: value
                 for name, value in (values | {"processes": processes[framework]}).items()
-                if name in entry.taken
+                if name in entry.accepted_settings
             },
         )
         for framework, entry in choice.items()

@@ -1,13 +1,10 @@
-"""The embedded corpus: sentences of a small stochastic grammar whose entropy is known exactly.
+"""The embedded corpus: sentences of a small stochastic grammar, each of known probability.
 
 A sentence stays with one of six topics, and its verb agrees in number with its subject, with
 other nouns of either number in between, so a model must remember in order to predict well.
-Each sentence has only one derivation. So the entropy of sentences is that of derivations,
-which has a closed form, and a sentence's probability is the product of those of its choices.
+Each sentence has only one derivation: its probability is the product of those of its choices.
 
 All randomness is `random.Random(seed).random()`, whose stream Python promises not to change.
-
-Source: U. Grenander 1967, Syntax-controlled probabilities, for the entropy of a grammar.
 """
 
 from __future__ import annotations
@@ -17,8 +14,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from parity.base.files import write_whole
 
@@ -150,56 +145,6 @@ def best_perplexity(split: str) -> float:
         log_probability += sentence_log_probability
         num_tokens += len(words) + 1
     return math.exp(-log_probability / num_tokens)
-
-
-def entropy_per_sentence(rules: Grammar | None = None) -> float:
-    """Return the expected negative log probability of a sentence, in nats.
-
-    Args:
-      rules: a grammar in which each sentence has one derivation; None for this one.
-    """
-    rules = rules or grammar()
-    return _expected(rules, {name: _choice_entropy(rules[name]) for name in rules})
-
-
-def tokens_per_sentence(rules: Grammar | None = None) -> float:
-    """Return the expected number of tokens of a sentence, `<eos>` included."""
-    rules = rules or grammar()
-    words = {
-        name: sum(p * sum(symbol not in rules for symbol in symbols) for p, symbols in choices)
-        for name, choices in rules.items()
-    }
-    return _expected(rules, words) + 1
-
-
-def entropy_per_token() -> float:
-    """Return the entropy of the source per token, `<eos>` included, in nats."""
-    return entropy_per_sentence() / tokens_per_sentence()
-
-
-def grammar_perplexity() -> float:
-    """Return the lowest possible perplexity per token on an endless text."""
-    return math.exp(entropy_per_token())
-
-
-def _expected(rules: Grammar, values: dict[str, float]) -> float:
-    """Return the expected sum of `values` over the names used in deriving a sentence.
-
-    This solves E = v + M E, where M[a, b] is how often the rules of a use b on average.
-    """
-    place = {name: i for i, name in enumerate(rules)}
-    used = np.zeros((len(place), len(place)))
-    for name, choices in rules.items():
-        for probability, symbols in choices:
-            for symbol in symbols:
-                if symbol in place:
-                    used[place[name], place[symbol]] += probability
-    vector = np.array([values[name] for name in place])
-    return float(np.linalg.solve(np.eye(len(place)) - used, vector)[place["SENTENCE"]])
-
-
-def _choice_entropy(rules: Sequence[Rule]) -> float:
-    return -sum(probability * math.log(probability) for probability, _ in rules)
 
 
 def _sentence(draw: Callable[[], float]) -> tuple[list[str], float]:

@@ -7,6 +7,9 @@ made again, with a line that says why.
 
 The processes of a training start at once and need the same text: one of them encodes it, while
 the others wait.
+
+Hashes are XXH3's of 128 bits: they catch any disk corruption, and are so fast that a cache is
+checked in full at every start. They are no protection against malice.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from data.content_hashes import damage, sealed, unsealed, write_hashes
+import xxhash
+
 from data.text_file import MAX_LINE, open_input
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED, new_folder, write_whole
 from parity.base.locks import lock_file
 from parity.base.progress import say
 
+_HASHES = "hashes"  # the file of a folder that lists what the others hold
 _RACY_SECONDS = 2.0  # a file changed this recently may change again within its time stamp
 
 
@@ -52,7 +57,7 @@ def file_hash(path: Path, cache: Path) -> str:
 
 def _remembered_hash(remembered: Path, stat: list[int], *, say_why: bool = False) -> str | None:
     try:
-        content = unsealed(remembered.read_bytes(), remembered.name)
+        content = verified(remembered.read_bytes(), remembered.name)
     except FileNotFoundError:
         return None
     except OSError:
@@ -76,7 +81,7 @@ def _hash(path: Path, remembered: Path) -> str:
     # a change within the same tick of the clock would leave the time stamp as it is
     if file_stat(path) == before and max(before[-2:]) / 1e9 < now - _RACY_SECONDS:
         record = {"path": str(path), "stat": before, "sha256": digest.hexdigest()}
-        write_whole(remembered, sealed(json.dumps(record).encode(), remembered.name))
+        write_whole(remembered, with_checksum(json.dumps(record).encode(), remembered.name))
     return digest.hexdigest()
 
 
@@ -113,10 +118,10 @@ def make_whole(folder: Path, make: Callable[[Path], None]) -> None:
     Raises:
       UsageError: if the folder cannot be written.
     """
-    if damage(folder) is None:
+    if corruption(folder) is None:
         return
     with only_process(folder):
-        found = damage(folder)  # another process may have made it
+        found = corruption(folder)  # another process may have made it
         if found is None:
             return
         if folder.is_symlink() or folder.exists():
@@ -124,10 +129,56 @@ def make_whole(folder: Path, make: Callable[[Path], None]) -> None:
             _remove(folder)
         with new_folder(folder) as temporary:
             make(temporary)
-            write_hashes(temporary, folder.name)
-        found = damage(folder)
+            write_whole(temporary / _HASHES, _hashes(temporary, folder.name))
+        found = corruption(folder)
         if found is not None:
             raise UsageError(f"{folder}: just written, and damaged already: {found}")
+
+
+def corruption(folder: Path) -> str | None:
+    """Return in words how a folder of the cache differs from what was written, or None."""
+    try:
+        written = (folder / _HASHES).read_bytes()
+        found = _hashes(folder, folder.name)
+    except OSError as error:
+        return f"{Path(error.filename).name} cannot be read"
+    if found == written:
+        return None
+    changed = set(found.splitlines()) - set(written.splitlines())
+    if not changed:
+        return f"a file is missing, or {_HASHES} is damaged"
+    name = min(line.partition(b"  ")[2] for line in changed).decode()
+    return f"{name} does not hold what was written"
+
+
+def _hashes(folder: Path, name: str) -> bytes:
+    """Return a line per file: its hash, and its name. They are those of a folder of `name`."""
+    lines = []
+    for path in sorted(folder.iterdir()):
+        if path.name != _HASHES:
+            digest = xxhash.xxh3_128(f"{name}\0{path.name}\0".encode())
+            with path.open("rb", buffering=0) as file:
+                while chunk := file.read(MAX_LINE):
+                    digest.update(chunk)
+            lines.append(f"{digest.hexdigest()}  {path.name}\n")
+    return "".join(lines).encode()
+
+
+def with_checksum(content: bytes, name: str) -> bytes:
+    """Return content after a line with the hash of it and of its name.
+
+    Args:
+      content: any bytes.
+      name: what the content is of, so that it cannot pass for that of something else.
+    """
+    checksum = xxhash.xxh3_128_hexdigest(name.encode() + b"\0" + content)
+    return checksum.encode() + b"\n" + content
+
+
+def verified(content: bytes, name: str) -> bytes | None:
+    """Return what `with_checksum` was given, or None if the content has changed."""
+    rest = content.partition(b"\n")[2]
+    return rest if content == with_checksum(rest, name) else None
 
 
 def _remove(path: Path) -> None:

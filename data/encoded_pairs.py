@@ -1,4 +1,4 @@
-"""Encoded pairs in a cache, as `pairs-<hash>`: written once, read one at a time.
+"""Pairs in a cache, as `pairs-<hash>`: segmented and encoded once, read one at a time.
 
 Each split has `<split>.source` and `<split>.target` (ids, int32, little-endian), `<split>.text`
 (lines of question, tab, answer), and `<split>.bounds` (int64, little-endian, [num_pairs + 1,
@@ -11,24 +11,28 @@ import contextlib
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.cache import sync, write_facts
-from data.pair_file import SPLITS, UNSPLIT
+from data.cache import file_stat, sync, write_facts
+from data.pair_file import SPLITS, UNSPLIT, read_pairs
 from data.pair_splits import Notes, PairFeatures, assign_splits, text_hash
-from data.segmented_pairs import SegmentedPairs, on_lines
+from data.parallel_segmentation import segment_blocks
+from data.segmenters import Segmentation
 from data.vocabulary import Vocabulary, build_vocabulary, check_tokens
 from parity.base.errors import UsageError
-from parity.base.progress import ByteCounter
+from parity.base.machine import usable_cores
+from parity.base.progress import ByteProgressBar
 from parity.base.special_tokens import PAIR_SPECIAL, PAIR_UNKNOWN_ID, UNKNOWN
 
 FACTS = "facts.json"
 
+_BYTES_PER_PROCESS = 1 << 18  # with less text a process takes longer to start than it saves
 _MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
 _MOST_WORDS = 2_000_000  # distinct words of a side, about 0.3 GB
 
@@ -128,15 +132,17 @@ class EncodedPairs:
 
 def encode_pairs(
     paths: dict[str, Path],
-    segmented: dict[str, SegmentedPairs],
+    segmentation: Segmentation,
+    processes: int | None,
     settings: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Split pairs, and write the vocabularies, the encoded splits and the facts about them.
+    """Segment and split pairs; write the vocabularies, the encoded splits and their facts.
 
     Args:
       paths: the files of pairs, by split or as UNSPLIT.
-      segmented: the tokens of each.
+      segmentation: how text is segmented.
+      processes: how many do it; None for as many as there are cores, fewer for little text.
       settings: vocabulary sizes, limits and the way of splitting; see `load_pairs`.
       folder: where to write.
 
@@ -144,57 +150,170 @@ def encode_pairs(
       UsageError: naming the file, if the pairs cannot be used.
     """
     notes: Notes = []
-    size = sum(each.facts["size"] for each in segmented.values())
-    with ByteCounter("encoding", 3 * size) as progress:
-        features = {}
-        for name, each in segmented.items():
-            features[name] = _features(each, progress, settings)
-            _note_long(name, paths[name], each, features[name].kept, settings, notes)
-        splits = assign_splits(paths, features, settings["split_by"], notes)
+    segmented = {}
+    for name, path in paths.items():
+        each = _segment(path, folder / f"{name}.segmented", segmentation, processes, settings)
+        _note_long(name, path, each, settings, notes)
+        segmented[name] = each
+    features = {name: each.features for name, each in segmented.items()}
+    splits = assign_splits(paths, features, settings["split_by"], notes)
+    size = sum(each.rows_path.stat().st_size for each in segmented.values())
+    with ByteProgressBar("encoding", 2 * size) as progress:
         vocabularies = _vocabularies(paths, segmented, splits, settings, progress)
         for side, vocabulary in vocabularies.items():
             vocabulary.save(folder / f"{side}.vocabulary")
         with contextlib.ExitStack() as stack:
-            writers = [
-                stack.enter_context(_SplitWriter(folder, each, vocabularies)) for each in SPLITS
-            ]
+            writers = [_SplitWriter(folder, each, vocabularies, stack) for each in SPLITS]
             for name, each in segmented.items():
                 for row, index in zip(each.rows(progress), splits[name].tolist(), strict=True):
                     if index >= 0:
                         writers[index].add(row)
+            for writer in writers:
+                sync(*writer.files.values())
     facts = {split: writer.facts for split, writer in zip(SPLITS, writers, strict=True)}
     for split in SPLITS:
         file = split if split in paths else UNSPLIT
         notes += [(file, note) for note in _unknown_notes(split, facts[split], vocabularies)]
-    content = {
-        "splits": facts,
-        "notes": notes,
+    files = {name: each.facts for name, each in segmented.items()}
+    write_facts(folder / FACTS, {"splits": facts, "files": files, "notes": notes})
+    for each in segmented.values():
+        each.rows_path.unlink()
+
+
+def file_notes(path: Path, facts: dict[str, Any], on_empty: str) -> list[str]:
+    """Return remarks on a file of pairs, given the facts about it.
+
+    Raises:
+      UsageError: if pairs with an empty side are an error.
+    """
+    count, lines = facts["num_empty"], facts["empty_lines"]
+    plural = count != 1
+    dropped = f"{count:,} pair{'s' * plural} with an empty side, {_on_lines(count, lines)}"
+    if count and on_empty == "error":
+        raise UsageError(f"{path}:{lines[0]}: {dropped}: a question and an answer are needed")
+    notes = [f"{path}{note}" for note in facts["notes"]]
+    if count and on_empty == "warn":
+        notes.append(f"{path}: {dropped}, {'were' if plural else 'was'} dropped")
+    return notes
+
+
+@dataclass(frozen=True)
+class _Segmented:
+    """A file's pairs as tokens, on disk while they are encoded.
+
+    Attributes:
+      rows_path: a line per pair: the tokens of question and answer, and both texts.
+      features: what splitting needs to know.
+      lines: line numbers, int64 [num_pairs].
+      facts: num_empty, empty_lines, notes.
+    """
+
+    rows_path: Path
+    features: PairFeatures
+    lines: NDArray[np.int64]
+    facts: dict[str, Any]
+
+    def rows(self, progress: ByteProgressBar) -> Iterator[list[str]]:
+        """Yield the question's tokens, the answer's tokens, the question and the answer."""
+        with self.rows_path.open("rb") as file:
+            for line in file:
+                progress.add(len(line))
+                yield line[:-1].decode().split("\t")
+
+
+def _segment(
+    path: Path,
+    rows_path: Path,
+    segmentation: Segmentation,
+    processes: int | None,
+    settings: dict[str, Any],
+) -> _Segmented:
+    """Write the tokens of a file's pairs to `rows_path`."""
+    stat, notes, empty = file_stat(path), list[str](), list[int]()
+    if processes is None:
+        processes = min(usable_cores(), 1 + path.stat().st_size // _BYTES_PER_PROCESS)
+    limits = [settings[name] or sys.maxsize for name in ("most_source", "most_target")]
+    kept: list[NDArray[np.bool_]] = []
+    hashes: list[NDArray[np.uint64]] = []  # [pairs, 2]: of the question, and of both
+    places: list[NDArray[np.int64]] = []  # [pairs, 2]: the line, and the conversation
+    with (
+        ByteProgressBar("segmenting", path.stat().st_size) as progress,
+        rows_path.open("wb") as file,
+        contextlib.closing(
+            segment_blocks(read_pairs(path, notes, progress), segmentation, processes)
+        ) as blocks,
+    ):
+        for block, tokens in blocks:
+            rows = []
+            for *row, place in zip(
+                *tokens, block.sources, block.targets, block.places, strict=True
+            ):
+                if row[0] and row[1]:
+                    rows.append((row, place))
+                else:
+                    empty.append(place[0])
+            file.write("".join("\t".join(row) + "\n" for row, _ in rows).encode())
+            sides = [row[:2] for row, _ in rows]
+            fit = [
+                all(side.count(" ") < most for side, most in zip(row, limits, strict=True))
+                for row in sides
+            ]
+            pair_hashes = [(text_hash(row[0]), text_hash("\t".join(row))) for row in sides]
+            kept.append(np.array(fit, dtype=bool))
+            hashes.append(np.array(pair_hashes, dtype=np.uint64).reshape(-1, 2))
+            places.append(np.array([place for _, place in rows], dtype=np.int64).reshape(-1, 2))
+    if file_stat(path) != stat:
+        raise UsageError(f"{path}: this file was changed while it was read")
+    if not any(map(len, places)):
+        raise UsageError(f"{path}: there is no pair with a word on both sides")
+    sources, pairs = np.concatenate(hashes).T
+    lines, conversations = np.concatenate(places).T
+    facts = {
+        "num_empty": len(empty),
+        "empty_lines": empty[:3],
+        "notes": [note.removeprefix(str(path)) for note in notes],
     }
-    write_facts(folder / FACTS, content)
+    features = PairFeatures(np.concatenate(kept), sources, pairs, conversations)
+    return _Segmented(rows_path, features, lines, facts)
+
+
+def _on_lines(count: int, lines: list[int]) -> str:
+    """Return "on line 3", or "on lines 3, 4, 9 and further ones" if `lines` are not all."""
+    numbers = ", ".join(map(str, lines))
+    more = " and further ones" if count > len(lines) else ""
+    return f"on line{'s' * (count != 1)} {numbers}{more}"
 
 
 class _SplitWriter:
     """Writes one split: ids of questions and of answers, texts, and where each row starts."""
 
-    def __init__(self, folder: Path, split: str, vocabularies: dict[str, Vocabulary]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        vocabularies: dict[str, Vocabulary],
+        stack: contextlib.ExitStack,
+    ) -> None:
         self._vocabularies = vocabularies
-        kinds = ("source", "target", "text", "bounds")
-        self._files = {kind: (folder / f"{split}.{kind}").open("wb") for kind in kinds}
+        self.files = {
+            kind: stack.enter_context((folder / f"{split}.{kind}").open("wb"))
+            for kind in ("source", "target", "text", "bounds")
+        }
         self._bounds, self._unknown = [0, 0, 0], [0, 0]
         self._num_pairs = 0
-        self._files["bounds"].write(np.array(self._bounds, dtype="<i8").tobytes())
+        self.files["bounds"].write(np.array(self._bounds, dtype="<i8").tobytes())
 
     def add(self, row: list[str]) -> None:
         """Write the question's tokens, the answer's tokens, the question and the answer."""
         for place, (side, vocabulary) in enumerate(self._vocabularies.items()):
             ids = vocabulary.encode_words(row[place].split(" "))
-            self._files[side].write(ids.astype("<i4", copy=False).tobytes())
+            self.files[side].write(ids.astype("<i4", copy=False).tobytes())
             self._bounds[place] += len(ids)
             self._unknown[place] += int(np.count_nonzero(ids == PAIR_UNKNOWN_ID))
         text = f"{row[2]}\t{row[3]}\n".encode()
-        self._files["text"].write(text)
+        self.files["text"].write(text)
         self._bounds[2] += len(text)
-        self._files["bounds"].write(np.array(self._bounds, dtype="<i8").tobytes())
+        self.files["bounds"].write(np.array(self._bounds, dtype="<i8").tobytes())
         self._num_pairs += 1
 
     @property
@@ -206,43 +325,11 @@ class _SplitWriter:
         }
         return {"num_pairs": self._num_pairs, **shares}
 
-    def __enter__(self) -> _SplitWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for file in self._files.values():
-            with file:
-                if error is None:
-                    sync(file)
-
-
-def _features(
-    segmented: SegmentedPairs, progress: ByteCounter, settings: dict[str, Any]
-) -> PairFeatures:
-    count = segmented.facts["num_pairs"]
-    sources, pairs = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
-    kept = np.zeros(count, dtype=bool)
-    source_limit, target_limit = (
-        sys.maxsize if settings[name] is None else settings[name]
-        for name in ("most_source", "most_target")
-    )
-    for row, (source, target, *_) in enumerate(segmented.rows(progress)):
-        sources[row] = text_hash(source)
-        pairs[row] = text_hash(f"{source}\t{target}")
-        kept[row] = source.count(" ") < source_limit and target.count(" ") < target_limit
-    return PairFeatures(kept, sources, pairs, segmented.places()[:, 1])
-
 
 def _note_long(
     name: str,
     path: Path,
-    segmented: SegmentedPairs,
-    kept: NDArray[np.bool_],
+    segmented: _Segmented,
     settings: dict[str, Any],
     notes: Notes,
 ) -> None:
@@ -251,6 +338,7 @@ def _note_long(
     Raises:
       UsageError: if all do.
     """
+    kept = segmented.features.kept
     long = np.flatnonzero(~kept)
     if not len(long):
         return
@@ -259,7 +347,7 @@ def _note_long(
     allowed = f"{' and '.join(limits)} are allowed"
     if not kept.any():
         raise UsageError(f"{path}: all {len(long):,} pairs have too many tokens: {allowed}")
-    lines = on_lines(len(long), segmented.places()[long[:3], 0].tolist())
+    lines = _on_lines(len(long), segmented.lines[long[:3]].tolist())
     notes.append(
         (
             name,
@@ -283,10 +371,10 @@ def _unknown_notes(
 
 def _vocabularies(
     paths: dict[str, Path],
-    segmented: dict[str, SegmentedPairs],
+    segmented: dict[str, _Segmented],
     splits: dict[str, NDArray[np.int8]],
     settings: dict[str, Any],
-    progress: ByteCounter,
+    progress: ByteProgressBar,
 ) -> dict[str, Vocabulary]:
     """Return the vocabularies of the training pairs, the same one twice if shared."""
     name = "train" if "train" in paths else UNSPLIT

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +23,6 @@ from data.pair_corpus import (
     known_words,
     load_pairs,
 )
-from data.prefetch import Prefetch
 from data.segmenters import Segmentation
 from data.text_batches import make_batches
 from data.text_corpus import SPLITS, load_corpus
@@ -33,7 +36,7 @@ _DICTIONARY = "user_dictionary.txt"
 
 
 @dataclass(frozen=True)
-class TrainingText:
+class LoadedText:
     """What a training run reads.
 
     Attributes:
@@ -60,7 +63,7 @@ class TrainingText:
     best_perplexities: Mapping[str, float | None] = field(default_factory=dict)
     padding: Mapping[str, float] | None = None
     pairs: PairCorpus | None = None
-    words: Words | None = None
+    words: PairCodec | None = None
 
     def best_perplexity(self, split: str) -> float | None:
         """Return the lowest possible perplexity of a split, or None where it is not known."""
@@ -104,8 +107,63 @@ class TrainingText:
         return pairs
 
 
+Item = TypeVar("Item")
+
+
+class Prefetch(Iterator[Item]):
+    """Iterate over function(step) for start <= step < stop, computed in a background thread.
+
+    An exception in the function is raised in place of its item. Use it as a context manager, or
+    call `close`.
+
+    Args:
+      function: computes the item of a step; called only in the background thread.
+      start: the first step.
+      stop: the step after the last.
+      depth: the most items that wait to be used.
+
+    Attributes:
+      waited: seconds spent so far waiting for an item that was not ready.
+    """
+
+    def __init__(
+        self, function: Callable[[int], Item], start: int, stop: int, depth: int = 4
+    ) -> None:
+        self.waited = 0.0
+        self._function, self._steps = function, iter(range(start, stop))
+        self._thread = ThreadPoolExecutor(1, "prefetch")
+        self._ahead: deque[Future[Item]] = deque()
+        for step in islice(self._steps, depth):
+            self._ahead.append(self._thread.submit(function, step))
+
+    def __next__(self) -> Item:
+        if not self._ahead:
+            raise StopIteration
+        started = time.perf_counter()
+        try:
+            item = self._ahead.popleft().result()
+        except BaseException:
+            self.close()
+            raise
+        self.waited += time.perf_counter() - started
+        for step in islice(self._steps, 1):
+            self._ahead.append(self._thread.submit(self._function, step))
+        return item
+
+    def close(self) -> None:
+        """Stop the thread when the item it is computing is done."""
+        self._ahead.clear()
+        self._thread.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Prefetch[Item]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 @dataclass(frozen=True)
-class Words:
+class PairCodec:
     """Both vocabularies of pairs, and how text is segmented into their tokens.
 
     Attributes:
@@ -137,11 +195,11 @@ class Words:
 
 def load_words(
     vocabularies: Mapping[str, bytes], folder: Path, settings: Mapping[str, Any]
-) -> Words:
+) -> PairCodec:
     """Return how a trained network reads questions and writes answers.
 
     Args:
-      vocabularies: file name -> content, as `TrainingText.vocabularies` has them.
+      vocabularies: file name -> content, as `LoadedText.vocabularies` has them.
       folder: where they are from, for messages.
       settings: the spec's values by name.
 
@@ -169,12 +227,12 @@ def load_words(
     segmentation = Segmentation(
         settings["source_segmenter"], settings["target_segmenter"], settings["hmm"], dictionary
     )
-    return Words(segmentation, read[_SOURCE], read[_TARGET])
+    return PairCodec(segmentation, read[_SOURCE], read[_TARGET])
 
 
 def load_stream_text(
     path: Path | None, cache: Path, settings: Mapping[str, Any], **of_pairs: Any
-) -> TrainingText:
+) -> LoadedText:
     """Read, encode and batch plain text, for a language model.
 
     Args:
@@ -200,7 +258,7 @@ def load_stream_text(
         )
         for split in SPLITS
     }
-    return TrainingText(
+    return LoadedText(
         **batches,
         sizes={"vocabulary_size": len(corpus.vocabulary)},
         vocabularies={"vocabulary.txt": corpus.vocabulary.content},
@@ -217,7 +275,7 @@ def load_pair_text(
     *,
     user_dictionary: Path | None = None,
     on_empty: str = "warn",
-) -> TrainingText:
+) -> LoadedText:
     """Read, segment, encode and batch pairs of texts, for a network that writes answers.
 
     Args:
@@ -254,7 +312,7 @@ def load_pair_text(
     }
     if corpus.segmentation.user_dictionary:
         vocabularies[_DICTIONARY] = corpus.segmentation.user_dictionary.encode()
-    return TrainingText(
+    return LoadedText(
         **batches,
         sizes={
             "source_vocabulary_size": len(corpus.source_vocabulary),
@@ -265,5 +323,7 @@ def load_pair_text(
         notes=(*corpus.notes, *batches["train"].notes, f"training {padding}"),
         padding=asdict(padding),
         pairs=corpus,
-        words=Words(corpus.segmentation, corpus.source_vocabulary, corpus.target_vocabulary),
+        words=PairCodec(
+            corpus.segmentation, corpus.source_vocabulary, corpus.target_vocabulary
+        ),
     )

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.batch_order import even_bounds, random_keys
+from data.text_batches import even_bounds, random_keys
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 

@@ -1,8 +1,4 @@
-"""Pairs of a question and an answer, segmented and encoded once into a cache.
-
-The cache keeps the tokens of a file (data/segmented_pairs.py), so that another vocabulary or
-limit needs no segmenting, and the encoded splits (data/encoded_pairs.py).
-"""
+"""Pairs of a question and an answer, segmented and encoded once into a cache."""
 
 from __future__ import annotations
 
@@ -14,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import built_in_pairs as synthetic_pairs
-from data.cache import cached_folder, make_whole, settings_hash
-from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs
+from data.cache import cached_folder, file_hash, make_whole, settings_hash
+from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, file_notes
 from data.pair_file import SPLITS, UNSPLIT, find_pair_files
 from data.pair_splits import SPLIT_BY
-from data.segmented_pairs import SegmentedPairs, segment_file
 from data.segmenters import Segmentation, read_user_dictionary
 from data.vocabulary import Vocabulary, check_size
 from parity.base.errors import UsageError
@@ -175,19 +170,17 @@ def load_pairs(
     if path is None:
         path = _embedded_file(cache)
     paths = find_pair_files(path)
-    segmented = {
-        name: segment_file(file, cache, segmentation, processes) for name, file in paths.items()
-    }
-    for name, each in segmented.items():
-        notes += each.notes(paths[name], options.on_empty)
-    settings = _settings(options, segmented)
+    hashes = {name: file_hash(file, cache) for name, file in paths.items()}
+    settings = _settings(options, segmentation, hashes)
     content_hash = settings_hash(settings)
     folder = cache / f"pairs-{content_hash[:32]}"
     facts = cached_folder(
         folder,
         FACTS,
-        lambda temporary: encode_pairs(paths, segmented, settings, temporary),
+        lambda temporary: encode_pairs(paths, segmentation, processes, settings, temporary),
     )
+    for name, file in paths.items():
+        notes += file_notes(file, facts["files"][name], options.on_empty)
     for file, note in facts["notes"]:
         notes.append(f"{paths[file]}{note}")
     vocabularies = {
@@ -219,17 +212,24 @@ def _segmentation(options: PairOptions, cache: Path, notes: list[str]) -> Segmen
     )
 
 
-def _settings(options: PairOptions, segmented: dict[str, SegmentedPairs]) -> dict[str, Any]:
+def _settings(
+    options: PairOptions, segmentation: Segmentation, hashes: dict[str, str]
+) -> dict[str, Any]:
     """Return what the encoded pairs depend on; its hash names them, so its keys stay."""
     return {
         "format": _FORMAT,
-        "segmented": {name: each.content_hash for name, each in segmented.items()},
+        "segmented": {
+            name: settings_hash(
+                {"format": 1, "text": text, "segmentation": segmentation.content_hash}
+            )
+            for name, text in hashes.items()
+        },
         "source_vocabulary_size": options.source_vocabulary_size,
         "target_vocabulary_size": options.target_vocabulary_size,
         "share_vocabulary": options.share_vocabulary,
         "most_source": options.source_limit,
         "most_target": options.target_limit,
-        "split_by": options.split_by if list(segmented) == [UNSPLIT] else None,
+        "split_by": options.split_by if list(hashes) == [UNSPLIT] else None,
         "special": PAIR_SPECIAL,
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from data.text_file import CUT, read_blocks
 from parity.base.errors import UsageError
-from parity.base.progress import ByteCounter
+from parity.base.progress import ByteProgressBar
 
 SPLITS = ("train", "valid", "test")
 UNSPLIT = "all"  # stands for a single file that has yet to be split
@@ -54,7 +54,7 @@ def find_pair_files(path: Path) -> dict[str, Path]:
     return paths
 
 
-def read_pairs(path: Path, notes: list[str], progress: ByteCounter) -> Iterator[PairBlock]:
+def read_pairs(path: Path, notes: list[str], progress: ByteProgressBar) -> Iterator[PairBlock]:
     """Yield the pairs of a file, about a thousand at a time.
 
     Args:
@@ -91,7 +91,7 @@ def read_pairs(path: Path, notes: list[str], progress: ByteCounter) -> Iterator[
 
 
 def _numbered_lines(
-    path: Path, notes: list[str], progress: ByteCounter
+    path: Path, notes: list[str], progress: ByteProgressBar
 ) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers, except for those that are too long."""
     number, cut = 0, False

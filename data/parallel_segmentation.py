@@ -8,19 +8,16 @@ unlike `spawn` it does not run a main program a second time.
 from __future__ import annotations
 
 import os
-import re
 import signal
-import threading
-import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
 
 from data.pair_file import PairBlock
 from data.segmenters import Segmentation
 from parity.base.errors import UsageError
+from parity.base.process import die_with_parent
 
 Tokens = tuple[list[str], list[str]]  # of questions and answers, joined by spaces
 
@@ -54,7 +51,7 @@ def segment_blocks(
     from loky import ProcessPoolExecutor
     from loky.backend import resource_tracker as tracker_of_loky
 
-    # The first `submit` would start both, and each would let through what is held there.
+    # The first `submit` would start both, and each would let through what is held back there.
     tracker_of_loky.ensure_running()
     resource_tracker.ensure_running()
     executor = ProcessPoolExecutor(
@@ -63,45 +60,24 @@ def segment_blocks(
     waiting: deque[tuple[PairBlock, Future[Tokens]]] = deque()
     try:
         for block in blocks:
-            with _signals_held():
+            # a process that starts now holds Ctrl-C back until it can ignore it
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 future = executor.submit(_segment_here, block.sources, block.targets)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             waiting.append((block, future))
             if len(waiting) > processes:
                 done, future = waiting.popleft()
                 yield done, future.result()
         for done, future in waiting:
             yield done, future.result()
-    except BrokenProcessPool as error:
-        raise _died(error) from None
+    except BrokenProcessPool:
+        raise UsageError(
+            "segmenting: a process for it was killed: if memory ran out, use fewer processes"
+        ) from None
     finally:
         executor.shutdown(kill_workers=True)
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Handle signals at the end; processes that start within hold Ctrl-C back for good.
-
-    One that has not come to `_start_process` yet would die of it with a traceback. One that
-    this process has started, but has not yet sent its work to, would be left behind.
-    """
-    came: list[int] = []
-    with ExitStack() as stack:  # each part of which is undone although a handler may raise
-        stack.callback(_raise_signals, came)
-        # A mask alone does not hold them back here: another thread may take a signal, and its
-        # handler then runs in the main one.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if callable(handler := signal.getsignal(number)):
-                    stack.callback(signal.signal, number, handler)
-                    signal.signal(number, lambda number, _: came.append(number))
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
-        yield
-
-
-def _raise_signals(numbers: Iterable[int]) -> None:
-    for number in numbers:
-        signal.raise_signal(number)
 
 
 def _segment(
@@ -133,21 +109,4 @@ def _start_process(parent: int, segmentation: Segmentation) -> None:
     global _segmentation  # sent once, not with each block: it may hold a large dictionary
     _segmentation = segmentation
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process if the parent dies: loky's would wait for work for good."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
-def _died(error: BrokenProcessPool) -> UsageError:
-    found = re.search(r"exit codes of the workers are \{(.*?)\}", str(error))
-    # of several that died at once, each different status once
-    statuses = ", ".join(dict.fromkeys(found[1].split(", "))) if found else ""
-    status = f" with status {statuses}" if statuses else ""
-    return UsageError(
-        f"segmenting: a process for it ended{status}: if memory ran out, use fewer processes"
-    )
+    die_with_parent(parent)  # or it would wait for work for good

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data.cache import verified, with_checksum
 from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, reason, write_whole
@@ -63,14 +64,6 @@ class Segmentation:
         """Return the tokens of a question."""
         return self.segmenter(self.source_segmenter)(text)
 
-    def segment_target(self, text: str) -> list[str]:
-        """Return the tokens of an answer."""
-        return self.segmenter(self.target_segmenter)(text)
-
-    def join_source(self, tokens: Sequence[str]) -> str:
-        """Return the text of a question's tokens."""
-        return join(tokens, self.source_segmenter)
-
     def join_target(self, tokens: Sequence[str]) -> str:
         """Return the text of an answer's tokens."""
         return join(tokens, self.target_segmenter)
@@ -81,44 +74,11 @@ class Segmentation:
             return functools.partial(_chinese, self.user_dictionary, self.cache, self.hmm)
         return english_tokens if name == "english" else str.split
 
-    def describe(self) -> dict[str, Any]:
-        """Return all fields but the cache as JSON values; `from_description` is the inverse."""
-        fields = asdict(self)
-        del fields["cache"]
-        return fields
-
-    @classmethod
-    def from_description(
-        cls, description: dict[str, Any], cache: Path | None = None
-    ) -> Segmentation:
-        """Return what `describe` described.
-
-        Raises:
-          UsageError: naming the field, if a description is not valid.
-        """
-        expected = cls().describe()
-        for name in [*expected, *description]:
-            if name not in description:
-                raise UsageError(f"segmentation: field {name} is missing")
-            if name not in expected:
-                raise UsageError(
-                    f"segmentation: field {name} is unknown, allowed are {', '.join(expected)}"
-                )
-            value, kind = description[name], type(expected[name])
-            if type(value) is not kind:
-                raise UsageError(
-                    f"segmentation: field {name} is {value!r}, {kind.__name__} is needed"
-                )
-        if description["user_dictionary"]:
-            _check_user_dictionary(
-                description["user_dictionary"].split("\n"), "segmentation: user_dictionary"
-            )
-        return cls(**description, cache=cache)
-
     @property
     def content_hash(self) -> str:
         """The sha256 of the settings and of jieba's version and dictionary, in hexadecimal."""
-        facts = self.describe() | {"width": _WIDTH_RULES}
+        facts = asdict(self) | {"width": _WIDTH_RULES}
+        del facts["cache"]
         if "chinese" in (self.source_segmenter, self.target_segmenter):
             facts["jieba"] = _jieba_hash()
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -318,9 +278,9 @@ def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], in
     make_folder(cache, read_only=True)
     path = cache / f"jieba-{_jieba_hash()[:16]}-{marshal.version}.cache"
     try:
-        content = path.read_bytes()
-        if hashlib.sha256(content[32:]).digest() == content[:32]:
-            frequencies, total = marshal.loads(content[32:])
+        content = verified(path.read_bytes(), path.name)
+        if content is not None:
+            frequencies, total = marshal.loads(content)
             return frequencies, total
         say(f"{path}: made anew: it does not hold what was written")
     except FileNotFoundError:
@@ -328,8 +288,7 @@ def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], in
     except OSError as error:
         say(f"{path}: made anew: it cannot be read: {reason(error)}")
     frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
-    content = marshal.dumps((frequencies, total))
-    write_whole(path, hashlib.sha256(content).digest() + content)
+    write_whole(path, with_checksum(marshal.dumps((frequencies, total)), path.name))
     return frequencies, total
 
 

@@ -1,8 +1,9 @@
 """Batches [batch, time] of encoded text: a continuous stream, or one sentence per row.
 
 Every batch is a pure function of (text, arguments, step), so all runs read the same batches,
-resumed ones included. The order is random, but the same on every machine; see
-data/batch_order.py.
+resumed ones included. The order is random, but the same on every machine: it is that of raw
+64-bit draws of PCG64, whose stream NumPy promises never to change (unlike that of
+`Generator.permutation`).
 
 One of several processes that share a batch can make its own rows alone. It then reads only
 their tokens: the lengths of all rows are known without any.
@@ -17,7 +18,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.batch_order import even_bounds, random_keys
 from data.text_corpus import EncodedText
 from parity.base.errors import UsageError
 from parity.base.special_tokens import TEXT_EOS_ID
@@ -237,6 +237,19 @@ class SentenceBatches:
             batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
             plan = self._plan = (epoch, order, batch_order)
         return plan[1:]
+
+
+def random_keys(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
+    """Return random numbers to sort by; stream 0 is for rows, 1 for batches."""
+    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream])).random_raw(count)
+
+
+def even_bounds(total: int, parts: int) -> NDArray[np.int64]:
+    """Return parts + 1 bounds of 0 .. total; earlier parts may be larger by one."""
+    size, larger = divmod(total, parts)
+    part = np.arange(parts + 1, dtype=np.int64)
+    bounds: NDArray[np.int64] = part * size + np.minimum(part, larger)
+    return bounds
 
 
 def make_batches(

@@ -39,7 +39,7 @@ from data.vocabulary import (
 )
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
-from parity.base.progress import ByteCounter
+from parity.base.progress import ByteProgressBar
 from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID, UNKNOWN
 
 SPLITS = ("train", "valid", "test")
@@ -238,7 +238,7 @@ def find_splits(folder: Path) -> dict[str, Path]:
 
 def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -> None:
     sizes = {split: path.stat().st_size for split, path in paths.items()}
-    with ByteCounter("encoding", sum(sizes.values()) + sizes["train"]) as progress:
+    with ByteProgressBar("encoding", sum(sizes.values()) + sizes["train"]) as progress:
         notes: list[str] = []
         counts = _count_words(paths["train"], vocabulary_size, notes, progress)
         vocabulary = build_vocabulary(counts, vocabulary_size, source=str(paths["train"]))
@@ -252,7 +252,7 @@ def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -
 
 
 def _count_words(
-    path: Path, vocabulary_size: int | None, notes: list[str], progress: ByteCounter
+    path: Path, vocabulary_size: int | None, notes: list[str], progress: ByteProgressBar
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
     lowest = 0  # words that occurred this often or less were dropped
@@ -277,7 +277,7 @@ def _count_words(
 
 
 def _encode_text(
-    path: Path, folder: Path, split: str, vocabulary: Vocabulary, progress: ByteCounter
+    path: Path, folder: Path, split: str, vocabulary: Vocabulary, progress: ByteProgressBar
 ) -> dict[str, Any]:
     """Write a split's ids and line offsets, and return the facts about it."""
     ids_of = {token: place for place, token in enumerate(vocabulary.tokens)}

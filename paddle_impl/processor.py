@@ -18,8 +18,8 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.files import new_folder, sync_file, write_whole
-from parity.base.json_text import parse_json
 from parity.base.machine import processor_facts, user_cache
+from parity.base.text import parse_json
 
 VARIABLE = "MKL_DEBUG_CPU_TYPE"
 

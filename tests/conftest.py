@@ -26,7 +26,7 @@ import browser
 import pytest
 import two_hosts
 
-from parity.base.cores import usable_cores
+from parity.base.machine import usable_cores
 from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer

@@ -17,7 +17,7 @@ from oracle_side import recorded_steps, small_spec, write_trace
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from data.content_hashes import damage, write_hashes
+from data.cache import corruption, make_whole
 from data.pair_file import read_pairs
 from data.text_file import read_lines
 from data.vocabulary import TEXT_SPECIAL, Vocabulary
@@ -176,9 +176,8 @@ def _read_trace(folder: Path) -> None:
 
 
 def _write_cache(folder: Path) -> None:
-    (folder / "cached").mkdir()
-    (folder / "cached" / "train.tokens").write_bytes(np.arange(9, dtype="<i4").tobytes())
-    write_hashes(folder / "cached", "cached")
+    content = np.arange(9, dtype="<i4").tobytes()
+    make_whole(folder / "cached", lambda made: (made / "train.tokens").write_bytes(content))
 
 
 _OPTIONS = {each.name: each for each in run_command.params if isinstance(each, ConfigOption)}
@@ -277,7 +276,7 @@ READERS = {
             "cache-hashes",
             "cached/hashes",
             _write_cache,
-            lambda folder: damage(folder / "cached"),
+            lambda folder: corruption(folder / "cached"),
         ),
         Reader(
             "hosts",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.load import TrainingText
+from data.load import LoadedText
 from parity.trace.writer import Writer
 from parity.twins.oracle.language_model import network_function
 from parity.twins.oracle.training import Oracle
@@ -128,9 +128,9 @@ class Batches:
         return text_batch(self.spec, step, self.batches_per_epoch)
 
 
-def text(spec: Spec, per_epoch: int = 4, smallest: int | None = None) -> TrainingText:
+def text(spec: Spec, per_epoch: int = 4, smallest: int | None = None) -> LoadedText:
     """Return what a run reads: `per_epoch` batches, and two each of validation and test."""
-    return TrainingText(
+    return LoadedText(
         Batches(spec, per_epoch, smallest),
         Batches(spec, 2),
         Batches(spec, 2),

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from parity.base.allocator import with_huge_pages
+from parity.base.process import with_huge_pages
 from parity.twins.launch.processes import ROOT
 
 TUNABLES = "GLIBC_TUNABLES"
 SAY = (
     "import json, os, sys; sys.path.insert(0, {root!r}); "
-    "from parity.base.allocator import use_huge_pages; print(os.getpid(), flush=True); "
+    "from parity.base.process import use_huge_pages; print(os.getpid(), flush=True); "
     "use_huge_pages(); print(json.dumps([os.environ[{name!r}], sys.argv[1:]]))"
 )
 

@@ -5,8 +5,8 @@ import unicodedata
 import pytest
 
 from parity.base.errors import UsageError
-from parity.base.printable import escaped
 from parity.base.progress import say
+from parity.base.text import escaped
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from parity.base import progress
-from parity.base.progress import ByteCounter, Counter, Phases, begin_phase
 from parity.twins.training.train_steps import TrainingProgress
+from parity.base.progress import ByteProgressBar, Phases, ProgressBar, begin_phase
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,7 +23,7 @@ def test_plain_lines_say_how_much_is_left(monkeypatch, capsys):
     clock = iter([0.0, 10.0, 20.0, 40.0, 40.0, 40.0, 60.0, 60.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 30.0)
-    with Counter("timing", 6, "run", done=1) as counter:
+    with ProgressBar("timing", 6, "run", done=1) as counter:
         counter.update()
         counter.update("fast")
         counter.update("fast")  # 3 more in 40 s: as long for the 2 that are left
@@ -31,7 +31,7 @@ def test_plain_lines_say_how_much_is_left(monkeypatch, capsys):
 
 
 def test_what_is_quick_says_nothing(capsys):
-    with Counter("timing", 2, "run") as counter:
+    with ProgressBar("timing", 2, "run") as counter:
         counter.update()
         counter.update()
     assert capsys.readouterr() == ("", "")
@@ -64,10 +64,10 @@ def test_phases_off_a_terminal_are_lines_and_counters_show_in_them(monkeypatch, 
     with Phases(2):
         begin_phase("starting")
         begin_phase("comparing")
-        with Counter("steps", 4, "step") as counter:
+        with ProgressBar("steps", 4, "step") as counter:
             counter.update("fast")
             time.sleep(1.6)  # longer than the thread sleeps
-    with Counter("steps", 1, "step") as counter:
+    with ProgressBar("steps", 1, "step") as counter:
         counter.update("alone", now=True)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
@@ -87,7 +87,7 @@ def test_phases_are_one_bar_on_a_terminal_that_moves_by_itself(monkeypatch):
     with Phases(4):
         begin_phase("starting")
         begin_phase("comparing")
-        with Counter("steps", 4, "step") as counter:
+        with ProgressBar("steps", 4, "step") as counter:
             counter.update("fast", count=2)
         before = sys.stderr.getvalue()
         time.sleep(2.2)
@@ -105,7 +105,7 @@ def test_a_terminal_gets_a_bar(text, monkeypatch):
             return True
 
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with Counter("sweeping", 3, "run") as counter:
+    with ProgressBar("sweeping", 3, "run") as counter:
         counter.update(text)
         time.sleep(0.2)  # a bar is drawn ten times a second
         counter.update(text)
@@ -116,7 +116,7 @@ def test_a_terminal_gets_a_bar(text, monkeypatch):
 
 
 def test_reading_a_small_file_says_nothing(capsys):
-    with ByteCounter("encoding", 100) as counter:
+    with ByteProgressBar("encoding", 100) as counter:
         counter.add(100)
     assert capsys.readouterr() == ("", "")
 
@@ -124,7 +124,7 @@ def test_reading_a_small_file_says_nothing(capsys):
 def test_bytes_are_told_as_a_share(monkeypatch, capsys):
     clock = iter([0.0, 31.0, 31.0, 32.0, 33.0, 64.0, 64.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with ByteCounter("encoding", 4000) as counter:
+    with ByteProgressBar("encoding", 4000) as counter:
         counter.add(1000)
         counter.add(500)
         counter.add(500)
@@ -136,8 +136,8 @@ def test_bytes_are_told_as_a_share(monkeypatch, capsys):
 
 def test_a_terminal_gets_a_bar_of_bytes_after_a_second():
     code = (
-        "import time; from parity.base.progress import ByteCounter\n"
-        "with ByteCounter('encoding', 4096) as counter:\n"
+        "import time; from parity.base.progress import ByteProgressBar\n"
+        "with ByteProgressBar('encoding', 4096) as counter:\n"
         "    counter.add(1024); time.sleep(1.1); counter.add(1024)"
     )
     terminal, other_end = os.openpty()

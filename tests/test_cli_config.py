@@ -9,7 +9,7 @@ import yaml
 from conftest import FRAMEWORKS, assert_one_line, flags, start
 
 from parity.base.errors import UsageError
-from parity.base.run_config import CONFIG
+from parity.base.files import CONFIG
 from parity.cli.command_line import main, take_options
 from parity.trace.reader import Trace
 from parity.trace.writer import Writer

@@ -54,7 +54,7 @@ def test_answers_are_written_as_they_stood(folder, cache):
     words = load_words(text.vocabularies, folder, settings())
     assert text.references("train") == [answer.replace(" ", "") for _, answer in PAIRS]
     for reference in text.references("train"):
-        ids = words.target_vocabulary.encode(words.segmentation.segment_target(reference))
+        ids = words.target_vocabulary.encode(words.segmentation.segment_source(reference))
         assert words.write(ids.tolist()) == text.write(ids.tolist()) == reference
     assert words.write([]) == ""
 
@@ -63,33 +63,6 @@ def test_text_without_answers_writes_none(text, cache):
     values = preset("language-model", "tiny").replace(batch_size=7, time=5).values()
     with pytest.raises(TypeError, match="this text has no answers"):
         load_stream_text(text, cache, values).write([1])
-
-
-def test_the_first_lines_alone_are_trained_on(text, cache):
-    """The vocabulary is still that of all lines, and so are validation and test."""
-    values = preset("language-model", "tiny").replace(
-        batch_size=2, time=3, batching="sentences", vocabulary_size=1000
-    )
-    whole, few, beyond = (
-        load_stream_text(text, cache, values.replace(train_lines=lines).values())
-        for lines in (0, 5, 10_000)
-    )
-    lines = (text / "train.txt").read_text().splitlines()
-    assert few.train.tokens_per_epoch == sum(len(line.split()) + 1 for line in lines[:5])
-    assert whole.train.tokens_per_epoch == beyond.train.tokens_per_epoch
-    assert whole.train.tokens_per_epoch == sum(len(line.split()) + 1 for line in lines)
-    assert few.vocabularies == whole.vocabularies
-    assert few.content_hash == whole.content_hash
-    assert few.test.tokens_per_epoch == whole.test.tokens_per_epoch
-
-
-def test_the_first_pairs_alone_are_trained_on(folder, cache):
-    whole = loaded(folder, cache)
-    few = load_pair_text(folder, cache, settings(train_lines=2) | {"batch_size": 2})
-    assert few.num_sources("train") == 2
-    assert few.references("train") == whole.references("train")[:2]
-    assert few.vocabularies == whole.vocabularies
-    assert few.num_sources("test") == whole.num_sources("test") == 3
 
 
 def test_the_lowest_possible_perplexity_is_of_the_whole_vocabulary_alone(cache):

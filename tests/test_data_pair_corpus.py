@@ -1,7 +1,6 @@
 """Pairs are read, split without leaks, encoded once and read back a row at a time."""
 
 import itertools
-import json
 import os
 import random
 import shutil
@@ -14,11 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data import pair_corpus, segmented_pairs
-from data.pair_corpus import PairOptions, encode_source, load_pairs
+from data import encoded_pairs, pair_corpus
+from data.pair_corpus import PairOptions, load_pairs
 from data.pair_file import SPLITS
 from data.text_file import MAX_LINE
-from data.vocabulary import Vocabulary, build_vocabulary
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_SPECIAL
 
@@ -275,39 +273,6 @@ def test_line_beyond_all_measure_is_left_out(tmp_path):
     )
 
 
-def test_mark_and_windows_line_ends_are_accepted(tmp_path):
-    plain = load(tmp_path, some_lines())
-    text = "".join(f"{line}\r\n" for line in some_lines())
-    other = load(tmp_path, b"\xef\xbb\xbf" + text.encode())
-    assert all_texts(other) == all_texts(plain)
-    assert other.source_vocabulary == plain.source_vocabulary
-    assert other.notes == (
-        f"{tmp_path / 'pairs.tsv'}: the UTF-8 byte-order mark was left out",
-        *plain.notes,
-    )
-
-
-TEXT = "".join(f"{line}\n" for line in some_lines())
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (b"", ": the file is empty"),
-        (TEXT.encode("utf-16"), ": this is UTF-16, not UTF-8 text: save it as UTF-8"),
-        (TEXT.encode("utf-16-le"), ": this looks like UTF-16, not UTF-8"),
-        ("q\ta\n你\t好\n".encode("gb18030"), ":2: byte 0xc4 at offset 4 of the file"),
-        (TEXT.encode()[:-9] + b"\xff\n", ":40: byte 0xff at offset"),
-        (b"\x1f\x8b\x08\x00", ": this is gzip, not UTF-8 text: unpack it first"),
-        (b"q\ta\nq\x00\ta\n", ":2: this is a binary file, not UTF-8 text"),
-    ],
-)
-def test_other_encodings_are_refused(tmp_path, content, complaint):
-    assert complaint_of(load, tmp_path, content).startswith(
-        f"{tmp_path / 'pairs.tsv'}{complaint}"
-    )
-
-
 def test_what_is_not_a_file_of_pairs_is_refused(tmp_path):
     path = tmp_path / "none.tsv"
     assert complaint_of(load_from, path, tmp_path / "cache") == f"{path}: no such file"
@@ -318,11 +283,6 @@ def test_what_is_not_a_file_of_pairs_is_refused(tmp_path):
     for name in ("split_by", "on_empty"):
         complaint = complaint_of(load_from, path, tmp_path, **{name: "line"})
         assert complaint.startswith(f"{name} 'line': one of ")
-    write(path, some_lines())
-    cache = write(tmp_path / "file", b"")
-    assert complaint_of(load_from, path, cache) == (
-        f"{cache}: cannot be written: a file has this name; allowed: a folder"
-    )
 
 
 def test_folder_that_is_split_already(tmp_path):
@@ -350,30 +310,6 @@ def test_folder_that_is_split_already(tmp_path):
 # The splits ----------------------------------------------------------------------------------
 
 
-def test_no_question_is_in_two_splits(tmp_path):
-    # the same question thrice, in other spellings that are the same tokens
-    lines = [f"{' ' * (i % 3)}q{i // 3}\u3000is  it\ta{i} x" for i in range(300)]
-    corpus = load(tmp_path, lines)
-    seen = {}
-    for split, pairs in texts_of(corpus).items():
-        for question, _ in pairs:
-            assert seen.setdefault(tuple(question.split()), split) == split
-    counts = [getattr(corpus, split).num_pairs for split in SPLITS]
-    assert counts == [270, 15, 15]
-
-
-def test_no_question_of_tatoeba_is_in_two_splits(tmp_path, jieba_cache):
-    options = {"source_segmenter": "english", "target_segmenter": "chinese"}
-    corpus = load(tmp_path, TATOEBA, **options, cache=jieba_cache)
-    seen = {}
-    for split, pairs in texts_of(corpus).items():
-        assert pairs
-        for question, _ in pairs:
-            same = question.lower().replace("’", "'")
-            assert seen.setdefault(same, split) == split
-    assert len(seen) == 5
-
-
 def test_the_split_does_not_depend_on_the_order(tmp_path):
     lines = some_lines(100, repeat=2)
     before = texts_of(load(tmp_path, lines))
@@ -390,22 +326,6 @@ def test_too_few_questions_are_refused(tmp_path):
     )
     corpus = load(tmp_path, ["q r\ta b", "p s\tc d", "o t\tb e"])
     assert [getattr(corpus, split).num_pairs for split in SPLITS] == [1, 1, 1]
-
-
-@pytest.mark.parametrize("count", [3, 10, 100, 2000])
-def test_no_conversation_is_in_two_splits(tmp_path, count):
-    lines, conversations = dialogues(count)
-    corpus = load(tmp_path, lines, split_by="block")
-    conversation_of = dict(zip(lines, conversations, strict=True))
-    held = {
-        split: {conversation_of["\t".join(pair)] for pair in pairs}
-        for split, pairs in texts_of(corpus).items()
-    }
-    assert all(held.values())
-    assert sum(map(len, held.values())) == len(set.union(*held.values())) == count
-    if count >= 100:
-        for split in ("valid", "test"):
-            assert 0.02 < getattr(corpus, split).num_pairs / len(lines) < 0.08
 
 
 def test_neighbours_in_a_dialogue_are_in_one_split(tmp_path):
@@ -508,23 +428,11 @@ def test_splits_of_any_pairs_do_not_overlap(tmp_path, rows, split_by):
 def test_cache_is_used_again(tmp_path, monkeypatch):
     lines = [*some_lines(200), "q\t", "long " * 99 + "\ta"]
     first = load(tmp_path, lines)
-    monkeypatch.delattr(segmented_pairs, "_write_tokens")
     monkeypatch.delattr(pair_corpus, "encode_pairs")
     second = load(tmp_path, None)
     assert (second.content_hash, second.notes) == (first.content_hash, first.notes)
     assert texts_of(second) == texts_of(first)
     assert second.target_vocabulary == first.target_vocabulary
-
-
-def test_another_vocabulary_needs_no_segmenting(tmp_path, monkeypatch):
-    first = load(tmp_path, some_lines(200))
-    monkeypatch.delattr(segmented_pairs, "_write_tokens")
-    second = load(tmp_path, None, source_vocabulary_size=50)
-    assert second.content_hash != first.content_hash
-    assert len(second.source_vocabulary) == 50
-    cache = tmp_path / "cache"
-    assert len(cached(cache, "segmented")) == 1
-    assert len(cached(cache, "pairs")) == 2
 
 
 @pytest.mark.parametrize(
@@ -580,23 +488,6 @@ def test_several_processes_give_the_same_bytes(tmp_path):
     assert contents[0] == contents[1] == contents[2]
 
 
-@pytest.mark.parametrize("kind", ["segmented", "pairs"])
-def test_damaged_cache_is_made_again(tmp_path, kind):
-    texts = texts_of(load(tmp_path, some_lines(50)))
-    (folder,) = cached(tmp_path / "cache", kind)
-    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
-    for name, content in whole.items():
-        for damaged in (content[:-1], b"", None):
-            if damaged is None:
-                (folder / name).unlink()
-            else:
-                (folder / name).write_bytes(damaged)
-            if kind == "segmented":
-                shutil.rmtree(cached(tmp_path / "cache", "pairs")[0])
-            assert texts_of(load(tmp_path, None)) == texts
-            assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
-
-
 def test_damage_while_in_use_is_named(tmp_path):
     corpus = load(tmp_path, some_lines(50))
     (folder,) = cached(tmp_path / "cache", "pairs")
@@ -614,46 +505,19 @@ def test_damage_while_in_use_is_named(tmp_path):
     )
 
 
-def test_two_processes_may_encode_at_once(tmp_path):
-    write(tmp_path / "pairs.tsv", some_lines(20_000))
-    code = (
-        "import sys; from pathlib import Path;"
-        "from data.pair_corpus import PairOptions, load_pairs;"
-        "c = load_pairs(Path(sys.argv[1]), Path(sys.argv[2]),"
-        " PairOptions('spaces', 'spaces'), processes=1);"
-        "print(c.content_hash, c.train.texts(7))"
-    )
-    command = [sys.executable, "-c", code, tmp_path / "pairs.tsv", tmp_path / "cache"]
-    running = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    answers = [process.communicate() for process in running]
-    assert answers[0][0] == answers[1][0]
-    assert answers[0][0]
-    for _, said in answers:  # one waits for the other, unless the other is done
-        lines = said.splitlines()
-        assert all(b"another process is making this" in line for line in lines), said
-    left = {path.name.split("-")[0] for path in (tmp_path / "cache").iterdir()}
-    # the hash of the text is kept, too, if it took long enough for its time stamp to be old
-    assert left - {"text"} == {"pairs", "segmented"}
-    assert len(cached(tmp_path / "cache", "pairs")) == 1
-    assert len(cached(tmp_path / "cache", "segmented")) == 1
-
-
 def test_file_changed_while_it_is_read_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "pairs.tsv", some_lines())
-    segment = segmented_pairs._write_tokens
+    read = encoded_pairs.read_pairs
 
-    def segment_and_change(*arguments):
-        segment(*arguments)
+    def read_and_change(*arguments):
+        yield from read(*arguments)
         write(path, some_lines(41))
 
-    monkeypatch.setattr(segmented_pairs, "_write_tokens", segment_and_change)
+    monkeypatch.setattr(encoded_pairs, "read_pairs", read_and_change)
     assert (
         complaint_of(load, tmp_path, None) == f"{path}: this file was changed while it was read"
     )
-    assert cached(tmp_path / "cache", "segmented") == []
+    assert cached(tmp_path / "cache", "pairs") == []
 
 
 def test_many_pairs_take_little_memory(tmp_path):
@@ -689,12 +553,6 @@ def test_typed_question_is_cut_as_the_pairs_were(tmp_path):
     ids = corpus.encode_source(" is\u3000it  new <eos> ")
     assert ids.tolist() == [4, 5, 3, 3]
     assert ids.dtype == np.int32
-    description = json.loads(json.dumps(corpus.segmentation.describe()))
-    segmentation = type(corpus.segmentation).from_description(description)
-    path = tmp_path / "source.vocabulary"
-    corpus.source_vocabulary.save(path)
-    vocabulary = Vocabulary.load(path, PAIR_SPECIAL)
-    assert encode_source("is it new", segmentation, vocabulary).tolist() == [4, 5, 3]
     for nothing in ("", "\u3000 "):
         assert complaint_of(corpus.encode_source, nothing) == (
             f"question {nothing!r}: there is no word in it"
@@ -702,12 +560,4 @@ def test_typed_question_is_cut_as_the_pairs_were(tmp_path):
     assert complaint_of(corpus.encode_source, "what  now") == (
         "question 'what  now': none of its words is in the vocabulary: what now; it has words"
         " such as is it q0 q1 q10 q11 q12 q13"
-    )
-
-
-def test_vocabulary_of_a_language_model_is_refused(tmp_path):
-    path = tmp_path / "vocabulary.txt"
-    build_vocabulary({"a": 1, "b": 1}, None).save(path)
-    assert complaint_of(Vocabulary.load, path, PAIR_SPECIAL) == (
-        f"{path}: token <pad> is missing, it must be on line 1"
     )

@@ -87,8 +87,7 @@ def test_a_process_that_dies_is_named():
         with pytest.raises(UsageError) as caught:
             list(segmented)
     assert str(caught.value) == (
-        "segmenting: a process for it ended with status SIGKILL(-9): if memory ran out, use"
-        " fewer processes"
+        "segmenting: a process for it was killed: if memory ran out, use fewer processes"
     )
 
 
@@ -143,40 +142,6 @@ def test_a_process_that_is_starting_does_not_take_ctrl_c(tmp_path):
     )
     assert done.stderr == ""
     assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
-
-
-# Sends this program a signal whenever it has started a process and not sent it its work yet.
-# Its other thread may take the signal.
-BETWEEN = """
-import os, signal, sys
-
-def interrupt(frame, event, function):
-    if event == "c_return" and frame.f_code.co_name == function.__name__ == "fork_exec":
-        print("signal", flush=True)
-        os.kill(os.getpid(), {number})
-
-def stop(number, frame):
-    raise KeyboardInterrupt
-
-signal.signal({number}, stop)
-sys.setprofile(interrupt)
-try:
-    exec(open({path!r}).read())
-except KeyboardInterrupt:
-    sys.setprofile(None)
-    print("interrupted", flush=True)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_processes_are_started_leaves_none_behind(number, tmp_path):
-    python, path = program(tmp_path, 2)
-    between = tmp_path / "between.py"
-    between.write_text(BETWEEN.format(number=int(number), path=path))
-    # until all that hold its streams have ended: what is left behind says so there
-    done = subprocess.run([python, str(between)], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.stdout == "started\nsignal\nsignal\ninterrupted\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -1,6 +1,5 @@
 """Sentences become tokens, and tokens text that can be read."""
 
-import json
 import subprocess
 import sys
 import unicodedata
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data import segmenters as module
 from data.built_in_pairs import pairs
 from data.segmenters import (
     SEGMENTERS,
@@ -42,7 +40,6 @@ def test_chinese_is_cut_by_jieba(cache):
     text = "我来到北京清华大学，买了 iPhone 15 和3.5斤苹果。"
     expected = "我 来到 北京 清华大学 ， 买 了 iPhone 15 和 3.5 斤 苹果 。"
     assert " ".join(chinese.segment_source(text)) == expected
-    assert chinese.segment_target(text) == chinese.segment_source(text)
 
 
 def test_hmm_finds_words_of_no_dictionary(cache):
@@ -79,20 +76,6 @@ def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
         assert done.stderr == ""
     assert list(shared.iterdir()) == []
     assert len(list(own.iterdir())) == 1
-
-
-def test_damaged_cache_of_jieba_is_made_again(tmp_path):
-    chinese = Segmentation(cache=tmp_path)
-    before = chinese.segment_source("我爱北京天安门")
-    (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(flipped) // 2] ^= 1
-    for damaged in (bytes(flipped), whole[: len(whole) // 2]):
-        path.write_bytes(damaged)
-        module._make_tokenizer.cache_clear()
-        assert chinese.segment_source("我爱北京天安门") == before
-        assert path.read_bytes() == whole
 
 
 def test_words_of_the_user_are_found(tmp_path, cache):
@@ -197,33 +180,6 @@ def test_join_is_readable(cache):
     for segmenter in SEGMENTERS:
         assert join([], segmenter) == ""
     assert Segmentation("english", "chinese").join_target(["你", "好"]) == "你好"
-    assert Segmentation("english", "chinese").join_source(["you", "'re"]) == "You're"
-
-
-def test_description_is_enough_to_cut_the_same(cache):
-    before = Segmentation("chinese", "spaces", False, "云计算 5\n石墨烯", cache)
-    description = json.loads(json.dumps(before.describe()))
-    after = Segmentation.from_description(description, cache)
-    assert after == before
-    assert after.content_hash == before.content_hash
-    assert after.segment_source("云计算好") == ["云计算", "好"]
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"hmm": None}, "field hmm is missing"),
-        ({"more": 1}, "field more is unknown, allowed are source_segmenter,"),
-        ({"hmm": 1}, "field hmm is 1, bool is needed"),
-        ({"user_dictionary": "a b c d"}, "user_dictionary:1: 'a b c d': a word,"),
-    ],
-)
-def test_bad_description_is_named(change, complaint):
-    description = Segmentation().describe() | change
-    description = {name: value for name, value in description.items() if value is not None}
-    with pytest.raises(UsageError, match=r"^segmentation: ") as caught:
-        Segmentation.from_description(description)
-    assert complaint in str(caught.value)
 
 
 def test_unknown_segmenter_is_refused():
@@ -249,7 +205,6 @@ def test_unknown_segmenter_is_refused():
 def test_width_makes_no_other_words_of_chinese(typed, trained):
     segmentation = Segmentation()
     assert segmentation.segment_source(typed) == segmentation.segment_source(trained)
-    assert segmentation.segment_target(typed) == segmentation.segment_target(trained)
 
 
 def test_signs_inside_numbers_and_words_keep_their_width():

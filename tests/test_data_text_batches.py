@@ -2,12 +2,11 @@
 
 import hashlib
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.prefetch import Prefetch
+from data.load import Prefetch
 from data.text_batches import SentenceBatches, StreamBatches, make_batches
 from data.text_corpus import load_corpus
 from parity.base.errors import UsageError
@@ -87,25 +86,6 @@ def test_stream_of_a_small_text_by_hand(tmp_path):
     assert last.num_tokens == 1
 
 
-@pytest.mark.parametrize("count", [60, 61, 62, 65, 119, 120, 121])
-@pytest.mark.parametrize(("batch_size", "time"), [(1, 1), (1, 60), (4, 5), (3, 7), (20, 3)])
-def test_stream_uses_every_pair_once_and_in_order(counted, count, batch_size, time):
-    text, ids = counted(count)
-    batches = StreamBatches(text, batch_size, time)
-    epoch = epoch_of(batches)
-    rows = [([], []) for _ in range(batch_size)]
-    for batch in epoch:
-        for row, (tokens, targets) in zip(rows, rows_of(batch), strict=True):
-            row[0].extend(tokens)
-            row[1].extend(targets)
-    assert [token for row in rows for token in row[0]] == ids[:-1]
-    assert [target for row in rows for target in row[1]] == ids[1:]
-    sizes = [len(row[0]) for row in rows]
-    assert max(sizes) - min(sizes) <= 1
-    assert sum(batch.num_tokens for batch in epoch) == batches.tokens_per_epoch == count
-    assert [batch.carry for batch in epoch] == [False] + [True] * (len(epoch) - 1)
-
-
 def test_stream_batches_have_one_shape_and_only_the_last_is_padded(counted):
     text, _ = counted(118)
     epoch = epoch_of(StreamBatches(text, 4, 5))
@@ -115,12 +95,6 @@ def test_stream_batches_have_one_shape_and_only_the_last_is_padded(counted):
     assert all(batch.lengths.tolist() == [5] * 4 for batch in epoch[:-1])
     assert epoch[-1].lengths.tolist() == [5, 5, 4, 4]
     assert epoch[-1].tokens[2:, 4].tolist() == epoch[-1].targets[2:, 4].tolist() == [0, 0]
-
-
-def test_stream_repeats_each_epoch(counted):
-    text, _ = counted(60)
-    batches = StreamBatches(text, 4, 5)
-    assert all(map(same, epoch_of(batches, 0), epoch_of(batches, 3)))
 
 
 def test_stream_shorter_than_a_batch_is_refused(counted):
@@ -162,44 +136,6 @@ def test_sentences_of_a_small_text_by_hand(tmp_path):
     assert last.lengths.tolist() == [4, 2]
     assert not first.carry
     assert not last.carry
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("batch_size", [1, 7, 60, 200])
-def test_every_sentence_is_a_row_once(sentences, batch_size, shuffle):
-    text, lines = sentences
-    folder = Path(text.name).parent
-    vocabulary = load_corpus(folder, folder / "cache", None).vocabulary
-    expected = []
-    for line in lines:
-        if line.strip():
-            ids = vocabulary.encode(line.split()).tolist()
-            expected.append(((EOS, *ids), (*ids, EOS)))
-    batches = SentenceBatches(text, batch_size, max_length=50, seed=3, shuffle=shuffle)
-    epoch = epoch_of(batches)
-    assert sorted(row for batch in epoch for row in rows_of(batch)) == sorted(expected)
-    assert sum(batch.num_tokens for batch in epoch) == batches.tokens_per_epoch
-    assert batches.notes == ()
-
-
-@pytest.mark.parametrize("max_length", [1, 2, 5, 23, 24])
-def test_cut_sentences_lose_no_token(sentences, max_length):
-    text, _ = sentences
-    batches = SentenceBatches(text, 10, max_length, seed=3)
-    pairs = []
-    for batch in epoch_of(batches):
-        assert batch.lengths.min() >= 1
-        assert batch.tokens.shape[1] <= max_length
-        for tokens, targets in rows_of(batch):
-            assert tokens[1:] == targets[:-1]
-            pairs += zip(tokens, targets, strict=True)
-    stream = text.read(0, text.num_tokens).tolist()
-    expected = [
-        (before, after)
-        for before, after in zip([EOS, *stream], stream, strict=False)
-        if (before, after) != (EOS, EOS)  # a blank line
-    ]
-    assert sorted(pairs) == sorted(expected)
 
 
 def test_batches_are_of_even_size(sentences):
@@ -303,17 +239,9 @@ def test_sentence_arguments_are_checked(sentences, arguments, message):
 # both
 
 
-def test_batches_are_made_by_name(sentences):
-    text, _ = sentences
-    stream = make_batches(text, "stream", 4, 5, seed=5, shuffle=True)
-    assert all(map(same, epoch_of(stream), epoch_of(StreamBatches(text, 4, 5))))
-    for shuffle in (True, False):
-        made = make_batches(text, "sentences", 7, 50, seed=5, shuffle=shuffle)
-        expected = SentenceBatches(text, 7, 50, seed=5, shuffle=shuffle)
-        assert all(map(same, epoch_of(made), epoch_of(expected)))
-    with pytest.raises(UsageError) as caught:
-        make_batches(text, "words", 4, 5, seed=5, shuffle=True)
-    assert str(caught.value) == "batching 'words': stream or sentences is needed"
+def test_another_way_of_batching_is_refused(sentences):
+    with pytest.raises(UsageError, match=r"^batching 'words': stream or sentences is needed$"):
+        make_batches(sentences[0], "words", 4, 5, seed=5, shuffle=True)
 
 
 @pytest.mark.parametrize("kind", ["stream", "sentences"])

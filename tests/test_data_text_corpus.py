@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from data import text_corpus as module
-from data.cache import file_hash, file_stat
-from data.content_hashes import sealed, unsealed
+from data.cache import file_hash, file_stat, verified, with_checksum
 from data.text_corpus import find_splits, load_corpus
 from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
@@ -60,18 +59,6 @@ def test_every_line_ends_in_a_token_blank_ones_too(tmp_path):
     assert text.line_offsets.dtype == np.int64
 
 
-def test_vocabulary_is_of_the_training_text(tmp_path):
-    folder = write_texts(tmp_path / "text", "b a a b c\n", "z a\n", "y y y b\n")
-    corpus = load_corpus(folder, tmp_path / "cache", None)
-    assert corpus.vocabulary.tokens == ("<unk>", "<eos>", "a", "b", "c")
-    assert words_of(corpus, corpus.valid) == ["<unk>", "a", "<eos>"]
-    assert words_of(corpus, corpus.test) == ["<unk>", "<unk>", "<unk>", "b", "<eos>"]
-    capped = load_corpus(folder, tmp_path / "cache", 4)
-    assert capped.vocabulary.tokens == ("<unk>", "<eos>", "a", "b")
-    assert words_of(capped, capped.train) == ["b", "a", "a", "b", "<unk>", "<eos>"]
-    assert capped.content_hash != corpus.content_hash
-
-
 def test_mostly_unknown_text_is_noted(tmp_path):
     train = "a a b b b\n"
     folder = write_texts(tmp_path / "text", train, "a b a b z\n", "a b a\r\nz\r\n")
@@ -102,15 +89,6 @@ def test_same_content_elsewhere_is_the_same_corpus(tmp_path):
     assert (
         two.notes[0] == f"{tmp_path}/two/ptb.train.txt: the UTF-8 byte-order mark was left out"
     )
-
-
-def test_windows_line_ends_change_no_id(tmp_path):
-    one = load_corpus(write_texts(tmp_path / "one", "a b\n\nc a\n"), tmp_path / "cache", None)
-    two = load_corpus(
-        write_texts(tmp_path / "two", "a b\r\n\r\nc a\r\n"), tmp_path / "cache", None
-    )
-    assert one.train.read(0, 6).tolist() == two.train.read(0, 6).tolist()
-    assert one.vocabulary == two.vocabulary
 
 
 def test_any_piece_can_be_read_and_nothing_beyond(tmp_path):
@@ -194,30 +172,13 @@ def test_hash_is_remembered_for_old_files_only(tmp_path):
     old = Path(np.__file__)
     digest = file_hash(old, cache)
     (remembered,) = cache.iterdir()
-    record = json.loads(unsealed(remembered.read_bytes(), remembered.name))
+    record = json.loads(verified(remembered.read_bytes(), remembered.name))
     assert record["sha256"] == digest
     changed = json.dumps({**record, "sha256": "as remembered"}).encode()
-    remembered.write_bytes(sealed(changed, remembered.name))
+    remembered.write_bytes(with_checksum(changed, remembered.name))
     assert file_hash(old, cache) == "as remembered"
     remembered.write_text("{")
     assert file_hash(old, cache) == digest
-
-
-def test_processes_may_encode_at_once(tmp_path):
-    folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 100_000)
-    cache = tmp_path / "cache"
-    code = (
-        "import sys; from pathlib import Path; from data.text_corpus import load_corpus\n"
-        "print(load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None).train.num_tokens)"
-    )
-    command = [sys.executable, "-c", code, str(folder), str(cache)]
-    started = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    assert [process.communicate()[0] for process in started] == ["800000\n"] * 3
-    assert [process.returncode for process in started] == [0] * 3
-    assert len(encoded_folders(cache)) == 1
-    assert not list(cache.glob(".unfinished-*"))
 
 
 def test_killed_encoding_leaves_nothing_that_counts(tmp_path):
@@ -334,17 +295,6 @@ def test_unusable_texts_are_named_and_nothing_is_left(tmp_path, texts, message):
 def test_vocabulary_size_is_checked_before_reading(tmp_path, size):
     assert message_of(tmp_path / "missing", tmp_path / "cache", size) == (
         f"vocabulary size {size}: at least 4 is needed, 2 special tokens and 2 words"
-    )
-
-
-def test_cache_that_cannot_be_a_folder_is_named(tmp_path):
-    folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
-    cache.write_text("a file\n")
-    assert message_of(folder, cache, None) == (
-        f"{cache}: cannot be written: a file has this name; allowed: a folder"
-    )
-    assert message_of(folder, cache / "deeper", None) == (
-        f"{cache}/deeper: cannot be written: Not a directory"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import assert_one_line
 
-from parity.base import memory
+from parity.base import machine
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.twins.launch.processes import FOLDERS, ROOT
@@ -78,7 +78,7 @@ def test_the_limit_is_what_the_weights_and_two_copies_take(monkeypatch):
     ],
 )
 def test_the_size_is_read_from_what_the_libraries_say(said, size):
-    assert memory.asked_for(said) == size
+    assert machine.asked_for(said) == size
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_what_the_libraries_raise_is_known_for_what_it_is():
     """By the real allocators of NumPy and of both frameworks."""
     with pytest.raises(MemoryError) as caught:
         np.empty((2**30, 2**20))
-    assert "8,388,608.0 GiB" in memory.out_of_memory(caught.value)
+    assert "8,388,608.0 GiB" in machine.out_of_memory(caught.value)
     programs = {
         "paddle": "import paddle; make = lambda: paddle.zeros([2**24, 2**22])",
         "tensorflow": "import tensorflow as tf; make = lambda: tf.zeros([2**24, 2**22])",
     }
     for program in programs.values():
         code = (
-            f"{program}\nfrom parity.base.memory import out_of_memory\n"
+            f"{program}\nfrom parity.base.machine import out_of_memory\n"
             "try:\n  make()\nexcept Exception as error:\n  print(out_of_memory(error))"
         )
         done = subprocess.run(
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_has_no_room_is_an_error_and_no_abort(tmp_path):
 import resource, sys
 import numpy as np
 from pathlib import Path
-from parity.base import memory
+from parity.base import machine
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.presets import preset
 from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
@@ -134,7 +134,7 @@ resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
 try:
     save_checkpoint(Path(sys.argv[1]), checkpoint)
 except MemoryError as error:
-    print(memory.out_of_memory(error))
+    print(machine.out_of_memory(error))
 """
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True
@@ -144,4 +144,4 @@ except MemoryError as error:
 
 
 def test_other_errors_are_no_lack_of_memory():
-    assert memory.out_of_memory(ValueError("Unable to allocate 6 GiB")) is None
+    assert machine.out_of_memory(ValueError("Unable to allocate 6 GiB")) is None

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from parity.base import cores as cores_of_machine
-from parity.base.cores import replicas_at_once, usable_cores
+from parity.base import machine
+from parity.base.machine import replicas_at_once, usable_cores
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.replicas_and_threads import Layout, choose_layout, layout_text
@@ -13,7 +13,7 @@ from parity.twins.training.replicas_and_threads import Layout, choose_layout, la
 
 def on(monkeypatch, tmp_path, cores, quota="max 100000"):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
-    monkeypatch.setattr(cores_of_machine, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine, "_QUOTA", tmp_path / "cpu.max")
     if quota is not None:
         (tmp_path / "cpu.max").write_text(f"{quota}\n")
 

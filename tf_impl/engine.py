@@ -6,8 +6,8 @@ import sys
 import tempfile
 from contextlib import contextmanager
 
-from parity.base.allocator import keep_freed_memory
 from parity.base.errors import UsageError
+from parity.base.process import keep_freed_memory
 
 
 def load_engine(threads: int, device: str = "cpu"):

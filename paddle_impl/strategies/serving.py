@@ -3,7 +3,7 @@
 import os
 
 from parity.base.errors import RankLost, UsageError
-from parity.base.parent import die_with_parent
+from parity.base.process import die_with_parent
 
 
 def check_device(build):

@@ -4,7 +4,7 @@ Any exception with an `exit_status` ends a command with its message on one line 
 everything else is a defect of the project and keeps its traceback.
 """
 
-from parity.base.printable import escaped
+from parity.base.text import escaped
 
 # The status of a command that hit a defect: Python's own 1 would mean a mismatch was found.
 DEFECT_STATUS = 70

@@ -10,6 +10,11 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 
+# In the folder of a run, or of a trace; how one begins that a run has written: any other is a
+# user's own, and never replaced.
+CONFIG = "config.yaml"
+HEADER = "# The whole configuration of a run. --config reads it, and flags win over it.\n"
+
 UNFINISHED = ".unfinished-"  # prefix of the names of temporary files and folders
 _NAME_LENGTH = 40  # characters of a file's name in that of its temporary file
 _ABANDONED_SECONDS = 24 * 3600.0  # a process killed while writing cannot clean up after itself
@@ -174,3 +179,13 @@ def _umask() -> int:
     mask = os.umask(0o022)  # it cannot be read without being set
     os.umask(mask)
     return mask
+
+
+def written_by_run(path: Path) -> bool:
+    """Return whether a run has written a file of this name.
+
+    Raises:
+      OSError: if it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(HEADER)) == HEADER.encode()

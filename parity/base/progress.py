@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from parity.base.printable import escaped
+from parity.base.text import escaped
 
 _SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BYTES = 1.0  # reading a small file takes less, and then no bar flashes up
 
-_Self = TypeVar("_Self", bound="Counter")
+_Self = TypeVar("_Self", bound="ProgressBar")
 
 _quiet = False
 _phases: "Phases | None" = None  # the display of this process, if it has one
@@ -35,8 +35,8 @@ class Phases:
     """Show work of several phases as one bar, off a terminal as lines; a context manager.
 
     It shows the time, so that it moves where nothing is counted, too; off a terminal there is a
-    line for each phase, and one every half minute. Within it, a `Counter` shows in it instead
-    of by itself.
+    line for each phase, and one every half minute. Within it, a `ProgressBar` shows in it
+    instead of by itself.
 
     Args:
       count: how many phases there are, if none is left out.
@@ -106,7 +106,7 @@ def begin_phase(label: str) -> None:
         _phases.begin(label)
 
 
-class Counter:
+class ProgressBar:
     """Show how much of some work is done, and the time left; a context manager.
 
     Args:
@@ -168,7 +168,7 @@ class Counter:
             self._bar.close()
 
 
-class ByteCounter(Counter):
+class ByteProgressBar(ProgressBar):
     """Show how many bytes are done; nothing for work that takes only a moment.
 
     Args:

@@ -13,10 +13,10 @@ import click
 
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
-from parity.base.memory import out_of_memory
+from parity.base.machine import out_of_memory
 from parity.base.plugins import load_plugins
-from parity.base.printable import escaped
 from parity.base.standard_streams import final_status, guard_standard_streams
+from parity.base.text import escaped
 
 
 def print_error(error: BaseException, *, debug: bool) -> int:

@@ -15,8 +15,7 @@ from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
-from parity.base.printable import escaped
-from parity.base.words import command_text
+from parity.base.text import command_text, escaped
 from parity.cli import doctor
 from parity.cli.command_line import add_options, take_options
 from parity.pair.assertion import CAUSE_SECONDS, compared

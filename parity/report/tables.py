@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parity.base.words import decimal
+from parity.base.text import decimal
 from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.report.frameworks import short_of
 

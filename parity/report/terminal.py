@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from parity.base.printable import escaped
-from parity.base.words import counted
+from parity.base.text import counted, escaped
 from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
 from parity.report.fitted_text import tabulated, wrapped
 from parity.report.growth import growth_table

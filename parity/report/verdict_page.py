@@ -4,7 +4,7 @@ import datetime
 import json
 from typing import Any
 
-from parity.base.words import counted, duration
+from parity.base.text import counted, duration
 from parity.report.charts import (
     PER,
     SMALLEST,

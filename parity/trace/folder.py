@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.files import UNFINISHED
+from parity.base.files import CONFIG, UNFINISHED, written_by_run
 from parity.base.locks import LOCK
-from parity.base.run_config import CONFIG, written_by_run
 
 FORMAT = 6  # 6: settings by name; the weights that a worker read
 

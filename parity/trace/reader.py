@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from parity.base.errors import UsageError
 from parity.base.files import reason
-from parity.base.json_text import parse_json
+from parity.base.text import parse_json
 from parity.trace.folder import LAST_STEP, RECORDING, sha256, step_file
 from parity.trace.header import check_header
 

@@ -19,8 +19,7 @@ from parity.base.errors import Interrupted
 from parity.base.files import write_whole
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
-from parity.base.printable import escaped
-from parity.base.words import command_text
+from parity.base.text import command_text, escaped
 from parity.cli.command_line import take_options
 from parity.cli.main import MATCH, MISMATCH
 from parity.report.save import save_report, save_values

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import tensorflow as tf
 
-from parity.base.cores import replicas_at_once
+from parity.base.machine import replicas_at_once
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters

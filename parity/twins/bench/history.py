@@ -14,7 +14,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, reason
-from parity.base.json_text import parse_json
+from parity.base.text import parse_json
 from parity.twins.launch.processes import ROOT
 
 # What two benchmarks must share for their figures to be comparable, beside the settings of each

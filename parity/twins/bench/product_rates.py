@@ -22,8 +22,8 @@ from functools import partial
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.parent import die_with_parent
 from parity.base.plugins import load_object
+from parity.base.process import die_with_parent
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.training.flops import Product
 

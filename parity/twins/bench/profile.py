@@ -8,7 +8,7 @@ from typing import Any
 from tabulate import tabulate
 
 from parity.base.files import make_folder, write_whole
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ProfileOptions
 from parity.twins.launch.peer_strategies import PYTORCH
 from parity.twins.launch.peers import check_installed
@@ -49,7 +49,7 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
     if data is None:
         spec, data = write_zipf_text(spec, options.steps, options.out)
     tables, traces = {}, []
-    with Counter("profiling", len(sides), "side") as progress:
+    with ProgressBar("profiling", len(sides), "side") as progress:
         for name, (framework, entry) in sides.items():
             folder = options.out / name.replace(" ", "-")
             with SideProcess(

@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
-from parity.base.printable import escaped
 from parity.base.progress import say
+from parity.base.text import escaped
 from parity.report.image_files import Attention, check_attention, check_picture, plot_attention
 from parity.twins.cli.options import ChatOptions
 from parity.twins.decoding.beam import beam_search
@@ -34,7 +34,7 @@ _QUESTIONS_PER_BATCH = 64  # of a file
 _PROMPT = "> "
 
 
-class Words(Protocol):
+class PairCodec(Protocol):
     """How the network reads questions and writes answers; data/load.py makes it."""
 
     source_vocabulary: Any
@@ -60,11 +60,12 @@ class Trained:
     """
 
     checkpoint: Checkpoint
-    words: Words
+    words: PairCodec
 
 
 def open_trained(
-    options: ChatOptions, load_words: Callable[[dict[str, bytes], Path, dict[str, Any]], Words]
+    options: ChatOptions,
+    load_words: Callable[[dict[str, bytes], Path, dict[str, Any]], PairCodec],
 ) -> Trained:
     """Read a checkpoint and its vocabularies.
 
@@ -313,7 +314,9 @@ def _piped() -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
-def _read_all(lines: Iterable[str], words: Words, path: Path | None) -> list[np.ndarray | None]:
+def _read_all(
+    lines: Iterable[str], words: PairCodec, path: Path | None
+) -> list[np.ndarray | None]:
     """Return the questions of a file, None for an empty line."""
     questions: list[np.ndarray | None] = []
     for number, line in enumerate(lines, start=1):
@@ -351,13 +354,13 @@ def _max_tokens(trained: Trained, options: ChatOptions) -> int:
     return options.longest or int(trained.checkpoint.spec.text.target_limit) + 1
 
 
-def _lines(found: Hypotheses, words: Words, options: ChatOptions) -> list[str]:
+def _lines(found: Hypotheses, words: PairCodec, options: ChatOptions) -> list[str]:
     if not options.top:
         return [words.write(found.best.tokens)]
     return [f"{each.score:9.4f}  {words.write(each.tokens)}" for each in found.ranked] + [""]
 
 
-def _picture(ids: np.ndarray, found: Hypotheses, words: Words) -> Attention:
+def _picture(ids: np.ndarray, found: Hypotheses, words: PairCodec) -> Attention:
     best = found.best
     target = words.target_vocabulary.decode(best.tokens) + ["<eos>"] * best.finished
     weights = best.weights if best.weights is not None else np.zeros((len(target), len(ids)))

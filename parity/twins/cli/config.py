@@ -19,8 +19,7 @@ from click.core import ParameterSource
 
 from parity.base.errors import UsageError
 from parity.base.fields import flag
-from parity.base.files import reason, write_whole
-from parity.base.run_config import CONFIG, HEADER, written_by_run
+from parity.base.files import CONFIG, HEADER, reason, write_whole, written_by_run
 from parity.twins.spec.spec import Spec
 
 _MOST_BYTES = 64 * 1024  # ten times as many as all options take

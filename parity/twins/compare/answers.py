@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.json_text import parse_json
+from parity.base.text import parse_json
 from parity.compare.tensors import ORACLE, Distance, Mismatch, Place
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
 from parity.twins.compare.decoded_answers import Rescore, compare_decoded, score_recorded

@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from parity.base.at_once import at_once
 from parity.base.errors import UsageError
+from parity.base.run_parallel import run_parallel
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
 from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
 from parity.twins.compare.oracle_tensors import as_float64
@@ -61,7 +61,9 @@ class EvaluationRung:
                 )
         if any(found):
             return found  # sides that read other batches have other losses
-        expected = at_once([partial(self._expected, recorded) for recorded in tensors.values()])
+        expected = run_parallel(
+            [partial(self._expected, recorded) for recorded in tensors.values()]
+        )
         for (side, recorded), oracle in zip(tensors.items(), expected, strict=True):
             found.append(self._compare(recorded, oracle, (side, ONE_STEP), step))
         found += [self._compare(tensors[a], tensors[b], (a, b), step) for a, b in pairs]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ConvergeOptions
 from parity.twins.converge.sides import WholeSide
 from parity.twins.launch.processes import FOLDERS, PEERS, ROOT, Process, SideProcess
@@ -74,12 +74,12 @@ class Trainings:
         found = {run: summary for run in runs if (summary := self._finished(run)) is not None}
         left = [run for run in runs if run not in found]
         total = len(left) * self.steps
-        with Counter("converging", total, "step") as progress:
+        with ProgressBar("converging", total, "step") as progress:
             for run in self._train(left, progress):
                 found[run] = self._finish(run)
         return {run: found[run] | {"reused": run not in left} for run in runs}
 
-    def _train(self, runs: list[Run], progress: Counter) -> Iterator[Run]:
+    def _train(self, runs: list[Run], progress: ProgressBar) -> Iterator[Run]:
         """Train some runs, `--jobs` at a time, and yield each when it has ended."""
         waiting, running = list(runs), dict[Run, SideProcess]()
         steps = dict.fromkeys(runs, 0)

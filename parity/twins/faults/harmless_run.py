@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.trace.reader import Trace
 from parity.twins.cli.options import FaultOptions
 from parity.twins.compare.run_comparison import compare_traces
@@ -139,7 +139,7 @@ def run_harmless(options: FaultOptions) -> tuple[str, bool]:
             side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
         }
         runs = HarmlessRuns(options.out / "harmless", servers)
-        progress = stack.enter_context(Counter("rewriting", len(planned), "rewrite"))
+        progress = stack.enter_context(ProgressBar("rewriting", len(planned), "rewrite"))
         for planted in planned:
             story = runs.alarm(planted)
             alarms += [f"{planted.name}: {story}"] if story else []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.compare.signatures import likely_causes, signature
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
@@ -316,7 +316,7 @@ def hunt(options: FaultOptions) -> list[Finding]:
             side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
         }
         hunting = Hunt(options, servers)
-        progress = stack.enter_context(Counter("planting", len(planned), "fault"))
+        progress = stack.enter_context(ProgressBar("planting", len(planned), "fault"))
         pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
         futures = [pool.submit(hunting.find, planting) for planting in planned]
         findings = []

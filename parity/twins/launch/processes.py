@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.base.fields import flag
 from parity.base.files import make_folder
-from parity.base.parent import die_with_parent
+from parity.base.process import die_with_parent
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 

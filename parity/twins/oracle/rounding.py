@@ -37,7 +37,7 @@ from functools import partial
 
 import numpy as np
 
-from parity.base.at_once import at_once
+from parity.base.run_parallel import run_parallel
 from parity.twins.oracle.moves import UNIT, Moves
 from parity.twins.oracle.optimizers import update_slots
 from parity.twins.oracle.perturbation import perturbation
@@ -219,7 +219,7 @@ class Rounding:
     def _measure(self, runs: int) -> None:
         """Take the root mean square, over some runs, of the largest error in each tensor."""
         squares: dict[str, float] = {}
-        for errors in at_once([partial(self._errors, run) for run in range(runs)]):
+        for errors in run_parallel([partial(self._errors, run) for run in range(runs)]):
             for name, worst in errors.items():
                 squares[name] = squares.get(name, 0.0) + worst**2
         self._measured = {name: float(np.sqrt(s / runs)) for name, s in squares.items()}

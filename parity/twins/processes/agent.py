@@ -25,7 +25,7 @@ from threading import Lock, Thread
 from typing import Any, NoReturn
 
 from parity.base.errors import UsageError
-from parity.base.parent import die_with_parent
+from parity.base.process import die_with_parent
 from parity.twins.processes.ports import free_ports
 
 _START_SECONDS = 60  # until the supervisor has said what to start

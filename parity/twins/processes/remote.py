@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Any
 
 from parity.base.errors import RankLost, UsageError
-from parity.base.parent import die_with_parent
+from parity.base.process import die_with_parent
 from parity.twins.processes.hosts import Host
 
 # How long a host may take to answer, once its command is started.

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from parity.base.cores import usable_cores
 from parity.base.errors import DEFECT_STATUS, UsageError
+from parity.base.machine import usable_cores
 from parity.base.progress import be_quiet
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.hosts import Hosts, read_hosts

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import IO
 
 from parity.base.errors import RankLost, UsageError
-from parity.base.parent import die_with_parent
+from parity.base.process import die_with_parent
 from parity.twins.processes.hosts import Host, Hosts
 from parity.twins.processes.membership import RUN, Members, variables
 from parity.twins.processes.ports import free_ports

@@ -29,7 +29,7 @@ class Framework:
       imports: what Python imports the framework by; by default its name.
       networks: the networks that it trains; None for all.
       transposed: the last part of the name of every parameter that it stores transposed.
-      huge_pages: whether its processes ask glibc for huge pages; see parity/base/allocator.py.
+      huge_pages: whether its processes ask glibc for huge pages; see parity/base/process.py.
     """
 
     name: str

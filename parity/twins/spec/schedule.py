@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from parity.base.errors import UsageError
-from parity.base.json_text import parse_json
+from parity.base.text import parse_json
 
 FREE = "free"  # the value of --schedule that lets the workers run as they like
 STALENESS = 1  # the greatest staleness of a drawn schedule, unless --staleness says otherwise

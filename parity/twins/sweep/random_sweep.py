@@ -12,8 +12,8 @@ from typing import Any
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
-from parity.base.json_text import parse_json
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
+from parity.base.text import parse_json
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance
 from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
@@ -55,7 +55,7 @@ def sweep(options: SweepOptions) -> Sweep:
             side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
         }
         file = stack.enter_context(log.open("a"))
-        progress = stack.enter_context(Counter("sweeping", len(runs), "run"))
+        progress = stack.enter_context(ProgressBar("sweeping", len(runs), "run"))
         pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
         futures = [pool.submit(attempt, run, servers, options) for run in runs]
         try:

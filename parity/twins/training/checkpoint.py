@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from parity.base.errors import UsageError
 from parity.base.files import remove_file, write_whole
-from parity.base.memory import require_memory
+from parity.base.machine import require_memory
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint_contents import STATE, check_types, checked_contents
 

@@ -16,7 +16,7 @@ from typing import Any
 from parity.base.errors import Interrupted
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import say
-from parity.base.words import decimal
+from parity.base.text import decimal
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.trace.evaluated import SPLITS

@@ -13,7 +13,7 @@ import numpy as np
 
 from parity.base.errors import Interrupted, NumericFailure
 from parity.base.progress import say
-from parity.base.words import counted
+from parity.base.text import counted
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.joining import gather_state

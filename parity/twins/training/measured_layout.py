@@ -19,14 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from parity.base.cores import usable_cores
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, write_whole
-from parity.base.json_text import parse_json
-from parity.base.machine import measured_here, processor_facts, user_cache
-from parity.base.parent import die_with_parent
-from parity.base.progress import Counter
-from parity.base.run_config import CONFIG
+from parity.base.files import CONFIG, make_folder, write_whole
+from parity.base.machine import measured_here, processor_facts, usable_cores, user_cache
+from parity.base.process import die_with_parent
+from parity.base.progress import ProgressBar
+from parity.base.text import parse_json
 from parity.twins.cli.config import config_text, values_of_run
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -110,7 +108,7 @@ class Calibration:
         try:
             measured = dict.fromkeys(found, math.inf)
             turns = list(found) * _TURNS
-            with Counter("measuring layouts", len(turns), "run") as progress:
+            with ProgressBar("measuring layouts", len(turns), "run") as progress:
                 for layout in turns:
                     taken = self._measured(asked, options, layout, steps)
                     measured[layout] = min(measured[layout], taken)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.memory import memory_limit, too_large
+from parity.base.machine import memory_limit, too_large
 from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import Spec
 

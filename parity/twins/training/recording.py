@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.run_config import CONFIG
+from parity.base.files import CONFIG
 from parity.trace.writer import Writer
 from parity.twins.cli.options import EVALUATED, TrainOptions
 from parity.twins.oracle.isolated_step import Isolation

@@ -2,9 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from parity.base.cores import usable_cores
 from parity.base.errors import UsageError
-from parity.base.words import counted
+from parity.base.machine import usable_cores
+from parity.base.text import counted
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.replicas import split_rows
 from parity.twins.training.text_source import TextSource

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.fields import flag
-from parity.base.files import make_folder, remove_file, remove_unfinished, write_whole
+from parity.base.files import CONFIG, make_folder, remove_file, remove_unfinished, write_whole
 from parity.base.locks import only_writer
-from parity.base.run_config import CONFIG
 from parity.twins.cli.config import check_config, write_config
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup

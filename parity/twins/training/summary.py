@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.files import write_whole
-from parity.base.words import decimal
+from parity.base.text import decimal
 from parity.twins.training.checkpoint import Best
 from parity.twins.training.text_source import TextSource
 

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from parity.base.cores import replicas_at_once
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
+from parity.base.machine import replicas_at_once
 from parity.twins.cli.options import TrainOptions
 from parity.twins.training.asynchronous_run import asynchronous_run
 from parity.twins.training.meter import WARM_UP, Meter, Step

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from parity.base.progress import say
-from parity.base.words import decimal
+from parity.base.text import decimal
 from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.greedy import greedy_search
 from parity.twins.spec.networks import NETWORKS

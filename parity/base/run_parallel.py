@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from parity.base.cores import usable_cores
+from parity.base.machine import usable_cores
 
 Result = TypeVar("Result")
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 _MOST = 4
 
 
-def at_once(calls: Iterable[Callable[[], Result]]) -> list[Result]:
+def run_parallel(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     """Call each function in a thread of its own, as many at a time as there are cores, up to 4.
 
     Where that would leave cores idle at the end, as with three on two cores, all run at a time.

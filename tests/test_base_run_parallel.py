@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from parity.base import at_once as threads
-from parity.base.at_once import at_once
+from parity.base import run_parallel as threads
+from parity.base.run_parallel import run_parallel
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ def test_results_come_in_order_and_no_core_is_idle_while_there_are_calls(
         now.discard(number)
         return number
 
-    assert at_once([lambda k=k: meet(k) for k in range(calls)]) == list(range(calls))
+    assert run_parallel([lambda k=k: meet(k) for k in range(calls)]) == list(range(calls))
     assert max(most) == running
-    assert at_once([]) == []
+    assert run_parallel([]) == []
 
 
 def test_the_first_error_in_order_is_raised():
@@ -36,7 +36,7 @@ def test_the_first_error_in_order_is_raised():
         raise error
 
     with pytest.raises(ValueError, match="first"):
-        at_once(
+        run_parallel(
             [
                 lambda: 1,
                 lambda: fail(ValueError("first")),

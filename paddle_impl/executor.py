@@ -10,7 +10,7 @@ import paddle
 from paddle.base import core
 
 from paddle_impl.loop_reads import read_in_place
-from parity.base.cores import replicas_at_once
+from parity.base.machine import replicas_at_once
 
 
 class ParallelExecutor:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from parity.base import progress
-from parity.twins.training.train_steps import TrainingProgress
 from parity.base.progress import ByteProgressBar, Phases, ProgressBar, begin_phase
+from parity.twins.training.train_steps import TrainingProgress
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -479,7 +479,6 @@ from pathlib import Path
 sys.path.insert(0, "tests")
 from test_training_checkpoint import checkpoint
 from parity.twins.training.checkpoint import save_checkpoint
-from parity.base.errors import UsageError
 folder = Path(sys.argv[1])
 size = save_checkpoint(folder, checkpoint(1)).stat().st_size
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails: EFBIG

@@ -27,7 +27,7 @@ from paddle.base import core
 from paddle_impl.devices import replica_devices
 from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
-from parity.base.cores import usable_cores
+from parity.base.machine import usable_cores
 
 _ROLES = core.op_proto_and_checker_maker
 _REDUCTIONS = {"reduce_sum": "sum", "reduce_mean": "mean", "mean": "mean"}

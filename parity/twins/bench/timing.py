@@ -14,11 +14,10 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parity.base.cores import usable_cores
 from parity.base.errors import MismatchError
 from parity.base.files import make_folder, write_whole
-from parity.base.machine import measured_here
-from parity.base.progress import Counter
+from parity.base.machine import measured_here, usable_cores
+from parity.base.progress import ProgressBar
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.twins.bench.cases import Case, cases_of
@@ -108,7 +107,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     untimed = [case for case in of_layouts if case not in cases]
     runs = list(itertools.product(range(options.rounds), cases))
     runs += [(options.rounds, case) for case in untimed]
-    with Counter("timing", len(runs), "run") as progress:
+    with ProgressBar("timing", len(runs), "run") as progress:
         for _, case in runs:
             summary, losses[case.label] = _timed_run(spec, options, data, case)
             speed = summary["tokens_per_second"]["median"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.at_once import at_once
+from parity.base.run_parallel import run_parallel
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses
@@ -311,7 +311,7 @@ class OracleSteps:
         Returns:
           `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
         """
-        found = at_once(
+        found = run_parallel(
             [
                 *(
                     partial(self._expected.step, oracle, inputs[side], step, tensors[side])

@@ -37,10 +37,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from parity.base.allocator import with_huge_pages
 from parity.base.errors import SideFailed, UsageError
-from parity.base.parent import die_with_parent
 from parity.base.plugins import load_plugins
+from parity.base.process import die_with_parent, with_huge_pages
 from parity.cli.command_line import print_error
 from parity.twins.launch.edited_source import Edit, EditedSource, edited_texts
 from parity.twins.launch.processes import (

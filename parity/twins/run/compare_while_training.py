@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from parity.base.files import make_folder
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.compare.tensors import Mismatch
 from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace, wait_for_trace
@@ -145,7 +145,7 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
         ]
         steps = StepsToCheck(comparison, repeat)
         progress = stack.enter_context(
-            Counter(f"comparing, {run.dtype}", options.steps, "step")
+            ProgressBar(f"comparing, {run.dtype}", options.steps, "step")
         )
         tensors = (
             dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.training.loss_table import Row, read_losses
 
@@ -52,7 +52,7 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Trainin
         epochs = min(epochs, _LEARNING_EPOCHS)
         run = replace(run, spec=run.spec.replace(epochs=epochs))
     trained: dict[str, Training] = {}
-    with Counter("training", len(run.sides), "training") as progress:
+    with ProgressBar("training", len(run.sides), "training") as progress:
         for label, side in run.sides.items():
             out = options.out / "training" / file_name(label)
             steps: int | None = _TIMED_STEPS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.compare.coverage import Fact
 from parity.trace.folder import clear_trace, step_file
 from parity.trace.reader import Trace, read_step
@@ -147,7 +147,7 @@ def check_resume(run: PlannedRun, compared: ComparedRun) -> None:
     ]
     # a side's own checkpoint first: only then is it clear who is wrong
     jobs.sort(key=lambda job: job[0] != job[1])
-    with Counter("comparing resumed runs", len(jobs), "run") as progress:
+    with ProgressBar("comparing resumed runs", len(jobs), "run") as progress:
         for start in range(0, len(jobs), 2):
             pair = jobs[start : start + 2]
             for (saver, loader, _), trace in zip(pair, _resume(run, saved, pair), strict=True):
@@ -228,7 +228,7 @@ def check_answers(run: PlannedRun, verdict: RunVerdict) -> None:
     longest = int(run.spec.text.target_limit) + 1  # with <eos>
     beam, penalty = run.options.beam, run.options.length_penalty
     probes = answer_probes(checkpoint.snapshot, beam, penalty, longest)
-    with Counter("comparing answers", len(probes), "search") as progress:
+    with ProgressBar("comparing answers", len(probes), "search") as progress:
         for number, probe in enumerate(probes):
             folder = run.options.out / "answers" / str(number)
             _answer(run, checkpoint, probe, folder)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parity.base.progress import Counter
-from parity.base.words import decimal
+from parity.base.progress import ProgressBar
+from parity.base.text import decimal
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.replicas import split_rows
@@ -39,7 +39,7 @@ class TrainedStep(NamedTuple):
     settled: bool = True
 
 
-class TrainingProgress(Counter):
+class TrainingProgress(ProgressBar):
     """Show steps, loss, perplexity, tokens/s and the time left; off a terminal as lines.
 
     There is a line now and then, one at the end of each epoch, and one after the last step.

@@ -8,7 +8,7 @@ import numpy as np
 from parity import __version__
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here
-from parity.base.progress import Counter
+from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ScaleOptions
 from parity.twins.scale.gradients import gradients
 from parity.twins.scale.model import SOFTWARE, Link
@@ -88,7 +88,7 @@ def _measured(spec: Spec, options: ScaleOptions) -> dict[str, Measured]:
         return {
             side: Measured(compute, ENGINES[side], hidden=unknown) for side in options.sides
         }
-    with Counter("measuring", RUNS * len(options.sides), "training") as progress:
+    with ProgressBar("measuring", RUNS * len(options.sides), "training") as progress:
         return {side: timed_step(spec, side, options, progress) for side in options.sides}
 
 

@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import NamedTuple
 
-from parity.base.cores import usable_cores
 from parity.base.errors import UsageError
-from parity.base.progress import Counter
+from parity.base.machine import usable_cores
+from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ScaleOptions
 from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
@@ -68,7 +68,7 @@ class Measured(NamedTuple):
     hidden: Mapping[str, Sequence[float]] = MappingProxyType({})
 
 
-def timed_step(spec: Spec, side: str, options: ScaleOptions, progress: Counter) -> Measured:
+def timed_step(spec: Spec, side: str, options: ScaleOptions, progress: ProgressBar) -> Measured:
     """Measure what a side's step costs, by trainings.
 
     Raises:

@@ -10,7 +10,7 @@ import paddle.nn.functional as F  # noqa: N812 - its usual name
 
 from parity.base.replaceable import replaceable
 
-_LARGEST_LOSS = 63.0  # up to which softmax tells a token's loss
+_LARGEST_LOSS = 63.0  # above this loss, Paddle's softmax clips
 
 
 def parameter(name, shape, dtype):
@@ -379,8 +379,8 @@ def token_cross_entropy(logits, targets):
     """
     targets = paddle.unsqueeze(targets, 1)
     losses = F.softmax_with_cross_entropy(logits, targets)
-    # differs: a target that softmax gives next to nothing has a loss that ends somewhere beyond
-    # 63 here; where there is one, what it lacks is added: its gradient is right
+    # differs: Paddle clips the loss of very unlikely targets near 64; the missing part is added
+    # (the gradient is right)
     lacking = paddle.static.nn.cond(
         paddle.max(losses) > _LARGEST_LOSS,
         lambda: _lacking(logits, targets, losses),

@@ -66,17 +66,6 @@ class Asynchronous(Synchronous):
         self._set_learning_rate(learning_rate)
         self._workers[worker].update()
 
-    def _recorded_gradients(self, values):
-        count, tensors = len(self._parameters), {}
-        for kind, group in (
-            ("gradient", values[:count]),
-            ("clipped_gradient", values[count:]),
-        ):
-            for parameter, value in zip(self._parameters, group, strict=True):
-                name = f"{kind}/{parameter.name}"
-                tensors[name] = from_framework(name, value)
-        return tensors
-
 
 class _Worker:
     """Runs one worker's part of the program.

@@ -24,10 +24,8 @@ from paddle.base.dygraph import guard as dynamic_mode
 from paddle_impl.devices import replica_devices
 from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
-from paddle_impl.weights import read_snapshot
 from parity.base.interfaces import interface_of
 from parity.twins.processes.joining import (
-    distances_of_replicas,
     gather_parts,
     gather_state,
     state_of_local_rows,
@@ -87,10 +85,6 @@ class DataParallel(ParallelExecutorStrategy):
             )
         loss = self._outputs.loss.name
         return _SummingExecutor(group, program, loss_name, loss, self._places, self._scope)
-
-    def replica_distances(self):
-        copies = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
-        return distances_of_replicas(self.build.group, copies)
 
     def step(self, inputs, state, learning_rate, record=False):
         result = super().step(inputs, state, learning_rate, record)

@@ -16,6 +16,8 @@ from paddle_impl.strategies.serving import check_device
 class ParameterServer(Asynchronous):
     """Runs one worker, whose weights are those of the servers when it last pulled them."""
 
+    _shares_weights = True  # the servers have the only copy
+
     def __init__(self, spec, build, entry):
         check_device(build)
         super().__init__(spec, build, entry)
@@ -53,9 +55,6 @@ class ParameterServer(Asynchronous):
     def snapshot(self):
         self._servers.read(self._scope)
         return super().snapshot()
-
-    def replica_distances(self):
-        return {}
 
     def evaluate(self, inputs, state):
         self._servers.read(self._scope)

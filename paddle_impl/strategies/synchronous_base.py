@@ -17,6 +17,7 @@ from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.program_kernels import replace_operations
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
+from parity.twins.processes.joining import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters
@@ -140,10 +141,7 @@ class Synchronous:
         if self._shares_weights:
             return {}
         copies = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
-        return {
-            name: np.array([np.abs(other[name] - first).max() for other in copies])
-            for name, first in copies[0].items()
-        }
+        return distances_of_replicas(self.build.group, copies)
 
     def step(self, inputs, state, learning_rate, record=False):
         self._set_learning_rate(learning_rate)
@@ -197,18 +195,18 @@ class Synchronous:
         activations = dict(zip(names, values, strict=False))
         values = values[len(names) :]
         count = 2 * len(self._gradients)
-        reduced = [parts[0] for parts in values[:count]]
         fed = dict(zip(self._activation_gradients, values[count:], strict=True))
         tensors = self._join_activations(inputs, activations, fed)
-        for kind, group in (
-            ("gradient", reduced[: len(self._gradients)]),
-            ("clipped_gradient", reduced[len(self._gradients) :]),
-        ):
-            for parameter, value in zip(self._parameters, group, strict=True):
-                name = f"{kind}/{parameter.name}"
-                tensors[name] = from_framework(name, value)
+        tensors |= self._recorded_gradients([parts[0] for parts in values[:count]])
         distances = self.replica_distances()
         return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
+
+    def _recorded_gradients(self, values):
+        """Return the gradients of a trace, given those before and then those after clipping."""
+        kinds = ("gradient", "clipped_gradient")
+        names = [f"{kind}/{each.name}" for kind in kinds for each in self._parameters]
+        pairs = zip(names, values, strict=True)
+        return {name: from_framework(name, value) for name, value in pairs}
 
     def _join_activations(self, inputs, activations, gradients):
         """Return the activations of all replicas, and the gradients for those that are fed."""

@@ -91,7 +91,7 @@ class Horovod(TowersOfProcesses):
 
     # 5, saving, is rank 0's in the training loop; 6, the learning rate, is not scaled
 
-    def _own_copies(self):
+    def _local_copies(self):
         # the towers of one process share one copy
         return [self.snapshot()] * (self._own.stop - self._own.start)
 

@@ -34,11 +34,8 @@ tf1 = tf.compat.v1
 class Mirrored(Synchronous):
     """Runs one function on all replicas, each with its own copy of the variables."""
 
-    def __init__(self, spec, build, entry):
-        self.spec, self.build, self.entry = spec, build, entry
-        self.replicas = build.replicas
-        self._own = build.group.own(build.replicas)  # the replicas of this process
-        self._decoder = None
+    def _make(self):
+        spec = self.spec
         self._strategy = self._start_engine()
         with self._strategy.scope():
             self._variables = {
@@ -52,7 +49,7 @@ class Mirrored(Synchronous):
             }
         self._weights = {p.name: self._variables[f"weight/{p.name}"] for p in parameters(spec)}
         rate = tf.TensorSpec([], spec.training.dtype)
-        feeds = self._feed_specs(masks=True, isolate=build.isolate)
+        feeds = self._feed_specs(masks=True, isolate=self.build.isolate)
         self._train = {
             record: traced(partial(self._train_replicas, record), feeds, rate)
             for record in (False, True)
@@ -205,11 +202,9 @@ class Mirrored(Synchronous):
             name: from_framework(name, copies[0]) for name, copies in self._copies().items()
         }
 
-    def replica_distances(self):
-        return {
-            name: np.array([np.abs(copy - copies[0]).max() for copy in copies])
-            for name, copies in self._copies().items()
-        }
+    def _local_copies(self):
+        copies, own = self._copies(), range(self._own.stop - self._own.start)
+        return [{name: each[i] for name, each in copies.items()} for i in own]
 
     def _copies(self):
         """Return the values of all copies of each variable, name -> list."""

@@ -99,7 +99,3 @@ class MultiWorker(SeveralProcesses, Mirrored):
             stop = {"stop": dtype.type(self.build.group.stop_asked != 0)}
             feeds = [feed | stop for feed in feeds]
         return feeds
-
-    def _own_copies(self):
-        copies, own = self._copies(), range(self._own.stop - self._own.start)
-        return [{name: each[i] for name, each in copies.items()} for i in own]

@@ -34,17 +34,15 @@ from tf_impl.weights import from_framework, to_framework
 class ParameterServer(Mirrored):
     """Lets each worker take its own steps on weights that the servers have."""
 
-    def __init__(self, spec, build, entry):
-        self.spec, self.build, self.entry = spec, build, entry
-        self.replicas = build.replicas
-        self._own = slice(0, build.replicas)
-        self._decoder = None
+    def _make(self):
         self._strategy = self._start_engine()
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         with self._strategy.scope():
             self._variables = self._make_variables()
-        self._weights = {p.name: self._variables[f"weight/{p.name}"] for p in parameters(spec)}
-        self._workers = [_Worker(self, number) for number in range(build.replicas)]
+        self._weights = {
+            p.name: self._variables[f"weight/{p.name}"] for p in parameters(self.spec)
+        }
+        self._workers = [_Worker(self, number) for number in range(self.replicas)]
         (feed,) = self._feed_specs(masks=False, isolate=False)[:1]
         self._evaluation = traced(self._evaluate_rows, feed)
 
@@ -110,9 +108,9 @@ class ParameterServer(Mirrored):
         parts = [self._coordinator.schedule(self._evaluation, (feed,)) for feed in feeds]
         return self._result(by_name([part.fetch() for part in parts]), {})
 
-    def replica_distances(self):
+    def _local_copies(self):
         # the workers' copies are of different versions; nothing else is there twice
-        return {}
+        return []
 
     def _evaluate_rows(self, feed):
         outputs, _ = self._network(feed)

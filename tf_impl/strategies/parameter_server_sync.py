@@ -34,15 +34,12 @@ _OF_CHIEF = ("update", "gradient", "clipped_gradient")
 class ParameterServerSync(TowersOfProcesses):
     """Runs the replicas of a rank on variables that all ranks share, on the servers."""
 
-    def __init__(self, spec, build, entry):
-        self.spec, self.build, self.entry = spec, build, entry
-        self.replicas = build.replicas
-        self._group = group = build.group
-        self._own = group.own(build.replicas)  # the replicas of this rank
+    def _make(self):
+        build, self._group = self.build, self.build.group
+        group = self._group
         self._count = count = self._own.stop - self._own.start
-        self._decoder = self._profile = None
         self._devices = replica_devices(build.device, count)
-        self._servers = Servers(spec, len(group.served["ps"]))
+        self._servers = Servers(self.spec, len(group.served["ps"]))
         server = start_server(group, "worker", group.rank, self._config(count))
         self._graph = tf.Graph()
         setter = tf1.train.replica_device_setter(
@@ -159,9 +156,6 @@ class ParameterServerSync(TowersOfProcesses):
         if self._group.rank > 0:
             fetches = {name: each for name, each in fetches.items() if name not in _OF_CHIEF}
         return super()._run(fetches, feeds)
-
-    def _own_copies(self):
-        return []  # all ranks share those on the servers
 
 
 class _Update(tf1.train.Optimizer):

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from parity.twins.processes.joining import (
-    distances_of_replicas,
     gather_parts,
     gather_state,
     state_of_local_rows,
@@ -45,19 +44,6 @@ class SeveralProcesses:
         gathered = self.build.group.all_gather({"losses": result.losses})
         losses = np.concatenate([each["losses"] for each in gathered])
         return replace(result, losses=losses, state=self._own_state(result.state, inputs))
-
-    def replica_distances(self):
-        copies = self._own_copies()
-        return distances_of_replicas(self.build.group, copies) if copies else {}
-
-    def _own_copies(self):
-        """Return the weights and the optimiser state of each replica of this process.
-
-        Returns:
-          For each replica, name -> array in canonical layout; an empty list if all processes
-          share the variables.
-        """
-        raise NotImplementedError
 
     def _own_state(self, state, inputs):
         parts = {name: [array] for name, array in state.items()}

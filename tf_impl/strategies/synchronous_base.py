@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.machine import replicas_at_once
+from parity.twins.processes.joining import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters
@@ -49,10 +50,15 @@ class Synchronous:
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
         self._own = build.group.own(build.replicas)  # the replicas of this process
-        replicas = self._own.stop - self._own.start
-        devices = replicas * self.stages
         self._decoder = None
         self._profile = None  # a list of each step's RunMetadata while a run is profiled
+        self._make()
+
+    def _make(self):
+        """Build the network and its update, and load the initial weights."""
+        build = self.build
+        replicas = self._own.stop - self._own.start
+        devices = replicas * self.stages
         self._devices = replica_devices(build.device, replicas, self.stages)
         self._graph = tf.Graph()
         with self._graph.as_default():
@@ -60,7 +66,7 @@ class Synchronous:
                 self._build()
             self._session = tf1.Session(config=self._config(devices))
         self._graph.finalize()
-        self.load(initial_snapshot(spec))
+        self.load(initial_snapshot(self.spec))
 
     def _config(self, devices):
         build = self.build
@@ -98,7 +104,7 @@ class Synchronous:
             self._gradients, spec.training.clip_norm
         )
         # Every tower reads the weights before they change, even one that a mistake leaves out
-        # of the gradient: its forward pass would else be right or wrong as the threads have it.
+        # of the gradient: its forward pass would otherwise depend on thread timing.
         with tf.control_dependencies(losses):
             self._learning_rate, slots, self._update = apply_update(
                 spec.training, self._parameters, self._clipped
@@ -213,8 +219,8 @@ class Synchronous:
         return read_snapshot(self._session, self._reads)
 
     def replica_distances(self):
-        # differs: the towers share one copy; building the graph checked the variables' names
-        return {}
+        copies = self._local_copies()
+        return distances_of_replicas(self.build.group, copies) if copies else {}
 
     def step(self, inputs, state, learning_rate, record=False):
         values = self._run_step(inputs, state, learning_rate, record)
@@ -259,6 +265,11 @@ class Synchronous:
         }
         feeds = self._fill(self._evaluation_feeds, inputs, state)
         return self._session.run(fetches, feeds)
+
+    def _local_copies(self):
+        """Return a snapshot of each replica of this process; none if all share one copy."""
+        # differs: the towers share one copy; building the graph checked the variables' names
+        return []
 
     @contextmanager
     def profile(self):

@@ -37,8 +37,8 @@ help:
 	make test    set up, then formatting, lint, types, documentation and the tests
 	make test-all  that, then what takes long: the tests marked as thorough, those of Horovod
 	             where it can be built, and each planted fault once (45 minutes)
-	make hunt    set up, plant every fault of the catalogue in either side's code, and record
-	             that all were found (more than half an hour)
+	make hunt    set up, and plant every fault of the catalogue in either side's code (more than
+	             half an hour)
 	make fuzz    set up, install Atheris in .venv, and give each reader of a file a million
 	             damaged files (FUZZ_FLAGS="--inputs 10000 losses" for fewer, or for some)
 	make crashes set up, and stop both trainers at every single change that they make to files
@@ -87,13 +87,11 @@ thorough: setup
 
 # The sides and kinds of kernel take turns.
 hunt-once: setup
-	@$(VENV_PYTHON) -m parity faults --unless-recorded --once --dtype float64 \
-	    --kernels fast,plain
+	@$(VENV_PYTHON) -m parity faults --once --dtype float64 --kernels fast,plain
 
-# Every fault, in both sides, precisions and kinds of kernel. What was found is recorded with a
-# digest of the sources, parity/twins/faults/last_hunt.json; .ci/run hunts again when they change.
+# Every fault, in both frameworks, precisions and kinds of kernel.
 hunt: setup
-	@$(VENV_PYTHON) -m parity faults --kernels fast,plain --record $(HUNT_FLAGS)
+	@$(VENV_PYTHON) -m parity faults --kernels fast,plain $(HUNT_FLAGS)
 
 fuzz: setup
 	@base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')

@@ -23,12 +23,12 @@ CASES = {
     "state-not-reset": ("language-model", "tensorflow", 8),
     "partial-batch-untrained": ("language-model", "paddle", 7),
     "unknown-not-trained": ("language-model", "tensorflow", 0),
-    "third-layer-not-carried": ("language-model", "paddle", 1),
-    "third-replica-left-out": ("language-model", "tensorflow", 0),
+    "layer-not-carried": ("language-model", "paddle", 1),
+    "last-replica-left-out": ("language-model", "tensorflow", 0),
     "not-reshuffled": ("seq2seq", "paddle", 9),
     "source-of-one": ("seq2seq", "tensorflow", 5),
 }
-BY_NAME = {fault.name: fault for fault in CATALOGUE}
+BY_NAME = {fault.name: fault for fault in reversed(CATALOGUE)}
 
 
 def spec_of(network: str) -> Spec:

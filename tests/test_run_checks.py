@@ -8,7 +8,7 @@ from conftest import FRAMEWORKS, TINY
 from parity.report.terminal import report_text
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.values import report_values
-from parity.twins.faults.listing import fault_named
+from parity.twins.faults.listing import parts_of_fault
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.proof import prove
 from parity.twins.spec.presets import preset
@@ -47,7 +47,7 @@ def run(frameworks, text, pairs, tmp_path):
             "decode": 0,
         }
         options = RunOptions(**given | values)
-        planted = {side: fault_named(fault).edits[side]} if fault else {}
+        planted = {side: parts_of_fault(fault)[0].edits[side]} if fault else {}
         outcome = prove(PlannedRun(spec, options, frameworks, planted))
         return report_values(outcome, "tiny", "")
 

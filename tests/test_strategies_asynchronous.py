@@ -21,7 +21,7 @@ from parity.twins.training.loss_table import read_losses
 
 PER_EPOCH = 5  # steps of an epoch of the text
 UPDATES = 24
-BY_NAME = {fault.name: fault for fault in CATALOGUE}
+BY_NAME = {fault.name: fault for fault in reversed(CATALOGUE)}
 SEQ2SEQ = TINY_SEQ2SEQ | {"num_layers": 1, "loss_per": "row", "beam": 2}
 
 

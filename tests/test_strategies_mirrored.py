@@ -70,7 +70,7 @@ def test_an_encoder_and_a_decoder_have_the_numbers_of_the_towers(
 
 
 def test_a_copy_that_is_not_updated_is_found(run_both, mirrored):
-    (once,) = (fault for fault in CATALOGUE if fault.name == "mirrored-first-copy-alone")
+    once = next(each for each in CATALOGUE if each.name == "first-replica-updated-alone")
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
     verdict = compare_traces([towers, mirrored(2, edits=once.edits["tensorflow"], **STREAM)])
     assert verdict.mismatches[0].rung == "replicas"

@@ -102,7 +102,7 @@ def test_gradients_averaged_by_tokens_are_those_of_the_sum(
 def test_gradients_averaged_with_equal_weights_are_another_training(
     run_both, frameworks, text, cache, tmp_path
 ):
-    (equal,) = (fault for fault in CATALOGUE if fault.name == "average-with-equal-weights")
+    equal = next(each for each in CATALOGUE if each.name == "average-with-equal-weights")
     towers = run_both(replicas=3, batching="stream", optimizer="adam")["tensorflow"]
     wrong = averaged(
         frameworks, text, cache, tmp_path / "trace", 3, edits=equal.edits["tensorflow"]

@@ -65,7 +65,7 @@ def strategy_faults_table(measured: Sequence[Measurement]) -> str:
     for side, strategy in sorted({(e["side"], e["strategy"]) for e in findings}):
         mine = [e for e in findings if (e["side"], e["strategy"]) == (side, strategy)]
         found = [each for each in mine if each["found"]]
-        able = [e for e in found if e["found_by"] == "mismatch" and e["confirmable"]]
+        able = [e for e in found if e["found_by"] == "mismatch" and e.get("confirmable", True)]
         rows.append(
             [
                 f"{side} `{strategy}`",

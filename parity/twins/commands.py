@@ -155,20 +155,13 @@ def profile_command(**values: Any) -> int:
 def faults_command(**values: Any) -> int:
     """Plant known mistakes in one side's code, one at a time, and check that all are found."""
     options = take_options(FaultOptions, values)
-    if not options.list_only:  # the list needs only the catalogue, which the wheel has
+    if not options.list_only:  # the list needs only the catalogue
         (require_checkout if options.show is not None else require_frameworks)("faults")
     from parity.twins.faults.listing import catalogue_text, fault_text
 
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
-    if options.harmless:
-        from parity.twins.faults.harmless_run import run_harmless
-
-        with sigterm_as_interrupt():
-            text, match = run_harmless(options)
-        print(text)
-        return MATCH if match else MISMATCH
     from parity.twins.faults.finding import (
         SIGNATURES,
         findings_text,
@@ -176,15 +169,7 @@ def faults_command(**values: Any) -> int:
         save_signatures,
     )
     from parity.twins.faults.hunt import hunt
-    from parity.twins.faults.hunt_record import check_full, digest, must_hunt, record_hunt
 
-    check_full(options)
-    if options.unless_recorded:
-        needed, reason = must_hunt()
-        print(reason, flush=True)
-        if not needed:
-            return MATCH
-    before = digest()
     with sigterm_as_interrupt():
         findings = hunt(options)
     text, found = findings_text(findings), findings_values(findings) | _measured()
@@ -194,8 +179,6 @@ def faults_command(**values: Any) -> int:
     if options.save_signatures:
         count = save_signatures(findings)
         text += f"\n{count} signatures stored in {SIGNATURES.relative_to(ROOT)}"
-    if options.record:
-        text += f"\n{record_hunt(findings, before)}"
     print(text)
     return MATCH if found["all_found"] else MISMATCH
 
@@ -205,10 +188,17 @@ def faults_command(**values: Any) -> int:
 def sweep_command(**values: Any) -> int:
     """Train random valid specs on both sides and check that no false alarm is raised."""
     require_frameworks("sweep")
+    options = take_options(SweepOptions, values)
+    if options.harmless:
+        from parity.twins.sweep.harmless import run_harmless
+
+        with sigterm_as_interrupt():
+            text, match = run_harmless(options)
+        print(text)
+        return MATCH if match else MISMATCH
     from parity.twins.sweep.distances import sweep_text, sweep_values
     from parity.twins.sweep.random_sweep import sweep
 
-    options = take_options(SweepOptions, values)
     with sigterm_as_interrupt():
         swept = sweep(options)
     text, found = sweep_text(swept), sweep_values(swept) | _measured()

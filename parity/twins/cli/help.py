@@ -35,7 +35,7 @@ _GROUPS = {
     "Recording and comparing": (
         *("trace", "trace_pending", "isolate", "checks", "check", "throughput"),
         *("after_mismatch", "cause_seconds", "margin", "margin_bleu", "margin_exact"),
-        *("profile", "operations", "save_signatures", "record", "unless_recorded"),
+        *("profile", "operations", "save_signatures"),
     ),
     _OTHER: (),
 }

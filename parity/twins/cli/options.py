@@ -294,21 +294,18 @@ class FaultOptions:
 
     only: tuple[str, ...] = option((), "names of the faults to plant, separated by commas [default: all]")
     strategy: tuple[str, ...] = option((), "strategies to plant faults in, such as layers,mirrored or, of one side alone, tensorflow=layers [default: all]")
-    sides: tuple[str, ...] = option(tuple(FRAMEWORKS), "sides to plant the faults in, one at a time", choices=tuple(FRAMEWORKS))
+    frameworks: tuple[str, ...] = option(tuple(FRAMEWORKS), "frameworks in whose code to plant the faults, one at a time", choices=tuple(FRAMEWORKS))
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     out: Path = option(Path("out/faults"), "folder to write faults.json and faults.txt to")
     json: Path | None = option(None, "file to write faults.json to as well")
-    once: bool = option(False, "plant each fault only once, taking turns between sides and kernels")
-    harmless: bool = option(False, "plant harmless rewrites instead, which change nothing but rounding, and check that none raises an alarm")
+    once: bool = option(False, "plant each fault only once, taking turns between frameworks and kernels")
     jobs: int = option(2, _JOBS, at_least=1)
     list_only: bool = option(False, "only print the catalogue of faults")
     show: str | None = option(None, "only print what this fault changes in the source")
     pages: bool = option(False, "write a report page for every mismatch under --out")
     keep: bool = option(False, "keep the traces of the faulty runs under --out")
     save_signatures: bool = option(False, "store the signatures of the faults planted here, in place of their earlier ones, as the reference from which likely causes are named")
-    record: bool = option(False, "if every fault is found, record that these sources have been hunted; needs both sides, precisions and kernels")
-    unless_recorded: bool = option(False, "do nothing if exactly these sources are recorded as hunted")
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
@@ -325,6 +322,7 @@ class SweepOptions:
     only: tuple[int, ...] = option((), "numbers of the runs to train, separated by commas [default: all from --start on]", at_least=0)
     strategy: tuple[str, ...] = option((), _DRAWN_STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), f"{_SEVERAL_KERNELS}; runs take turns", choices=("plain", "fast"))
+    harmless: bool = option(False, "in place of random runs, train sides with harmless rewrites of their code, which change nothing but rounding, each in both precisions and in each of --kernels")
     jobs: int = option(2, _JOBS, at_least=1)
     out: Path = option(Path("out/sweep"), "folder to write sweep.json, sweep.txt and runs.jsonl to")
     json: Path | None = option(None, "file to write sweep.json to as well")
@@ -333,6 +331,9 @@ class SweepOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("only", "strategy"):
+            if self.harmless and getattr(self, name):
+                raise UsageError(f"--{name} is given with --harmless; allowed: without it")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class Fault:
     """One mistake that a port can make.
 
     Attributes:
-      name: a short name, unique in the catalogue.
+      name: a short name; a mistake that is planted in several runs has one name in all of them.
       cause: what is wrong, in the words that a report uses for a likely cause.
       topic: the difference between the frameworks, or between two ports, that invites it.
       setting: name of the run to plant it in, one of `small_runs.SETTINGS`; it decides by which
@@ -28,9 +28,6 @@ class Fault:
       edits: framework -> the edits that make the mistake in its fast kernels.
       dtypes: the precisions in which it must be found.
       undetectable_reason: why it need not be found in the other precision.
-      unconfirmable_reason: why the oracle cannot make the mistake itself, so that its cause is
-        never confirmed; empty if it can, or if a check of whole runs must find it. See
-        parity/twins/compare/causes.
       plain: framework -> the edits that make the mistake in its plain kernels; a framework that
         is missing here cannot make it with those. None if the edits are the same.
       check: the check of whole runs that must find it, one of parity.trace.rungs.CHECKS; empty
@@ -47,12 +44,6 @@ class Fault:
     undetectable_reason: str = ""
     plain: Mapping[str, tuple[Edit, ...]] | None = None
     check: str = ""
-    unconfirmable_reason: str = ""
-
-    @property
-    def is_confirmable(self) -> bool:
-        """Return whether the oracle can make the mistake itself, in a step of training."""
-        return not (self.unconfirmable_reason or self.check)
 
     def edits_for(self, kernels: str) -> Mapping[str, tuple[Edit, ...]]:
         """Return framework -> edits, for "fast" or "plain" kernels."""

@@ -48,7 +48,6 @@ class Finding:
       confirmed: the causes that the harness confirmed, in words; where it names several, they
         cannot be told apart.
       confirmed_faults: the faults of the catalogue that these stand for.
-      confirmable: whether the oracle can make the planted mistake itself.
       signature: what the mismatch looked like, as plain values.
       required: whether the fault has to be found in this precision.
       seconds: how long planting, running and comparing took.
@@ -74,7 +73,6 @@ class Finding:
     likely: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     confirmed_faults: list[str] = field(default_factory=list)
-    confirmable: bool = True
     signature: dict[str, Any] | None = None
     required: bool = True
     seconds: float = 0.0
@@ -160,10 +158,10 @@ def _row(finding: Finding) -> list[Any]:
 
 
 def _cause(finding: Finding) -> str:
-    """Return whether the cause was confirmed; a dash where the oracle cannot make it."""
+    """Return whether the cause was confirmed; a dash where no step shows the fault."""
     if finding.is_misled:
         return "WRONG"
-    if not finding.confirmable or finding.found_by != MISMATCH:
+    if finding.found_by != MISMATCH:
         return "-"
     return "yes" if finding.is_confirmed else "no"
 
@@ -188,8 +186,7 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
         found = [finding for finding in planted if finding.found]
         right = sum(finding.right_place for finding in found)
         mismatches = [finding for finding in found if finding.found_by == MISMATCH]
-        confirmable = [finding for finding in mismatches if finding.confirmable]
-        confirmed = sum(finding.is_confirmed for finding in confirmable)
+        confirmed = sum(finding.is_confirmed for finding in mismatches)
         others = [finding for finding in mismatches if not finding.is_confirmed]
         named = sum(finding.fault in finding.likely[:_FIRST] for finding in others)
         of_strategies = [finding for finding in found if finding.strategy]
@@ -199,8 +196,7 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
             at_place += f"; strategy named: {strategies} of {len(of_strategies)}"
         lines.append(
             f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {at_place}; "
-            f"cause confirmed: {confirmed} of the "
-            f"{len(confirmable)} that the oracle can make, "
+            f"cause confirmed: {confirmed} of {len(mismatches)}, "
             f"{sum(finding.is_misled for finding in found)} wrongly; of the other "
             f"{len(others)}, {named} among the first {_FIRST} likely causes"
         )

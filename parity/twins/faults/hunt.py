@@ -26,7 +26,7 @@ from parity.twins.cli.options import FaultOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
-from parity.twins.faults.fault import Edit, Fault
+from parity.twins.faults.fault import DTYPES, KERNELS, Edit, Fault
 from parity.twins.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
 from parity.twins.faults.listing import faults_named
 from parity.twins.faults.planted_checks import Planted, PlantedChecks
@@ -72,11 +72,6 @@ class Planting:
         return self.dtype in self.fault.dtypes
 
     @property
-    def confirmable(self) -> bool:
-        """Return whether the oracle can make the mistake itself."""
-        return not (self.fault.unconfirmable_reason or self.fault.check)
-
-    @property
     def strategy(self) -> str:
         """Return the strategy that it is planted in."""
         return SETTINGS[self.fault.setting].strategy(self.side)
@@ -90,7 +85,7 @@ class Planting:
     @property
     def name(self) -> str:
         """Return a name for its files."""
-        return f"{self.fault.name}-{self.side}-{self.kernels}-{self.dtype}"
+        return f"{self.fault.name}-{self.side}-{self.run.name}"
 
 
 class Hunt:
@@ -149,7 +144,6 @@ class Hunt:
             planting.kernels,
             planting.own_strategy,
             required=planting.required,
-            confirmable=planting.confirmable,
         )
         correct = self.correct(planting.run)
         try:
@@ -280,7 +274,7 @@ def plantings(options: FaultOptions) -> list[Planting]:
         places = [
             (side, kernels)
             for kernels in options.kernels
-            for side in options.sides
+            for side in options.frameworks
             if side in fault.edits_for(kernels)
             and (side, SETTINGS[fault.setting].strategy(side)) in chosen
         ]
@@ -296,6 +290,27 @@ def plantings(options: FaultOptions) -> list[Planting]:
     return found
 
 
+def check_complete(options: FaultOptions) -> None:
+    """Check that a hunt whose signatures are stored leaves out no way to plant its faults.
+
+    Its signatures replace all those of the same faults.
+
+    Raises:
+      UsageError: if it does.
+    """
+    if not options.save_signatures:
+        return
+    complete = {"frameworks": FRAMEWORKS, "dtype": DTYPES, "kernels": KERNELS}
+    for name, values in complete.items():
+        if set(getattr(options, name)) != set(values):
+            raise UsageError(
+                f"--save-signatures is given with --{name} {','.join(getattr(options, name))}; "
+                f"allowed with it: {','.join(values)}"
+            )
+    if options.once:
+        raise UsageError("--save-signatures is given with --once; allowed: without it")
+
+
 def hunt(options: FaultOptions) -> list[Finding]:
     """Plant the faults that the options ask for; return the findings in the same order.
 
@@ -304,10 +319,11 @@ def hunt(options: FaultOptions) -> list[Finding]:
         options that leave nothing to plant.
       SideFailed: if the sides do not match with nothing planted.
     """
+    check_complete(options)
     planned = plantings(options)
     if not planned:
         raise UsageError(
-            "no fault is planted with these --only, --sides and --strategy; allowed: what "
+            "no fault is planted with these --only, --frameworks and --strategy; allowed: what "
             "--list-only shows"
         )
     with ExitStack() as stack:

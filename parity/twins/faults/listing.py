@@ -23,11 +23,11 @@ def faults_named(names: Sequence[str]) -> list[Fault]:
     """
     if not names:
         return list(CATALOGUE)
-    return [fault_named(name) for name in names]
+    return [part for name in names for part in parts_of_fault(name)]
 
 
-def fault_named(name: str, flag: str = "--only") -> Fault:
-    """Return a fault of the catalogue.
+def parts_of_fault(name: str, flag: str = "--only") -> list[Fault]:
+    """Return a fault of the catalogue, once for each run that it is planted in.
 
     Args:
       name: its name.
@@ -36,7 +36,9 @@ def fault_named(name: str, flag: str = "--only") -> Fault:
     Raises:
       UsageError: if there is none with this name; the message suggests similar ones.
     """
-    named = {fault.name: fault for fault in CATALOGUE}
+    named: dict[str, list[Fault]] = {}
+    for fault in CATALOGUE:
+        named.setdefault(fault.name, []).append(fault)
     if name in named:
         return named[name]
     near = difflib.get_close_matches(name, named, _SUGGESTED)
@@ -77,12 +79,15 @@ def _places(fault: Fault) -> list[str]:
 
 
 def fault_text(name: str) -> str:
-    """Return what a fault is, and the lines that it changes in each side.
+    """Return what a fault is, and the lines that it changes in each side, run by run.
 
     Raises:
       UsageError: for a fault that is not in the catalogue.
     """
-    fault = fault_named(name, "--show")
+    return "\n\n".join(map(_part_text, parts_of_fault(name, "--show")))
+
+
+def _part_text(fault: Fault) -> str:
     check = f", by the check {fault.check}" if fault.check else ""
     found = f"must be found in {', '.join(fault.where)}{check}"
     lines = [f"{fault.name}: {fault.cause}", found]

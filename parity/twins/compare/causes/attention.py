@@ -76,7 +76,7 @@ def _masks() -> Iterator[Suspect]:
         (
             "attention that also looks at padding",
             everything,
-            ("attention-not-masked", "attention-not-masked-fed"),
+            ("attention-not-masked", "attention-not-masked"),
         ),
         ("attention that leaves out the last word", all_but_last, ("attention-mask-short",)),
         ("attention that looks one word too far", one_more, ()),

@@ -35,15 +35,15 @@ def suspects(case: Case) -> Iterator[Suspect]:
             np.full(count, 1 / count),
             (
                 "average-with-equal-weights",
-                "mirrored-loss-of-own-tokens",
-                "block-means-averaged",
+                "average-with-equal-weights",
+                "average-with-equal-weights",
             ),
         ),
         "averaged by rows": (rows, ("average-by-rows",)),
         "weighted by tokens twice": (shares**2, ("average-weighted-twice",)),
         "summed, each that of a mean": (
             np.ones(count),
-            ("means-summed", "block-means-summed", "equal-weights-of-one"),
+            ("means-summed", "means-summed", "means-summed"),
         ),
         "averaged by each other's tokens": (shares[::-1], ("average-by-weights-of-others",)),
         "averaged by tokens, but for the first, which counts by one over their number": (
@@ -66,7 +66,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         f"the gradient of each replica's mean loss clipped to the limit ({limit:g})",
         GRADIENT,
         _clipped(shares, limit),
-        faults=("towers-clipped",),
+        faults=("clipped-per-replica",),
     )
 
 

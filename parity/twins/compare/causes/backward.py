@@ -31,13 +31,13 @@ from parity.twins.oracle.recurrent import (
 
 # faults in which the gradient of replica 0 is used in place of the sum: of all parameters, of
 # one
-_FIRST_ALONE = ("nothing-reduced", "mirrored-not-reduced", "first-replica-of-stages-alone")
+_FIRST_ALONE = ("nothing-reduced", "nothing-reduced", "nothing-reduced")
 _ONE_OF_FIRST = (
     "one-gradient-not-reduced",
-    "mirrored-table-not-reduced",
-    "process-sum-without-one",
-    "server-push-lost",
-    "table-of-first-replica",
+    "one-gradient-not-reduced",
+    "one-gradient-not-reduced",
+    "one-gradient-not-reduced",
+    "one-gradient-not-reduced",
 )
 
 
@@ -237,19 +237,19 @@ def _sums(case: Case) -> Iterator[Suspect]:
         times(1 / count),
         faults=(
             "gradient-averaged",
-            "mirrored-mean",
-            "process-mean",
-            "server-mean",
-            "average-of-shares",
-            "block-averaged",
-            "replicas-of-stages-averaged",
+            "gradient-averaged",
+            "gradient-averaged",
+            "gradient-averaged",
+            "gradient-averaged",
+            "gradient-averaged",
+            "gradient-averaged",
         ),
     )
     yield plain(
         "the gradient multiplied by the number of replicas",
         GRADIENT,
         times(count),
-        faults=("mirrored-reduced-twice", "block-gradient-times-places"),
+        faults=("gradient-times-replicas", "gradient-times-replicas"),
     )
     for replica in range(count):
         alone = in_replicas(combine=lambda parts, r=replica: parts[min(r, len(parts) - 1)])  # type: ignore[misc]
@@ -264,9 +264,7 @@ def _sums(case: Case) -> Iterator[Suspect]:
             f"the gradient of replica {replica} left out of the sum",
             GRADIENT,
             in_replicas(combine=partial(_all_but, replica)),
-            faults=("third-replica-left-out", "average-without-last-tower")
-            if replica == 2
-            else (),
+            faults=("last-replica-left-out", "last-replica-left-out") if replica == 2 else (),
         )
         for name in case.parameters():
 
@@ -295,9 +293,9 @@ def _sums(case: Case) -> Iterator[Suspect]:
             in_replicas(combine=clipped),
             faults=(
                 "clipped-per-replica",
-                "mirrored-clipped-before",
-                "process-clips-before-sum",
-                "clipped-per-replica-of-stages",
+                "clipped-per-replica",
+                "clipped-per-replica",
+                "clipped-per-replica",
             ),
         )
     yield from _exchanged()

@@ -76,8 +76,8 @@ def _biases(case: Case) -> Iterator[Suspect]:
 def _with_scopes(case: Case, found: Iterator[Suspect]) -> Iterator[Suspect]:
     """Yield suspects in every layer, and in the encoder's or the decoder's layers alone."""
     alone = {
-        "sigmoid-candidate": "fed-cell-sigmoid",
-        "gru-mix": "gru-mix-fed",
+        "sigmoid-candidate": "sigmoid-candidate",
+        "gru-mix": "gru-mix",
     }
     for suspect in found:
         yield suspect

@@ -99,7 +99,7 @@ def _stages(case: Case) -> Iterator[Suspect]:
     yield _suspect(
         f"the gradients of each of {count} stages clipped by their own norm",
         by_stage,
-        "clipped-per-stage",
+        "clipped-by-parts",
     )
     for stage, own in enumerate(names):
         yield _suspect(

@@ -113,7 +113,7 @@ def _masks(case: Case) -> Iterator[Suspect]:
             "the dropout masks of the first worker's rows",
             FORWARD,
             by(lambda masks: {n: firsts[n].astype(masks[n].dtype) for n in masks}),
-            faults=("masks-of-first-worker",),
+            faults=("mask-of-first-replica",),
             by_row=False,
         )
     for step in sorted({0, case.step - 1, case.step + 1} - {-1, case.step}):
@@ -150,8 +150,8 @@ def _rows(case: Case) -> Iterator[Suspect]:
 
         words = {"masks": "dropout masks", "state": "recurrent state"}.get(name, name[6:])
         faults = {
-            "masks": ("mask-of-first-replica", "mirrored-masks-of-first"),
-            "batch/tokens": ("same-rows", "mirrored-rows-of-first", "process-rows-of-first"),
+            "masks": ("mask-of-first-replica", "mask-of-first-replica"),
+            "batch/tokens": ("same-rows", "same-rows", "same-rows"),
         }
         yield plain(
             f"every replica reading the first one's {words}",
@@ -219,7 +219,7 @@ def _states(case: Case) -> Iterator[Suspect]:
             "the state not carried from the batch before",
             FORWARD,
             _with_state(lambda state: {n: np.zeros_like(a) for n, a in state.items()}),
-            faults=("state-not-carried", "worker-starts-from-zero"),
+            faults=("state-not-carried", "state-not-carried"),
         )
     elif left is not None and len(next(iter(left.values()))) == rows:
         yield plain(
@@ -275,8 +275,8 @@ def _other_states(case: Case) -> Iterator[Suspect]:
                 FORWARD,
                 _with_state(partial(_zeroed, layer, names)),
                 faults={
-                    ("h", 2): ("third-layer-not-carried",),
-                    ("hc", 1): ("later-stages-start-from-zero",),
+                    ("h", 2): ("layer-not-carried",),
+                    ("hc", 1): ("layer-not-carried",),
                 }.get((names, layer), ()),
             )
     if layers > 1:

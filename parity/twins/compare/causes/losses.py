@@ -65,7 +65,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
             "the first replica's loss reported, and none of the others",
             LOSS,
             {replica_losses: first_alone},
-            faults=("process-losses-not-summed",),
+            faults=("loss-of-first-replica",),
         )
 
 
@@ -188,7 +188,7 @@ def _divisors(case: Case) -> Iterator[Suspect]:
             f"no loss and no gradient of replica {replica}",
             LOSS,
             divided(case, [nothing if r == replica else true for r in range(count)]),
-            faults=("third-replica-left-out",) if replica == 2 else (),
+            faults=("last-replica-left-out",) if replica == 2 else (),
         )
     yield Suspect(
         "the loss divided by another number",

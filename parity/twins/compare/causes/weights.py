@@ -31,8 +31,8 @@ def _layout(case: Case) -> Iterator[Suspect]:
         shape = case.snapshot[f"weight/{name}"].shape
         if len(shape) == 2 and shape[0] == shape[1]:
             fault = {
-                "attention/memory_kernel": ("memory-kernel-transposed",),
-                "attention/query_kernel": ("query-kernel-transposed",),
+                "attention/memory_kernel": ("square-kernel-transposed",),
+                "attention/query_kernel": ("square-kernel-transposed",),
             }.get(name, ())
             view = one_weight([name], np.transpose, np.transpose)
             yield plain(f"{name} transposed", FORWARD, view, faults=fault)

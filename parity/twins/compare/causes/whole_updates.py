@@ -16,7 +16,7 @@ from parity.twins.compare.causes.suspect import (
 )
 from parity.twins.compare.causes.updates import updated
 
-_APPLIED_TWICE = ("update-applied-twice", "server-takes-push-twice", "served-push-twice")
+_APPLIED_TWICE = ("update-applied-twice", "update-applied-twice", "update-applied-twice")
 
 
 def suspects(case: Case) -> Iterator[Suspect]:
@@ -36,7 +36,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         "no update of the weights",
         UPDATE,
         times(0),
-        faults=("lost-update", "server-loses-push", "served-push-lost"),
+        faults=("lost-update", "lost-update", "lost-update"),
     )
     repeated = ("mirrored-updated-per-replica", "mirrored-rate-times-replicas")
     for factor in sorted({2, len(case.sizes)} - {1}):

@@ -1,51 +1,36 @@
-"""The catalogue of faults, in the order of computation."""
+"""The catalogue of faults, in the order of computation; ../patches.py describes its text."""
 
-from parity.twins.faults.catalogue import (
-    answers,
-    attention,
-    averages,
-    batches,
-    cells,
-    checkpoints,
-    clipping,
-    decoding,
-    evaluations,
-    gradients,
-    losses,
-    micro_batches,
-    mirrored_variables,
-    process_updates,
-    processes,
-    servers,
-    stages,
-    states,
-    untraced,
-    updates,
-    weights,
-    workers,
+from pathlib import Path
+
+from parity.twins.faults.patches import read_mistakes
+
+SUBJECTS = (
+    "batches",
+    "weights",
+    "cells",
+    "states",
+    "attention",
+    "losses",
+    "gradients",
+    "clipping",
+    "updates",
+    "decoding",
+    "evaluations",
+    "answers",
+    "checkpoints",
+    "untraced",
+    "micro_batches",
+    "stages",
+    "mirrored_variables",
+    "averages",
+    "processes",
+    "process_updates",
+    "servers",
+    "workers",
 )
 
-CATALOGUE = (
-    *batches.FAULTS,
-    *weights.FAULTS,
-    *cells.FAULTS,
-    *states.FAULTS,
-    *attention.FAULTS,
-    *losses.FAULTS,
-    *gradients.FAULTS,
-    *clipping.FAULTS,
-    *updates.FAULTS,
-    *decoding.FAULTS,
-    *evaluations.FAULTS,
-    *answers.FAULTS,
-    *checkpoints.FAULTS,
-    *untraced.FAULTS,
-    *micro_batches.FAULTS,
-    *stages.FAULTS,
-    *mirrored_variables.FAULTS,
-    *averages.FAULTS,
-    *processes.FAULTS,
-    *process_updates.FAULTS,
-    *servers.FAULTS,
-    *workers.FAULTS,
+CATALOGUE = tuple(
+    fault
+    for subject in SUBJECTS
+    for fault in read_mistakes(Path(__file__).parent / f"{subject}.patch")
 )

@@ -1,24 +1,20 @@
 """What changes nothing but rounding raises no alarm."""
 
+import ast
 import dataclasses
 import itertools
 import re
 
 import pytest
 from conftest import FRAMEWORKS
-from test_faults import code_of
 
-from parity.base.errors import UsageError
-from parity.twins.cli.options import FaultOptions
-from parity.twins.faults.edits import tensorflow
-from parity.twins.faults.fault import DTYPES, KERNELS
-from parity.twins.faults.harmless import HARMLESS
-from parity.twins.faults.harmless_run import HarmlessRuns, Rewritten, rewritten
+from parity.cli.command_line import main
+from parity.cli.main import parity
+from parity.twins.faults.fault import DTYPES, KERNELS, Edit
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.edited_source import edited_texts
 from parity.twins.launch.processes import ROOT
-
-pytestmark = pytest.mark.thorough
+from parity.twins.sweep.harmless import HARMLESS, HarmlessRuns, Rewritten, rewritten
 
 BY_NAME = {rewrite.name: rewrite for rewrite in HARMLESS}
 
@@ -26,7 +22,7 @@ BY_NAME = {rewrite.name: rewrite for rewrite in HARMLESS}
 def some():
     """Yield each rewrite in each side and precision, taking turns between the kernels.
 
-    All of them are `python -m parity faults --harmless --kernels fast,plain`.
+    All of them are `python -m parity sweep --harmless --kernels fast,plain`.
     """
     for number, (rewrite, side) in enumerate(itertools.product(HARMLESS, FRAMEWORKS)):
         kernels = [each for each in KERNELS if side in rewrite.edits_for(each)]
@@ -39,11 +35,13 @@ def runs(frameworks, tmp_path_factory):
     return HarmlessRuns(tmp_path_factory.mktemp("harmless"), frameworks)
 
 
-@pytest.mark.parametrize("planted", some(), ids=lambda planted: planted.name)
+@pytest.mark.thorough
+@pytest.mark.parametrize("planted", [*some()], ids=lambda planted: planted.name)
 def test_no_alarm_is_raised(runs, planted):
     assert runs.alarm(planted) == ""
 
 
+@pytest.mark.thorough
 def test_a_rewrite_that_is_not_harmless_is_told(runs):
     loss = BY_NAME["loss-as-mean"]
     (edit,) = loss.edits["tensorflow"]
@@ -53,8 +51,13 @@ def test_a_rewrite_that_is_not_harmless_is_told(runs):
     assert "first mismatch, on the rung loss" in runs.alarm(planted)
 
 
+@pytest.mark.thorough
 def test_a_rewrite_that_does_not_run_is_told(runs):
-    broken = tensorflow("networks.py", ("NETWORKS = {", "raise OSError\nNETWORKS = {"))
+    broken = {
+        "tensorflow": (
+            Edit("tf_impl/networks.py", "NETWORKS = {", "raise OSError\nNETWORKS = {"),
+        )
+    }
     rewrite = dataclasses.replace(BY_NAME["loss-by-cumsum"], edits=broken)
     said = runs.alarm(Rewritten(rewrite, "tensorflow", "float64", "fast"))
     assert said.startswith("tensorflow ended with status")
@@ -75,13 +78,18 @@ def test_each_rewrite_changes_the_code(rewrite):
         for side, edits in rewrite.edits_for(kernels).items():
             for name, text in edited_texts(edits, ROOT).items():
                 assert name.split("/")[0] == {"tensorflow": "tf_impl"}.get(side, "paddle_impl")
-                assert code_of(text) != code_of((ROOT / name).read_text())
+                assert ast.dump(ast.parse(text)) != ast.dump(
+                    ast.parse((ROOT / name).read_text())
+                )
 
 
-def test_the_options_choose_what_is_planted():
-    planned = list(rewritten(FaultOptions(kernels=KERNELS)))
+def test_all_are_planted_and_none_is_chosen(capsys):
+    planned = list(rewritten(KERNELS))
     assert len({each.name for each in planned}) == len(planned)
-    only = FaultOptions(only=("loss-by-cumsum",), sides=("paddle",), dtype=("float32",))
-    assert [each.name for each in rewritten(only)] == ["loss-by-cumsum-paddle-fast-float32"]
-    with pytest.raises(UsageError, match="--only is 'x'; allowed: loss-by-cumsum, "):
-        list(rewritten(FaultOptions(only=("x",))))
+    assert {(each.side, each.dtype, each.kernels) for each in planned} == set(
+        itertools.product(FRAMEWORKS, DTYPES, KERNELS)
+    )
+    for words in (["--only", "3"], ["--strategy", "layers"]):
+        assert main(parity, ["sweep", "--harmless", *words]) == 2
+        said = f"error: {words[0]} is given with --harmless; allowed: without it"
+        assert said in capsys.readouterr().err

@@ -1,8 +1,12 @@
-"""Plants harmless rewrites, one at a time, and sees that none raises an alarm."""
+"""`python -m parity sweep --harmless`: rewrites of the code that change nothing but rounding.
+
+None may raise an alarm: a harness that takes rounding for a mistake is of no use. The rewrites
+are planted like faults, one at a time, in the same small runs; harmless.patch has them.
+"""
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +17,18 @@ from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
 from parity.trace.reader import Trace
-from parity.twins.cli.options import FaultOptions
+from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
-from parity.twins.faults.fault import Fault
-from parity.twins.faults.harmless import HARMLESS
+from parity.twins.faults.fault import DTYPES, Fault
+from parity.twins.faults.patches import read_mistakes
 from parity.twins.faults.small_runs import SETTINGS, write_texts
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.record_side import record
 from parity.twins.spec.frameworks import FRAMEWORKS
+
+HARMLESS = read_mistakes(Path(__file__).with_name("harmless.patch"))
 
 
 @dataclass(frozen=True)
@@ -104,35 +110,18 @@ class HarmlessRuns:
         )
 
 
-def rewritten(options: FaultOptions) -> Iterator[Rewritten]:
-    """Yield the rewrites that the options ask for, in each side, precision and kernels.
-
-    Raises:
-      UsageError: for a rewrite that there is not, or for strategies, which no rewrite has.
-    """
-    if options.strategy:
-        raise UsageError(
-            "--strategy is given with --harmless; allowed: without it, as rewrites are planted "
-            "in the default strategies"
-        )
-    by_name = {rewrite.name: rewrite for rewrite in HARMLESS}
-    for name in options.only or by_name:
-        if name not in by_name:
-            raise UsageError(f"--only is {name!r}; allowed: {', '.join(by_name)}")
-        for kernels in options.kernels:
-            for side in options.sides:
-                if side in by_name[name].edits_for(kernels):
-                    for dtype in options.dtype:
-                        yield Rewritten(by_name[name], side, dtype, kernels)
+def rewritten(kernels: Iterable[str]) -> Iterator[Rewritten]:
+    """Yield the rewrites in each framework and precision, and in these kernels."""
+    for rewrite in HARMLESS:
+        for kind in kernels:
+            for side in rewrite.edits_for(kind):
+                for dtype in DTYPES:
+                    yield Rewritten(rewrite, side, dtype, kind)
 
 
-def run_harmless(options: FaultOptions) -> tuple[str, bool]:
-    """Plant the harmless rewrites; return a table, and whether none raised an alarm.
-
-    Raises:
-      UsageError: for a rewrite that there is not.
-    """
-    planned, rows, alarms = list(rewritten(options)), [], []
+def run_harmless(options: SweepOptions) -> tuple[str, bool]:
+    """Plant the harmless rewrites; return a table, and whether none raised an alarm."""
+    planned, rows, alarms = list(rewritten(options.kernels)), [], []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
         servers = {

@@ -60,10 +60,10 @@ LIBRARY = (
 LABORATORY = (
     ("spec", "decoding"),
     ("cli", "trace", "oracle", "processes"),
-    ("training", "launch"),
-    ("compare",),
+    ("training", "launch", "compare"),
     ("run", "chat", "peers"),
-    ("bench", "sweep", "faults", "converge", "scale"),
+    ("bench", "faults", "converge", "scale"),
+    ("sweep",),
     ("commands",),
 )
 LEVELS = {"parity": LIBRARY, "parity/twins": LABORATORY}

@@ -9,7 +9,6 @@ from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, te
 
 from data.load import load_pair_text, load_stream_text
 from parity.compare.coverage import Coverage, Fact, not_covered
-from parity.report.coverage_table import verdict_line
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.run_comparison import RunComparison
@@ -19,7 +18,7 @@ from parity.twins.compare.verdict import Outcome
 from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot
-from parity.twins.spec.presets import preset, preset_to_compare
+from parity.twins.spec.presets import preset
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.spec.training import learning_rate
@@ -191,15 +190,3 @@ def test_every_report_says_what_it_covers_and_what_not(report):
     page = report_html(report)
     assert '<p class="uncovered" id="not-covered">not covered by this run: ' in page
     assert "The step was the first of an epoch that followed another one." in page
-
-
-def test_a_verdict_is_plain_where_nothing_is_missing_or_something_is_wrong(report):
-    assert verdict_line(report | {"not_covered": []}) == "verdict: match"
-    assert verdict_line(report | {"not_covered": ["a"]}).endswith("with 1 case not covered")
-    assert verdict_line(report | {"verdict": "mismatch"}) == "verdict: mismatch"
-
-
-def test_the_proof_preset_is_compared_where_it_fits():
-    assert preset_to_compare("language-model", built_in_text=True) == "proof"
-    assert preset_to_compare("seq2seq", built_in_text=True) == "proof"
-    assert preset_to_compare("seq2seq", built_in_text=False) == "tiny"

@@ -4,15 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_spec, write_trace
+from oracle_side import header, recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure
 from parity.compare.growth import GROWS, STAYS, VANISHES, Growth
 from parity.report.growth import growth_sentence
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
-from parity.trace.reader import Trace
-from parity.twins.compare.run_comparison import RunComparison, compare_traces
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 
@@ -134,19 +133,6 @@ def test_a_nan_after_a_mismatch_leaves_the_mismatch(right):
     assert "verdict: mismatch" in report_text(values_of(verdict))
     with pytest.raises(NumericFailure):
         climbed(right, [*right[:4], *bad[4:]])
-
-
-def test_a_damaged_file_after_a_mismatch_leaves_the_mismatch(tmp_path, right):
-    traces = [
-        Trace(write_trace(tmp_path / name, header(SPEC, name), steps))
-        for name, steps in (("paddle", right), ("tensorflow", once(right)))
-    ]
-    (tmp_path / "paddle" / "step-000005.safetensors").write_bytes(b"x")
-    verdict = compare_traces(traces, after_mismatch=5)
-    assert verdict.mismatches[0].place.step == WRONG
-    assert len(verdict.growth.steps) == 3
-    assert "step-000005.safetensors: cannot be read" in verdict.growth.ended
-    assert compare_traces(traces).growth is None
 
 
 def test_a_number_that_is_missing_in_a_step_is_none():

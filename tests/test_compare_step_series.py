@@ -72,10 +72,6 @@ def test_what_json_cannot_hold_is_left_out():
     assert found["replica_loss"]["paddle-2"]["side"] == [[None, 1.0], [None, None]]
 
 
-def test_a_history_of_nothing():
-    assert json.loads(json.dumps(History().to_json(), allow_nan=False))["steps"] == []
-
-
 @pytest.mark.parametrize("spec", [small_spec(), small_pairs_spec()], ids=lambda s: s.network)
 def test_a_comparison_keeps_every_step_of_the_first_pair(spec):
     steps = recorded_steps(spec, 5)

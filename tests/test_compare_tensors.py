@@ -127,10 +127,6 @@ def test_the_worst_element_is_by_absolute_difference_the_mismatch_by_what_is_all
     assert mismatch.place.index == (1,)
 
 
-def test_integers_beyond_float32_are_compared_whole():
-    assert compare(np.array([2**40 + 1]), np.array([2**40]))[1] is not None
-
-
 def test_distances_keep_the_worst_and_where_it_was():
     first, second = Place(0, "weight/a", (1,)), Place(4, "weight/b", (0, 2))
     worst = Distance()
@@ -216,15 +212,6 @@ def recorded():
     return spec, recorded_steps(spec, 1)[0], tensor_names(spec)
 
 
-def test_a_good_step_is_let_through(recorded):
-    spec, tensors, names = recorded
-    check_shapes(spec, tensors, "paddle-2", 0, names)
-    check_numbers(tensors, "paddle-2", 0, names)
-    fewer = {n: a for n, a in tensors.items() if not n.startswith("replicas/")}
-    del fewer["forward/logits"]
-    check_shapes(spec, fewer, "tensorflow-2", 0, names)
-
-
 def test_every_tensor_is_missed_and_every_shape_is_checked(recorded):
     spec, tensors, names = recorded
     for name, array in tensors.items():
@@ -237,13 +224,6 @@ def test_every_tensor_is_missed_and_every_shape_is_checked(recorded):
         if array.ndim:
             with pytest.raises(UsageError, match=r"p, step 0: "):
                 check_shapes(spec, tensors | {name: array[:-1]}, "p", 0, names)
-
-
-def test_extra_tensors_are_listed(recorded):
-    spec, tensors, names = recorded
-    more = tensors | {"weight/lstm_2/bias": np.zeros(16)}
-    with pytest.raises(UsageError, match=r"extra: \['weight/lstm_2/bias'\]"):
-        check_shapes(spec, more, "paddle-2", 4, names)
 
 
 @pytest.mark.parametrize(

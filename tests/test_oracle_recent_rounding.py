@@ -5,10 +5,10 @@ import pytest
 from oracle_side import header, recorded_steps, small_spec
 
 from parity.compare.tensors import ONE_STEP
-from parity.report.values import verdict_values
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison
+from parity.twins.compare.values import run_values
 from parity.twins.oracle import recent_rounding
 from parity.twins.oracle.recent_rounding import RecentRounding
 from parity.twins.oracle.rounding import Rounding
@@ -47,7 +47,7 @@ def test_a_correct_side_is_measured_in_few_steps(run):
     unmeasured = comparison.verdict.unmeasured
     assert not {0, 1, 2} & set(unmeasured), "nothing is known yet"
     assert 5 <= len(unmeasured) < STEPS - 3
-    assert verdict_values(comparison.verdict)["rounding_not_measured"] == unmeasured
+    assert run_values(comparison.verdict)["rounding_not_measured"] == unmeasured
 
 
 def test_shares_are_about_those_of_a_measurement(run):

@@ -180,20 +180,6 @@ def test_a_recorder_that_makes_no_sense_is_refused(tmp_path, case):
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"axes": (0, 2)}, "axes is (0, 2); allowed: each of 0 to 1 once"),
-        ({"axes": (0, 0)}, "axes is (0, 0); allowed"),
-        ({"axes": (1, 0), "transpose": True}, "transpose and axes; allowed: one of them"),
-    ],
-)
-def test_axes_that_are_no_permutation_are_refused(arguments, message):
-    with pytest.raises(UsageError) as caught:
-        Rename("a", **arguments)
-    assert message in one_line(caught)
-
-
 class OnAnotherDevice:
     def __array__(self, dtype=None, copy=None):
         raise RuntimeError("the tensor lies on another device:\nmove it")
@@ -290,25 +276,6 @@ def test_a_step_leaves_tensors_out_only_if_told(tmp_path, pair):
     verdict = compare_pair([trace, trace])
     assert verdict.matches
     assert verdict.history.to_json()["steps"] == [0, 10, 20]
-
-
-def test_what_is_not_numpy_and_in_another_byte_order_is_recorded(tmp_path):
-    given = {"weight/a": [[1, 2], [3, 4]], "weight/b": np.arange(3, dtype=">f8")}
-    folder = record(tmp_path / "a", [given | {"loss/mean": 0.5, "batch/mask": True}])
-    found = Trace(folder).read(0)
-    np.testing.assert_array_equal(found["weight/a"], [[1, 2], [3, 4]])
-    np.testing.assert_array_equal(found["weight/b"], [0.0, 1, 2])
-    assert found["batch/mask"].dtype == bool
-
-
-def test_a_step_is_there_as_soon_as_it_is_recorded(tmp_path):
-    recorder = Recorder(tmp_path / "a", framework="a", dtype="float64")
-    for step, tensors in enumerate(steps_of()):
-        recorder.step(step, tensors)
-        np.testing.assert_array_equal(
-            Trace(tmp_path / "a").read(step)["weight/b"], tensors["weight/b"]
-        )
-    recorder.close()
 
 
 def test_nothing_of_a_step_stays_in_memory(tmp_path):
@@ -443,26 +410,6 @@ def test_the_first_wrong_tensor_is_that_computed_first(pair):
         assert verdict.steps == 4
 
 
-def test_a_difference_within_what_is_allowed_is_measured(pair):
-    def change(step, tensors):
-        tensors["weight/b"] = tensors["weight/b"] * (1 + 1e-12)
-
-    verdict = compare_pair([Trace(folder) for folder in pair(change)])
-    assert verdict.matches
-    found = verdict.pairs["original", "port"]["weight"]
-    assert 5e-13 < found.relative <= 1.1e-12
-    assert 0.01 < found.used < 0.2
-
-
-def test_the_losses_are_held_against_each_other_in_units_in_the_last_place(pair):
-    def change(step, tensors):
-        if step == 2:
-            tensors["loss/mean"] = np.nextafter(tensors["loss/mean"], 1)
-
-    verdict = compare_pair([Trace(folder) for folder in pair(change)])
-    assert verdict.history.to_json()["difference"] == [0, 0, 1, 0, 0]
-
-
 def test_one_name_for_both_sides_is_told_apart_by_folders(tmp_path, capsys):
     for name in ("a", "b"):
         record(
@@ -479,10 +426,6 @@ def test_one_name_for_both_sides_is_told_apart_by_folders(tmp_path, capsys):
 
 def without(name):
     return lambda step, tensors: tensors.pop(name)
-
-
-def misshapen(step, tensors):
-    tensors["gradient/b"] = tensors["gradient/b"].T
 
 
 UNLIKE = {
@@ -515,7 +458,7 @@ UNLIKE = {
             pair()[0],
             write_trace(pair()[0].parent / "ours", header(small_spec(), "paddle"), []),
         ),
-        "original is a Recorder's, paddle-2 is of a train.py; allowed: two of a kind",
+        "original is a Recorder's, paddle is of a train.py; allowed: two of a kind",
     ),
     "tolerances": (
         lambda pair: pair(
@@ -551,12 +494,6 @@ def test_what_cannot_be_compared_is_told_in_one_line(pair, capsys, case):
     assert not page.exists()
 
 
-def test_another_shape_is_a_mismatch(pair, capsys):
-    status, printed, _ = run(capsys, "compare", *pair(misshapen))
-    assert status == 1
-    assert "differ in gradient/b, step 0: shape [3, 4] against [4, 3]" in printed
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("both", [False, True])
 def test_what_is_no_number_fails_with_its_place(pair, capsys, tmp_path, value, both):
@@ -568,27 +505,6 @@ def test_what_is_no_number_fails_with_its_place(pair, capsys, tmp_path, value, b
     assert f"{side}: {value} in gradient/a[2, 3], step 2" in errors
     with pytest.raises(AssertionError, match=r"in gradient/a\[2, 3\], step 2"):
         assert_match(a, b)
-
-
-def test_a_changed_byte_is_found(pair, capsys):
-    a, b = pair()
-    path = b / step_file(1)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    status, _, errors = run(capsys, "compare", a, b)
-    assert status == 2
-    assert f"{path}: tensor 'weight/b' is not what was recorded" in errors
-
-
-@pytest.mark.parametrize("step", ['"0"', "null", "0.0"])
-def test_a_line_of_the_index_without_a_number_is_named(pair, capsys, step):
-    a, b = pair()
-    path = b / "steps.jsonl"
-    path.write_text(path.read_text().replace('{"step": 1,', f'{{"step": {step},'))
-    status, _, errors = run(capsys, "compare", a, b)
-    assert status == 2
-    assert f"{path}, line 2: not a line of a trace's index" in errors
 
 
 # tolerances
@@ -610,14 +526,6 @@ def test_a_declared_tolerance_holds_for_what_it_names(pair, capsys):
     status, printed, _ = run(capsys, "compare", *pair(nudge("gradient/b", by=3e-3), **by_port))
     assert status == 1
     assert "differ in gradient/b, step 3" in printed
-
-
-def test_both_sides_may_declare_the_same(pair, capsys):
-    a, b = pair(nudge("loss/mean", by=1e-6), tolerances={"loss": LIMIT})
-    status, printed, _ = run(capsys, "compare", a, b)
-    assert status == 0
-    loss = "loss 0.001 of the element, 0 of the tensor (1)"
-    assert f"Declared by original and port: {loss}: measured." in printed
 
 
 def test_who_compares_may_declare_otherwise(pair):
@@ -856,20 +764,6 @@ def test_the_example_s_own_test_passes(example):
     assert (verdict.steps, len(verdict.tensors)) == (20, 32)
     for rung, distance in verdict.pairs["paddle", "tensorflow"].items():
         assert distance.used < 0.1, rung
-
-
-def test_the_example_matches_in_float32(frameworks, tmp_path):
-    for side in ("paddle", "tensorflow"):
-        frameworks[side].call(run_example, side, str(tmp_path / side), "--dtype=float32")
-    verdict = compare_pair([Trace(tmp_path / side) for side in ("paddle", "tensorflow")])
-    assert verdict.matches
-    declared = [bound for bound in verdict.bounds if bound.declared == "paddle and tensorflow"]
-    assert [(bound.applies, bound.tensors) for bound in declared] == [
-        ("forward", 5),
-        ("gradient/conv/*", 2),
-    ]
-    for rung, distance in verdict.pairs["paddle", "tensorflow"].items():
-        assert distance.used < 0.25, rung
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from parity.base.errors import UsageError
-from parity.trace import side
-from parity.trace.side import Side
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.trace.side import TrainedSide, labels_of, pairs_of
 
@@ -31,18 +29,6 @@ def test_a_side_is_read_as_it_was_written():
     assert TrainedSide.from_json(side.to_json() | {"spec": {}, "corpus": "a"}) == side
 
 
-def test_the_micro_batches_are_among_the_settings():
-    settings = StrategySettings(stages=2, micro_batches=4)
-    assert replace(PADDLE, settings=settings).micro_batches == 4
-    assert PADDLE.micro_batches == 1
-
-
-def test_of_a_recorded_pair_the_name_alone_is_known():
-    sides = [Side("pytorch"), Side("pytorch")]
-    assert side.labels_of(sides[:1], [Path("a")]) == ["pytorch"]
-    assert side.labels_of(sides, [Path("a"), Path("b")]) == ["pytorch (a)", "pytorch (b)"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -62,13 +48,6 @@ def test_a_value_of_another_type_is_refused(change, message):
     with pytest.raises(UsageError) as caught:
         TrainedSide.from_json(PADDLE.to_json() | change)
     assert str(caught.value) == message
-
-
-def test_a_missing_value_is_refused():
-    values = PADDLE.to_json()
-    del values["kernels"]
-    with pytest.raises(UsageError, match="a side lacks kernels"):
-        TrainedSide.from_json(values)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_every_option_comes_back_as_it_was_written(config, cls, network):
 
 WRONG = {
     "hidden-sizes: 7": "line 1: hidden-sizes is no option; allowed: hidden-size, or an option",
-    "\n\nxyzzy: 7": "line 3: xyzzy is no option; allowed: an option of --help without dashes",
+    "\n\nxyzzy: 7": "line 3: xyzzy is no option; allowed: an option of --help-all",
     "config: a.yaml": "line 1: config is no option",
     "--hidden-size: 7": "line 1: --hidden-size is no option; allowed: hidden-size, or",
     "hidden-size: wide": "line 1: hidden-size is 'wide'; allowed: an integer",

@@ -106,7 +106,7 @@ def check_parity(words):
         return
     command = COMMANDS.get(words[0])
     assert command is not None, f"no command {words[0]!r}"
-    if words[1:] == ["--help"]:
+    if words[1:] in (["--help"], ["--help-all"]):
         return
     values = parse(command, [*words[1:]])
     if values.get("network") and values.get("preset"):
@@ -115,7 +115,7 @@ def check_parity(words):
 
 def check_script(script, words):
     assert (ROOT / script).is_file(), f"no {script}"
-    if words == ["--help"]:
+    if words in (["--help"], ["--help-all"]):
         return
     if script.endswith("/train.py"):
         values = parse(trainer(), words)
@@ -199,7 +199,7 @@ def known_flags():
     flags = {
         flag for each in every for p in each.params for flag in (*p.opts, *p.secondary_opts)
     }
-    return flags | {"--help", "--version"} | OTHER_FLAGS
+    return flags | {"--help", "--help-all", "--version"} | OTHER_FLAGS
 
 
 @each_page()

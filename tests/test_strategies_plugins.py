@@ -1,11 +1,11 @@
-"""A network and a strategy from outside the tree train like those inside."""
+"""A network, a strategy and a framework from outside the tree train like those inside."""
 
 import json
 import os
 from pathlib import Path
 
 import pytest
-from conftest import assert_one_line, start
+from conftest import FRAMEWORKS, assert_one_line, start
 
 TESTS = Path(__file__).resolve().parent
 PLUGIN = str(TESTS / "toy_plugin.py")
@@ -40,6 +40,35 @@ def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
     assert {side["strategy"] for side in sides} == {"parallel-executor", "towers", "one-device"}
     assert report["rungs"]["gradient"]["worst_relative"] > 0
     assert "verdict: match" in printed
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_framework_from_outside_matches_each_of_the_two(framework, text, cache, tmp_path):
+    """Its trainer lies in a folder of its own, and runs in a process of its own."""
+    words = ["-m", "parity", "run", "--preset", "tiny", "--steps", "3", "--dtype", "float64"]
+    words += ["--frameworks", f"numpy,{framework}", "--replicas", "2", "--checks", "none"]
+    words += ["--no-throughput", "--batch-size", "3", "--time", "8", "--data", text]
+    words += ["--out", tmp_path, "--cache", cache]
+    status, _, errors = run(words, "toy_framework")
+    assert status == 0, errors
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "match"
+    assert list(report["sides"]) == [f"{framework}-2", "numpy-2"]
+    rungs = report["runs"][0]["rungs"]
+    pairs = {(pair["a"], pair["b"]) for pair in rungs["gradient"]["pairs"]}
+    assert (f"{framework}-2", "numpy-2") in pairs
+
+
+def test_a_framework_that_does_not_take_part_is_one_line(tmp_path):
+    common = ["-m", "parity", "run", "--out", tmp_path / "out"]
+    for words, allowed in (
+        (["--frameworks", "torch"], "is 'torch'; allowed: paddle, tensorflow, numpy"),
+        (["--frameworks", "numpy", "--network", "seq2seq"], "seq2seq: paddle, tensorflow"),
+        (["--frameworks", "paddle", "--strategy", "tensorflow=towers"], "of paddle, which"),
+    ):
+        status, _, errors = run([*common, *words], "toy_framework")
+        assert allowed in assert_one_line(status, errors)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("side", ["paddle_impl", "tf_impl"])

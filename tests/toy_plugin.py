@@ -1,4 +1,5 @@
-"""A network and a strategy from outside the tree: what PARITY_PLUGINS loads in test_plugins.py.
+"""A network and a strategy from outside the tree: what PARITY_PLUGINS loads in
+test_strategies_plugins.py.
 
 The network predicts each token from the one before alone; the strategy puts all towers on the
 first device.

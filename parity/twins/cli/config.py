@@ -38,7 +38,7 @@ class ConfigOption(click.Option):
     Args:
       kind: the type of its value; for one with several values, the type of each.
       several: whether it takes several values, which a file gives as a list.
-      group: the heading of `--help` that it stands under, unless its name says it.
+      group: the heading of the help that it stands under, unless its name says it.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ def read_config(
             near = difflib.get_close_matches(name, options, 1)
             allowed = f"{flag(near[0])[2:]}, or " if near else ""
             raise UsageError(
-                f"{place} is no option; allowed: {allowed}an option of --help without dashes"
+                f"{place} is no option; allowed: {allowed}an option of --help-all, without "
+                "dashes"
             )
         if name in seen:
             raise UsageError(f"{place} is also in line {seen[name]}; allowed: each key once")

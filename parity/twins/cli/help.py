@@ -1,4 +1,9 @@
-"""What `--help` says of options: the groups that it lists them in, and the names they take."""
+"""What help says of options: the groups that it lists them in, and the names they take.
+
+Of a command with many options, `--help` shows those that most people need, `--help-all` all.
+"""
+
+from typing import Any
 
 import click
 
@@ -39,19 +44,45 @@ _GROUPS = {
     ),
     _OTHER: (),
 }
+_MANY = 30  # a command with more options has a short help
+# The options in it.
+_SHORT = {
+    *("network", "preset", "data", "frameworks", "sides", "seeds", "links", "checkpoint"),
+    *("steps", "epochs", "dtype", "replicas", "strategy", "strategies", "peers", "config"),
+    *("out", "json", "resume", "checks", "trace", "help_all"),
+}
+_ALL = "parity.twins.cli.help"  # key of click's `meta`: whether all options are asked for
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 # Part of a spec -> the group of its fields.
 PARTS = {"model": _NETWORK, "text": _TEXT, "training": _TRAINING}
 
 
 class GroupedCommand(Command):
-    """A command whose `--help` lists its options in groups."""
+    """A command whose help lists its options in groups; many options, not all at once."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self._is_short = len(self.params) > _MANY
+        show_all = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            hidden=not self._is_short,
+            callback=_show_all,
+            help="Show all options and exit.",
+        )
+        self.params.append(show_all)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each group under its heading."""
         records: dict[str, list[tuple[str, str]]] = {group: [] for group in _GROUPS}
+        shows_all, left_out = _ALL in ctx.meta or not self._is_short, 0
         for option in self.get_params(ctx):
             if isinstance(option, click.Argument):  # the first line and the text name them
+                continue
+            if not (shows_all or option.name in _SHORT or "--help" in option.opts):
+                left_out += 1
                 continue
             record = option.get_help_record(ctx)
             if record is not None:
@@ -60,6 +91,16 @@ class GroupedCommand(Command):
             if found:
                 with formatter.section(group):
                     formatter.write_dl(found)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
+
+
+def _show_all(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def _group(option: click.Parameter) -> str:

@@ -237,6 +237,10 @@ _Loader.add_implicit_resolver(
 class _Dumper(yaml.SafeDumper):
     """Writes one line for each option."""
 
+    def ignore_aliases(self, data: Any) -> bool:
+        """Return True: two options may have the same tuple, and `--config` reads no aliases."""
+        return True
+
 
 _Dumper.add_multi_representer(
     Path, lambda dumper, path: dumper.represent_scalar(f"{_YAML}str", str(path))

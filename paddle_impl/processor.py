@@ -3,23 +3,18 @@
 That MKL is of 2019 and looks at the processor's vendor: on those of another vendor than its own
 it uses kernels for the oldest processors, unless `MKL_DEBUG_CPU_TYPE` names newer ones. Which
 are the fastest depends on the processor alone, so it is measured once for each, in a third of a
-second, and kept in the user's cache: two runs on one machine must compute the same bits.
+second.
 """
 
 import ctypes
-import hashlib
 import importlib.util
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from parity.base.errors import UsageError
-from parity.base.files import new_folder, sync_file, write_whole
-from parity.base.machine import processor_facts, user_cache
-from parity.base.text import parse_json
+from parity.base.measured_once import MeasuredOnce
 
 VARIABLE = "MKL_DEBUG_CPU_TYPE"
 
@@ -62,23 +57,12 @@ def fastest_kernels(folder: Path | None = None) -> str:
     library = _library()
     if library is None:
         return ""
-    path = (folder or user_cache()) / f"mkl-{_digest(library)}" / "kernels.json"
-    kept = _kept(path)
+    once = MeasuredOnce("mkl", library.stat().st_size, KERNELS, folder)
+    kept = once.read()
     if kept is not None:
         return kept
     rates = {kernels: measured_rate(library, kernels) for kernels in KERNELS}
-    chosen = choose(rates)
-    content = json.dumps({"kernels": chosen, "flops_per_second": rates}, indent=2).encode()
-    try:
-        if path.exists():  # and cannot be read
-            write_whole(path, content)
-        with new_folder(path.parent) as temporary:
-            write_whole(temporary / path.name, content)
-            sync_file(temporary / path.name)
-    except UsageError:  # without a folder that can be written to, every start measures
-        return chosen
-    kept = _kept(path)  # another process may have been first
-    return chosen if kept is None else kept
+    return once.remember(choose(rates), rates)
 
 
 def choose(rates: Mapping[str, float | None]) -> str:
@@ -143,18 +127,3 @@ def _library() -> Path | None:
         return None
     library = Path(found.origin).parent / _LIBRARY
     return library if library.is_file() else None
-
-
-def _digest(library: Path) -> str:
-    """Return what tells processors, and versions of MKL, apart."""
-    facts = [f"{library.stat().st_size}", *processor_facts()]
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
-
-
-def _kept(path: Path) -> str | None:
-    """Return the choice that a file keeps; None without one that can be read."""
-    try:
-        kernels = parse_json(path.read_bytes())["kernels"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return kernels if kernels in KERNELS else None

@@ -10,7 +10,7 @@ from parity.twins.oracle.optimizers import update_slots, update_weights
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.step_arrays import StepResult
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
-from parity.twins.training.loop import run_training
+from parity.twins.training.start import Side, run_training
 
 SPEC = small_spec()
 PER_EPOCH = 4
@@ -87,5 +87,5 @@ def train(
         made.append(cls(spec, build) if cls else AsynchronousOracle(spec, build, before))
         return made[0]
 
-    run_training(make_strategy, text(spec, per_epoch), spec, options, dict)
+    run_training(Side(make_strategy, dict), text(spec, per_epoch), spec, options)
     return made[0]

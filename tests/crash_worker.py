@@ -25,7 +25,7 @@ from parity.cli.command_line import print_error
 from parity.trace.writer import Writer
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.presets import preset
-from parity.twins.training.loop import run_training
+from parity.twins.training.start import Side, run_training
 
 SPEC = small_spec(epochs=1)
 
@@ -39,7 +39,7 @@ def train(out: str, resume: bool, overwrite: bool = False) -> None:
         resume="" if resume else None,
         overwrite=overwrite,
     )
-    run_training(OracleStrategy, text(SPEC), SPEC, options, dict)
+    run_training(Side(OracleStrategy, dict), text(SPEC), SPEC, options)
 
 
 def encode(kind: str, folder: str, cache: str) -> None:

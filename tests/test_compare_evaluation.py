@@ -15,7 +15,7 @@ from parity.twins.trace.evaluated import (
     recorded_evaluation,
 )
 from parity.twins.training.evaluate import batches_to_evaluate, evaluate
-from parity.twins.training.loop import run_training
+from parity.twins.training.start import Side, run_training
 from parity.twins.training.strategy import Build
 
 SPECS = {"stream": small_spec(), "sentences": small_spec(batching="sentences")}
@@ -40,11 +40,10 @@ class Forgetful(TensorFlow):
 def record(folder, spec, strategy, **options):
     """Record a run; return its header and its steps."""
     run_training(
-        lambda spec, build: strategy(spec, build),
+        Side(lambda spec, build: strategy(spec, build), dict),
         text(spec),
         spec,
         TrainOptions(out=folder, trace=folder, steps=STEPS, replicas=2, **options),
-        dict,
     )
     trace = Trace(folder)
     return trace.header, dict(trace.steps())

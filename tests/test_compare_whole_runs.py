@@ -29,9 +29,9 @@ from parity.twins.run.compare_while_training import (
 )
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.trace.side import TrainedSide
-from parity.twins.training.loop import run_training
 from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP
+from parity.twins.training.start import Side, run_training
 
 SPEC = small_spec()
 SIDES = {
@@ -92,11 +92,10 @@ class Resumable(OracleStrategy):
 def run(folder, spec=SPEC, mistake=None, **options):
     """Record a run with checkpoints, or resume one; return its steps."""
     run_training(
-        lambda spec, build: Resumable(spec, build, mistake),
+        Side(lambda spec, build: Resumable(spec, build, mistake), dict),
         text(spec, PER_EPOCH),
         spec,
         TrainOptions(out=folder / "out", trace=folder / "trace", **options),
-        dict,
     )
     return dict(Trace(folder / "trace").steps())
 
@@ -206,11 +205,10 @@ def trained(request, tmp_path_factory):
     steps = run(folder / "traced", spec, steps=6, replicas=2, evaluate=0)
     recorded = [recorded_step(step, each, request.param) for step, each in steps.items()]
     summary = run_training(
-        lambda spec, build: OracleStrategy(spec, build),
+        Side(OracleStrategy, dict),
         text(spec, PER_EPOCH),
         spec,
         TrainOptions(out=folder / "out", replicas=2),
-        dict,
     )
     rows = read_losses(folder / "out" / "losses.csv")
     assert len(rows) == 8 == WARM_UP + 3

@@ -35,21 +35,21 @@ def test_kernels_that_the_processor_lacks_are_not_measured():
 
 def test_the_choice_is_measured_once_and_kept(tmp_path):
     chosen = processor.fastest_kernels(tmp_path)
-    (path,) = tmp_path.glob("mkl-*/kernels.json")
+    (path,) = tmp_path.glob("mkl-*/choice.json")
     values = json.loads(path.read_bytes())
-    assert values["kernels"] == chosen == processor.choose(values["flops_per_second"])
+    assert values["choice"] == chosen == processor.choose(values["measured"])
     other = "7" if chosen == "5" else "5"
-    path.write_text(json.dumps(values | {"kernels": other}))
+    path.write_text(json.dumps(values | {"choice": other}))
     assert processor.fastest_kernels(tmp_path) == other
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"kernels": "99"}', '{"kernels": []}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"choice": "99"}', '{"choice": []}'])
 def test_a_damaged_choice_is_measured_again(damage, tmp_path):
     chosen = processor.fastest_kernels(tmp_path)
-    (path,) = tmp_path.glob("mkl-*/kernels.json")
+    (path,) = tmp_path.glob("mkl-*/choice.json")
     path.write_text(damage)
     assert processor.fastest_kernels(tmp_path) == chosen
-    assert json.loads(path.read_bytes())["kernels"] == chosen
+    assert json.loads(path.read_bytes())["choice"] == chosen
 
 
 def test_a_folder_that_cannot_be_written_to_is_done_without(tmp_path):
@@ -76,7 +76,7 @@ def test_the_engine_is_loaded_with_the_choice_but_for_the_users_own(given, expec
         text=True,
         check=True,
     )
-    kept = [json.loads(path.read_bytes())["kernels"] for path in tmp_path.glob("*/*/*.json")]
+    kept = [json.loads(path.read_bytes())["choice"] for path in tmp_path.glob("*/*/*.json")]
     assert kept == ([] if given else [done.stdout.strip()])
     if given:
         assert done.stdout.strip() == expected

@@ -19,8 +19,8 @@ from parity.twins.compare.oracle_tensors import OracleTensors
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
+from parity.twins.training.asynchronous_steps import EventOrder, Stopped
 from parity.twins.training.checkpoint import load_checkpoint
-from parity.twins.training.event_order import EventOrder, Stopped
 from parity.twins.training.loss_table import read_losses
 
 

@@ -9,9 +9,9 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, flags, write_text
 from safetensors.numpy import save_file
 
-from parity.twins.cli.command_line import train_command
 from parity.twins.launch.processes import FOLDERS, ROOT
 from parity.twins.training.checkpoint import load_checkpoint
+from parity.twins.training.start import train_with
 
 
 @pytest.fixture(scope="module")
@@ -237,9 +237,10 @@ def refuse(frameworks, monkeypatch, capsys):
             script = ROOT / folder / "train.py"
             monkeypatch.setattr(sys, "path", list(sys.path))  # the script changes it
             monkeypatch.setattr(sys, "argv", [str(script), *words])
-            module, before = runpy.run_path(str(script)), set(sys.modules)
+            before = set(sys.modules)
+            module = runpy.run_path(str(script))
             with pytest.raises(SystemExit) as ended:
-                train_command(name, module["train"], module["resolved"])
+                train_with(module["STRATEGIES"], module["load_engine"], module["versions"])
             lines[name] = assert_one_line(ended.value.code, capsys.readouterr().err)
             loaded = sys.modules.keys() - before
             assert name not in loaded, "a framework takes seconds to load, for nothing"

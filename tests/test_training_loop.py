@@ -25,11 +25,11 @@ from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.twins.training.evaluate import perplexity
-from parity.twins.training.loop import run_training
 from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP, Meter
 from parity.twins.training.replicas_and_threads import check_rows
-from parity.twins.training.run_folder import RUN_FILES, find_checkpoint, prepare_folder
+from parity.twins.training.run_folder import RUN_FILES, RunFolder
+from parity.twins.training.start import Side, run_training
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()
@@ -62,7 +62,7 @@ def train(out, spec=SPEC, per_epoch=PER_EPOCH, before=None, **options):
         made.append(Recording(spec, build, before))
         return made[0]
 
-    summary = run_training(make_strategy, text(spec, per_epoch), spec, options, dict)
+    summary = run_training(Side(make_strategy, dict), text(spec, per_epoch), spec, options)
     return made[0], summary
 
 
@@ -303,14 +303,14 @@ def test_going_back_in_the_same_folder_goes_on_from_there(tmp_path):
 
 def test_resuming_where_there_is_nothing(tmp_path):
     options = TrainOptions(out=tmp_path)
-    assert find_checkpoint(options, []) is None
-    assert find_checkpoint(dataclasses.replace(options, resume=""), []) is None
+    assert RunFolder(options).find_checkpoint([]) is None
+    assert RunFolder(dataclasses.replace(options, resume="")).find_checkpoint([]) is None
     for named, said in (
         (tmp_path, "where there is no checkpoint"),
         (tmp_path / "none.safetensors", "no such checkpoint"),
     ):
         with pytest.raises(UsageError, match=said) as caught:
-            find_checkpoint(dataclasses.replace(options, resume=str(named)), [])
+            RunFolder(dataclasses.replace(options, resume=str(named))).find_checkpoint([])
         one_line(caught)
 
 
@@ -362,7 +362,8 @@ def test_overwriting_knows_the_names_of_all_vocabularies():
 def test_overwriting_a_folder_of_others_removes_nothing(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "step-00000001.safetensors").write_text("of another tool")
-    prepare_folder(TrainOptions(out=tmp_path, overwrite=True), SPEC)
+    options = TrainOptions(out=tmp_path, overwrite=True)
+    RunFolder(options).prepare(SPEC, "", (options, SPEC))
     assert (tmp_path / "checkpoints" / "step-00000001.safetensors").exists()
 
 
@@ -375,7 +376,7 @@ def test_a_folder_that_cannot_be_written_is_named_before_building(tmp_path, plac
 
     options = TrainOptions(out=tmp_path / place)
     with pytest.raises(UsageError, match="cannot be written") as caught:
-        run_training(never, text(SPEC), SPEC, options, dict)
+        run_training(Side(never, dict), text(SPEC), SPEC, options)
     assert str(tmp_path / place) in one_line(caught)
 
 
@@ -386,7 +387,7 @@ def test_too_few_rows_are_refused_before_anything_is_written(tmp_path):
         check_rows(short, 4)
     options = TrainOptions(out=tmp_path / "run", replicas=4)
     with pytest.raises(UsageError):
-        run_training(OracleStrategy, short, SPEC, options, dict)
+        run_training(Side(OracleStrategy, dict), short, SPEC, options)
     assert not (tmp_path / "run").exists()
 
 
@@ -625,5 +626,5 @@ def test_the_data_is_prefetched_in_another_thread(tmp_path):
         batch(step),
     )[1]
     options = TrainOptions(out=tmp_path)
-    run_training(OracleStrategy, parts, spec, options, dict)
+    run_training(Side(OracleStrategy, dict), parts, spec, options)
     assert threads == {"prefetch"}

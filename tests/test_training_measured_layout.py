@@ -33,7 +33,8 @@ def candidates(framework, strategy, smallest, **options):
     registry = FRAMEWORKS[framework].strategies
     settings = registry.settings(strategy, options.pop("settings", StrategySettings()))
     train = TrainOptions(settings=settings, **options)
-    calibration = Calibration(framework, registry.entry(strategy))
+    spec = preset("language-model", "tiny")
+    calibration = Calibration(framework, registry.entry(strategy), spec)
     return [tuple(each) for each in calibration.candidates(train, smallest)]
 
 
@@ -134,14 +135,14 @@ def test_a_long_training_measures_once_and_a_resumed_one_keeps_its_layout(
 
     said, layout = stopped(folder, environment, tmp_path / "run", *long)
     assert layout_text(layout).partition(";")[0] + "; measured: 2 x 1 " in said
-    (path,) = (tmp_path / "user" / "training-parity" / "layouts").iterdir()
+    (path,) = (tmp_path / "user" / "training-parity").glob("layout-*/choice.json")
     kept = json.loads(path.read_text())
-    assert Layout(*kept["layout"]) == layout == fastest_of(kept["seconds_per_step"])
+    assert Layout(*kept["choice"]) == layout == fastest_of(kept["measured"])
     assert layout in {Layout(2, 1), Layout(1, 2)}
     assert configuration(folder, environment, *long) == layout
 
     other = Layout(layout.threads, layout.replicas)
-    path.write_text(json.dumps(kept | {"layout": list(other)}))
+    path.write_text(json.dumps(kept | {"choice": list(other)}))
     assert configuration(folder, environment, *long, "--learning-rate", "0.5") == other
     said, resumed = stopped(folder, environment, tmp_path / "run", *long, "--resume")
     assert resumed == layout
@@ -160,16 +161,16 @@ def test_layouts_take_turns_and_the_faster_time_of_each_counts(tmp_path, cache, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     taken, seconds = [], iter([0.5, 0.9, 1.0, 0.8])
 
-    def measured(self, asked, options, layout, steps):
+    def measured(self, options, layout, steps):
         taken.append(layout)
         return next(seconds)
 
     monkeypatch.setattr(Calibration, "_measured", measured)
     spec = preset("language-model", "tiny").replace(epochs=5000)
     options = TrainOptions(cache=cache)
-    calibration = Calibration("paddle", FRAMEWORKS["paddle"].strategies.entry(None))
+    calibration = Calibration("paddle", FRAMEWORKS["paddle"].strategies.entry(None), spec)
     read, text = read_text(spec, options)
-    layout, why = calibration.layout(read, text, options, spec)
+    layout, why = calibration.layout(read, text, options, resumes=False)
     assert taken == [Layout(2, 1), Layout(1, 2)] * 2
     assert layout == Layout(2, 1)
     assert "2 x 1 500.0 ms a step, 1 x 2 800.0 ms a step" in why
@@ -181,8 +182,8 @@ def test_what_cannot_be_measured_is_left_at_the_default(tmp_path, cache, monkeyp
     options = TrainOptions(cache=cache)
     read, text = read_text(spec, options)
     gone = TrainOptions(cache=cache, data=tmp_path / "gone")
-    calibration = Calibration("paddle", FRAMEWORKS["paddle"].strategies.entry(None))
-    layout, why = calibration.layout(read, text, gone, spec)
+    calibration = Calibration("paddle", FRAMEWORKS["paddle"].strategies.entry(None), spec)
+    layout, why = calibration.layout(read, text, gone, resumes=False)
     assert layout == calibration.candidates(options, 20)[0]
     assert why.startswith("the default, as others could not be measured: ")
     assert "ended with status 2: error: " in why

@@ -13,7 +13,7 @@ from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.twins.launch.processes import FOLDERS, ROOT
 from parity.twins.spec.presets import preset
-from parity.twins.training.needed_memory import check_memory
+from parity.twins.training.start import check_memory
 
 GIB = 2**30
 
@@ -48,7 +48,7 @@ def test_the_limit_is_what_the_weights_and_two_copies_take(monkeypatch):
     small = {}
     for limit in range(10**6, 10**8, 10**6):
         monkeypatch.setattr(
-            "parity.twins.training.needed_memory.memory_limit", lambda at=limit: (at, "a test")
+            "parity.twins.training.start.memory_limit", lambda at=limit: (at, "a test")
         )
         try:
             check_memory(spec)

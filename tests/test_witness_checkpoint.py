@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from parity.twins.cli.options import TrainOptions
 from parity.twins.training.checkpoint import load_checkpoint
-from parity.twins.training.loop import run_training
+from parity.twins.training.start import Side, run_training
 
 # the tensors of `small_spec`, written out: 7 words, width 3, two layers of 4 units, 5 rows
 SHAPES = {
@@ -71,7 +71,7 @@ def train(out, spec, steps, **options):
         return made[0]
 
     options = TrainOptions(out=out, replicas=2, threads=1, steps=steps, **options)
-    run_training(make, text(spec), spec, options, dict)
+    run_training(Side(make, dict), text(spec), spec, options)
     return made[0]
 
 

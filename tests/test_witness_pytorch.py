@@ -26,8 +26,8 @@ from parity.twins.spec.networks.language_model import LanguageModelSpec, Languag
 from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.twins.spec.spec import Spec, TrainSpec
 from parity.twins.spec.step_arrays import StepInputs
-from parity.twins.training.loop import run_training
 from parity.twins.training.loss_table import read_losses
+from parity.twins.training.start import Side, run_training
 
 pytestmark = pytest.mark.torch
 
@@ -336,7 +336,7 @@ def test_a_whole_training_is_pytorchs(pytorch, tmp_path, optimizer, loss_per):
     text = load_stream_text(tmp_path / "text", tmp_path / "cache", spec.values())
     assert text.sizes == {"vocabulary_size": 7}
     options = TrainOptions(out=tmp_path / "run", replicas=2, threads=1)
-    summary = run_training(OracleStrategy, text, spec, options, dict)
+    summary = run_training(Side(OracleStrategy, dict), text, spec, options)
     losses = read_losses(tmp_path / "run" / "losses.csv")
 
     network = pytorch.LanguageModel(7, WIDTH, HIDDEN, 2)

@@ -18,8 +18,8 @@ from parity.twins.decoding.evaluation import bleu, exact_share
 from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.twins.spec.spec import Spec, TrainSpec
 from parity.twins.spec.step_arrays import StepResult
-from parity.twins.training.loop import run_training
 from parity.twins.training.loss_table import read_losses
+from parity.twins.training.start import Side, run_training
 
 
 class Idle(OracleStrategy):
@@ -54,7 +54,7 @@ def run(make, spec, parts, out, **options):
         return made[0]
 
     options = TrainOptions(out=out, replicas=2, threads=1, **options)
-    return made, run_training(make_strategy, parts, spec, options, dict)
+    return made, run_training(Side(make_strategy, dict), parts, spec, options)
 
 
 def perplexity_by_hand(evaluated):

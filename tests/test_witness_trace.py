@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
-from parity.twins.training.loop import run_training
+from parity.twins.training.start import Side, run_training
 
 STEPS = 6
 
@@ -57,7 +57,7 @@ def recorded(request, tmp_path):
     options = TrainOptions(
         out=tmp_path / "run", trace=tmp_path / "trace", replicas=2, threads=1, steps=STEPS
     )
-    run_training(make, text(spec), spec, options, dict)
+    run_training(Side(make, dict), text(spec), spec, options)
     return made[0], tmp_path / "trace"
 
 

@@ -28,7 +28,7 @@ def layout_cases(spec: Spec, options: BenchOptions, cases: Iterable[Case]) -> li
     for side in sides:
         entry = FRAMEWORKS[side].strategies.entry(None)
         train = TrainOptions(device=options.device, settings=entry.settings(options.settings))
-        layouts = Calibration(side, entry).candidates(train, spec.training.batch_size)
+        layouts = Calibration(side, entry, spec).candidates(train, spec.training.batch_size)
         found += [Case(side, *layout) for layout in layouts if len(layouts) > 1]
     return found
 

@@ -93,7 +93,7 @@ def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
 def train_command(
     framework: str,
     train: Callable[[Spec, TrainOptions], None],
-    resolved: Callable[[str, Spec, TrainOptions], TrainOptions],
+    resolved: Callable[[Spec, TrainOptions], TrainOptions],
 ) -> None:
     """Run a framework's `train.py`: parse the flags, call `train`, and exit with its status.
 
@@ -116,7 +116,7 @@ def train_command(
             options = take_options(TrainOptions, values)
             spec = spec_from(options.network, options.preset, values)
             if print_config:
-                options = resolved(framework, spec, options)
+                options = resolved(spec, options)
                 click.echo(config_text(options, spec), nl=False)
             else:
                 train(spec, options)

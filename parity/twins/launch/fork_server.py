@@ -252,7 +252,7 @@ def serve(framework: str, threads: int, path: str) -> None:
         FRAMEWORKS[framework].load("engine:load_engine")(threads)
     except UsageError as error:
         sys.exit(print_error(error, debug=False))
-    for module in ("data.text_corpus", "data.text_batches", "parity.twins.training.loop"):
+    for module in ("data.text_corpus", "data.text_batches", "parity.twins.training.start"):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # otherwise a collection in a child touches, and so copies, all that is loaded

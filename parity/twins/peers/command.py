@@ -15,10 +15,10 @@ from parity.twins.cli.command_line import command_options, spec_from, spec_optio
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyRegistry
-from parity.twins.training.loop import run_training
 from parity.twins.training.loss_table import Losses
 from parity.twins.training.meter import Meter
 from parity.twins.training.replicas_and_threads import choose_layout, smallest_batch
+from parity.twins.training.start import Side, run_training
 from parity.twins.training.strategy import Build
 from parity.twins.training.text_source import read_text
 from parity.twins.training.train_steps import train_steps
@@ -47,11 +47,10 @@ def training_command(strategies: StrategyRegistry, versions: Callable[[], dict])
         built = []
 
         def remember(spec: Spec, build: Build) -> Any:
-            build = replace(build, settings=settings)
             built.append(strategies.make(options.strategy, spec, build))
             return built[0]
 
-        summary = run_training(remember, text, spec, options, versions)
+        summary = run_training(Side(remember, versions), text, spec, options)
         if summary is not None:  # the loop knows only the memory of its own process
             summary.peak_memory = built[0].peak_memory()
             summary.write(options.out / "summary.json", text)

@@ -1,32 +1,28 @@
-"""Trains asynchronously: a thread per worker, each of which takes the steps by itself.
+"""The workers of an asynchronous training: a thread each, which takes the steps by itself.
 
 A worker computes its rows of every global batch, with weights that it has read by itself, and
-applies an update of its own. All workers wait for each other at the end of every epoch, and
-wherever the run writes a checkpoint: only there do the weights belong to one step, so that
-validation and resuming are well defined. What lies between is a segment.
+applies an update of its own. All reads and updates go through one lock: each finds the weights
+whole, and each has its place in one order: that of a schedule, or as the workers are ready.
 """
 
 import queue
 import threading
-from collections.abc import Callable, Generator
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.replicas import split_rows
-from parity.twins.spec.schedule import Schedule
-from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
+from parity.twins.spec.schedule import Update
+from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.spec.training import learning_rate
 from parity.twins.spec.worker_rows import WorkerRows, joined_losses, worker_rows
-from parity.twins.training.event_order import EventOrder, Stopped
-from parity.twins.training.flops import product_flops
-from parity.twins.training.meter import Meter
 from parity.twins.training.strategy import AsynchronousStrategy
-from parity.twins.training.text_source import TextSource
-from parity.twins.training.train_steps import State, TrainedStep, TrainingProgress
+from parity.twins.training.train_steps import State, TrainedStep
 
 
 @dataclass(frozen=True)
@@ -48,94 +44,88 @@ class AppliedUpdate:
     result: StepResult
 
 
-@dataclass(frozen=True)
-class AsynchronousPlan:
-    """How far an asynchronous training goes, in which order, and who is told of its updates.
+class Stopped(Exception):  # noqa: N818 - not an error: the worker has nothing left to do
+    """Raised in a worker that takes no further part: the run ends, or another worker failed."""
+
+
+class EventOrder:
+    """Lets workers read and update the weights one at a time.
+
+    Args:
+      first: the number of the first update.
+      schedule: the updates to apply, in their order, the first of them with the number `first`;
+        None to let workers come as they are ready.
+      stop: the number of the update after the last; None for no limit.
 
     Attributes:
-      schedule: the order to keep to; None to let the workers run freely.
-      settles: whether all workers wait for each other before a given step.
-      stopping: whether the run was asked to stop; workers that run freely then wait for each
-        other as soon as they can.
-      applied: called after each update, before any other worker reads or updates the weights.
-      record: whether each update is to return all tensors of a trace.
-      updates: the number of the update after the last; None to end with the last step.
+      count: the number of the next update, which is the version of the weights as well.
     """
 
-    schedule: Schedule | None
-    settles: Callable[[int], bool]
-    stopping: Callable[[], bool] = lambda: False
-    applied: Callable[[AppliedUpdate], None] = lambda applied: None
-    record: bool = False
-    updates: int | None = None
+    def __init__(self, first: int, schedule: Sequence[Update] | None, stop: int | None = None):
+        self.count = first
+        self._stop, self._stopped = stop, False
+        self._changed = threading.Condition()
+        self._given = schedule is not None
+        self._due: dict[int, deque[tuple[int, int]]] = defaultdict(deque)
+        self._reads_left: Counter[int] = Counter()
+        for number, (worker, read) in enumerate(schedule or (), first):
+            self._due[worker].append((number, read))
+            self._reads_left[read] += 1
+
+    @contextmanager
+    def reading(self, worker: int) -> Iterator[int]:
+        """Wait for a worker's turn to read the weights; yield their version.
+
+        No other worker reads or updates them until the context is left.
+
+        Raises:
+          Stopped: if the worker has no update left to do.
+        """
+        with self._changed:
+            if self._given:
+                if not self._due[worker]:
+                    raise Stopped
+                version = self._due[worker][0][1]
+                self._wait(lambda: self.count == version)
+            self._check()
+            yield self.count
+            if self._given:
+                self._reads_left[self.count] -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def applying(self, worker: int) -> Iterator[int]:
+        """Wait for a worker's turn to update the weights; yield the number of the update.
+
+        No other worker reads or updates them until the context is left.
+
+        Raises:
+          Stopped: if the run has ended.
+        """
+        with self._changed:
+            if self._given:
+                number = self._due[worker].popleft()[0]
+                self._wait(lambda: self.count == number and not self._reads_left[number])
+            self._check()
+            yield self.count
+            self.count += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let no worker read or update the weights any more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _wait(self, is_due: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: self._stopped or is_due())
+
+    def _check(self) -> None:
+        if self._stopped or (self._stop is not None and self.count >= self._stop):
+            raise Stopped
 
 
-def asynchronous_steps(
-    strategy: AsynchronousStrategy,
-    text: TextSource,
-    stop: int,
-    meter: Meter,
-    plan: AsynchronousPlan,
-    *,
-    start: int = 0,
-    state: State | None = None,
-) -> Generator[TrainedStep, None, None]:
-    """Train from step `start` to step `stop` - 1, and yield each step once all workers took it.
-
-    The loss of a yielded step is the mean over the whole global batch, each worker's part of it
-    computed with the weights that this worker had; its gradient norm is the largest of theirs.
-
-    Args:
-      strategy: the strategy, with the weights before step `start`.
-      text: the text to train on.
-      stop: the number of the step after the last, counted over all epochs.
-      meter: measures the time between steps.
-      plan: the order of the updates, and what is done with them.
-      start: the number of the first step.
-      state: the recurrent state before the first step; None at the start of a text.
-
-    Raises:
-      UsageError: if the schedule does not fit the training.
-      NumericFailure: if a loss or a gradient is not finite.
-    """
-    spec, per_epoch = strategy.spec, text.train.batches_per_epoch
-    with (
-        TrainingProgress(strategy.framework, start, stop, per_epoch) as progress,
-        text.prefetch(
-            lambda step: step_inputs(spec, step, text.train.batch(step)), start, stop
-        ) as prefetched,
-    ):
-        batches = _Batches(prefetched, start, strategy.replicas)
-        step = start
-        while step < stop:
-            last = next_settled(step, stop, plan.settles)
-            segment = _Segment(strategy, text, batches, plan, step, last, state)
-            with closing(segment.steps()) as finished:
-                meter.start(prefetched.waited)
-                for each in finished:
-                    flops = product_flops(spec, each.inputs.batch)
-                    meter.stop(each.inputs.num_tokens, prefetched.waited, flops)
-                    progress.trained(each.inputs.per_token(each.result.loss), meter.recent)
-                    meter.start(prefetched.waited)
-                    state = each.result.state
-                    yield each
-            if segment.stop < last or segment.is_cut:
-                return
-            step = last
-
-
-def next_settled(step: int, stop: int, settles: Callable[[int], bool]) -> int:
-    """Return the next step before which all workers wait for each other.
-
-    Args:
-      step: the step to begin after.
-      stop: the step after the last of the run.
-      settles: whether they wait before a given step.
-    """
-    return next(end for end in range(step + 1, stop + 1) if end == stop or settles(end))
-
-
-class _Batches:
+class Batches:
     """The global batches, divided among workers; each is kept until all have computed it."""
 
     def __init__(self, batches: Any, first: int, workers: int):
@@ -166,54 +156,61 @@ class _Worker:
     number: int
     step: int
     state: State | None
-    thread: threading.Thread | None = field(default=None, repr=False)
 
 
-class _Segment:
+class Segment:
     """The steps from one at which all workers wait for each other to the next such step.
+
+    Args:
+      strategy: the strategy, with the weights before the first step.
+      batches: the batches of the run.
+      per_epoch: the number of steps in an epoch.
+      steps: the numbers of the steps.
+      state: the recurrent state before the first step; None at the start of a text.
+      order: lets workers read and update one at a time.
+      applied: called after each update, before any other worker reads or updates the weights.
+      record: whether each update is to return all tensors of a trace.
+      stopping: whether the run was asked to stop; workers then wait for each other as soon as
+        they can. None within a schedule, which must be kept to.
 
     Attributes:
       stop: the step after the last; less than what was asked for once the run is to stop.
-      is_cut: whether the segment ended within its steps, with the last update of the plan.
     """
 
     def __init__(
         self,
         strategy: AsynchronousStrategy,
-        text: TextSource,
-        batches: _Batches,
-        plan: AsynchronousPlan,
-        start: int,
-        stop: int,
+        batches: Batches,
+        per_epoch: int,
+        steps: range,
         state: State | None,
+        order: EventOrder,
+        applied: Callable[[AppliedUpdate], None],
+        record: bool,
+        stopping: Callable[[], bool] | None,
     ):
-        self._strategy, self._batches, self._plan = strategy, batches, plan
-        self._per_epoch = text.train.batches_per_epoch
-        workers, first = strategy.replicas, start * strategy.replicas
-        most = None if plan.updates is None else plan.updates - first
-        self.stop = stop
-        self.is_cut = most is not None and most <= (stop - start) * workers
-        schedule = None
-        if plan.schedule is not None:
-            schedule = plan.schedule.between(start, stop, most)
-        self._is_free = schedule is None
-        self._order = EventOrder(first, schedule, plan.updates)
+        self._strategy, self._batches, self._per_epoch = strategy, batches, per_epoch
+        self._order, self._applied, self._record = order, applied, record
+        self._stopping, self.stop = stopping, steps.stop
         self._lock = threading.Lock()  # of all below
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._losses: dict[int, dict[int, tuple[WorkerRows, StepResult]]] = {}
         self._workers = [
-            _Worker(worker, start, part)
-            for worker, part in enumerate(_split_state(state, workers))
+            _Worker(worker, steps.start, part)
+            for worker, part in enumerate(_split_state(state, strategy.replicas))
         ]
 
     def steps(self) -> Generator[TrainedStep, None, None]:
         """Let the workers run, and yield each step that all of them have taken."""
         running = len(self._workers)
-        for worker in self._workers:
-            name = f"worker-{worker.number}"
-            worker.thread = threading.Thread(target=self._run, args=(worker,), name=name)
-            worker.thread.daemon = True
-            worker.thread.start()
+        threads = [
+            threading.Thread(
+                target=self._run, args=(worker,), name=f"worker-{worker.number}", daemon=True
+            )
+            for worker in self._workers
+        ]
+        for thread in threads:
+            thread.start()
         try:
             while running:
                 event = self._events.get()
@@ -225,9 +222,8 @@ class _Segment:
                     yield self._trained(*event)
         finally:
             self._order.stop()
-            for worker in self._workers:
-                if worker.thread is not None:
-                    worker.thread.join()
+            for thread in threads:
+                thread.join()
 
     def _run(self, worker: _Worker) -> None:
         try:
@@ -243,14 +239,14 @@ class _Segment:
     def _has_step(self, worker: _Worker) -> bool:
         """Return whether a worker has a step to take; once the run is to stop, end early."""
         with self._lock:
-            if self._is_free and self._plan.stopping():
+            if self._stopping is not None and self._stopping():
                 # every worker still takes the steps that another one has begun
                 begun = max(each.step for each in self._workers) + 1
                 self.stop = min(self.stop, begun)
             return worker.step < self.stop
 
     def _take_step(self, worker: _Worker) -> None:
-        strategy, number, plan = self._strategy, worker.number, self._plan
+        strategy, number = self._strategy, worker.number
         part = self._batches.part(worker.step, number)
         state = worker.state
         if state is None or not part.inputs.carry:
@@ -258,11 +254,11 @@ class _Segment:
         rate = learning_rate(strategy.spec.training, worker.step // self._per_epoch)
         with self._order.reading(number) as read:
             strategy.read(number)
-        result = strategy.compute(part, state, plan.record)
+        result = strategy.compute(part, state, self._record)
         check_finite(result, worker.step, [part.inputs.rows], first=number)
         with self._order.applying(number) as update:
             strategy.update(number, rate)
-            plan.applied(AppliedUpdate(update, read, part, rate, result))
+            self._applied(AppliedUpdate(update, read, part, rate, result))
         self._finish(worker, part, result)
 
     def _finish(self, worker: _Worker, part: WorkerRows, result: StepResult) -> None:

@@ -1,11 +1,14 @@
-"""Evaluates a network: its loss and perplexity on a split of the text."""
+"""Evaluates a network: its loss and perplexity on a split, and its answers to the questions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
+from parity.twins.decoding.hypotheses import Hypothesis
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.step_arrays import StepInputs, step_inputs
 from parity.twins.training.strategy import Strategy
@@ -94,3 +97,70 @@ def perplexity(loss: float) -> float:
         return math.exp(loss)
     except OverflowError:
         return math.inf
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the questions of a text are answered.
+
+    Attributes:
+      beam: the number of hypotheses that beam search keeps.
+      length_penalty: the exponent of its length penalty.
+      longest: the most tokens of an answer, with `<eos>`; None for as many as the spec allows.
+    """
+
+    beam: int
+    length_penalty: float
+    longest: int | None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to all questions of the test text.
+
+    Attributes:
+      hypotheses: the best hypothesis for each question.
+      texts: the answers as readable text.
+      references: the reference answers.
+      bleu: the BLEU of the answers: score (0 to 100), signature and number of sentences.
+      exact_share: the share of the answers that equal the reference; see `exact_share`.
+    """
+
+    hypotheses: Sequence[Hypothesis]
+    texts: Sequence[str]
+    references: Sequence[str]
+    bleu: dict[str, Any]
+    exact_share: float
+
+
+def answer_questions(
+    strategy: Strategy, text: TextSource, search: Search, check: Callable[[], None]
+) -> Answers:
+    """Answer the test questions by beam search.
+
+    Args:
+      strategy: a strategy whose network decodes.
+      text: the text with the questions.
+      search: the settings of the search.
+      check: a function called after each batch; it raises an exception to give up.
+    """
+    limit = int(strategy.spec.text.target_limit) + 1  # with <eos>
+    hypotheses = find_answers(
+        strategy.decoder(),
+        text,
+        "test",
+        search.beam,
+        search.length_penalty,
+        limit if search.longest is None else search.longest,
+        check,
+    )
+    texts = [text.write(hypothesis.tokens) for hypothesis in hypotheses]
+    references = text.references("test")
+    segmenter = strategy.spec.text.target_segmenter
+    return Answers(
+        hypotheses,
+        texts,
+        references,
+        bleu(texts, references, segmenter),
+        exact_share(texts, references, segmenter),
+    )

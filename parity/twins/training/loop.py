@@ -4,7 +4,7 @@ The loop depends on no framework: a `Strategy` trains, and each batch is a pure 
 step's number.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
@@ -15,155 +15,27 @@ from parity.base.errors import Interrupted, NumericFailure
 from parity.base.progress import say
 from parity.base.text import counted
 from parity.twins.cli.options import TrainOptions
-from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.joining import gather_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
-from parity.twins.spec.spec import Spec
-from parity.twins.training.asynchronous_run import asynchronous_run, check_asynchronous
+from parity.twins.training.asynchronous_run import AsynchronousRun, ScheduleLog
 from parity.twins.training.checkpoint import (
     Checkpoint,
     best_checkpoint,
     save_checkpoint,
     write_vocabularies,
 )
-from parity.twins.training.evaluate_only import evaluate_checkpoint
+from parity.twins.training.evaluate import Search
 from parity.twins.training.events import EventWriter
 from parity.twins.training.loss_table import Losses
-from parity.twins.training.measured_layout import Calibration, layout_of_run
 from parity.twins.training.meter import Meter, peak_memory
-from parity.twins.training.needed_memory import check_memory
-from parity.twins.training.rank_agreement import (
-    StopRequest,
-    agreed_signal,
-    catch_signals,
-    facts_of_run,
-    serve,
-    shared_checkpoint,
-)
-from parity.twins.training.recording import TraceRecording, evaluates
-from parity.twins.training.replicas_and_threads import (
-    check_rows,
-    choose_layout,
-    layout_text,
-    smallest_batch,
-)
-from parity.twins.training.resolved import with_layout
-from parity.twins.training.run_folder import (
-    as_started_again,
-    check_folder,
-    checkpoint_to_resume,
-    locked_folder,
-    prepare_folder,
-)
-from parity.twins.training.strategy import Build, Strategy
+from parity.twins.training.rank_agreement import StopRequest, agreed_signal, catch_signals
+from parity.twins.training.recording import TraceRecording
+from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource
-from parity.twins.training.timeline import profile_training
 from parity.twins.training.train_steps import State, TrainedStep, train_steps
 from parity.twins.training.validation import Validation
-from parity.twins.training.worker_processes import led_by_rank_0
-
-
-def run_training(
-    make_strategy: Callable[[Spec, Build], Strategy],
-    text: TextSource,
-    spec: Spec,
-    options: TrainOptions,
-    versions: Callable[[], dict[str, str]],
-    group: ProcessGroup | None = None,
-    asked: Spec | None = None,
-    calibration: Calibration | None = None,
-) -> Summary | None:
-    """Train a network, validate it after each epoch and test it at the end.
-
-    Args:
-      make_strategy: builds the training; called only after the input has been checked.
-      text: the text to train on.
-      spec: the network and its training, with the vocabulary sizes of the text.
-      options: the options of the command line, such as --resume and --profile.
-      versions: returns the versions of the framework and of NumPy.
-      group: the processes that share the training; by default this one alone. Rank 0 writes
-        all files.
-      asked: the spec before the text set its vocabulary sizes, for config.yaml; by default
-        `spec`.
-      calibration: measures layouts where the options leave them open; None for the default one.
-
-    Returns:
-      The summary of the run; None if it was profiled, or did not train.
-
-    Raises:
-      UsageError: for input that cannot be used.
-      NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
-      Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
-    """
-    group = group or ProcessGroup()
-    options = as_started_again(options, group.run)
-    layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
-    check_rows(text, layout.replicas)
-    check_memory(spec)
-    group.join(facts_of_run(spec, text, options, layout.replicas))
-    if group.serves:
-        serve(spec, options, layout, group)
-        return None
-    with locked_folder(options, group):
-        checkpoint = None
-        if group.rank == 0:
-            checkpoint = checkpoint_to_resume(text, spec, options, notes)
-            check_folder(options)
-        checkpoint = shared_checkpoint(group, checkpoint)
-        why = ""
-        if calibration is not None:
-            found = None
-            if checkpoint is not None:
-                found = layout_of_run(options, calibration.entry, smallest_batch(text))
-            found = found or calibration.layout(spec, text, options, asked or spec)
-            layout, why = found or (layout, why)
-        if layout != (options.replicas, options.threads):
-            notes.insert(0, layout_text(layout, why))
-        for note in notes:
-            say(note)
-        build = Build(
-            layout.replicas,
-            options.device,
-            layout.threads,
-            options.kernels,
-            isolate=options.isolate,
-            evaluates=evaluates(options),
-            log_device_placement=options.log_device_placement,
-            group=group,
-        )
-        strategy = make_strategy(spec, build)
-        check_asynchronous(strategy, options)
-        config = with_layout(options, strategy.entry, layout), asked or spec
-        with led_by_rank_0(strategy, text) as leading:
-            if leading is not None:
-                return _run(leading, text, options, checkpoint, versions, config)
-    return None
-
-
-def _run(
-    strategy: Strategy,
-    text: TextSource,
-    options: TrainOptions,
-    checkpoint: Checkpoint | None,
-    versions: Callable[[], dict[str, str]],
-    config: tuple[TrainOptions, Spec],
-) -> Summary | None:
-    if options.profile is not None:
-        profile_training(strategy, text, options)
-        return None
-    if options.evaluate_only:
-        assert checkpoint is not None
-        evaluate_checkpoint(strategy, text, checkpoint, options)
-        return None
-    run = Run(strategy, text, options, versions)
-    run.check_schedule(0 if checkpoint is None else checkpoint.step)
-    if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
-        prepare_folder(options, strategy.spec, run.group.run, config)
-    if checkpoint is not None:
-        run.restore(checkpoint)
-    return run.train()
 
 
 class Run:
@@ -174,7 +46,7 @@ class Run:
         strategy: Strategy,
         text: TextSource,
         options: TrainOptions,
-        versions: Callable[[], dict[str, str]],
+        versions: dict[str, str],
     ):
         """Prepare the run; see `run_training` for the arguments."""
         self.strategy, self.text, self.options = strategy, text, options
@@ -185,12 +57,24 @@ class Run:
         self.summary = Summary(strategy.framework, strategy.replicas, spec.training.dtype)
         self.summary.strategy = strategy.entry.name
         self.summary.kernels = strategy.build.kernels
-        self.summary.versions = versions()
+        self.summary.versions = versions
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
-        self._validation = Validation(strategy, text, options, self.summary, self._check_stop)
+        self._validation = Validation(
+            strategy,
+            text,
+            options.out,
+            options.evaluate,
+            Search(options.beam, options.length_penalty, options.longest),
+            self.summary,
+            self._check_stop,
+        )
         self._stop_request = StopRequest()
-        self._asynchronous = asynchronous_run(strategy, text, options)
+        self._asynchronous: AsynchronousRun | None = None
+        if not strategy.entry.traits.synchronous:
+            every, records = options.checkpoint_every, options.trace is not None
+            self._asynchronous = AsynchronousRun(strategy, text, every, records)
+        self._schedule_log = ScheduleLog(options.out / "schedule.jsonl", strategy.replicas)
         self._all_steps = spec.training.epochs * text.train.batches_per_epoch
         self.last_step = self._all_steps if options.steps is None else options.steps
         if self._asynchronous is not None and options.trace is not None:
@@ -211,9 +95,9 @@ class Run:
         self.step, self.state = checkpoint.step, checkpoint.state
         self.meter.first_step = checkpoint.step
         self.losses.restore(checkpoint.step)
-        self._validation.resume(checkpoint.step)
+        self._validation.resume(checkpoint.step, self.options.allow_change)
         if self._asynchronous is not None:
-            self._asynchronous.log.restore(checkpoint.step)
+            self._schedule_log.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
 
     def train(self) -> Summary:
@@ -257,7 +141,13 @@ class Run:
     def _steps(self, recording: TraceRecording | None) -> Generator[TrainedStep, None, None]:
         if self._asynchronous is not None:
             return self._asynchronous.steps(
-                self.last_step, self.meter, self.step, self.state, self._stop_request, recording
+                self.last_step,
+                self.meter,
+                self.step,
+                self.state,
+                self._stop_request,
+                self._schedule_log,
+                recording,
             )
         return train_steps(
             self.strategy,
@@ -361,7 +251,7 @@ class Run:
         # before the checkpoint: --resume cuts off rows that are too many, but cannot fill a gap
         self.losses.save()
         if self._asynchronous is not None:
-            self._asynchronous.log.save()
+            self._schedule_log.save()
         folder = self.options.out / "checkpoints"
         hashes = write_vocabularies(folder, self.text.vocabularies)
         carries = bool(NETWORKS[self.spec.network].state(self.spec.model))

@@ -1,11 +1,9 @@
 """Chooses a run's layout by measuring those that compute the same.
 
 A few steps of each layout are timed in a process of its own, as threads are set before an
-engine is imported. The choice is kept in the user's cache: two runs on one machine must compute
-the same bits. Only a long training is worth it.
+engine is imported. Only a long training is worth it.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -20,11 +18,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from parity.base.errors import UsageError
-from parity.base.files import CONFIG, make_folder, write_whole
-from parity.base.machine import measured_here, processor_facts, usable_cores, user_cache
+from parity.base.files import CONFIG
+from parity.base.machine import usable_cores
+from parity.base.measured_once import MeasuredOnce
 from parity.base.process import die_with_parent
 from parity.base.progress import ProgressBar
-from parity.base.text import parse_json
 from parity.twins.cli.config import config_text, values_of_run
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -64,10 +62,12 @@ class Calibration:
     Attributes:
       framework: the framework's name.
       entry: the strategy.
+      asked: the network and its training, before the text has set its vocabulary sizes.
     """
 
     framework: str
     entry: StrategyEntry
+    asked: Spec
 
     def candidates(self, options: TrainOptions, smallest: int) -> tuple[Layout, ...]:
         """Return the layouts to choose from, the default one first; it alone if that is given.
@@ -86,7 +86,7 @@ class Calibration:
         return layouts(default, stages_of(options), smallest if equal else None)
 
     def layout(
-        self, spec: Spec, text: TextSource, options: TrainOptions, asked: Spec
+        self, spec: Spec, text: TextSource, options: TrainOptions, *, resumes: bool
     ) -> tuple[Layout, str] | None:
         """Return the fastest layout, and what to say about it; None to leave it at the default.
 
@@ -94,38 +94,32 @@ class Calibration:
           spec: the network and its training.
           text: the text that it trains on.
           options: the options of the run, with the settings of the strategy.
-          asked: the spec before the text set its vocabulary sizes.
+          resumes: whether the run goes on from a checkpoint; it then keeps its layout.
         """
         smallest = smallest_batch(text)
+        of_run = layout_of_run(options, self.entry, smallest) if resumes else None
         found = self.candidates(options, smallest)
-        if not self._is_worth_it(spec, text, options, found):
-            return None
-        path = self._path(spec, options, found)
-        kept = _kept(path, found)
+        if of_run is not None or not self._is_worth_it(spec, text, options, found):
+            return of_run
+        once = self._once(spec, options, found)
+        kept = once.read()
         if kept is not None:
-            return kept, f"the fastest of {len(found)} layouts measured here before: {path}"
+            said = f"the fastest of {len(found)} layouts measured here before: {once.path}"
+            return Layout(*kept), said
         steps = _steps(_step_seconds(spec, text))
         try:
             measured = dict.fromkeys(found, math.inf)
             turns = list(found) * _TURNS
             with ProgressBar("measuring layouts", len(turns), "run") as progress:
                 for layout in turns:
-                    taken = self._measured(asked, options, layout, steps)
+                    taken = self._measured(options, layout, steps)
                     measured[layout] = min(measured[layout], taken)
                     progress.update()
         except (UsageError, OSError) as error:
             return found[0], f"the default, as others could not be measured: {error}"
-        chosen = fastest(measured)
-        content = {
-            "layout": list(chosen),
-            "seconds_per_step": texts(measured),
-        } | measured_here()
-        try:
-            make_folder(path.parent)
-            write_whole(path, json.dumps(content, indent=2).encode())
-        except UsageError:  # without a folder that can be written to, every start measures
-            pass
-        return chosen, f"measured: {speeds_text(measured)}; --no-calibrate measures nothing"
+        chosen = once.remember(list(fastest(measured)), texts(measured))
+        said = f"measured: {speeds_text(measured)}; --no-calibrate measures nothing"
+        return Layout(*chosen), said
 
     def kept(self, spec: Spec, text: TextSource, options: TrainOptions) -> Layout | None:
         """Return the layout that was measured earlier; the default one if none is to be.
@@ -136,7 +130,8 @@ class Calibration:
         found = self.candidates(options, smallest_batch(text))
         if not self._is_worth_it(spec, text, options, found):
             return found[0]
-        return _kept(self._path(spec, options, found), found)
+        kept = self._once(spec, options, found).read()
+        return None if kept is None else Layout(*kept)
 
     def _is_worth_it(
         self, spec: Spec, text: TextSource, options: TrainOptions, found: Sequence[Layout]
@@ -147,28 +142,27 @@ class Calibration:
         steps = options.steps or spec.training.epochs * text.train.batches_per_epoch
         return steps * _step_seconds(spec, text) >= _WORTH_SECONDS
 
-    def _path(self, spec: Spec, options: TrainOptions, found: Sequence[Layout]) -> Path:
-        """Return the file that keeps the choice: another for whatever changes the speed."""
+    def _once(
+        self, spec: Spec, options: TrainOptions, found: Sequence[Layout]
+    ) -> MeasuredOnce[list[int]]:
+        """Return where the choice is kept: another file for whatever changes the speed."""
         training = {
             name: value
             for name, value in spec.to_json()["training"].items()
             if name not in _SAME_SPEED
         }
+        choices = [list(each) for each in found]
         facts = {
-            "machine": [*processor_facts(), usable_cores()],
+            "cores": usable_cores(),
             "versions": _versions(),
-            "framework": self.framework,
             "strategy": [self.entry.name, options.settings.text],
             "kernels": options.kernels,
-            "layouts": list(map(list, found)),
+            "layouts": choices,
             "spec": spec.to_json() | {"training": training},
         }
-        name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-        return user_cache() / "layouts" / f"{self.framework}-{name}.json"
+        return MeasuredOnce(f"layout-{self.framework}", facts, choices)
 
-    def _measured(
-        self, asked: Spec, options: TrainOptions, layout: Layout, steps: int
-    ) -> float:
+    def _measured(self, options: TrainOptions, layout: Layout, steps: int) -> float:
         """Return the median seconds of a step of a short training with a layout.
 
         Raises:
@@ -191,7 +185,7 @@ class Calibration:
             )
             config, log = folder / CONFIG, folder / "log"
             left_out = ("resume", "overwrite", "allow_change")
-            config.write_text(config_text(short, asked, left_out))
+            config.write_text(config_text(short, self.asked, left_out))
             train = FRAMEWORKS[self.framework].path / "train.py"
             with log.open("wb") as file:
                 done = _run([sys.executable, str(train), "--config", str(config)], file)
@@ -210,7 +204,7 @@ def layout_of_run(
 ) -> tuple[Layout, str] | None:
     """Return the layout that a run to resume had, and what to say about it.
 
-    With it the run goes on to the very bits, whatever is the fastest now.
+    Reusing it keeps a resumed run bit-identical, even if another layout is faster today.
 
     Args:
       options: the command line, with the settings of the strategy.
@@ -308,13 +302,3 @@ def _run(command: list[str], output: BinaryIO) -> int:
             raise UsageError(f"a few steps took longer than {_LONGEST:.0f} s") from None
         finally:
             process.kill()
-
-
-def _kept(path: Path, found: Sequence[Layout]) -> Layout | None:
-    """Return the layout that a file keeps; None without one that can be read."""
-    try:
-        replicas, threads = parse_json(path.read_bytes())["layout"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    layout = Layout(replicas, threads)
-    return layout if layout in found else None

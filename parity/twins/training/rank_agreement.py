@@ -17,7 +17,6 @@ from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint import Checkpoint
-from parity.twins.training.replicas_and_threads import Layout
 from parity.twins.training.strategy import Build
 from parity.twins.training.text_source import TextSource
 
@@ -74,25 +73,16 @@ def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Che
     return checkpoint
 
 
-def serve(spec: Spec, options: TrainOptions, layout: Layout, group: ProcessGroup) -> None:
+def serve(spec: Spec, build: Build) -> None:
     """Serve the ranks of a training until rank 0 leaves the group.
 
     Servers ignore SIGINT and SIGTERM: the ranks need them until they have stopped.
 
     Args:
       spec: the network and its training.
-      options: the command line.
-      layout: the replicas, and the threads of each.
-      group: the processes of the training.
+      build: how the ranks build their strategy, and the group.
     """
-    build = Build(
-        layout.replicas,
-        options.device,
-        layout.threads,
-        options.kernels,
-        settings=options.settings,
-        group=group,
-    )
+    group = build.group
     failed: list[BaseException] = []
     ended = Event()
 

@@ -12,7 +12,6 @@ from parity.base.files import CONFIG, make_folder, remove_file, remove_unfinishe
 from parity.base.locks import only_writer
 from parity.twins.cli.config import check_config, write_config
 from parity.twins.cli.options import TrainOptions
-from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint import (
     Checkpoint,
@@ -21,7 +20,6 @@ from parity.twins.training.checkpoint import (
     newest_checkpoint,
     newest_first,
 )
-from parity.twins.training.text_source import TextSource
 
 # The files of a run, which --overwrite removes; any other file in the folder is not ours.
 RUN_FILES = (
@@ -42,58 +40,153 @@ RUN_FILES = (
 )
 
 
-def find_checkpoint(options: TrainOptions, notes: list[str]) -> Checkpoint | None:
-    """Return the checkpoint to resume from, or None to start at step 0.
+class RunFolder:
+    """The folder of a run, and what its options let it do there.
 
-    Args:
-      options: the options of the run.
-      notes: messages for the user, to which this adds some.
-
-    Raises:
-      UsageError: if --resume names a place without a checkpoint, or every checkpoint is
-        damaged.
+    Attributes:
+      path: the folder, `--out`.
+      is_written: whether the run writes to it: all do but recorded ones without checkpoints.
+        What is profiled or evaluated writes there too, but is no run.
     """
-    if options.resume is None:
-        return None
-    if options.resume == "":
-        newest = newest_checkpoint(options.out / "checkpoints", notes)
-        if newest is None:
-            notes.append(f"{options.out}: has no checkpoint to resume; starting at step 0")
-        return newest
-    path = Path(options.resume)
-    if not path.is_dir():
-        return load_checkpoint(path)
-    inner = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    found = newest_checkpoint(inner, notes)
-    if found is None:
-        raise UsageError(f"--resume is {options.resume!r}, where there is no checkpoint")
-    return found
 
+    def __init__(self, options: TrainOptions):
+        self.path, self._options = options.out, options
+        records_alone = options.trace is not None and options.checkpoint_every is None
+        only = options.evaluate_only or options.profile is not None
+        self.is_written = not (only or records_alone)
 
-def checkpoint_to_resume(
-    text: TextSource, spec: Spec, options: TrainOptions, notes: list[str]
-) -> Checkpoint | None:
-    """Return the checkpoint that --resume names, checked against the rest of the command line.
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folders that this one writes to.
 
-    Raises:
-      UsageError: if it is missing, of another run, or past the last step.
-    """
-    checkpoint = find_checkpoint(options, notes)
-    if checkpoint is None:
-        if options.evaluate_only:
+        What an earlier run in them was killed while writing is removed.
+
+        Raises:
+          UsageError: naming the process of another run that writes to it.
+        """
+        with ExitStack() as stack:
+            for folder, name in self._written_folders():
+                stack.enter_context(only_writer(folder, name))
+                for pattern in ("run.json", CONFIG, *RUN_FILES):
+                    path = folder / pattern
+                    remove_unfinished(path.parent, path.name)
+            yield
+
+    def _written_folders(self) -> Iterator[tuple[Path, str]]:
+        """Yield the folders that a run writes to, each once, and the options that name them."""
+        trace, profile = self._options.trace, self._options.profile
+        out = self.path if self.is_written or self._options.evaluate_only else None
+        seen: list[Path] = []
+        for name, folder in (("out", out), ("trace", trace), ("profile", profile)):
+            if folder is not None and folder.resolve() not in seen:
+                seen.append(folder.resolve())
+                yield folder, flag(name)
+
+    def find_checkpoint(self, notes: list[str]) -> Checkpoint | None:
+        """Return the checkpoint to resume from, or None to start at step 0.
+
+        Args:
+          notes: messages for the user, to which this adds some.
+
+        Raises:
+          UsageError: if --resume names a place without a checkpoint, or every checkpoint is
+            damaged.
+        """
+        resume = self._options.resume
+        if resume is None:
+            return None
+        if resume == "":
+            newest = newest_checkpoint(self.path / "checkpoints", notes)
+            if newest is None:
+                notes.append(f"{self.path}: has no checkpoint to resume; starting at step 0")
+            return newest
+        path = Path(resume)
+        if not path.is_dir():
+            return load_checkpoint(path)
+        inner = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        found = newest_checkpoint(inner, notes)
+        if found is None:
+            raise UsageError(f"--resume is {resume!r}, where there is no checkpoint")
+        return found
+
+    def checkpoint_to_resume(
+        self, spec: Spec, content_hash: str, notes: list[str]
+    ) -> Checkpoint | None:
+        """Return the checkpoint that --resume names, checked against the rest of the run.
+
+        Args:
+          spec: the network and its training.
+          content_hash: the hash of the text.
+          notes: messages for the user, to which this adds some.
+
+        Raises:
+          UsageError: if it is missing, of another run, or past the last step.
+        """
+        options, checkpoint = self._options, self.find_checkpoint(notes)
+        if checkpoint is None:
+            if options.evaluate_only:
+                raise UsageError(
+                    f"{self.path}: has no checkpoint to evaluate; allowed: a checkpoint, or "
+                    "the folder of a run, after --resume"
+                )
+            return None
+        check_fits(checkpoint, spec, content_hash, allow_change=options.allow_change)
+        past = options.steps is not None and options.steps < checkpoint.step
+        if past and not options.evaluate_only:
             raise UsageError(
-                f"{options.out}: has no checkpoint to evaluate; allowed: a checkpoint, or the "
-                "folder of a run, after --resume"
+                f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
+                f"allowed: >= {checkpoint.step}"
             )
-        return None
-    check_fits(checkpoint, spec, text.content_hash, allow_change=options.allow_change)
-    past = options.steps is not None and options.steps < checkpoint.step
-    if past and not options.evaluate_only:
-        raise UsageError(
-            f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
-            f"allowed: >= {checkpoint.step}"
-        )
-    return checkpoint
+        return checkpoint
+
+    def check(self) -> None:
+        """Check that the folder can be written and has no other run in it.
+
+        Raises:
+          UsageError: if there is another run and --overwrite is not given, or the folder cannot
+            be written.
+        """
+        trace, resume = self._options.trace, self._options.resume
+        if trace is not None:
+            check_config(trace)
+        if not self.is_written:
+            return
+        if (self.path / "run.json").exists() and not self._options.overwrite:
+            inside = resume is not None and (
+                resume == "" or Path(resume).resolve().is_relative_to(self.path.resolve())
+            )
+            if not inside:
+                raise UsageError(
+                    f"{self.path}: already has a run; allowed: --resume, --overwrite, or "
+                    "another --out"
+                )
+        check_config(self.path)
+        make_folder(self.path / "checkpoints")
+
+    def prepare(self, spec: Spec, run: str, config: tuple[TrainOptions, Spec]) -> None:
+        """Write run.json, which marks a run's folder; with --overwrite, remove the old run.
+
+        The run's config.yaml is written there, and to the folder of its trace.
+
+        Args:
+          spec: the network and its training.
+          run: the name of the run; empty if it has none. See `as_started_again`.
+          config: what config.yaml is to say: options with all defaults filled in, and the spec
+            that was asked for.
+        """
+        if self._options.trace is not None:
+            make_folder(self._options.trace)
+            write_config(self._options.trace, *config)
+        if not self.is_written:
+            return
+        marker = self.path / "run.json"
+        if marker.exists() and self._options.overwrite:
+            for pattern in RUN_FILES:
+                for path in self.path.glob(pattern):
+                    remove_file(path)
+        write_config(self.path, *config)
+        values = {"spec": spec.to_json()} | ({"name": run} if run else {})
+        write_whole(marker, json.dumps(values, indent=2).encode())
 
 
 def as_started_again(options: TrainOptions, run: str) -> TrainOptions:
@@ -104,10 +197,10 @@ def as_started_again(options: TrainOptions, run: str) -> TrainOptions:
 
     Args:
       options: the options of the run, as they were given.
-      run: the name of the run, as `prepare_folder` writes it; empty for one that nobody starts
-        again.
+      run: the name of the run, as `RunFolder.prepare` writes it; empty for one that nobody
+        starts again.
     """
-    if not run or not writes_run(options) or _name_of_run(options.out) != run:
+    if not run or not RunFolder(options).is_written or _name_of_run(options.out) != run:
         return options
     if newest_first(options.out / "checkpoints"):
         return replace(options, resume="", overwrite=False)
@@ -121,98 +214,3 @@ def _name_of_run(folder: Path) -> str | None:
         return str(values["name"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def writes_run(options: TrainOptions) -> bool:
-    """Return whether a run writes to --out: all do but recorded ones without checkpoints.
-
-    What is profiled or evaluated writes there too, but is no run.
-    """
-    if options.evaluate_only or options.profile is not None:
-        return False
-    return options.trace is None or options.checkpoint_every is not None
-
-
-@contextmanager
-def locked_folder(options: TrainOptions, group: ProcessGroup) -> Iterator[None]:
-    """Keep other runs out of the folders that this one writes to; on the rank that writes.
-
-    What an earlier run in them was killed while writing is removed.
-
-    Raises:
-      UsageError: naming the process of another run that writes to it.
-    """
-    with ExitStack() as stack:
-        for folder, name in _written_folders(options) if group.rank == 0 else ():
-            stack.enter_context(only_writer(folder, name))
-            for pattern in ("run.json", CONFIG, *RUN_FILES):
-                path = folder / pattern
-                remove_unfinished(path.parent, path.name)
-        yield
-
-
-def _written_folders(options: TrainOptions) -> Iterator[tuple[Path, str]]:
-    """Yield the folders that a run writes to, each once, and the options that name them."""
-    out = options.out if writes_run(options) or options.evaluate_only else None
-    seen: list[Path] = []
-    for name, folder in (("out", out), ("trace", options.trace), ("profile", options.profile)):
-        if folder is not None and folder.resolve() not in seen:
-            seen.append(folder.resolve())
-            yield folder, flag(name)
-
-
-def check_folder(options: TrainOptions) -> None:
-    """Check that the run's folder can be written and has no other run in it.
-
-    Raises:
-      UsageError: if there is another run and --overwrite is not given, or the folder cannot be
-        written.
-    """
-    if options.trace is not None:
-        check_config(options.trace)
-    if not writes_run(options):
-        return
-    if (options.out / "run.json").exists() and not options.overwrite:
-        inside = options.resume is not None and (
-            options.resume == ""
-            or Path(options.resume).resolve().is_relative_to(options.out.resolve())
-        )
-        if not inside:
-            raise UsageError(
-                f"{options.out}: already has a run; allowed: --resume, --overwrite, or another "
-                "--out"
-            )
-    check_config(options.out)
-    make_folder(options.out / "checkpoints")
-
-
-def prepare_folder(
-    options: TrainOptions,
-    spec: Spec,
-    run: str = "",
-    config: tuple[TrainOptions, Spec] | None = None,
-) -> None:
-    """Write run.json, which marks the folder of a run; with --overwrite, remove the old run.
-
-    The run's config.yaml is written there, and to the folder of its trace.
-
-    Args:
-      options: the options of the run.
-      spec: the network and its training.
-      run: the name of the run, if it has one; see `as_started_again`.
-      config: what config.yaml is to say: options with all defaults filled in, and the spec that
-        was asked for; by default `options` and `spec`.
-    """
-    if options.trace is not None:
-        make_folder(options.trace)
-        write_config(options.trace, *config or (options, spec))
-    if not writes_run(options):
-        return
-    marker = options.out / "run.json"
-    if marker.exists() and options.overwrite:
-        for pattern in RUN_FILES:
-            for path in options.out.glob(pattern):
-                remove_file(path)
-    write_config(options.out, *config or (options, spec))
-    values = {"spec": spec.to_json()} | ({"name": run} if run else {})
-    write_whole(marker, json.dumps(values, indent=2).encode())

@@ -12,15 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import replicas_at_once
-from parity.twins.cli.options import TrainOptions
-from parity.twins.training.asynchronous_run import asynchronous_run
+from parity.twins.training.asynchronous_run import AsynchronousRun
 from parity.twins.training.meter import WARM_UP, Meter, Step
-from parity.twins.training.rank_agreement import StopRequest
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import TrainedStep, train_steps
@@ -67,31 +66,34 @@ class Event:
         return self.start + self.duration
 
 
-def profile_training(strategy: Strategy, text: TextSource, options: TrainOptions) -> None:
+def profile_training(
+    strategy: Strategy, text: TextSource, folder: Path, steps: int | None
+) -> None:
     """Train for some steps, the second half under the framework's profiler; write a profile.
 
-    The first half, without the warm-up, shows what the profiler costs. `options.profile` gets
+    The first half, without the warm-up, shows what the profiler costs. The folder gets
     trace.json, a Chrome trace, and profile.json; see `summarise`. Of several processes it shows
     rank 0's.
 
     Args:
       strategy: takes the steps.
       text: what is read.
-      options: the command line, with the folder and the number of steps.
+      folder: the folder to write to.
+      steps: the number of steps; None for the default one.
 
     Raises:
       UsageError: if there are too few steps, or the folder cannot be written.
       NumericFailure: if a loss or a gradient is not finite.
     """
-    folder, stop = options.profile, options.steps or _STEPS
+    stop = steps or _STEPS
     devices = strategy.replicas * (strategy.build.settings.stages or 1)
-    if folder is None or stop < _FEWEST:
+    if stop < _FEWEST:
         raise UsageError(f"--steps is {stop}; allowed with --profile: >= {_FEWEST}")
     make_folder(folder)
     first = stop - (stop - WARM_UP) // 2
     meter = Meter()
     with ExitStack() as stack:
-        for step, _ in enumerate(_steps(strategy, text, options, stop, meter), 1):
+        for step, _ in enumerate(_steps(strategy, text, stop, meter), 1):
             if step == first:
                 ran = stack.enter_context(strategy.profile())
     if strategy.build.group.rank > 0:
@@ -108,7 +110,7 @@ def profile_training(strategy: Strategy, text: TextSource, options: TrainOptions
         "steps": len(profiled),
         "unprofiled_milliseconds_per_step": _milliseconds(plain),
         "strategy": strategy.entry.name,
-        **summarise(events, profiled, replicas_at_once(devices, options.device)),
+        **summarise(events, profiled, replicas_at_once(devices, strategy.build.device)),
     }
     last = profiled[:_TRACED][-1]
     until = _epoch(last.started + last.seconds)
@@ -119,13 +121,13 @@ def profile_training(strategy: Strategy, text: TextSource, options: TrainOptions
 
 
 def _steps(
-    strategy: Strategy, text: TextSource, options: TrainOptions, stop: int, meter: Meter
+    strategy: Strategy, text: TextSource, stop: int, meter: Meter
 ) -> Iterable[TrainedStep]:
-    workers = asynchronous_run(strategy, text, options)
-    if workers is None:
+    if strategy.entry.traits.synchronous:
         return train_steps(strategy, text, stop, meter, group=strategy.build.group)
+    workers = AsynchronousRun(strategy, text)
     workers.check_schedule(0, stop)
-    return workers.steps(stop, meter, 0, None, StopRequest(), None)
+    return workers.steps(stop, meter)
 
 
 def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> dict[str, Any]:

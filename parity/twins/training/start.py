@@ -1,0 +1,282 @@
+"""Starts a training: all of `train.py` but for the engine that it loads."""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from parity.base.errors import Interrupted, UsageError
+from parity.base.machine import memory_limit, too_large
+from parity.base.progress import say
+from parity.twins.cli.command_line import train_command
+from parity.twins.cli.options import TrainOptions
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.processes.hosts import read_hosts
+from parity.twins.processes.start import number_of_workers, process_group
+from parity.twins.spec.parameters import parameters, snapshot_shapes
+from parity.twins.spec.spec import Spec
+from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
+from parity.twins.training.checkpoint import Checkpoint
+from parity.twins.training.evaluate import Search
+from parity.twins.training.loop import Run
+from parity.twins.training.measured_layout import Calibration, layout_of_run
+from parity.twins.training.rank_agreement import (
+    catch_signals,
+    facts_of_run,
+    serve,
+    shared_checkpoint,
+)
+from parity.twins.training.recording import evaluates
+from parity.twins.training.replicas_and_threads import (
+    Layout,
+    check_rows,
+    choose_layout,
+    layout_text,
+    smallest_batch,
+)
+from parity.twins.training.run_folder import RunFolder, as_started_again
+from parity.twins.training.strategy import Build, Strategy
+from parity.twins.training.summary import Summary
+from parity.twins.training.text_source import TextSource, read_text
+from parity.twins.training.timeline import profile_training
+from parity.twins.training.validation import evaluate_checkpoint
+from parity.twins.training.worker_processes import led_by_rank_0
+
+_COPIES = 3  # see `check_memory`
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side brings to a training.
+
+    Attributes:
+      make_strategy: builds the training; called only after the input has been checked.
+      versions: returns the versions of the framework and of NumPy.
+      group: the processes that share the training; by default this one alone. Rank 0 writes all
+        files.
+      calibration: measures layouts where the options leave them open; None for the default one.
+    """
+
+    make_strategy: Callable[[Spec, Build], Strategy]
+    versions: Callable[[], dict[str, str]]
+    group: ProcessGroup = field(default_factory=ProcessGroup)
+    calibration: Calibration | None = None
+
+
+def train_with(
+    strategies: StrategyRegistry,
+    load_engine: Callable[[int, str], object],
+    versions: Callable[[], dict[str, str]],
+) -> None:
+    """Train with a framework as the command line says, and exit.
+
+    Args:
+      strategies: the framework's strategies.
+      load_engine: a function (threads, device) that imports the framework.
+      versions: returns the versions of the framework and of NumPy.
+    """
+    framework = strategies.framework
+
+    def train(spec: Spec, options: TrainOptions) -> None:
+        entry, options = _settled(strategies, spec, options)
+
+        def make_strategy(spec: Spec, build: Build) -> Strategy:
+            load_engine(build.threads, build.device)
+            # an engine that waits for a rank that is slower to load it may stop all threads
+            build.group.barrier()
+            made: Strategy = strategies.make(entry.name, spec, build)
+            return made
+
+        settings, restarts = options.settings, options.max_restarts
+        joined = process_group(
+            framework, entry, settings, options.replicas, restarts, options.hosts
+        )
+        with joined as group:
+            side = Side(make_strategy, versions, group, Calibration(framework, entry, spec))
+            spec, text = read_text(spec, options)
+            run_training(side, text, spec, options)
+
+    train_command(framework, train, partial(resolved, strategies))
+
+
+def resolved(strategies: StrategyRegistry, spec: Spec, options: TrainOptions) -> TrainOptions:
+    """Return the options that a run would have, with all defaults, without starting it.
+
+    Args:
+      strategies: the framework's strategies.
+      spec: the network and its training.
+      options: the command line.
+
+    Raises:
+      UsageError: for a strategy, a setting or a text that a run would refuse as well.
+    """
+    entry, options = _settled(strategies, spec, options)
+    asked, workers = spec, 1
+    if entry.traits.processes:
+        hosts = None if options.hosts is None else read_hosts(options.hosts)
+        workers = number_of_workers(options.settings, options.replicas, hosts)
+    spec, text = read_text(spec, options)
+    smallest = smallest_batch(text)
+    if entry.traits.processes:
+        return _with_layout(options, entry, choose_layout(options, smallest, workers))
+    of_run = layout_of_run(options, entry, smallest)
+    calibration = Calibration(strategies.framework, entry, asked)
+    kept = of_run[0] if of_run else calibration.kept(spec, text, options)
+    return _with_layout(options, entry, kept)
+
+
+def _settled(
+    strategies: StrategyRegistry, spec: Spec, options: TrainOptions
+) -> tuple[StrategyEntry, TrainOptions]:
+    """Return the strategy, and the options with its settings filled in.
+
+    What a strategy cannot do is refused here, before any text is read or process started.
+    """
+    settings = strategies.settings(options.strategy, options.settings)
+    strategies.check_training(options.strategy, spec.training)
+    return strategies.entry(options.strategy), replace(options, settings=settings)
+
+
+def _with_layout(
+    options: TrainOptions, entry: StrategyEntry, layout: Layout | None
+) -> TrainOptions:
+    """Return options that name the strategy and the layout of a run, whoever chose them.
+
+    Args:
+      options: the options of the run.
+      entry: the strategy.
+      layout: the layout; None if the run will measure which is the fastest.
+    """
+    return replace(
+        options,
+        strategy=entry.name,
+        sync=False,  # the strategy's name says it
+        replicas=None if layout is None else layout.replicas,
+        threads=None if layout is None else layout.threads,
+    )
+
+
+def run_training(
+    side: Side, text: TextSource, spec: Spec, options: TrainOptions
+) -> Summary | None:
+    """Train a network, validate it after each epoch and test it at the end.
+
+    Args:
+      side: what trains it.
+      text: the text to train on.
+      spec: the network and its training, with the vocabulary sizes of the text.
+      options: the options of the command line, such as --resume and --profile.
+
+    Returns:
+      The summary of the run; None if it was profiled, or did not train.
+
+    Raises:
+      UsageError: for input that cannot be used.
+      NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
+      Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
+    """
+    group, calibration = side.group, side.calibration
+    options = as_started_again(options, group.run)
+    layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
+    check_rows(text, layout.replicas)
+    check_memory(spec)
+    group.join(facts_of_run(spec, text, options, layout.replicas))
+    build = Build(
+        layout.replicas,
+        options.device,
+        layout.threads,
+        options.kernels,
+        settings=options.settings,
+        group=group,
+    )
+    if group.serves:
+        serve(spec, build)
+        return None
+    folder = RunFolder(options)
+    with folder.locked() if group.rank == 0 else nullcontext():
+        checkpoint = None
+        if group.rank == 0:
+            checkpoint = folder.checkpoint_to_resume(spec, text.content_hash, notes)
+            folder.check()
+        checkpoint = shared_checkpoint(group, checkpoint)
+        why = ""
+        if calibration is not None:
+            resumes = checkpoint is not None
+            found = calibration.layout(spec, text, options, resumes=resumes)
+            layout, why = found or (layout, why)
+        if layout != (options.replicas, options.threads):
+            notes.insert(0, layout_text(layout, why))
+        for note in notes:
+            say(note)
+        build = replace(
+            build,
+            replicas=layout.replicas,
+            threads=layout.threads,
+            isolate=options.isolate,
+            evaluates=evaluates(options),
+            log_device_placement=options.log_device_placement,
+        )
+        strategy = side.make_strategy(spec, build)
+        if options.isolate and not strategy.entry.traits.synchronous:
+            raise UsageError(
+                f"--isolate is given with --strategy {strategy.entry.name}; allowed: a "
+                "synchronous strategy"
+            )
+        asked = spec if calibration is None else calibration.asked
+        config = _with_layout(options, strategy.entry, layout), asked
+        with led_by_rank_0(strategy, text) as leading:
+            if leading is None:
+                return None
+            if options.profile is not None:
+                profile_training(leading, text, options.profile, options.steps)
+                return None
+            if options.evaluate_only:
+                _evaluate_only(leading, text, checkpoint, options)
+                return None
+            run = Run(leading, text, options, side.versions())
+            run.check_schedule(0 if checkpoint is None else checkpoint.step)
+            if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
+                folder.prepare(spec, run.group.run, config)
+            if checkpoint is not None:
+                run.restore(checkpoint)
+            return run.train()
+
+
+def _evaluate_only(
+    strategy: Strategy, text: TextSource, checkpoint: Checkpoint | None, options: TrainOptions
+) -> None:
+    """Evaluate a checkpoint, until SIGINT or SIGTERM."""
+    assert checkpoint is not None
+    search = Search(options.beam, options.length_penalty, options.longest)
+    with catch_signals() as request:
+
+        def check() -> None:
+            if request.signal:
+                raise Interrupted("stopped while evaluating", request.signal)
+
+        evaluate_checkpoint(
+            strategy, text, checkpoint, options.out, options.evaluate, search, check
+        )
+
+
+def check_memory(spec: Spec) -> None:
+    """Check that weights and optimizer state fit, as often as every training holds them.
+
+    That is in the framework, as a copy for a checkpoint, and as that checkpoint's bytes. Short
+    of them, libraries end the process instead of raising an error. Gradients and activations
+    come on top; what of those does not fit fails where it is asked for.
+
+    Raises:
+      UsageError: naming the size and the limit, if they can never fit.
+    """
+    size = np.dtype(spec.training.dtype).itemsize
+    values = sum(math.prod(shape) for shape in snapshot_shapes(spec).values())
+    needed = _COPIES * values * size
+    limit = memory_limit()
+    if needed > limit[0]:
+        count = sum(math.prod(each.shape) for each in parameters(spec))
+        what = f"{count:,} weights with optimizer state and checkpoint take"
+        raise UsageError(too_large(what, needed, limit))

@@ -7,10 +7,10 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from oracle_side import OracleStrategy
+from parity.twins.training.resolved import resolved
 
 from parity.twins.cli.command_line import train_command
 from parity.twins.training.loop import run_training
-from parity.twins.training.resolved import resolved
 from parity.twins.training.text_source import read_text
 from toy_framework.engine import versions
 from toy_framework.strategies import STRATEGIES

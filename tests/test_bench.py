@@ -12,9 +12,14 @@ import pytest
 from conftest import assert_one_line
 
 from parity.base.errors import UsageError
-from parity.twins.bench.cases import Case, cases_of
+from parity.twins.bench.cases import (
+    BenchCase,
+    cases_of,
+    chosen_strategies,
+    peers_left_out,
+    strategy_cases,
+)
 from parity.twins.bench.ratios import check_losses, ratios_to_peers, scaling
-from parity.twins.bench.strategy_cases import chosen_strategies, peers_left_out, strategy_cases
 from parity.twins.bench.strategy_table import strategy_rows
 from parity.twins.bench.terminal import bench_text
 from parity.twins.bench.timing import bench, cases_to_time
@@ -45,7 +50,7 @@ def labels(cases, name):
 
 
 def test_all_strategies_and_their_counterparts():
-    cases = strategy_cases(BENCH, BenchOptions(strategies=("all",)), 2, list(PEERS))
+    cases = strategy_cases(BenchOptions(strategies=("all",)), 2, list(PEERS))
     in_order = [
         "parallel-executor",
         "parallel-do",
@@ -62,23 +67,20 @@ def test_all_strategies_and_their_counterparts():
     assert labels(cases, "pytorch") == [
         "pytorch-distributed-data-parallel-1x1",
         "pytorch-distributed-data-parallel-2x1",
-        "pytorch-hogwild-1x1",
-        "pytorch-hogwild-2x1",
-        "pytorch-pipeline-1x1-2-stages",
     ]
     assert labels(cases, "keras") == ["keras-mirrored-1x1", "keras-mirrored-2x1"]
 
 
 def test_replicas_of_several_stages_are_timed_where_there_is_a_core_for_each():
     options = BenchOptions(strategies=("paddle=layers",), replicas=(2,))
-    assert labels(strategy_cases(BENCH, options, 2, []), "paddle") == [
+    assert labels(strategy_cases(options, 2, []), "paddle") == [
         "paddle-parallel-executor-1x1",  # the one device that the gain is taken over
         "paddle-parallel-executor-2x1",
         "paddle-layers-1x1-2-stages",
     ]
-    hybrid = strategy_cases(BENCH, options, 4, ["pytorch"])
+    hybrid = strategy_cases(options, 4, ["pytorch"])
     assert labels(hybrid, "paddle")[-1] == "paddle-layers-2x1-2-stages"
-    # the pipeline of PyTorch has one replica
+    # no peer has layers on several devices
     assert labels(hybrid, "pytorch") == [
         "pytorch-distributed-data-parallel-1x1",
         "pytorch-distributed-data-parallel-2x1",
@@ -87,7 +89,7 @@ def test_replicas_of_several_stages_are_timed_where_there_is_a_core_for_each():
 
 def test_strategies_are_named_with_and_without_their_framework():
     options = BenchOptions(strategies=("mirrored", "paddle=parallel-do"), replicas=(2,))
-    found = [case.title for case in strategy_cases(BENCH, options, 2, [])]
+    found = [case.title for case in strategy_cases(options, 2, [])]
     assert found == [
         "paddle parallel-executor",
         "paddle parallel-do",
@@ -120,16 +122,14 @@ def test_a_wrong_choice_of_strategies_is_one_line(words, said, tmp_path):
 
 def test_the_table_of_strategies_compares_each_with_what_it_should():
     speeds = {
-        Case("paddle", 1, 1, "parallel-executor"): 100,
-        Case("paddle", 2, 1, "parallel-executor"): 180,
-        Case("paddle", 2, 1, "parallel-do"): 150,
-        Case("paddle", 2, 1, "asynchronous"): 198,
-        Case("paddle", 1, 1, "layers", stages=2): 160,
-        Case("pytorch", 1, 1, "distributed-data-parallel"): 80,
-        Case("pytorch", 2, 1, "distributed-data-parallel"): 120,
-        Case("pytorch", 2, 1, "hogwild"): 132,
-        Case("pytorch", 1, 1, "pipeline", stages=2): 100,
-        Case("keras", 2, 1, "mirrored"): 90,
+        BenchCase("paddle", 1, 1, "parallel-executor"): 100,
+        BenchCase("paddle", 2, 1, "parallel-executor"): 180,
+        BenchCase("paddle", 2, 1, "parallel-do"): 150,
+        BenchCase("paddle", 2, 1, "asynchronous"): 198,
+        BenchCase("paddle", 1, 1, "layers", stages=2): 160,
+        BenchCase("pytorch", 1, 1, "distributed-data-parallel"): 80,
+        BenchCase("pytorch", 2, 1, "distributed-data-parallel"): 120,
+        BenchCase("keras", 2, 1, "mirrored"): 90,
     }
     readings = {case.label: [speed, speed / 2] for case, speed in speeds.items()}
     rows = {row["label"]: row for row in strategy_rows(readings, list(speeds))}
@@ -140,22 +140,12 @@ def test_the_table_of_strategies_compares_each_with_what_it_should():
     assert rows["paddle-parallel-do-2x1"]["of_best"] == pytest.approx(150 / 180)
     workers = rows["paddle-asynchronous-2x1"]
     assert (workers["of_best"], workers["best"]) == (1.1, two)
-    assert workers["to"] == {"pytorch": 1.5}
+    assert workers["to"] == {}
     layers = rows["paddle-layers-1x1-2-stages"]
-    assert (layers["gain"], layers["gain_over"], layers["to"]) == (1.6, one, {"pytorch": 1.6})
+    assert (layers["gain"], layers["gain_over"], layers["to"]) == (1.6, one, {})
     assert layers["best"] == two  # which has as many threads
-    pipeline = rows["pytorch-pipeline-1x1-2-stages"]
-    assert (pipeline["gain"], pipeline["best"], pipeline["to"]) == (1.25, None, {})
-
-
-def test_workers_that_run_freely_have_no_losses_to_expect():
-    cases = [Case("paddle", 2, 1), Case("pytorch", 1, 1, "hogwild")]
-    cases += [Case("pytorch", 2, 1, "hogwild")]
-    losses = {"paddle-2x1": [5.0], "pytorch-hogwild-1x1": [5.0], "pytorch-hogwild-2x1": [6.0]}
-    assert check_losses(losses, cases) == {"pytorch-hogwild-1x1": 0.0}
-    losses["pytorch-hogwild-1x1"] = [5.1]
-    with pytest.raises(UsageError, match="pytorch-hogwild-1x1: its losses differ"):
-        check_losses(losses, cases)
+    ours = rows["pytorch-distributed-data-parallel-2x1"]
+    assert (ours["gain"], ours["best"], ours["to"]) == (1.5, None, {})
 
 
 def test_a_peer_that_cannot_train_the_network_is_left_out():
@@ -181,8 +171,12 @@ def test_gain_is_taken_round_by_round():
     readings = {"paddle-1x1": [100.0, 50.0], "paddle-2x1": [190.0, 95.0]}
     readings |= {"tensorflow-1x1": [10.0, 20.0], "tensorflow-2x1": [10.0, 30.0]}
     readings |= {"paddle-1x2": [1.0, 1.0]}
-    cases = [Case("paddle", 1, 1), Case("tensorflow", 1, 1), Case("paddle", 2, 1)]
-    cases += [Case("tensorflow", 2, 1), Case("paddle", 1, 2)]
+    cases = [
+        BenchCase("paddle", 1, 1),
+        BenchCase("tensorflow", 1, 1),
+        BenchCase("paddle", 2, 1),
+    ]
+    cases += [BenchCase("tensorflow", 2, 1), BenchCase("paddle", 1, 2)]
     found = scaling(readings, cases)
     assert found["paddle"] == {"1": 1.0, "2": 1.9}
     assert found["tensorflow"]["2"] == pytest.approx(1.25)
@@ -191,7 +185,7 @@ def test_gain_is_taken_round_by_round():
 def test_a_side_is_compared_with_each_peer_and_the_fastest_round_by_round():
     readings = {"paddle-2x1": [120.0, 60.0], "pytorch-2x1": [60.0, 30.0]}
     readings |= {"pytorch-1x2": [100.0, 40.0]}
-    cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1), Case("pytorch", 1, 2)]
+    cases = [BenchCase("paddle", 2, 1), BenchCase("pytorch", 2, 1), BenchCase("pytorch", 1, 2)]
     assert ratios_to_peers(readings, cases) == {
         "paddle-2x1": {"pytorch-2x1": 2.0, "pytorch-1x2": 1.35, "best": 1.35}
     }
@@ -199,7 +193,7 @@ def test_a_side_is_compared_with_each_peer_and_the_fastest_round_by_round():
 
 
 def test_a_peer_that_trains_something_else_is_refused():
-    cases = [Case("paddle", 2, 1), Case("pytorch", 2, 1)]
+    cases = [BenchCase("paddle", 2, 1), BenchCase("pytorch", 2, 1)]
     losses = {"paddle-2x1": [5.0] * WARM_UP + [4.0], "pytorch-2x1": [5.0001] * WARM_UP + [9.0]}
     assert check_losses(losses, cases) == {"pytorch-2x1": pytest.approx(2e-5)}
     losses["pytorch-2x1"][WARM_UP - 1] = 5.001

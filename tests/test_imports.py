@@ -38,14 +38,10 @@ PEERS = {
     "parity/twins/peers/keras_peer.py": {"keras", "tensorflow"},
     "parity/twins/peers/pytorch_data_parallel.py": {"torch"},
     "parity/twins/peers/pytorch_decode.py": {"torch"},
-    "parity/twins/peers/pytorch_hogwild.py": {"torch"},
     "parity/twins/peers/pytorch_networks.py": {"torch"},
     "parity/twins/peers/pytorch_peer.py": {"torch"},
-    "parity/twins/peers/pytorch_pipeline.py": {"torch"},
     "parity/twins/peers/pytorch_processes.py": {"torch"},
-    "parity/twins/peers/pytorch_profiler.py": {"torch"},
     "parity/twins/peers/pytorch_replica.py": {"torch"},
-    "parity/twins/peers/pytorch_strategy.py": set(),
 }
 # The rooms of the library and of its laboratory, from the lowest level to the highest. Each
 # imports lower levels only; the laboratory may import all of the library, never the reverse.

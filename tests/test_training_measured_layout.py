@@ -11,7 +11,7 @@ import pytest
 import yaml
 from conftest import start, wait_for
 
-from parity.twins.bench.cases import Case
+from parity.twins.bench.cases import BenchCase
 from parity.twins.bench.layouts import chosen_layouts, layout_cases, layout_lines
 from parity.twins.cli.options import BenchOptions, TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -78,9 +78,9 @@ def test_the_default_is_left_only_for_a_layout_that_is_clearly_faster():
 def test_bench_says_what_each_side_would_choose(monkeypatch):
     cores(monkeypatch, 2)
     spec = preset("language-model", "bench")
-    timed = [Case("paddle", 2, 1), Case("tensorflow", 1, 1, "layers", stages=2)]
+    timed = [BenchCase("paddle", 2, 1), BenchCase("tensorflow", 1, 1, "layers", stages=2)]
     found = layout_cases(spec, BenchOptions(), timed)
-    assert found == [Case("paddle", 2, 1), Case("paddle", 1, 2)]
+    assert found == [BenchCase("paddle", 2, 1), BenchCase("paddle", 1, 2)]
     seconds = {"paddle-2x1": (0.03, 0.05, 0.04), "paddle-1x2": (0.03, 0.02, 0.01)}
     summaries = {
         label: [{"seconds_per_step": each} for each in of_runs]

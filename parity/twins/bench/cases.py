@@ -1,19 +1,20 @@
 """Lists the configurations that a benchmark times: framework or peer, strategy and layout."""
 
 import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.twins.cli.options import BenchOptions
-from parity.twins.launch.peer_strategies import PEER_STRATEGIES
+from parity.twins.launch.peer_strategies import PEER_STRATEGIES, has_counterpart
 from parity.twins.launch.processes import PEERS
 from parity.twins.run.choose_sides import parse_strategies
-from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.twins.spec.spec import Spec
-from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
+from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry, check_taken
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """One configuration that is timed.
 
     Attributes:
@@ -76,7 +77,7 @@ class Case:
         return f"{self.title.replace(' ', '-')}-{self.replicas}x{self.threads}{stages}"
 
 
-def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
+def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[BenchCase]:
     """Return the configurations to time: the sides, and with --peers also the peers.
 
     With --peers all are also timed in the two layouts that use every core: one replica per
@@ -99,11 +100,11 @@ def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[Case]:
         peers = [name for name in PEERS if name != "keras" or spec.network == "language-model"]
         for replicas, threads in ((cores, 1), (1, cores)):
             cases += [replace(kind, replicas=replicas, threads=threads) for kind in kinds]
-            cases += [Case(name, replicas, threads) for name in peers]
+            cases += [BenchCase(name, replicas, threads) for name in peers]
     return list(dict.fromkeys(cases))
 
 
-def _kinds(options: BenchOptions) -> list[Case]:
+def _kinds(options: BenchOptions) -> list[BenchCase]:
     """Return every side with one replica."""
     kinds = []
     for kernels in options.kernels:
@@ -112,5 +113,100 @@ def _kinds(options: BenchOptions) -> list[Case]:
             for strategy in strategies:
                 stages = registry.entry(strategy).settings(options.settings).stages or 1
                 named = "" if strategy == registry.default else strategy
-                kinds.append(Case(name, 1, options.threads, named, kernels, stages))
+                kinds.append(BenchCase(name, 1, options.threads, named, kernels, stages))
     return kinds
+
+
+def strategy_cases(options: BenchOptions, cores: int, peers: Iterable[str]) -> list[BenchCase]:
+    """Return the configurations of all strategies that are chosen, and their counterparts.
+
+    The counterpart of a synchronous data-parallel strategy is DistributedDataParallel in
+    PyTorch and MirroredStrategy in Keras.
+
+    Each strategy has the numbers of replicas that were asked for. The layers of a replica are
+    spread over several devices only while there is a core for each, or for one replica. The
+    default strategy of each framework is always there, also with one replica if a strategy
+    spreads layers: it is what the others are compared with.
+
+    Args:
+      options: what to time.
+      cores: the number of CPU cores.
+      peers: the names of the peers to time.
+
+    Raises:
+      UsageError: for an unknown strategy, or a setting that none takes.
+    """
+    cases = []
+    chosen = chosen_strategies(options)
+    for kernels in options.kernels:
+        for name, entries in chosen.items():
+            cases += _cases_of_framework(name, entries, options, cores, kernels)
+    counterparts = {
+        BenchCase(peer, case.replicas, case.threads, PEER_STRATEGIES[peer].default)
+        for peer in peers
+        for case in cases
+        if has_counterpart(case.entry.traits)
+    }
+    in_order = sorted(counterparts, key=lambda case: (case.name, case.replicas))
+    return list(dict.fromkeys([*cases, *in_order]))
+
+
+def peers_left_out(spec: Spec) -> dict[str, str]:
+    """Return the peers that do not train a network as both sides do, each with the reason."""
+    seen = spec.network, spec.model.keep, spec.training.optimizer
+    if seen == ("language-model", 1.0, "sgd"):
+        return {}
+    return {"keras": "it trains the language model with SGD and without dropout only"}
+
+
+def chosen_strategies(options: BenchOptions) -> dict[str, list[StrategyEntry]]:
+    """Return the strategies that `--strategies` names, by framework, the default one first.
+
+    Raises:
+      UsageError: for an unknown strategy or framework, a strategy that its framework lacks, or
+        a setting that none of the strategies takes.
+    """
+    found = {}
+    for name, entries in strategies_named(options.strategies, "--strategies").items():
+        default = FRAMEWORKS[name].strategies.entry(None)
+        found[name] = list(dict.fromkeys([default, *entries]))
+    check_taken(options.settings, [entry for each in found.values() for entry in each])
+    return found
+
+
+def _cases_of_framework(
+    framework: str,
+    entries: Sequence[StrategyEntry],
+    options: BenchOptions,
+    cores: int,
+    kernels: str,
+) -> list[BenchCase]:
+    cases: list[BenchCase] = []
+    for entry in entries:
+        stages = entry.settings(options.settings).stages or 1
+        all_replicas = list(options.replicas)
+        if stages > 1:
+            all_replicas = [n for n in all_replicas if n * stages <= cores] or [1]
+            one_device = FRAMEWORKS[framework].strategies.default
+            cases.insert(0, BenchCase(framework, 1, options.threads, one_device, kernels))
+        cases += [
+            BenchCase(framework, replicas, options.threads, entry.name, kernels, stages)
+            for replicas in all_replicas
+        ]
+    return cases
+
+
+def counterpart_cases(case: BenchCase, cases: Iterable[BenchCase]) -> Mapping[str, BenchCase]:
+    """Return peer -> the configuration of that peer that does what a side's does.
+
+    Args:
+      case: a side's.
+      cases: all that were timed.
+    """
+    return {
+        each.name: each
+        for each in cases
+        if each.is_peer
+        and has_counterpart(case.entry.traits)
+        and (each.replicas, each.threads) == (case.replicas, case.threads)
+    }

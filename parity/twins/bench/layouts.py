@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from parity.twins.bench.cases import Case
+from parity.twins.bench.cases import BenchCase
 from parity.twins.cli.options import BenchOptions, TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
@@ -11,7 +11,9 @@ from parity.twins.training.measured_layout import Calibration, fastest, speeds_t
 from parity.twins.training.replicas_and_threads import Layout
 
 
-def layout_cases(spec: Spec, options: BenchOptions, cases: Iterable[Case]) -> list[Case]:
+def layout_cases(
+    spec: Spec, options: BenchOptions, cases: Iterable[BenchCase]
+) -> list[BenchCase]:
     """Return, of each side with its default strategy, the layouts that it would choose from.
 
     Args:
@@ -29,12 +31,12 @@ def layout_cases(spec: Spec, options: BenchOptions, cases: Iterable[Case]) -> li
         entry = FRAMEWORKS[side].strategies.entry(None)
         train = TrainOptions(device=options.device, settings=entry.settings(options.settings))
         layouts = Calibration(side, entry, spec).candidates(train, spec.training.batch_size)
-        found += [Case(side, *layout) for layout in layouts if len(layouts) > 1]
+        found += [BenchCase(side, *layout) for layout in layouts if len(layouts) > 1]
     return found
 
 
 def chosen_layouts(
-    cases: Sequence[Case], summaries: Mapping[str, Sequence[Mapping[str, Any]]]
+    cases: Sequence[BenchCase], summaries: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, Any]:
     """Return what each side would choose.
 

@@ -10,8 +10,6 @@ from tabulate import tabulate
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ProfileOptions
-from parity.twins.launch.peer_strategies import PYTORCH
-from parity.twins.launch.peers import check_installed
 from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.run.choose_sides import parse_strategies
@@ -22,7 +20,7 @@ from parity.twins.training.timeline import PHASES, TABLE, TRACE, joined_traces
 
 
 def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]:
-    """Profile one side after the other, and PyTorch if asked for, each alone on the machine.
+    """Profile one side after the other, each alone on the machine.
 
     Three files are written to `options.out`: trace.json, a Chrome trace of both sides,
     profile.json and profile.txt.
@@ -38,12 +36,10 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
       and, if `--strategy` is given, its strategy.
 
     Raises:
-      UsageError: for input that a side cannot use, an unknown strategy, or if PyTorch is to be
-        profiled but is not installed.
+      UsageError: for input that a side cannot use, or an unknown strategy.
       NumericFailure: for a NaN or infinity.
     """
     sides = _sides(options)
-    check_installed(sides)
     make_folder(options.out)
     data = options.data
     if data is None:
@@ -98,8 +94,6 @@ def _sides(options: ProfileOptions) -> dict[str, tuple[str, StrategyEntry]]:
             entry = FRAMEWORKS[framework].strategies.entry(name)
             title = f"{framework} {name}" if options.strategy else framework
             found[title] = framework, entry
-    if options.peers:
-        found[PYTORCH.framework] = PYTORCH.framework, PYTORCH.entry(PYTORCH.default)
     return found
 
 

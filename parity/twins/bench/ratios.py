@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.twins.bench.cases import Case
+from parity.twins.bench.cases import BenchCase
 from parity.twins.launch.processes import PEERS
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.training.meter import WARM_UP
@@ -17,11 +17,10 @@ from parity.twins.training.meter import WARM_UP
 _LOSS_TOLERANCE = 1e-4
 
 
-def check_losses(losses: Mapping[str, list[float]], cases: list[Case]) -> dict[str, float]:
+def check_losses(losses: Mapping[str, list[float]], cases: list[BenchCase]) -> dict[str, float]:
     """Return the greatest relative difference of each peer's losses from the first side's.
 
-    Only the losses of the warm-up are compared. Several workers that train asynchronously have
-    no losses that could be expected: each run takes another order.
+    Only the losses of the warm-up are compared.
 
     Args:
       losses: label -> the losses of a run.
@@ -36,7 +35,7 @@ def check_losses(losses: Mapping[str, list[float]], cases: list[Case]) -> dict[s
     expected = np.array(losses[cases[0].label][:WARM_UP])
     differences = {}
     for case in cases:
-        if case.is_peer and (case.entry.traits.synchronous or case.replicas == 1):
+        if case.is_peer:
             relative = np.abs(np.array(losses[case.label][:WARM_UP]) - expected) / expected
             differences[case.label] = float(relative.max())
             if not differences[case.label] <= _LOSS_TOLERANCE:
@@ -49,7 +48,7 @@ def check_losses(losses: Mapping[str, list[float]], cases: list[Case]) -> dict[s
 
 
 def scaling(
-    readings: Mapping[str, list[float]], cases: Iterable[Case]
+    readings: Mapping[str, list[float]], cases: Iterable[BenchCase]
 ) -> dict[str, dict[str, float]]:
     """Return how much faster each side is than with its first number of replicas.
 
@@ -59,7 +58,7 @@ def scaling(
     Returns:
       Title of a side -> number of replicas, as text -> gain.
     """
-    first: dict[str, Case] = {}
+    first: dict[str, BenchCase] = {}
     gains: dict[str, dict[str, float]] = {}
     for case in cases:
         base = first.setdefault(case.title, case)
@@ -70,7 +69,7 @@ def scaling(
 
 
 def ratios_to_peers(
-    readings: Mapping[str, list[float]], cases: list[Case]
+    readings: Mapping[str, list[float]], cases: list[BenchCase]
 ) -> dict[str, dict[str, float]]:
     """Return the ratio of each side's speed to that of each peer.
 

@@ -4,9 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.twins.bench.cases import Case
+from parity.twins.bench.cases import BenchCase, counterpart_cases
 from parity.twins.bench.ratios import median_ratio
-from parity.twins.bench.strategy_cases import counterpart_cases
 from parity.twins.launch.processes import PEERS
 
 Readings = Mapping[str, list[float]]
@@ -37,7 +36,7 @@ _TO_PEER = (
 _MEMORY = "The most memory that the processes of a run held, added up."
 
 
-def strategy_rows(readings: Readings, cases: Sequence[Case]) -> list[dict[str, Any]]:
+def strategy_rows(readings: Readings, cases: Sequence[BenchCase]) -> list[dict[str, Any]]:
     """Return what the table of strategies says of each configuration, beside its speed.
 
     Every ratio is the median over the rounds of the ratio of two readings of one round.
@@ -71,7 +70,7 @@ def strategy_rows(readings: Readings, cases: Sequence[Case]) -> list[dict[str, A
     return rows
 
 
-def _base(case: Case, cases: Sequence[Case]) -> Case | None:
+def _base(case: BenchCase, cases: Sequence[BenchCase]) -> BenchCase | None:
     """Return the configuration that a configuration's gain is taken over."""
     alike = [
         each
@@ -82,7 +81,7 @@ def _base(case: Case, cases: Sequence[Case]) -> Case | None:
     return min(alike, key=lambda each: each.replicas, default=None)
 
 
-def _best(case: Case, readings: Readings, cases: Sequence[Case]) -> Case | None:
+def _best(case: BenchCase, readings: Readings, cases: Sequence[BenchCase]) -> BenchCase | None:
     """Return the fastest synchronous data-parallel configuration on as many threads."""
     if case.is_peer:
         return None
@@ -97,7 +96,7 @@ def _best(case: Case, readings: Readings, cases: Sequence[Case]) -> Case | None:
     return max(others, key=lambda each: statistics.median(readings[each.label]), default=None)
 
 
-def _ratio(readings: Readings, case: Case, other: Case | None) -> float | None:
+def _ratio(readings: Readings, case: BenchCase, other: BenchCase | None) -> float | None:
     return None if other is None else median_ratio(readings, case.label, other.label)
 
 

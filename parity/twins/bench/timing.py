@@ -20,7 +20,7 @@ from parity.base.machine import measured_here, usable_cores
 from parity.base.progress import ProgressBar
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
-from parity.twins.bench.cases import Case, cases_of
+from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
 from parity.twins.bench.history import compare_with_history
 from parity.twins.bench.layouts import chosen_layouts, layout_cases
 from parity.twins.bench.page import bench_html
@@ -33,7 +33,6 @@ from parity.twins.bench.ratios import (
     ratios_to_peers,
     scaling,
 )
-from parity.twins.bench.strategy_cases import peers_left_out, strategy_cases
 from parity.twins.bench.strategy_table import strategy_rows
 from parity.twins.bench.terminal import bench_text, sizes_text
 from parity.twins.cli.options import BenchOptions
@@ -132,7 +131,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
 
 def cases_to_time(
     spec: Spec, options: BenchOptions, cores: int
-) -> tuple[list[Case], dict[str, str]]:
+) -> tuple[list[BenchCase], dict[str, str]]:
     """Return the configurations to time, and the peers that are left out, each with the reason.
 
     A table of strategies is made without the peers that are not installed, unless `options`
@@ -151,13 +150,13 @@ def cases_to_time(
         cases = cases_of(spec, options, cores)
         check_installed({case.name for case in cases})
         return cases, {}
-    strategy_cases(spec, options, cores, [])  # refuses what is unknown, before any search
+    strategy_cases(options, cores, [])  # refuses what is unknown, before any search
     left_out = peers_left_out(spec)
     if options.peers:
         check_installed(set(PEERS) - set(left_out))
     left_out = {**not_installed(PEERS), **left_out}
     peers = [name for name in PEERS if name not in left_out]
-    return strategy_cases(spec, options, cores, peers), left_out
+    return strategy_cases(options, cores, peers), left_out
 
 
 def _shares(summaries: dict[str, list[dict[str, Any]]], rate: float) -> dict[str, float]:
@@ -169,7 +168,7 @@ def _shares(summaries: dict[str, list[dict[str, Any]]], rate: float) -> dict[str
 
 
 def _values(
-    spec: Spec, options: BenchOptions, cases: list[Case], measurements: Measurements
+    spec: Spec, options: BenchOptions, cases: list[BenchCase], measurements: Measurements
 ) -> dict[str, Any]:
     """Return the measurements as plain values; see `bench`."""
     readings, summaries = measurements.readings, measurements.summaries
@@ -222,7 +221,9 @@ def _values(
     }
 
 
-def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Case]) -> None:
+def _check_parity(
+    spec: Spec, options: BenchOptions, data: Path, cases: list[BenchCase]
+) -> None:
     """Compare a few recorded steps of every configuration of both sides with the oracle.
 
     Raises:
@@ -249,7 +250,7 @@ def _check_parity(spec: Spec, options: BenchOptions, data: Path, cases: list[Cas
 
 
 def _timed_run(
-    spec: Spec, options: BenchOptions, data: Path, case: Case
+    spec: Spec, options: BenchOptions, data: Path, case: BenchCase
 ) -> tuple[dict[str, Any], list[float]]:
     """Train one configuration, and return the run's summary and losses."""
     out = options.out / "runs" / case.label
@@ -262,7 +263,7 @@ def _timed_run(
     return dict(summary), losses
 
 
-def _run(spec: Spec, options: BenchOptions, data: Path, case: Case, **more: Any) -> None:
+def _run(spec: Spec, options: BenchOptions, data: Path, case: BenchCase, **more: Any) -> None:
     entry = case.entry
     side_options = {"strategy": entry.name, **entry.settings(options.settings).given}
     if not case.is_peer:

@@ -277,7 +277,6 @@ class ProfileOptions:
     replicas: int = option(2, "number of replicas on each side", at_least=1)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     settings: StrategySettings = StrategySettings()
-    peers: bool = option(False, "also profile the same network in PyTorch, under DistributedDataParallel")
     steps: int = option(35, "number of training steps on each side, warm-up included; half of the steps after warm-up are profiled", at_least=9)
     operations: int = option(12, "number of operations to list for each side", at_least=1)
     threads: int = option(1, _THREADS, at_least=1)

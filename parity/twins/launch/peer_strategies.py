@@ -1,14 +1,9 @@
-"""The peers' ways of running replicas, and which of them does what a strategy of ours does.
+"""The peers' way of running replicas, and which strategies of ours do the same.
 
 Nothing here loads a framework.
 """
 
-from parity.twins.spec.strategies import (
-    StrategyEntry,
-    StrategyRegistry,
-    StrategySettings,
-    Traits,
-)
+from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry, Traits
 
 PYTORCH = StrategyRegistry(
     "pytorch",
@@ -16,21 +11,6 @@ PYTORCH = StrategyRegistry(
         "distributed-data-parallel",
         "parity.twins.peers.pytorch_data_parallel:DataParallel",
         "a process per replica, which DistributedDataParallel synchronises",
-    ),
-    StrategyEntry(
-        "hogwild",
-        "parity.twins.peers.pytorch_hogwild:Hogwild",
-        "a process per replica takes its own steps, with weights in shared memory",
-        Traits(synchronous=False),
-        StrategySettings(schedule="free"),
-        optional_settings=("staleness",),
-    ),
-    StrategyEntry(
-        "pipeline",
-        "parity.twins.peers.pytorch_pipeline:Pipeline",
-        "a process per stage: torch.distributed.pipelining, with micro-batches",
-        Traits(devices="layers"),
-        StrategySettings(stages=2, micro_batches=2),
     ),
 )
 KERAS = StrategyRegistry(
@@ -44,12 +24,6 @@ KERAS = StrategyRegistry(
 PEER_STRATEGIES = {"pytorch": PYTORCH, "keras": KERAS}
 
 
-def counterpart(peer: str, traits: Traits) -> StrategyEntry | None:
-    """Return the strategy of a peer that does what a strategy with some traits does, if any."""
-    for entry in PEER_STRATEGIES[peer]:
-        if (entry.traits.synchronous, entry.traits.devices) == (
-            traits.synchronous,
-            traits.devices,
-        ):
-            return entry
-    return None
+def has_counterpart(traits: Traits) -> bool:
+    """Return whether the peers do what a strategy with some traits does: data parallelism."""
+    return traits.synchronous and traits.devices != "layers"

@@ -23,7 +23,7 @@ from parity.twins.training.strategy import Build
 from parity.twins.training.text_source import read_text
 from parity.twins.training.train_steps import train_steps
 
-_NEVER = ("trace", "isolate")  # flags that no peer takes
+_NEVER = ("trace", "isolate", "profile")  # flags that no peer takes
 
 
 def training_command(strategies: StrategyRegistry, versions: Callable[[], dict]) -> None:
@@ -41,8 +41,6 @@ def training_command(strategies: StrategyRegistry, versions: Callable[[], dict])
         # refuse an unknown strategy before any text is read
         settings = strategies.settings(options.strategy, options.settings)
         options = replace(options, settings=settings)
-        if strategies.entry(options.strategy).traits.devices == "layers":
-            options = replace(options, replicas=options.replicas or 1)
         spec, text = read_text(spec, options)
         built = []
 
@@ -71,7 +69,7 @@ def timing_command(
     peer = strategies.framework
 
     def train(spec: Spec, options: TrainOptions) -> None:
-        _check(peer, options, (*_NEVER, "resume", "profile"))
+        _check(peer, options, (*_NEVER, "resume"))
         strategies.settings(options.strategy, options.settings)
         _time(peer, make_trainer, spec, options)
 

@@ -3,35 +3,44 @@
 Source: Li et al. 2020, arXiv:2006.15704 (DDP).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from parity.twins.peers.pytorch_decode import Decoder
 from parity.twins.peers.pytorch_processes import Processes
-from parity.twins.peers.pytorch_profiler import Profiler, phase
 from parity.twins.peers.pytorch_replica import Feed, Replica, arrays, tensors
-from parity.twins.peers.pytorch_strategy import PytorchStrategy, joined_rows
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs, StepResult, split_feeds
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.strategy import Build
-from parity.twins.training.timeline import Event
 
 
-class DataParallel(PytorchStrategy):
-    """Trains a network on some replicas, each in a process of its own."""
+class DataParallel:
+    """A training in PyTorch; a Strategy, see parity/twins/training/strategy.py.
+
+    Attributes:
+      framework: the peer's name.
+      spec: the network, its text and its training.
+      build: the settings that it was built with.
+      entry: its entry in the registry of the peer.
+      replicas: the number of replicas that share each batch, each in a process of its own.
+    """
+
+    framework = "pytorch"
 
     def __init__(self, spec: Spec, build: Build, entry: StrategyEntry):
         """Build the network on every replica."""
+        self.spec, self.build, self.entry = spec, build, entry
+        self.replicas = build.replicas
         arguments = [(spec, build.threads, build.replicas)] * build.replicas
-        super().__init__(spec, build, entry, Processes(_DataParallelReplica, arguments))
+        self._processes = Processes(_DataParallelReplica, arguments)
 
     def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
-        """Set weights and optimiser state on every replica, by canonical name and layout."""
-        self.processes.call_all("load", [(snapshot,)] * self.replicas)
+        self._processes.call_all("load", [(snapshot,)] * self.replicas)
 
     def step(
         self,
@@ -40,31 +49,35 @@ class DataParallel(PytorchStrategy):
         learning_rate: float,
         record: bool = False,
     ) -> StepResult:
-        """Train on one global batch."""
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        results = self.processes.call_all("step", [(feed, learning_rate) for feed in feeds])
+        results = self._processes.call_all("step", [(feed, learning_rate) for feed in feeds])
         losses, states, norms = zip(*results, strict=True)
-        return StepResult(np.array(losses), joined_rows(states), norms[0], {})
+        return StepResult(np.array(losses), _joined_rows(states), norms[0], {})
 
-    @contextmanager
-    def profile(self) -> Iterator[list[Event]]:
-        """Yield a list that has the Events of all replicas once the context is left."""
-        names = [(f"replica {number}",) for number in range(self.replicas)]
-        self.processes.call_all("start_profile", names)
-        events: list[Event] = []
-        try:
-            yield events
-        finally:
-            for each in self.processes.call_all("stop_profile"):
-                events += each
+    def evaluate(self, inputs: StepInputs, state: Mapping[str, np.ndarray]) -> StepResult:
+        feeds = split_feeds(self.spec, inputs, state, self.replicas)
+        results = self._processes.call_all("evaluate", [(feed,) for feed in feeds])
+        losses, states = zip(*results, strict=True)
+        return StepResult(np.array(losses), _joined_rows(states), 0.0, {})
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = self._processes.first.snapshot()
+        return found
 
     def replica_distances(self) -> dict[str, np.ndarray]:
-        """Return how far each replica is from replica 0, tensor name -> [replicas]."""
-        first, *others = self.processes.call_all("snapshot")
+        first, *others = self._processes.call_all("snapshot")
         return {
             name: np.array([0.0, *(np.abs(each[name] - array).max() for each in others)])
             for name, array in first.items()
         }
+
+    def decoder(self) -> Decoder:
+        return Decoder(self._processes.first.network)
+
+    def peak_memory(self) -> list[int]:
+        """Return the peak memory of each process, in bytes."""
+        found: list[Any] = self._processes.call_all("peak_memory")
+        return found
 
 
 class _DataParallelReplica(Replica):
@@ -77,24 +90,17 @@ class _DataParallelReplica(Replica):
         if replicas > 1:
             self._parallel = DistributedDataParallel(self.network, gradient_as_bucket_view=True)
 
-    def start_profile(self, name: str) -> None:
-        """Start PyTorch's profiler in this process, under a name."""
-        self._profiler = Profiler(name)
-
-    def stop_profile(self) -> list[Event]:
-        """Stop the profiler, and return the Events of this process."""
-        return self._profiler.stop()
-
     def step(self, feed: Feed, rate: float) -> tuple[float, dict[str, np.ndarray], float]:
         """Train on this replica's rows; return its loss, its state and the gradient norm."""
-        with phase("forward"):
-            loss, state = self._parallel(tensors(feed))
-        with phase("backward"):
-            self.optimizer.zero_grad(set_to_none=True)
-            # DDP averages the replicas' gradients, but these must be summed: the losses are
-            # shares
-            (loss * self._replicas).sum().backward()
-        with phase("update"):
-            norm = self.clip()
-            self.update(rate)
+        loss, state = self._parallel(tensors(feed))
+        self.optimizer.zero_grad(set_to_none=True)
+        # DDP averages the replicas' gradients, but these must be summed: the losses are shares
+        (loss * self._replicas).sum().backward()
+        norm = self.clip()
+        self.update(rate)
         return loss.item(), arrays(state), norm
+
+
+def _joined_rows(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the states of several replicas as one, rows first."""
+    return {name: np.concatenate([each[name] for each in states]) for name in states[0]}

@@ -16,23 +16,21 @@ import torch.multiprocessing  # which sends tensors in shared memory without a c
 class Processes:
     """Objects with the same methods: the first in this process, the others in one each.
 
+    Several form a process group of `torch.distributed` over gloo before they are made.
+
     Args:
       make: the class of the objects, or a function that returns one.
       arguments: the arguments of `make` for each object.
-      group: whether the processes form a process group of `torch.distributed` over gloo. It
-        exists before `make` is called.
 
     Attributes:
       first: the object of this process.
     """
 
-    def __init__(
-        self, make: Callable[..., Any], arguments: Sequence[tuple], *, group: bool = True
-    ):
+    def __init__(self, make: Callable[..., Any], arguments: Sequence[tuple]):
         self._others: list[Connection] = []
         # where the processes find each other; it is removed with this object
         self._rendezvous = tempfile.TemporaryDirectory(prefix="parity-")
-        folder = self._rendezvous.name if group and len(arguments) > 1 else None
+        folder = self._rendezvous.name if len(arguments) > 1 else None
         context = torch.multiprocessing.get_context("spawn")
         for rank, each in enumerate(arguments[1:], 1):
             connection, remote = context.Pipe()
@@ -43,14 +41,6 @@ class Processes:
         self.first = make(*arguments[0])
         for other in self._others:
             other.recv()
-
-    def call(self, rank: int, method: str, *arguments: Any) -> Any:
-        """Call a method of one object, and return its result."""
-        if rank == 0:
-            return getattr(self.first, method)(*arguments)
-        connection = self._others[rank - 1]
-        connection.send((method, arguments))
-        return connection.recv()
 
     def call_all(self, method: str, arguments: Sequence[tuple] | None = None) -> list[Any]:
         """Call a method of every object at once, and return the results.

@@ -4,7 +4,7 @@ Source: Paszke et al. 2019, arXiv:1912.01703.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ class Replica:
     Args:
       spec: the network, its text and its training.
       threads: the number of CPU threads.
-      make_network: a function that returns the module; by default the whole network is built.
 
     Attributes:
       network: the module.
@@ -36,14 +35,12 @@ class Replica:
       optimizer: PyTorch's optimiser.
     """
 
-    def __init__(
-        self, spec: Spec, threads: int, make_network: Callable[[], nn.Module] | None = None
-    ):
+    def __init__(self, spec: Spec, threads: int):
         torch.set_num_threads(threads)
         self.spec = spec
         dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
         torch.set_default_dtype(dtype)
-        network: Any = make_network() if make_network else NETWORKS[spec.network](spec.model)
+        network: Any = NETWORKS[spec.network](spec.model)
         self.network = network
         self.canonical: dict[str, nn.Parameter] = dict(network.canonical)
         for module in self.network.modules():
@@ -72,7 +69,6 @@ class Replica:
                     for slot, state in _STATES.items():
                         array = snapshot[f"optimizer/{name}/{slot}"]
                         loaded[state] = _swap_layout(name, _tensor(array))
-                    # in place: other processes may share these tensors
                     states = self.optimizer.state.setdefault(parameter, loaded)
                     for state, tensor in loaded.items():
                         states[state].copy_(tensor)
@@ -88,10 +84,7 @@ class Replica:
         return round(math.log(max(power, smallest)) / math.log(self.spec.training.beta2)) - 1
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Return the weights and the optimiser's state by canonical name, in our layout.
-
-        They are those of the module's parameters: a part of a network has only some of them.
-        """
+        """Return the weights and the optimiser's state by canonical name, in our layout."""
         training, found = self.spec.training, {}
         for name, parameter in self.canonical.items():
             found[f"weight/{name}"] = _array(name, parameter)
@@ -103,14 +96,7 @@ class Replica:
         ):
             updates = int(self.optimizer.state[self.trained[0]]["step"])
             found[f"optimizer/{power}"] = np.array(beta ** (updates + 1), training.dtype)
-        return {name: found[name] for name in snapshot_names(self.spec) if name in found}
-
-    def gradient(self, feed: Feed) -> tuple[float, dict[str, np.ndarray], float]:
-        """Compute the clipped gradient; return the loss, the state and the gradient's norm."""
-        loss, state = self.network(tensors(feed))
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.sum().backward()
-        return loss.item(), arrays(state), self.clip()
+        return {name: found[name] for name in snapshot_names(self.spec)}
 
     def clip(self) -> float:
         """Clip the gradient by its norm, and return the norm."""

@@ -10,7 +10,7 @@ from parity.twins.launch.processes import PEERS
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.twins.spec.spec import Spec
-from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry, check_taken
+from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry, check_accepted
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def chosen_strategies(options: BenchOptions) -> dict[str, list[StrategyEntry]]:
     for name, entries in strategies_named(options.strategies, "--strategies").items():
         default = FRAMEWORKS[name].strategies.entry(None)
         found[name] = list(dict.fromkeys([default, *entries]))
-    check_taken(options.settings, [entry for each in found.values() for entry in each])
+    check_accepted(options.settings, [entry for each in found.values() for entry in each])
     return found
 
 

@@ -150,22 +150,6 @@ def _folder_without_checkpoint(folder, finished):
     return {"resume": folder / "empty"}, ["there is no checkpoint"]
 
 
-def _unknown_preset(folder, finished):
-    return {"preset": "huge"}, ["--preset is 'huge'", "allowed: tiny, proof, tf2fluid, "]
-
-
-def _unknown_network(folder, finished):
-    return {"network": "gru"}, ["--network is 'gru'", "allowed: language-model, seq2seq"]
-
-
-def _flag_of_another_network(folder, finished):
-    return {"cell": "gru"}, ["--cell is not a flag of --network language-model", "seq2seq"]
-
-
-def _preset_of_another_network(folder, finished):
-    return {"network": "seq2seq", "preset": "tf2fluid"}, ["'tf2fluid'", "allowed: tiny, tiny-n"]
-
-
 def _checkpoint_of_another_network(folder, finished):
     (folder / "pairs").mkdir()
     for split, words in (("train", "abcdefgh"), ("valid", "ijk"), ("test", "lmn")):
@@ -178,34 +162,6 @@ def _checkpoint_of_another_network(folder, finished):
     return given, ["network 'language-model' there, 'seq2seq' here"]
 
 
-def _unknown_flag(folder, finished):
-    return {"learningrate": 1}, ["--learningrate", "train.py --help"]
-
-
-def _no_number(folder, finished):
-    return {"batch_size": "many"}, ["--batch-size", "many"]
-
-
-def _keeps_nothing(folder, finished):
-    return {"keep": 0}, ["--keep is 0.0", "> 0 and <= 1"]
-
-
-def _rate_of_zero(folder, finished):
-    return {"learning_rate": 0}, ["--learning-rate is 0.0", "> 0"]
-
-
-def _rate_not_finite(folder, finished):
-    return {"learning_rate": "nan"}, ["--learning-rate is nan", "a finite number"]
-
-
-def _clip_of_zero(folder, finished):
-    return {"clip_norm": -1}, ["--clip-norm is -1.0", "> 0"]
-
-
-def _no_replica(folder, finished):
-    return {"replicas": 0}, ["--replicas is 0", ">= 1"]
-
-
 CASES = [
     value for name, value in list(globals().items())
     if name.startswith("_") and getattr(value, "__code__", None)
@@ -215,7 +171,7 @@ CASES = [
 
 # Refused by a process of each framework; the others in this one, where neither is loaded.
 IN_PROCESSES = (
-    *(_missing, _too_many_replicas, _gpu, _run_is_there, _flipped_bit, _unknown_flag),
+    *(_missing, _too_many_replicas, _gpu, _run_is_there, _flipped_bit),
     _trace_below_a_file,  # found once the network is built
 )
 
@@ -294,20 +250,6 @@ def test_a_loss_that_is_not_finite_stops_the_run(framework, text, cache, tmp_pat
         assert all(np.all(np.isfinite(array)) for array in held.values())
     assert load_checkpoint(files[0]).step >= 2
     assert not (tmp_path / "run" / "checkpoints" / "step-00000015.safetensors").exists()
-
-
-def test_overwrite_replaces_a_run_and_nothing_else(framework, finished, text, cache, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
-    (out / "checkpoints" / "notes.txt").write_text("mine")
-    (out / "notes.txt").write_text("mine")
-    given = flags(data=text, cache=cache, out=out, steps=2, overwrite=True)
-    status, _, errors = framework.train(*given).wait()
-    assert status == 0, errors
-    assert (out / "notes.txt").read_text() == "mine"
-    assert (out / "checkpoints" / "notes.txt").read_text() == "mine"
-    assert load_checkpoint(out / "checkpoints" / "step-00000002.safetensors").step == 2
-    assert not (out / "checkpoints" / "step-00000001.safetensors").exists()
 
 
 def test_recording_a_trace_removes_nobodys_files(frameworks, finished, text, cache, tmp_path):

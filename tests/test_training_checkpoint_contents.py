@@ -260,17 +260,7 @@ def test_a_checkpoint_rewritten_as_it_was_is_accepted(newest):
     assert load_checkpoint(newest).step == 2
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "float64 for float32",
-        "whole numbers",
-        "no state",
-        "fewer rows",
-        "step -5",
-        "a deep spec",
-    ],
-)
+@pytest.mark.parametrize("case", ["whole numbers", "no state"])
 def test_both_trainers_refuse_it_alike(frameworks, newest, text, cache, tmp_path, case):
     rewritten(newest, CONTENTS[case][0])
     given = {"data": text, "cache": cache, "resume": newest, "optimizer": "adam", "steps": 3}
@@ -283,16 +273,3 @@ def test_both_trainers_refuse_it_alike(frameworks, newest, text, cache, tmp_path
     assert line.startswith(f"error: {newest}: ")
     assert CONTENTS[case][1] in line
     assert not any((tmp_path / name / "losses.csv").exists() for name in FRAMEWORKS)
-
-
-def test_both_trainers_refuse_bfloat16_alike(frameworks, newest, text, cache, tmp_path):
-    retyped(newest, "BF16", 16)
-    given = {"data": text, "cache": cache, "resume": newest, "optimizer": "adam", "steps": 3}
-    lines = {
-        assert_one_line(
-            *frameworks[name].train(*flags(**given, out=tmp_path / name)).wait()[::2]
-        )
-        for name in FRAMEWORKS
-    }
-    (line,) = lines
-    assert "is of type BF16; allowed: F32, F64" in line

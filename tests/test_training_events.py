@@ -104,40 +104,8 @@ def test_both_sides_show_the_same_curves(runs):
     )
 
 
-def test_training_lowers_the_perplexity(runs):
-    for events, summary, _ in runs.values():
-        losses = [loss for _, loss in events["loss/global"]]
-        assert losses[-2] < losses[0]
-        (_, first), (_, second) = events["perplexity/valid"]
-        assert second < first < 20
-        assert 1 < summary["test_perplexity"] < 20
-
-
 def test_summaries_tell_what_ran(runs):
     for name, (_, summary, _) in runs.items():
-        assert set(summary) == {
-            "framework",
-            "replicas",
-            "dtype",
-            "steps",
-            "valid_perplexity",
-            "test_perplexity",
-            "best_perplexity",
-            "tokens_per_second",
-            "seconds_per_step",
-            "waiting_share",
-            "padding",
-            "bleu",
-            "exact_answers",
-            "seconds_to_first_step",
-            "peak_memory",
-            "resident_memory",
-            "product_flops_per_second",
-            "measured",
-            "versions",
-            "strategy",
-            "kernels",
-        }
         assert summary["versions"][name]
         (peak,) = summary["peak_memory"]
         assert 1e8 < peak < 1e11
@@ -163,21 +131,6 @@ def test_what_is_said_on_no_terminal_is_plain_lines(runs):
         assert lines[3].startswith("test perplexity ")
         assert re.search(r": 10 steps; loss \d.*; test perplexity .* tokens/s$", lines[4])
         assert len(lines) == 5, "nothing but the project's own lines"
-
-
-def test_the_embedded_corpus_is_learned_towards_its_entropy(framework, cache, tmp_path):
-    """A hidden size of 16 and one epoch do not get far, but below a unigram's perplexity."""
-    given = ["--cache", cache, "--out", tmp_path, "--epochs=1", "--learning-rate=0.03"]
-    given += ["--hidden-size=16", "--embedding-size=8", "--steps=60", "--replicas=2"]
-    status, _, said = framework.train(*given).wait()
-    assert status == 0, said
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    speed = summary["tokens_per_second"]
-    assert 0 < speed["low"] <= speed["median"] <= speed["high"]
-    assert 0 <= summary["waiting_share"] < 1
-    assert summary["seconds_per_step"] > 0
-    best = summary["best_perplexity"]["valid"]
-    assert 1 < best < 100
 
 
 def test_writing_an_event_does_not_change_the_environment(tmp_path):

@@ -180,12 +180,11 @@ READS_ALL = Edit(
 
 
 @pytest.mark.parametrize("framework", STRATEGIES)
-@pytest.mark.parametrize("processes", [2, 3])
-def test_no_number_changes_if_ranks_read_all_rows(train, text, framework, processes):
+def test_no_number_changes_if_ranks_read_all_rows(train, text, framework):
     """Neither in losses.csv nor in a checkpoint nor in an evaluation; 7 rows are shared."""
     given = {"data": text, "batching": "stream", "optimizer": "adam"}
-    own = train(framework, "own", processes, **given)
-    whole = train(framework, "all", processes, edits=[READS_ALL], **given)
+    own = train(framework, "own", 3, **given)
+    whole = train(framework, "all", 3, edits=[READS_ALL], **given)
     assert (own / "losses.csv").read_bytes() == (whole / "losses.csv").read_bytes()
     last = Path("checkpoints", f"step-{STEPS:08}.safetensors")
     first, second = (load_checkpoint(folder / last) for folder in (own, whole))

@@ -8,9 +8,9 @@ weights and gradients of the training pass between the engine's workers and its 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -64,6 +64,10 @@ class _Leader:
         self._alone = ProcessGroup()
         self._alone.run = self._ranks.run  # which a restart looks for in the run's folder
         self.build = replace(own.build, group=self._alone)
+        # what no other rank is asked for
+        self.load, self.snapshot, self.evaluate = own.load, own.snapshot, own.evaluate
+        self.replica_distances, self.profile = own.replica_distances, own.profile
+        self.decoder = own.decoder
 
     def read(self, worker: int) -> None:
         """Copy the shared weights, all at once, to a worker's own copy."""
@@ -101,10 +105,6 @@ class _Leader:
         else:
             self._ask(worker, "update", {"learning_rate": np.array(learning_rate)})
 
-    def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
-        """Set weights and optimiser state, by canonical name and layout."""
-        self._own.load(snapshot)
-
     def step(
         self,
         inputs: StepInputs,
@@ -114,26 +114,6 @@ class _Leader:
     ) -> StepResult:
         """No single call trains on a global batch."""
         raise NotImplementedError
-
-    def evaluate(self, inputs: StepInputs, state: Mapping[str, np.ndarray]) -> StepResult:
-        """Compute the loss of one global batch, without dropout and without an update."""
-        return self._own.evaluate(inputs, state)
-
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Return weights and optimiser state by canonical name, in canonical layout."""
-        return self._own.snapshot()
-
-    def replica_distances(self) -> dict[str, np.ndarray]:
-        """Return nothing: all replicas share one copy."""
-        return self._own.replica_distances()
-
-    def profile(self) -> AbstractContextManager[list[Any]]:
-        """Yield a list that is filled with the Events of rank 0's steps."""
-        return self._own.profile()
-
-    def decoder(self) -> Any:
-        """Return a DecodingModel with the current weights, if the network can decode."""
-        return self._own.decoder()
 
     def end(self, reason: str = "", signal: int = 0) -> None:
         """Let every other rank go.

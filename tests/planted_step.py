@@ -6,8 +6,8 @@ import numpy as np
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
 from parity.base.replaceable import replacing
-from parity.twins.compare.causes.search import Budget, Search
-from parity.twins.compare.causes.suspect import Case, Change
+from parity.twins.compare.causes.search import Budget, CauseSearch
+from parity.twins.compare.causes.suspect import Change, WrongStep
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
@@ -63,7 +63,9 @@ class Planted:
         start = one_step.start("side", recorded[step])
         state = one_step.state(start, inputs)
         start = start.snapshot, state, start.left
-        self.case = Case(spec, step, PER_EPOCH, *start, inputs, recorded[step], exact, "", ())
+        self.case = WrongStep(
+            spec, step, PER_EPOCH, *start, inputs, recorded[step], exact, "", ()
+        )
 
     def suspect(self, name: str):
         """Return the suspect of that name."""
@@ -71,7 +73,7 @@ class Planted:
         assert found, f"{name!r} is no suspect here"
         return found[0]
 
-    def with_mistake(self, change: Change) -> Case:
+    def with_mistake(self, change: Change) -> WrongStep:
         """Return the case of a side that makes a mistake in this step."""
         case = self.case
         rate = case.rate if change.rate is None else change.rate
@@ -81,7 +83,7 @@ class Planted:
             found = oracle.step(case.inputs, rate, case.sizes)
         return self.recording(found | {"batch/learning_rate": np.array(rate)})
 
-    def recording(self, found) -> Case:
+    def recording(self, found) -> WrongStep:
         """Return the case of a side that recorded other values in this step."""
         dtype = self.spec.training.dtype
         case = self.case
@@ -104,8 +106,8 @@ class Planted:
             case, recorded=recorded, expected=exact, first=(*wrong, "")[0], wrong=wrong
         )
 
-    def confirmed(self, case: Case, seconds: float = 1e9, clock=lambda: 0.0, likely=()):
+    def confirmed(self, case: WrongStep, seconds: float = 1e9, clock=lambda: 0.0, likely=()):
         """Return what the search confirms of a case."""
         budget = Budget(seconds, clock)
-        search = Search(case, self.expected, tensor_names(self.spec), budget)
+        search = CauseSearch(case, self.expected, tensor_names(self.spec), budget)
         return search.confirmed(likely), budget

@@ -15,13 +15,8 @@ MISTAKES = {
         "gates i and f exchanged",
         "gates i and o exchanged",
         "gates in the order f, g, i, o",
-        "gates i and g exchanged in every recurrent kernel",
-        "gates f and o exchanged in lstm_1",
-        "gates i and f exchanged in lstm_0/bias",
         "1 added to the forget gate",
         "each layer's bias added twice",
-        "a sigmoid in place of the candidate's tanh",
-        "no tanh in the cell's output",
         "no dropout at embedded",
         "the mask of lstm_0 at lstm_1",
         "the dropout masks of step 0",
@@ -31,22 +26,10 @@ MISTAKES = {
         "the state not carried from the batch before",
         "h and c read as each other",
         "h and c passed on as each other",
-        "the layers' states in the other order",
-        "the state of the row above",
-        "row 1 of embed/table reading as zero",
-        "embed/table read 1 row below",
         "softmax/bias left out",
-        "softmax/bias reading as zero on all replicas but the first",
-        "the projection reading the layer below the top one",
-        "the recurrent layers' output rounded to float32",
         "targets one step too late",
         "divided by the rows",
         "the first replica's loss reported for all",
-        "no derivative of the output's tanh",
-        "no gradient of h from step to step",
-        "no gradient of gate g to a layer's inputs",
-        "of a token that occurs twice, one occurrence kept in the embedding's gradient",
-        "no gradient in row 0 of the embedding",
         "no gradient of lstm_1/bias",
         "the replicas' gradients averaged, not summed",
         "the gradient of replica 1 alone",
@@ -55,14 +38,12 @@ MISTAKES = {
         "no clipping",
         "each gradient clipped by its own norm",
         "a norm that leaves out softmax/kernel",
-        "the norm of an embedding's rows as they are, those of repeated tokens not summed",
         "clipping that divides by the norm plus 1e-06",
         "an update by the learning rate of the next epoch (0.005, not 0.01)",
     ],
     "sentences": [
         "a state that goes on changing past the end of each row",
         "recurrent layers that stop one step before the end",
-        "each replica's rows put together in reversed order",
         "divided by all positions, padding included",
         "each replica's loss divided by its own tokens and by the number of replicas",
         "the loss of all replicas but the first divided by their own tokens",
@@ -73,43 +54,22 @@ MISTAKES = {
         "the bias correction of beta1 one step too late",
         "the bias correction of beta2 left out",
         "Adam's constants rounded to float32",
-        "lazy Adam: rows that a batch did not touch left as they are",
     ],
     "general": [
-        "a backward direction that reads forwards",
-        "a backward direction that begins with the padding",
-        "the backward direction's outputs left in reversed order",
-        "the two directions' final states joined in the other order",
         "a decoder that starts from zeros",
         "the decoder's layers starting from the encoder's in the other order",
-        "a sigmoid in place of the candidate's tanh in the decoder",
-        "no tanh in the cell's output in the encoder",
         "attention that also looks at padding",
         "attention that leaves out the last word",
         "scores divided by the root of the width",
-        "the plain mean of the source as the context",
-        "each query of the step before",
         "attention/memory_kernel transposed",
-        "context and decoder output joined in the other order",
-        "a sigmoid in place of the attentional output's tanh",
         "embeddings multiplied by the root of their width",
-        "no gradient from the decoder's first state",
-        "no gradient from the attention's keys",
-        "no gradient from the attention's context",
     ],
     "scaled, fed": [
         "attention/scale left out",
-        "what is fed into the decoder one step too old",
-        "the context fed into the decoder in place of the attentional output",
-        "nothing fed back into the decoder",
     ],
     "bahdanau": [
         "gates r and z exchanged",
         "1 added to the gates r and z",
-        "z and 1 - z exchanged",
-        "z and 1 - z exchanged in the decoder",
-        "the reset gate before the matrix product",
-        "no tanh in the scores",
         "attention/query_kernel transposed",
     ],
 }
@@ -165,16 +125,12 @@ def test_a_mistake_in_float32_is_confirmed(name):
     ("spec", "name", "number"),
     [
         ("stream", "a constant added to gate g", 0.3),
-        ("stream", "a peephole of gate o", 0.02),
-        ("stream", "labels smoothed", 0.01),
         ("stream", "the loss divided by another number", 17.5),
         ("stream", "the gradient multiplied by a factor", 0.37),
         ("stream", "each element of the gradient clipped to a limit", 2e-3),
         ("stream", "an update by a multiple of the learning rate", 0.3),
         ("stream", "a weight decay in the update", 1e-4),
-        ("general", "padding's scores lowered", float(np.exp(-3))),
         ("general", "embeddings multiplied by a factor", 1.7),
-        ("bahdanau", "a second bias in the recurrent product", 0.05),
     ],
 )
 def test_a_number_is_solved_for(spec, name, number):
@@ -183,8 +139,7 @@ def test_a_number_is_solved_for(spec, name, number):
     found, _ = step.confirmed(case)
     assert name in [each.suspect for each in found]
     sentence = next(each.sentence for each in found if each.suspect == name)
-    shown = 3 if "padding" in name else number
-    assert f"{shown:g}" in sentence
+    assert f"{number:g}" in sentence
     assert "{}" not in sentence
 
 
@@ -226,13 +181,13 @@ def test_two_mistakes_at_once_are_not_taken_for_one():
 
 def test_a_difference_near_its_bound_confirms_nothing():
     step = planted("stream")
-    smoothed = step.suspect("labels smoothed").solve
+    added = step.suspect("a constant added to gate g").solve
     number = 2.0**-52
-    while not (case := step.with_mistake(smoothed(number))).wrong:
+    while not (case := step.with_mistake(added(number))).wrong:
         number *= 2
     assert step.confirmed(case)[0] == []
-    found, _ = step.confirmed(step.with_mistake(smoothed(1000 * number)))
-    assert "labels smoothed" in [each.suspect for each in found]
+    found, _ = step.confirmed(step.with_mistake(added(1000 * number)))
+    assert "a constant added to gate g" in [each.suspect for each in found]
 
 
 def test_few_wrong_elements_decide_no_number():
@@ -245,7 +200,7 @@ def test_few_wrong_elements_decide_no_number():
 
 def test_a_search_ends_when_its_budget_is_spent():
     step = planted("stream")
-    case = step.with_mistake(step.suspect("a peephole of gate o").solve(0.02))
+    case = step.with_mistake(step.suspect("a constant added to gate g").solve(0.02))
 
     def seconds():
         ticks = iter(range(10**6))
@@ -269,25 +224,6 @@ def test_the_suspects_of_likely_faults_come_first():
         case, seconds=2.5, clock=lambda: float(next(ticks)), likely=["lstm-gates-f-o"]
     )
     assert [each.suspect for each in found] == ["gates f and o exchanged"]
-
-
-def test_other_initial_values_are_recognized():
-    step = planted("stream", step=0)
-    names = ("weight/lstm_0/bias", "weight/softmax/kernel")
-    snapshot = dict(step.case.snapshot)
-    snapshot[names[0]] = np.zeros_like(snapshot[names[0]])
-    snapshot[names[1]] = snapshot[names[1]].astype(np.float16).astype(np.float64)
-    other = replace(step.case, snapshot=snapshot)
-    made = Planted.__new__(Planted)
-    made.__dict__ |= step.__dict__ | {"case": other}
-    faulty = made.with_mistake(step.suspect("no clipping").ways[0].__class__({}))
-    case = step.recording(
-        {n: a for n, a in faulty.recorded.items() if not n.startswith("batch/")}
-    )
-    found, _ = step.confirmed(case)
-    assert [each.sentence for each in found] == [
-        "other initial values (lstm_0/bias zero; softmax/kernel rounded to float16)"
-    ]
 
 
 def test_a_schedule_that_was_wrong_before_is_no_suspect():

@@ -9,16 +9,16 @@ from parity.base.replaceable import original
 from parity.twins.compare.causes.suspect import (
     GRADIENT,
     Arrays,
-    Case,
     Replacements,
     Suspect,
-    plain,
+    WrongStep,
+    suspect,
 )
 from parity.twins.compare.causes.views import in_replicas, summed
 from parity.twins.oracle.optimizers import clip_by_global_norm
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
+def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield the suspects of a case.
 
     A replica's part of the gradient is that of its mean loss, weighted by its share of the
@@ -55,14 +55,14 @@ def suspects(case: Case) -> Iterator[Suspect]:
         weights["averaged by tokens"] = shares, ("tokens-for-equal",)
     for words, (own, faults) in weights.items():
         factors = own / shares
-        yield plain(
+        yield suspect(
             f"the replicas' gradients {words}",
             GRADIENT,
             in_replicas(combine=_weighted(factors)),
             faults=faults,
         )
     limit = case.spec.training.clip_norm
-    yield plain(
+    yield suspect(
         f"the gradient of each replica's mean loss clipped to the limit ({limit:g})",
         GRADIENT,
         _clipped(shares, limit),

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any
 
 import numpy as np
 
-from parity.twins.compare.causes.suspect import CLIPPING, Arrays, Case, Change, Suspect, plain
-from parity.twins.compare.causes.views import Share
+from parity.twins.compare.causes.suspect import (
+    CLIPPING,
+    Arrays,
+    Change,
+    Suspect,
+    WrongStep,
+    suspect,
+)
 from parity.twins.oracle.optimizers import clip_by_global_norm
-from parity.twins.spec.stages import layers_of, stages_of
 
 # parameter name -> array, and the limit, to what clipping returns
 Clip = Callable[[Arrays, float], tuple[Arrays, np.float64]]
@@ -17,7 +21,7 @@ Clip = Callable[[Arrays, float], tuple[Arrays, np.float64]]
 _EPSILONS = (1e-12, 1e-8, 1e-7, 1e-6, 1e-5)
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
+def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
     yield _suspect("no clipping", lambda g, limit: (g, _norm(g)), "not-clipped")
     limit = case.spec.training.clip_norm
@@ -37,7 +41,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     for epsilon in _EPSILONS:
         # some operations take their constants in float32 only
         ways = (epsilon, float(np.float32(epsilon)))
-        yield plain(
+        yield suspect(
             f"clipping that divides by the norm plus {epsilon:g}",
             CLIPPING,
             *(_replaced(_by_norm(lambda norm, e=each: norm + e)) for each in ways),  # type: ignore[misc]
@@ -59,10 +63,9 @@ def suspects(case: Case) -> Iterator[Suspect]:
         (),
     )
     yield from _norms(case)
-    yield from _stages(case)
 
 
-def _norms(case: Case) -> Iterator[Suspect]:
+def _norms(case: WrongStep) -> Iterator[Suspect]:
     """Yield suspects in which the norm is that of something else."""
     for name in case.parameters():
         table = name.endswith("table")
@@ -71,46 +74,10 @@ def _norms(case: Case) -> Iterator[Suspect]:
             _by_norm_of(lambda g, name=name: {n: a for n, a in g.items() if n != name}),  # type: ignore[misc]
             "norm-without-embedding" if table else "",
         )
-    yield _suspect(
-        "the norm of an embedding's rows as they are, those of repeated tokens not summed",
-        _by_norm_of(lambda g: _with_rows(case, g)),
-        "norm-of-sparse-rows",
-    )
-
-
-def _stages(case: Case) -> Iterator[Suspect]:
-    """Yield suspects in which the layers of a stage have a norm of their own."""
-    count = case.side.settings.stages or 1
-    if count < 2:
-        return
-    names = [
-        {name for layer in layers for name in layers_of(case.spec)[layer]}
-        for layers in stages_of(case.spec, count)
-    ]
-
-    def by_stage(gradients: Arrays, limit: float) -> Any:
-        found: Arrays = {}
-        for own in names:
-            found |= _by_norm(lambda norm: norm)(
-                {n: g for n, g in gradients.items() if n in own}, limit
-            )[0]
-        return {name: found[name] for name in gradients}, _norm(gradients)
-
-    yield _suspect(
-        f"the gradients of each of {count} stages clipped by their own norm",
-        by_stage,
-        "clipped-by-parts",
-    )
-    for stage, own in enumerate(names):
-        yield _suspect(
-            f"the norm of the gradients of stage {stage} of {count} alone",
-            _by_norm_of(lambda g, own=own: {n: a for n, a in g.items() if n in own}),  # type: ignore[misc]
-            "norm-of-last-stage" if stage == count - 1 else "",
-        )
 
 
 def _suspect(name: str, clip: Clip, fault: str = "") -> Suspect:
-    return plain(name, CLIPPING, _replaced(clip), faults=(fault,) if fault else ())
+    return suspect(name, CLIPPING, _replaced(clip), faults=(fault,) if fault else ())
 
 
 def _solved(
@@ -177,25 +144,10 @@ def _always(gradients: Arrays, limit: float) -> tuple[Arrays, np.float64]:
     return {name: gradient * (limit / norm) for name, gradient in gradients.items()}, norm
 
 
-def _largest_clipped(case: Case) -> float:
+def _largest_clipped(case: WrongStep) -> float:
     """Return the largest element of the clipped gradients."""
     return max(
         float(np.abs(array).max(initial=0.0))
         for name, array in case.recorded.items()
         if name.startswith("clipped_gradient/")
     )
-
-
-def _with_rows(case: Case, gradients: Arrays) -> Arrays:
-    """Return the gradients, with those of the looked-up rows in place of the tables'."""
-    d_activations: Arrays = {}
-    weights = {
-        name: np.asarray(case.snapshot[f"weight/{name}"], np.float64)
-        for name in case.parameters()
-    }
-    masks = {name: np.asarray(mask, np.float64) for name, mask in case.inputs.masks.items()}
-    state = {name: np.asarray(part, np.float64) for name, part in case.state.items()}
-    divisor = case.inputs.loss_divisor
-    Share(case.spec, weights, case.inputs.batch, masks, state, divisor).run(d_activations)
-    rows = {name: a for name, a in d_activations.items() if name.endswith("embedded")}
-    return {n: g for n, g in gradients.items() if not n.endswith("table")} | rows

@@ -7,8 +7,8 @@ import numpy as np
 
 from parity.compare.signatures import Evidence, likely_causes, signature
 from parity.twins.compare.causes.confirmed import Confirmed
-from parity.twins.compare.causes.search import Budget, Search
-from parity.twins.compare.causes.suspect import Case
+from parity.twins.compare.causes.search import Budget, CauseSearch
+from parity.twins.compare.causes.suspect import WrongStep
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.oracle.replay import RecordedUpdate
@@ -53,7 +53,7 @@ def confirm_causes(
         if not any(name in exact for name in wrong):
             continue  # nothing that the oracle computes is wrong
         update = RecordedUpdate.of(recorded)
-        case = Case(
+        case = WrongStep(
             expected.spec,
             seen.step if update is None else update.step,
             per_epoch,
@@ -71,7 +71,7 @@ def confirm_causes(
         causes = likely_causes(signature(seen), seen.network, strategy=seen.strategy)
         likely = [cause.fault for cause in causes]
         with one_step.oracle_of(side):
-            confirmed = Search(case, expected, names, budget).confirmed(likely)
+            confirmed = CauseSearch(case, expected, names, budget).confirmed(likely)
         for each in confirmed:
             before = found.get(each.sentence, replace(each, distance=0.0))
             found[each.sentence] = replace(

@@ -1,4 +1,4 @@
-"""Mistakes in the order of gates: all orders, in all weights or in some."""
+"""Mistakes in the order of gates: all orders."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.compare.causes.suspect import FORWARD, Case, Change, Replacements, Suspect
-from parity.twins.compare.causes.views import one_weight
+from parity.twins.compare.causes.suspect import (
+    FORWARD,
+    Change,
+    Replacements,
+    Suspect,
+    WrongStep,
+)
 from parity.twins.oracle.recurrent import (
     gru_step,
     gru_step_backward,
@@ -23,16 +28,10 @@ STEPS: dict[str, tuple[Callable, Callable]] = {
     "gru": (gru_step, gru_step_backward),
 }
 
-_TENSORS = {
-    "input_kernel": "input kernel",
-    "recurrent_kernel": "recurrent kernel",
-    "bias": "bias",
-}
 
-
-def suspects(case: Case) -> Iterator[Suspect]:
+def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
-    gates, layers = GATES[case.cell], case.layers()
+    gates = GATES[case.cell]
     orders = [
         order for order in permutations(range(len(gates))) if order != tuple(sorted(order))
     ]
@@ -44,20 +43,6 @@ def suspects(case: Case) -> Iterator[Suspect]:
             ways.append(_in_cell(case.cell, order, derived=False))
         name = _named(gates, order)
         yield Suspect(name, name, FORWARD, tuple(map(Change, ways)), _faults(case.cell, order))
-    for order in orders:
-        for ending, words in _TENSORS.items():
-            names = [f"{layer}/{ending}" for layer in layers]
-            yield _in_weights(f"{_named(gates, order)} in every {words}", names, order)
-    if len(layers) > 1:
-        for order in orders:
-            for layer in layers:
-                names = [f"{layer}/{ending}" for ending in _TENSORS]
-                where = f"forward/{_activation(case, layer)}"
-                named = f"{_named(gates, order)} in {layer}"
-                yield _in_weights(named, names, order, where)
-                for name in names:
-                    named = f"{_named(gates, order)} in {name}"
-                    yield _in_weights(named, [name], order, where)
 
 
 def _named(gates: str, order: Sequence[int]) -> str:
@@ -72,28 +57,10 @@ def _faults(cell: str, order: Sequence[int]) -> tuple[str, ...]:
     return (f"{cell}-gates-{'-'.join(moved)}",) if len(moved) == 2 else ()
 
 
-def _activation(case: Case, layer: str) -> str:
-    """Return the activation that a layer computes; two directions compute one."""
-    kept = [
-        part
-        for place, part in enumerate(layer.split("/"))
-        if not (place and part in ("forward", "backward"))
-    ]
-    return "/".join([*kept, "hidden"])
-
-
 def _in_order(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
     """Return the blocks of the last axis in another order."""
     blocks = np.split(array, len(order), axis=-1)
     return np.concatenate([blocks[gate] for gate in order], axis=-1)
-
-
-def _in_weights(
-    name: str, names: Sequence[str], order: Sequence[int], where: str = "*"
-) -> Suspect:
-    back = np.argsort(order).tolist()
-    seen = one_weight(names, lambda w: _in_order(w, order), lambda d: _in_order(d, back))
-    return Suspect(name, name, FORWARD, (Change(seen),), where=where)
 
 
 def _in_cell(cell: str, order: Sequence[int], *, derived: bool) -> Replacements:

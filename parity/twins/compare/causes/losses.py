@@ -3,45 +3,23 @@
 from collections.abc import Iterator, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from parity.base.replaceable import original
 from parity.twins.compare.causes.suspect import (
-    FORWARD,
     LOSS,
-    Case,
     Change,
-    Replacements,
     Suspect,
-    plain,
+    WrongStep,
+    suspect,
 )
 from parity.twins.compare.causes.views import divided
-from parity.twins.oracle.layers import log_softmax, project
 from parity.twins.oracle.training import replica_losses
-from parity.twins.spec.networks.network import records_logits
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
+def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
-    for token in range(4):
-        yield plain(
-            f"targets of token {token} without a loss",
-            FORWARD,
-            _ignoring(token),
-            faults=("ignore-index",) if token == 1 else (),
-            where="forward/token_loss",
-        )
-    yield Suspect(
-        "labels smoothed",
-        "labels smoothed by {}",
-        FORWARD,
-        faults=("label-smoothing",),
-        where="forward/token_loss",
-        solve=lambda share: Change(_smoothed(share), value=share),
-        guesses=(0.0, 1e-3),
-    )
     yield from _divisors(case)
 
     @wraps(replica_losses)
@@ -55,13 +33,13 @@ def suspects(case: Case) -> Iterator[Suspect]:
         return np.where(np.arange(len(losses)) == 0, losses, 0)
 
     if len(case.sizes) > 1:
-        yield plain(
+        yield suspect(
             "the first replica's loss reported for all",
             LOSS,
             {replica_losses: firsts},
             faults=("loss-of-first-replica",),
         )
-        yield plain(
+        yield suspect(
             "the first replica's loss reported, and none of the others",
             LOSS,
             {replica_losses: first_alone},
@@ -69,63 +47,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         )
 
 
-def _ignoring(token: int) -> Replacements:
-    """Return replacements in which targets of one token have no loss, and no gradient."""
-
-    @wraps(project)
-    def without(
-        outputs: np.ndarray,
-        real: np.ndarray,
-        targets: np.ndarray,
-        kernel: np.ndarray,
-        bias: np.ndarray,
-        divisor: Any = None,
-    ) -> Any:
-        divisor = int(real.sum()) if divisor is None else divisor
-        call = original(project)
-        whole, _ = call(outputs, real, targets, kernel, bias, divisor)
-        found, gradients = call(
-            outputs, real & (targets != token), targets, kernel, bias, divisor
-        )
-        return whole | {"token_loss": found["token_loss"]}, gradients
-
-    return {project: without}
-
-
-def _smoothed(share: float) -> Replacements:
-    """Return replacements in which a share of each label is spread over all tokens."""
-
-    @wraps(project)
-    def smoothed(
-        outputs: np.ndarray,
-        real: np.ndarray,
-        targets: np.ndarray,
-        kernel: np.ndarray,
-        bias: np.ndarray,
-        divisor: Any = None,
-    ) -> Any:
-        inputs, wanted = outputs[real], targets[real]
-        divisor = len(inputs) if divisor is None else divisor
-        logits = inputs @ kernel + bias
-        log_probs = log_softmax(logits)
-        at_target = np.arange(len(wanted)), wanted
-        found = {"token_loss": np.zeros(targets.shape, logits.dtype)}
-        losses = -(1 - share) * log_probs[at_target] - share * log_probs.mean(axis=1)
-        found["token_loss"][real] = losses
-        if records_logits(targets.size * len(bias)):
-            found["logits"] = np.zeros((*targets.shape, len(bias)), logits.dtype)
-            found["logits"][real] = logits
-        d_logits = np.exp(log_probs) - logits.dtype.type(share / len(bias))
-        d_logits[at_target] -= 1 - share
-        d_logits /= divisor
-        d_outputs = np.zeros_like(outputs)
-        d_outputs[real] = d_logits @ kernel.T
-        return found, (d_outputs, inputs.T @ d_logits, d_logits.sum(axis=0))
-
-    return {project: smoothed}
-
-
-def _divisors(case: Case) -> Iterator[Suspect]:
+def _divisors(case: WrongStep) -> Iterator[Suspect]:
     """Yield suspects in which the loss is divided by another number."""
     inputs, count = case.inputs, len(case.sizes)
     bounds = np.cumsum([0, *case.sizes])
@@ -175,16 +97,16 @@ def _divisors(case: Case) -> Iterator[Suspect]:
             ),
         )
         for words, divisors, faults in lists:
-            yield plain(words, LOSS, divided(case, divisors), faults=faults)
+            yield suspect(words, LOSS, divided(case, divisors), faults=faults)
     nothing = float("inf")
-    yield plain(
+    yield suspect(
         "no loss and no gradient of the batch",
         LOSS,
         divided(case, [nothing] * count),
         faults=("partial-batch-untrained",),
     )
     for replica in range(count if count > 1 else 0):
-        yield plain(
+        yield suspect(
             f"no loss and no gradient of replica {replica}",
             LOSS,
             divided(case, [nothing if r == replica else true for r in range(count)]),
@@ -199,7 +121,7 @@ def _divisors(case: Case) -> Iterator[Suspect]:
     )
 
 
-def _solved_divisor(case: Case) -> float:
+def _solved_divisor(case: WrongStep) -> float:
     """Return the divisor that gives the recorded loss."""
     found = float(np.sum(case.recorded["loss/replicas"], dtype=np.float64))
     expected = float(np.sum(case.expected["loss/replicas"], dtype=np.float64))

@@ -11,7 +11,7 @@ import numpy as np
 from parity.base.replaceable import replacing
 from parity.compare.tensors import Distance
 from parity.twins.compare.causes.confirmed import Confirmed
-from parity.twins.compare.causes.suspect import Arrays, Case, Change, Suspect
+from parity.twins.compare.causes.suspect import Arrays, Change, Suspect, WrongStep
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
 from parity.twins.compare.steps import compare_step
@@ -62,7 +62,7 @@ class Budget:
         return self.clock() - self._started >= self.seconds
 
 
-class Search:
+class CauseSearch:
     """Tries the suspects of one case.
 
     Args:
@@ -73,7 +73,7 @@ class Search:
     """
 
     def __init__(
-        self, case: Case, expected: OracleTensors, names: Sequence[str], budget: Budget
+        self, case: WrongStep, expected: OracleTensors, names: Sequence[str], budget: Budget
     ):
         self._case, self._expected, self._budget = case, expected, budget
         others = ("replicas/", "read/", "decode/", "batch/")
@@ -249,10 +249,10 @@ class Search:
             default=0.0,
         )
 
-    def _comes_close(self, case: Case, change: Change) -> bool:
+    def _comes_close(self, case: WrongStep, change: Change) -> bool:
         return _is_close(case, self._tensors(case, change))
 
-    def _tensors(self, case: Case, change: Change) -> Mapping[str, np.ndarray]:
+    def _tensors(self, case: WrongStep, change: Change) -> Mapping[str, np.ndarray]:
         """Return what the oracle expects of the step, with a change."""
         rate = case.rate if change.rate is None else change.rate
         found: Arrays = dict(case.expected)
@@ -272,7 +272,7 @@ def _joined(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarr
     return np.concatenate([as_float64(tensors[name]).reshape(-1) for name in names])
 
 
-def _few_rows(case: Case) -> Case | None:
+def _few_rows(case: WrongStep) -> WrongStep | None:
     """Return the case with the rows alone in which the first wrong tensor is wrong most.
 
     Each row of a forward pass is computed by itself, so two rows show whether a mistake
@@ -298,7 +298,7 @@ def _few_rows(case: Case) -> Case | None:
     )
 
 
-def _is_close(case: Case, found: Mapping[str, np.ndarray]) -> bool:
+def _is_close(case: WrongStep, found: Mapping[str, np.ndarray]) -> bool:
     """Return whether the first wrong tensor comes so close that a full trial is worth it."""
     recorded, expected = (
         as_float64(case.recorded[case.first]),

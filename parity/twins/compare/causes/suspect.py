@@ -23,7 +23,7 @@ UPDATE = ("weight",)
 
 
 @dataclass(frozen=True)
-class Case:
+class WrongStep:
     """One step of one side that differs from the oracle's, and what it started from.
 
     Attributes:
@@ -142,7 +142,9 @@ class Suspect:
     apart: bool = False
 
 
-def plain(name: str, starts: tuple[str, ...], *ways: Replacements, **values: object) -> Suspect:
+def suspect(
+    name: str, starts: tuple[str, ...], *ways: Replacements, **values: object
+) -> Suspect:
     """Return a suspect whose sentence is its name.
 
     Args:

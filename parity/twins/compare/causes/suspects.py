@@ -10,35 +10,31 @@ from parity.twins.compare.causes import (
     clipping,
     encoder,
     gates,
-    initial,
     inputs,
     losses,
-    micro_batches,
     updates,
     weights,
     whole_updates,
 )
-from parity.twins.compare.causes.suspect import Case, Suspect
+from parity.twins.compare.causes.suspect import Suspect, WrongStep
 
 _SUBJECTS = (
-    initial,
     inputs,
     weights,
     cells,
     encoder,
     attention,
     losses,
-    micro_batches,
     backward,
     averages,
     clipping,
     updates,
     whole_updates,
-    gates,  # the most: all orders, in all weights and in some
+    gates,  # the most
 )
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
+def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield every suspect that a case may have, by subject."""
     for subject in _SUBJECTS:
         yield from subject.suspects(case)

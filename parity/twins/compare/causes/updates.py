@@ -13,11 +13,11 @@ from parity.twins.compare.causes.suspect import (
     OPTIMIZER,
     UPDATE,
     Arrays,
-    Case,
     Change,
     Replacements,
     Suspect,
-    plain,
+    WrongStep,
+    suspect,
 )
 from parity.twins.oracle.optimizers import (
     clip_by_global_norm,
@@ -32,7 +32,7 @@ _RATE = ("batch",)
 _EPSILONS = (1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
+def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
     yield from _schedules(case)
     yield from _rates(case)
@@ -40,7 +40,6 @@ def suspects(case: Case) -> Iterator[Suspect]:
     if case.spec.training.optimizer == "adam":
         yield from _constants(case)
         yield from _powers(len(case.sizes))
-        yield from _lazy()
 
 
 def updated(change: Callable[..., Arrays]) -> Replacements:
@@ -59,7 +58,7 @@ def updated(change: Callable[..., Arrays]) -> Replacements:
     return {update_weights: update}
 
 
-def _schedules(case: Case) -> Iterator[Suspect]:
+def _schedules(case: WrongStep) -> Iterator[Suspect]:
     """Yield suspects in which the schedule has another rate for the step."""
     training, epoch = case.spec.training, case.step // case.per_epoch
 
@@ -103,7 +102,7 @@ def _schedules(case: Case) -> Iterator[Suspect]:
             yield Suspect(name, name, _RATE, (Change({}, rate=rate),), faults)
 
 
-def _rates(case: Case) -> Iterator[Suspect]:
+def _rates(case: WrongStep) -> Iterator[Suspect]:
     """Yield suspects in which the update goes by another rate than the recorded one."""
     training, true = case.spec.training, case.rate
     epoch = case.step // case.per_epoch
@@ -117,7 +116,7 @@ def _rates(case: Case) -> Iterator[Suspect]:
     for words, (rate, faults) in rates.items():
         if rate not in seen:
             seen.add(rate)
-            yield plain(
+            yield suspect(
                 f"an update by the learning rate {words} ({rate:g}, not {true:g})",
                 UPDATE,
                 _with_rate(rate),
@@ -159,7 +158,7 @@ def _with_rate(rate: float) -> Replacements:
     )
 
 
-def _decayed(case: Case, decay: float) -> Replacements:
+def _decayed(case: WrongStep, decay: float) -> Replacements:
     def change(
         update: Any, spec: Any, snapshot: Tensors, slots: Any, gradients: Any, rate: float
     ) -> Arrays:
@@ -169,7 +168,7 @@ def _decayed(case: Case, decay: float) -> Replacements:
     return updated(change)
 
 
-def _decayed_clipped(case: Case, decay: float) -> Replacements:
+def _decayed_clipped(case: WrongStep, decay: float) -> Replacements:
     @wraps(clip_by_global_norm)
     def clip(gradients: Arrays, clip_norm: float) -> Any:
         clipped, norm = original(clip_by_global_norm)(gradients, clip_norm)
@@ -179,7 +178,7 @@ def _decayed_clipped(case: Case, decay: float) -> Replacements:
     return {clip_by_global_norm: clip}
 
 
-def _parameters(case: Case) -> Iterator[Suspect]:
+def _parameters(case: WrongStep) -> Iterator[Suspect]:
     """Yield suspects in which some weights are updated in another way than the others."""
     wrong = [name.removeprefix("weight/") for name in case.wrong if name.startswith("weight/")]
     if not wrong or len(wrong) == len(case.parameters()):
@@ -197,14 +196,14 @@ def _parameters(case: Case) -> Iterator[Suspect]:
 
         return updated(change)
 
-    yield plain(
+    yield suspect(
         f"{listed} left out of the update",
         UPDATE,
         times(0),
         faults=("one-weight-frozen", "one-weight-frozen", "one-weight-frozen"),
     )
-    yield plain(f"the update of {listed} doubled", UPDATE, times(2), faults=("two-biases",))
-    yield plain(f"the update of {listed} in the other direction", UPDATE, times(-1))
+    yield suspect(f"the update of {listed} doubled", UPDATE, times(2), faults=("two-biases",))
+    yield suspect(f"the update of {listed} in the other direction", UPDATE, times(-1))
 
 
 def _with_training(**values: Any) -> Replacements:
@@ -221,13 +220,13 @@ def _with_training(**values: Any) -> Replacements:
     return {update_slots: slots, update_weights: weights}
 
 
-def _constants(case: Case) -> Iterator[Suspect]:
+def _constants(case: WrongStep) -> Iterator[Suspect]:
     """Yield suspects in Adam's constants."""
     training = case.spec.training
     for epsilon in _EPSILONS:
         if epsilon == training.epsilon:
             continue
-        yield plain(
+        yield suspect(
             f"an epsilon of {epsilon:g}, not {training.epsilon:g}",
             UPDATE,
             _with_training(epsilon=epsilon),
@@ -236,7 +235,7 @@ def _constants(case: Case) -> Iterator[Suspect]:
     for epsilon in {training.epsilon, *_EPSILONS}:
         own = epsilon == training.epsilon
         words = "" if own else f" of {epsilon:g}"
-        yield plain(
+        yield suspect(
             f"an epsilon{words} added before the bias correction",
             UPDATE,
             _epsilon_inside(epsilon),
@@ -248,7 +247,7 @@ def _constants(case: Case) -> Iterator[Suspect]:
     ):
         for value in others:
             if value != getattr(training, name):
-                yield plain(
+                yield suspect(
                     f"a {name} of {value:g}",
                     OPTIMIZER,
                     _with_training(**{name: value}),
@@ -256,7 +255,7 @@ def _constants(case: Case) -> Iterator[Suspect]:
                 )
     if training.dtype == "float64":
         betas = {n: float(np.float32(getattr(training, n))) for n in ("beta1", "beta2")}
-        yield plain(
+        yield suspect(
             "Adam's constants rounded to float32",
             OPTIMIZER,
             _with_training(**betas, epsilon=float(np.float32(training.epsilon))),
@@ -287,7 +286,7 @@ def _powers(count: int) -> Iterator[Suspect]:
         after = original(update_slots)(spec, snapshot, gradients)
         return after | {n: snapshot[n] for n in after if n.endswith("_power")}
 
-    yield plain(
+    yield suspect(
         "the powers of beta1 and beta2 not updated",
         OPTIMIZER,
         {update_slots: still},
@@ -304,7 +303,7 @@ def _powers(count: int) -> Iterator[Suspect]:
                 after[key] = after[key] * beta ** (count - 1)
             return after
 
-        yield plain(
+        yield suspect(
             "the powers of beta1 and beta2 updated once for each replica",
             OPTIMIZER,
             {update_slots: each},
@@ -318,7 +317,7 @@ def _powers(count: int) -> Iterator[Suspect]:
             ("one step too early", lambda p, b: p / b, ()),
             ("left out", lambda p, b: p * 0, ("no-bias-correction",)),
         ):
-            yield plain(
+            yield suspect(
                 f"the bias correction of {words} {text}",
                 UPDATE,
                 _corrected(names, change),
@@ -340,44 +339,3 @@ def _corrected(names: tuple[str, ...], change: Callable[[Any, float], Any]) -> R
         return dict(update(spec, {**snapshot, **powers}, slots, gradients, rate))
 
     return updated(update)
-
-
-def _lazy() -> Iterator[Suspect]:
-    """Yield suspects in which rows that a batch did not touch stay as they are."""
-
-    def untouched(gradient: np.ndarray) -> np.ndarray:
-        return np.logical_not(gradient.any(axis=1, keepdims=True))
-
-    @wraps(update_slots)
-    def slots(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:
-        after = original(update_slots)(spec, snapshot, gradients)
-        for name, gradient in gradients.items():
-            for key in (f"optimizer/{name}/m", f"optimizer/{name}/v"):
-                if name.endswith("table"):
-                    after[key] = np.where(untouched(gradient), snapshot[key], after[key])
-        return after
-
-    def of_all(
-        update: Any, spec: Spec, snapshot: Tensors, _: Any, gradients: Any, rate: float
-    ) -> Arrays:
-        decayed = original(update_slots)(spec, snapshot, gradients)
-        return dict(update(spec, snapshot, decayed, gradients, rate))
-
-    def of_rows(
-        update: Any, spec: Spec, snapshot: Tensors, slots: Any, gradients: Any, rate: float
-    ) -> Arrays:
-        after = dict(update(spec, snapshot, slots, gradients, rate))
-        for name, gradient in gradients.items():
-            if name.endswith("table"):
-                key = f"weight/{name}"
-                after[key] = np.where(untouched(gradient), snapshot[key], after[key])
-        return after
-
-    yield plain(
-        "lazy Adam: rows that a batch did not touch left as they are",
-        OPTIMIZER,
-        {update_slots: slots, **updated(of_rows)},
-        {update_slots: slots, **updated(of_all)},
-        {update_slots: slots},
-        faults=("lazy-adam",),
-    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.compare.causes.suspect import Arrays, Case, Replacements
+from parity.twins.compare.causes.suspect import Arrays, Replacements, WrongStep
 from parity.twins.oracle.layers import look_up
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
@@ -236,7 +236,7 @@ def joined(spec: Spec, parts: Sequence[Arrays], batch: Mapping[str, np.ndarray])
     return found
 
 
-def divided(case: Case, divisors: Sequence[float]) -> Replacements:
+def divided(case: WrongStep, divisors: Sequence[float]) -> Replacements:
     """Return replacements in which the loss of each replica is divided by a number of its own.
 
     Args:

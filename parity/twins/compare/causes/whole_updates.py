@@ -8,18 +8,18 @@ import numpy as np
 from parity.twins.compare.causes.suspect import (
     UPDATE,
     Arrays,
-    Case,
     Replacements,
     Suspect,
     Tensors,
-    plain,
+    WrongStep,
+    suspect,
 )
 from parity.twins.compare.causes.updates import updated
 
 _APPLIED_TWICE = ("update-applied-twice", "update-applied-twice", "update-applied-twice")
 
 
-def suspects(case: Case) -> Iterator[Suspect]:
+def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield the suspects of a case."""
 
     def moved(snapshot: Tensors, after: Arrays, times: float) -> Arrays:
@@ -32,7 +32,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
             )
         )
 
-    yield plain(
+    yield suspect(
         "no update of the weights",
         UPDATE,
         times(0),
@@ -40,7 +40,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
     )
     repeated = ("mirrored-updated-per-replica", "mirrored-rate-times-replicas")
     for factor in sorted({2, len(case.sizes)} - {1}):
-        yield plain(
+        yield suspect(
             f"an update of the weights {factor} times as large",
             UPDATE,
             times(factor),
@@ -59,7 +59,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         }
         return dict(update(spec, snapshot, slots, before, rate))
 
-    yield plain(
+    yield suspect(
         "an update by the gradient before clipping",
         UPDATE,
         updated(unclipped),
@@ -73,7 +73,7 @@ def suspects(case: Case) -> Iterator[Suspect]:
         own = {f"weight/{name}": read[f"weight/{name}"] for name in case.parameters()}
         return dict(update(spec, {**snapshot, **own}, *rest))
 
-    yield plain(
+    yield suspect(
         "an update of the weights that the worker had read, without the updates since then",
         UPDATE,
         updated(stale),

@@ -31,8 +31,11 @@ from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.spec.frameworks import framework_of
 
 FRAMEWORKS = tuple(FOLDERS)
+# framework -> its strategy whose processes sum their gradients
+COLLECTIVE = {name: framework_of(name).collective.name for name in FRAMEWORKS}
 
 # 7 rows divide by none of 2, 3 and 4. Of 7 * 20 + 3 pairs of tokens three rows have one more
 # than four whole batches of 5: in the fifth, four rows have length zero.

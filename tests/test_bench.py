@@ -51,15 +51,11 @@ def labels(cases, name):
 
 def test_all_strategies_and_their_counterparts():
     cases = strategy_cases(BenchOptions(strategies=("all",)), 2, list(PEERS))
-    in_order = [
-        "parallel-executor",
-        "parallel-do",
-        "asynchronous",
-        "data-parallel",
-        "parameter-server",
-    ]
-    expected = [f"paddle-{name}-{n}x1" for name in in_order for n in (1, 2)]
-    expected.insert(-4, "paddle-layers-1x1-2-stages")  # in the order of the registry
+    expected = []
+    for entry in FRAMEWORKS["paddle"].strategies:
+        of_layers = entry.traits.devices == "layers"
+        layouts = ["1x1-2-stages"] if of_layers else ["1x1", "2x1"]
+        expected += [f"paddle-{entry.name}-{layout}" for layout in layouts]
     assert labels(cases, "paddle") == expected
     found = {case.entry.name for case in cases if case.name == "tensorflow"}
     registry = FRAMEWORKS["tensorflow"].strategies

@@ -12,7 +12,7 @@ import operator_pods
 import pytest
 import two_hosts
 import yaml
-from conftest import flags
+from conftest import COLLECTIVE, flags
 from packaging.requirements import Requirement
 from test_docs import check_command, check_script
 from test_setup import EXTRAS, LOCK
@@ -33,13 +33,12 @@ JOBS = {
     for each in DOCUMENTS
     if each["apiVersion"] == "kubeflow.org/v1"
 }
-STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 SCRIPTS = {"paddle": "paddle_impl/train.py", "tensorflow": "tf_impl/train.py"}
 LAUNCHER = ["python", "-m", "paddle.distributed.launch"]
 STEPS = 8
 
 
-@pytest.fixture(params=STRATEGIES)
+@pytest.fixture(params=COLLECTIVE)
 def name(request) -> str:
     """Return the name of each framework in turn."""
     return request.param
@@ -58,7 +57,7 @@ def test_pods_run_commands_that_there_are(name):
         words = ["python", *words[words.index(SCRIPTS[name]) :]]
     assert words[:2] == ["python", SCRIPTS[name]]
     check_script(words[1], words[2:])
-    assert f"--strategy={STRATEGIES[name]}" in words
+    assert f"--strategy={COLLECTIVE[name]}" in words
     assert f"--replicas={operator_pods.workers(JOBS[name])['replicas']}" in words
     assert "--resume" in words  # a container that starts again goes on
 
@@ -190,7 +189,7 @@ def test_tasks_of_slurm_that_are_no_ranks_are_refused(script, changes, message):
 
 
 def test_two_tasks_of_slurm_train(name, text, cache, tmp_path):
-    words = flags(strategy=STRATEGIES[name], data=text, cache=cache, steps=STEPS)
+    words = flags(strategy=COLLECTIVE[name], data=text, cache=cache, steps=STEPS)
     words += ["--out", str(tmp_path / "run"), "--resume"]
     tasks = [
         start(

@@ -12,7 +12,11 @@ from parity.twins.spec.step_arrays import StepInputs, dropout_masks
 from parity.twins.training.strategy import Build
 
 CASES = list(itertools.product(("lstm", "gru"), ("dot", "general", "scaled", "bahdanau")))
-STRATEGIES = ("parallel-executor", "parallel-do", "layers")
+STRATEGIES = [
+    entry.name
+    for entry in FRAMEWORKS["paddle"].strategies
+    if entry.traits.synchronous and not entry.traits.processes
+]
 
 
 def test_gradients_are_those_of_the_plain_loop(frameworks):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
+from conftest import COLLECTIVE, FRAMEWORKS, assert_one_line, flags, start, wait_for
 
 from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
@@ -24,7 +24,6 @@ from parity.twins.run.choose_sides import of_hosts
 from parity.twins.spec.strategies import StrategySettings
 
 SCRIPT = ROOT / "tests" / "ranks_alone.py"
-STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 FIRST = """
 [[host]]
 address = "127.0.0.1"
@@ -312,7 +311,7 @@ def test_ports_come_from_the_range_that_is_given():
 
 def test_a_run_has_as_many_replicas_as_its_hosts_have_ranks(hosts):
     assert of_hosts(RunOptions()).replicas == (1, 2, 3)
-    words = tuple(f"{name}={each}" for name, each in STRATEGIES.items())
+    words = tuple(f"{name}={each}" for name, each in COLLECTIVE.items())
     options = of_hosts(RunOptions(hosts=hosts(), strategy=words))
     assert (options.replicas, options.settings.processes) == ((3,), 3)
     given = RunOptions(
@@ -346,7 +345,7 @@ def test_another_host_has_a_checkout_of_its_own(name, hosts, text, frameworks, t
     path = hosts(SECOND.replace("ranks = 2", f'folder = "{there}"'))
     here = tmp_path / "here"
     here.mkdir()
-    given = {"strategy": STRATEGIES[name], "data": text, "steps": 12, "threads": 1}
+    given = {"strategy": COLLECTIVE[name], "data": text, "steps": 12, "threads": 1}
     script = ROOT / FOLDERS[name] / "train.py"
     words = flags(**given, hosts=path, cache="cache", out="out", checkpoint_every=5)
     started = start([script, *words], cwd=here)

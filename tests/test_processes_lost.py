@@ -7,17 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import flags, wait_for
+from conftest import COLLECTIVE, flags, wait_for
 
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses
 
-STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 # most checkpoints are not at the end of an epoch, where no recurrent state goes on
 STEPS, EPOCH, EVERY = 60, 20, 6
 
 
-@pytest.fixture(params=STRATEGIES)
+@pytest.fixture(params=COLLECTIVE)
 def name(request) -> str:
     """Return the name of each framework in turn."""
     return request.param
@@ -28,7 +27,7 @@ def train(name, frameworks, text, cache, tmp_path):
     """Return a function that starts a training in two processes and returns its Job."""
 
     def start(out: str = "run", **given):
-        values = {"strategy": STRATEGIES[name], "processes": 2, "steps": STEPS, "data": text}
+        values = {"strategy": COLLECTIVE[name], "processes": 2, "steps": STEPS, "data": text}
         values |= {"cache": cache, "out": tmp_path / out, "optimizer": "adam"}
         values |= {"checkpoint_every": EVERY, "batching": "stream"}
         values |= {"time": 1}

@@ -26,7 +26,7 @@ BY_NAME = {
     for fault in CATALOGUE
     if fault.setting in ("stages", "replicas of stages")
 }
-BASE = {"paddle": "parallel-executor", "tensorflow": "towers"}
+BASE = {name: each.strategies.default for name, each in FRAMEWORKS.items()}
 STREAM = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 SPEC = preset("language-model", "tiny").replace(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import STEPS, TINY_SEQ2SEQ, flags
+from conftest import COLLECTIVE, STEPS, TINY_SEQ2SEQ, flags
 from equal_traces import differing
 
 from data.load import load_pair_text, load_stream_text
@@ -31,7 +31,6 @@ SETTINGS = {
     "sentences": {"batching": "sentences", "time": 5},
     "pairs": {**SPACES, "bidirectional": False},
 }
-STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 
 
@@ -165,7 +164,7 @@ def train(frameworks, cache, tmp_path):
     def run(framework, name, processes, edits=(), **given):
         folder = tmp_path / name
         values = {"steps": STEPS, "dtype": "float64", "cache": cache, "out": folder} | given
-        values |= {"strategy": STRATEGIES[framework], "replicas": processes}
+        values |= {"strategy": COLLECTIVE[framework], "replicas": processes}
         words = flags(**values, processes=processes)
         status, _, errors = frameworks[framework].train(*words, edits=edits).wait()
         assert status == 0, errors
@@ -179,7 +178,7 @@ READS_ALL = Edit(
 )
 
 
-@pytest.mark.parametrize("framework", STRATEGIES)
+@pytest.mark.parametrize("framework", COLLECTIVE)
 def test_no_number_changes_if_ranks_read_all_rows(train, text, framework):
     """Neither in losses.csv nor in a checkpoint nor in an evaluation; 7 rows are shared."""
     given = {"data": text, "batching": "stream", "optimizer": "adam"}
@@ -195,7 +194,7 @@ def test_no_number_changes_if_ranks_read_all_rows(train, text, framework):
     assert summaries[0]["valid_perplexity"] == summaries[1]["valid_perplexity"] != []
 
 
-@pytest.mark.parametrize("framework", STRATEGIES)
+@pytest.mark.parametrize("framework", COLLECTIVE)
 def test_no_trace_changes_if_ranks_read_all_rows(train, pairs, framework, tmp_path):
     """Nor does what it records of batches, of decoding and of the evaluation at the end."""
     given = {**PAIRS, "data": pairs, "out": None}
@@ -206,7 +205,7 @@ def test_no_trace_changes_if_ranks_read_all_rows(train, pairs, framework, tmp_pa
     assert differing(*traces) == []
 
 
-@pytest.mark.parametrize("framework", STRATEGIES)
+@pytest.mark.parametrize("framework", COLLECTIVE)
 def test_a_real_rank_reads_its_part_of_the_file_alone(train, text, cache, framework, tmp_path):
     """The rows of a continuous text are contiguous parts of it, and so are a rank's."""
     (tmp_path / "log").mkdir()

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 import two_hosts
-from conftest import flags, wait_for
+from conftest import COLLECTIVE, flags, wait_for
 from namespaces import command_inside, processes_inside
 
 from parity.twins.processes.membership import MEETING, Members, variables
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parent.parent
-STRATEGIES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 
 pytestmark = [pytest.mark.hosts, pytest.mark.thorough]
 
 
-@pytest.fixture(params=STRATEGIES)
+@pytest.fixture(params=COLLECTIVE)
 def name(request) -> str:
     """Return the name of each framework in turn."""
     return request.param
@@ -33,7 +32,7 @@ def words(name, text, cache):
     """Return a function that returns the flags of a training."""
 
     def flags_of(**given) -> list[str]:
-        values = {"strategy": STRATEGIES[name], "data": text, "cache": cache}
+        values = {"strategy": COLLECTIVE[name], "data": text, "cache": cache}
         return flags(**values | {"optimizer": "adam"} | given)
 
     return flags_of
@@ -99,7 +98,7 @@ def own_name(host: int) -> list[str]:
 # Asynchronous workers of both frameworks keep to one schedule; Paddle's servers know SGD alone.
 PROVEN = {
     "all-reduce": {
-        "strategy": ",".join(f"{side}={each}" for side, each in STRATEGIES.items()),
+        "strategy": ",".join(f"{side}={each}" for side, each in COLLECTIVE.items()),
         "dtype": "float64",
     },
     "servers, synchronous": {

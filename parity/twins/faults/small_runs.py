@@ -119,8 +119,7 @@ def _seq2seq(**changes: Any) -> Spec:
 _LAYERS = {"paddle": "layers", "tensorflow": "layers"}
 _TWO_BY_TWO = StrategySettings(stages=2, micro_batches=2)
 _AVERAGED = {"tensorflow": "average-gradients"}
-_PROCESSES = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
-_PROCESSES_OF_REPLICAS = {"paddle": "data-parallel"}
+_PROCESSES = {name: each.collective.name for name, each in FRAMEWORKS.items()}
 _SERVERS = {"tensorflow": "parameter-server-sync"}
 _WORKERS_AND_SERVERS = {"tensorflow": "parameter-server"}
 _ASYNCHRONOUS = {"paddle": "asynchronous", "tensorflow": "asynchronous"}
@@ -164,7 +163,7 @@ SETTINGS = {
     "processes of replicas": Setting(
         _language_model(optimizer="adam"),
         4,
-        _PROCESSES_OF_REPLICAS,
+        {"paddle": _PROCESSES["paddle"]},
         StrategySettings(processes=2),
     ),
     "two servers": Setting(

@@ -52,6 +52,15 @@ class Framework:
         return registry
 
     @property
+    def collective(self) -> StrategyEntry:
+        """Return its first strategy whose processes sum their gradients, without servers."""
+        return next(
+            entry
+            for entry in self.strategies
+            if entry.traits.synchronous and entry.traits.processes and not entry.traits.serves
+        )
+
+    @property
     def path(self) -> Path:
         """Return the path of its package."""
         return self.root / self.folder

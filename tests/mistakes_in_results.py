@@ -6,7 +6,7 @@ from planting import Mistake, witnesses
 SEARCH = (
     Mistake(
         "the length penalty divides by 5",
-        "parity/twins/decoding/length_penalty.py",
+        "parity/twins/decoding/hypotheses.py",
         "float(((5 + length) / 6) ** alpha)",
         "float(((5 + length) / 5) ** alpha)",
         witnesses(
@@ -20,7 +20,7 @@ SEARCH = (
     ),
     Mistake(
         "the length penalty adds 6",
-        "parity/twins/decoding/length_penalty.py",
+        "parity/twins/decoding/hypotheses.py",
         "float(((5 + length) / 6) ** alpha)",
         "float(((6 + length) / 6) ** alpha)",
         witnesses(

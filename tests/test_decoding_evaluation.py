@@ -2,48 +2,13 @@
 
 import numpy as np
 import pytest
-import sacrebleu
 from oracle_side import small_pairs_spec
 
 from parity.twins.decoding import evaluation
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
+from parity.twins.decoding.evaluation import bleu, find_answers
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.spec.initial import initial_snapshot
-
-CHINESE = (["今天天气很好。", "我不知道"], ["今天的天气很好。", "我不知道 啊"])
-ENGLISH = (
-    ["Tom isn't here today.", "I like the red car, too."],
-    ["tom isn't here Today.", "I like that red car too."],
-)
-SPACES = (["w1 w2 , w3 .", "w4 w5 w6 W7"], ["w1 w2 , w8 .", "w4 w5 w6 w7"])
-CASES = {
-    "chinese": (CHINESE, {"tokenize": "zh"}, "case:mixed|eff:no|tok:zh"),
-    "english": (ENGLISH, {"tokenize": "13a", "lowercase": True}, "case:lc|eff:no|tok:13a"),
-    "spaces": (SPACES, {"tokenize": "none"}, "case:mixed|eff:no|tok:none"),
-}
-
-
-@pytest.mark.parametrize("segmenter", CASES)
-def test_bleu_is_sacrebleus(segmenter):
-    (answers, references), settings, signature = CASES[segmenter]
-    found = bleu(answers, references, segmenter)
-    by_hand = sacrebleu.corpus_bleu(answers, [references], **settings)
-    assert found["score"] == by_hand.score
-    assert 1 < found["score"] < 99
-    assert signature in found["signature"]
-    assert found["sentences"] == 2
-    assert bleu(references, references, segmenter)["score"] == pytest.approx(100)
-
-
-def test_english_is_scored_in_lower_case():
-    capitals = [line.upper() for line in ENGLISH[1]]
-    assert bleu(capitals, ENGLISH[1], "english")["score"] == pytest.approx(100)
-
-
-def test_chinese_needs_no_spaces_but_gets_its_score():
-    """Cut by character: a whole answer is not one word."""
-    assert bleu(CHINESE[0], CHINESE[1], "chinese")["score"] > 30
 
 
 def test_tokenised_text_is_scored_without_a_warning(caplog):
@@ -53,18 +18,6 @@ def test_tokenised_text_is_scored_without_a_warning(caplog):
     assert not caplog.records
     bleu(lines, lines, "english")
     assert caplog.records, "where it is no mistake of the reader's, the warning comes"
-
-
-@pytest.mark.parametrize(
-    ("segmenter", "answers", "references", "share"),
-    [
-        ("chinese", ["你好", "我 好", "他"], ["你好", "我\u3000好", "她"], 2 / 3),
-        ("english", ["Tom's car", "I"], ["tom’s  car", "You"], 1 / 2),
-        ("spaces", ["A b", "a b"], ["a b", "a b"], 1 / 2),
-    ],
-)
-def test_exact_answers_are_counted(segmenter, answers, references, share):
-    assert exact_share(answers, references, segmenter) == share
 
 
 class Questions:

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from conftest import FRAMEWORKS, flags
+from oracle_side import exhaustive
 
 from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.report.mismatch import describe_mismatch
@@ -13,7 +14,7 @@ from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.greedy import greedy_search
-from parity.twins.oracle.decode import OracleModel, exhaustive
+from parity.twins.oracle.decode import OracleModel
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.twins.spec.spec import Spec, TrainSpec

@@ -9,7 +9,7 @@ from oracle_side import random_inputs, share_of_rows, small_spec
 
 from parity.twins.oracle.language_model import language_model
 from parity.twins.oracle.layers import log_softmax, project, sigmoid
-from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.replicas import split_rows
@@ -76,39 +76,6 @@ def test_gradients_are_those_of_central_differences(layers, keep, lengths):
             numeric[index] = (around[0] - around[1]) / (2 * step)
         assert np.abs(numeric).max() > 1e-4
         np.testing.assert_allclose(gradients[name], numeric, rtol=1e-6, atol=1e-9, err_msg=name)
-
-
-def test_one_unit_by_hand():
-    """One token, one unit, one layer, written out in scalars: gates i, f, g, o."""
-    spec = small_spec(num_layers=1, hidden_size=1, embedding_size=1, keep=1.0, time=1)
-    weights = {
-        "embed/table": np.arange(7.0)[:, None] / 10,
-        "lstm_0/input_kernel": np.array([[0.1, 0.2, 0.3, 0.4]]),
-        "lstm_0/recurrent_kernel": np.array([[0.5, 0.6, 0.7, 0.8]]),
-        "lstm_0/bias": np.array([0.9, 1.0, 1.1, 1.2]),
-        "softmax/kernel": np.arange(7.0)[None] / 7,
-        "softmax/bias": np.arange(7.0) / 5,
-    }
-    inputs = inputs_of(np.array([[3]]), np.array([[2]]), np.array([1]))
-    state = {"h": np.array([[[0.25]]]), "c": np.array([[[-0.5]]])}
-    found, _ = run(spec, weights, inputs, state)
-
-    def squash(x):
-        return 1 / (1 + math.exp(-x))
-
-    x, h, c = 0.3, 0.25, -0.5
-    i, f = squash(0.1 * x + 0.5 * h + 0.9), squash(0.2 * x + 0.6 * h + 1.0)
-    g, o = math.tanh(0.3 * x + 0.7 * h + 1.1), squash(0.4 * x + 0.8 * h + 1.2)
-    c = f * c + i * g
-    h = o * math.tanh(c)
-    logits = [h * k / 7 + k / 5 for k in range(7)]
-    loss = math.log(sum(map(math.exp, logits))) - logits[2]
-    assert found["embedded"].item() == 0.3
-    np.testing.assert_allclose(found["c"].item(), c, rtol=1e-14)
-    np.testing.assert_allclose(found["h"].item(), h, rtol=1e-14)
-    np.testing.assert_allclose(found["lstm_0/hidden"].item(), h, rtol=1e-14)
-    np.testing.assert_allclose(found["logits"].ravel(), logits, rtol=1e-14)
-    np.testing.assert_allclose(found["token_loss"].item(), loss, rtol=1e-14)
 
 
 def test_beyond_a_length_state_stands_still_and_output_is_zero():
@@ -219,41 +186,6 @@ def test_clipping_scales_by_the_global_norm():
     zeros, norm = clip_by_global_norm({"a": np.zeros(2)}, 1.0)
     assert norm == 0.0
     assert not zeros["a"].any()
-
-
-def test_sgd_by_hand():
-    spec = small_spec(optimizer="sgd")
-    gradients = {"x": np.array(0.25)}
-    assert update_slots(spec, {"weight/x": np.array(2.0)}, gradients) == {}
-    after = update_weights(spec, {"weight/x": np.array(2.0)}, {}, gradients, 0.5)
-    assert after == {"weight/x": 1.875}
-
-
-def test_adam_by_hand():
-    """Three updates of one weight, beside the equations of the paper in plain Python."""
-    spec = small_spec(beta1=0.9, beta2=0.999, epsilon=0.01)
-    weight, m, v = 2.0, 0.0, 0.0
-    snapshot = {
-        "weight/x": np.array(2.0),
-        "optimizer/x/m": np.array(0.0),
-        "optimizer/x/v": np.array(0.0),
-        "optimizer/beta1_power": np.array(0.9),
-        "optimizer/beta2_power": np.array(0.999),
-    }
-    for t, gradient in enumerate([0.5, -0.3, 0.125], start=1):
-        m = 0.9 * m + 0.1 * gradient
-        v = 0.999 * v + 0.001 * gradient**2
-        m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
-        weight -= 0.1 * m_hat / (math.sqrt(v_hat) + 0.01)
-        gradients = {"x": np.array(gradient)}
-        slots = update_slots(spec, snapshot, gradients)
-        snapshot = slots | update_weights(spec, snapshot, slots, gradients, 0.1)
-        expected = {"weight/x": weight, "optimizer/x/m": m, "optimizer/x/v": v}
-        expected |= {"optimizer/beta1_power": 0.9 ** (t + 1)}
-        expected |= {"optimizer/beta2_power": 0.999 ** (t + 1)}
-        assert set(snapshot) == set(expected)
-        for name, value in expected.items():
-            np.testing.assert_allclose(snapshot[name], value, rtol=1e-12, err_msg=name)
 
 
 def test_a_step_is_clipped_and_updated_in_that_order():

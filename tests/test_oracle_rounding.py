@@ -7,8 +7,13 @@ from oracle_side import header, random_inputs, recorded_steps, small_spec
 from parity.compare.tensors import ONE_STEP
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison
-from parity.twins.oracle.moves import UNIT, Moves, _row_after_row
-from parity.twins.oracle.perturbation import perturbation, summed
+from parity.twins.oracle.perturbation import (
+    UNIT,
+    RoundingNoise,
+    _row_after_row,
+    perturbation,
+    summed,
+)
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.training import run_network
 from parity.twins.spec.initial import initial_snapshot, zero_state
@@ -108,7 +113,7 @@ def test_every_order_of_a_sum_gives_its_value(axis):
     exact = array.sum(axis=axis, dtype=np.float64, keepdims=True)
     seen = set()
     for run in range(4):
-        with perturbation(Moves(run)):
+        with perturbation(RoundingNoise(run)):
             kept, dropped = summed(array, axis=axis, keepdims=True), summed(array, axis=axis)
         assert kept.dtype == np.float32
         assert kept.shape == exact.shape
@@ -131,7 +136,7 @@ def test_a_sum_in_sequence_is_not_taken_in_blocks():
 
     assert error(array.sum(axis=1)) < 10
     for run in range(8):
-        with perturbation(Moves(run)):
+        with perturbation(RoundingNoise(run)):
             assert error(summed(array, axis=1)) > 100
 
 
@@ -149,7 +154,7 @@ def test_a_sum_that_one_term_dominates_is_rounded_differently_in_each_run():
     array = np.concatenate([np.ones((1, 1)), small], axis=1).astype(np.float32)
     exact, errors = array.sum(axis=1, dtype=np.float64), []
     for run in range(0, 64, 4):  # all from the first term to the last
-        with perturbation(Moves(run)):
+        with perturbation(RoundingNoise(run)):
             errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
     assert len(set(errors)) > 8
     assert np.std(errors) > 5
@@ -251,7 +256,7 @@ def test_confident_rows_that_err_alike_by_chance_are_no_mismatch(seed):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_sum_of_no_terms_is_zero(dtype):
     """The rows of an asynchronous worker may have no real token."""
-    with perturbation(Moves(0, dtype)):
+    with perturbation(RoundingNoise(0, dtype)):
         assert summed(np.zeros((0, 3), np.float32), axis=0).tolist() == [0, 0, 0]
         assert summed(np.zeros((0, 3), np.float32), axis=1, keepdims=True).shape == (0, 1)
 
@@ -262,6 +267,6 @@ def test_a_sum_in_float64_errs_as_one_in_float64_does():
     array[0, 0] = 1
     exact, errors = array.sum(dtype=np.float64), []
     for run in range(32):
-        with perturbation(Moves(run, "float64")):
+        with perturbation(RoundingNoise(run, "float64")):
             errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
     assert 5 < np.sqrt(np.mean(np.square(errors))) < 50

@@ -13,7 +13,7 @@ from parity.base.fields import check_fields, option
 from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec, TrainSpec, learning_rate
+from parity.twins.spec.spec import Spec, TrainSpec
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
 
@@ -325,12 +325,6 @@ def test_presets_of_seq2seq_are_of_the_papers_they_name():
     assert (
         NETWORKS["seq2seq"].presets["chatbot"].text.split_by == "block"
     )  # turns of one dialogue
-
-
-def test_the_schedule_is_constant_and_then_decays():
-    training = TrainSpec(learning_rate=1.0, decay=0.5, decay_after=4)
-    rates = [learning_rate(training, epoch) for epoch in range(7)]
-    assert rates == [1, 1, 1, 1, 0.5, 0.25, 0.125]
 
 
 def test_specs_are_frozen():

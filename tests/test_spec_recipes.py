@@ -8,7 +8,6 @@ from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.presets import preset
 from parity.twins.spec.step_arrays import StepInputs
-from parity.twins.spec.training import learning_rate
 
 # TensorFlow's ptb_word_lm.py, the comment at its top: validation and test perplexity
 REPORTED = {
@@ -31,13 +30,6 @@ def test_the_published_results_are_those_of_the_source(name):
     published = NETWORKS[spec.network].presets[name].published
     assert (published.valid_perplexity, published.test_perplexity) == REPORTED[name]
     assert published.corpus == "PTB"
-
-
-def test_the_rates_of_zaremba_small_are_those_of_the_source():
-    """`lr_decay ** max(i + 1 - max_epoch, 0)` in ptb_word_lm.py: the fifth epoch has half."""
-    training = preset("language-model", "zaremba-small").training
-    rates = [learning_rate(training, epoch) for epoch in range(13)]
-    assert rates == [1, 1, 1, 1, *(2.0**-k for k in range(1, 10))]
 
 
 def batch(seed, time, rows, words):

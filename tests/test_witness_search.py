@@ -13,7 +13,7 @@ import pytest
 from parity.base import special_tokens
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.greedy import greedy_search
-from parity.twins.decoding.length_penalty import length_penalty_of
+from parity.twins.decoding.hypotheses import length_penalty_of
 
 PAD, GO, EOS, UNKNOWN, A, B = range(6)
 

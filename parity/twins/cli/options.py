@@ -8,7 +8,7 @@ from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.pair.assertion import CAUSE_SECONDS
 from parity.trace.rungs import CHECKS
-from parity.twins.decoding.length_penalty import MOST_PENALTY
+from parity.twins.decoding.hypotheses import MOST_PENALTY
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategySettings, synchronous_form
 

@@ -17,7 +17,7 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.base.special_tokens import PAIR_EOS_ID
 from parity.compare.tensors import Distance, Mismatch, Place
 from parity.trace.tolerances import Tolerance
-from parity.twins.decoding.length_penalty import length_penalty_of
+from parity.twins.decoding.hypotheses import length_penalty_of
 from parity.twins.oracle.decode import OracleModel, rescore
 from parity.twins.trace.decoded import DECODED, SEARCHES
 

@@ -21,7 +21,7 @@ from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultip
 from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.evaluation import evaluation_losses
-from parity.twins.oracle.moves import UNIT
+from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec

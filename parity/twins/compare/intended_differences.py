@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import replacing
-from parity.twins.oracle.shard_average import run_network_by_shards
-from parity.twins.oracle.training import run_network
+from parity.twins.oracle.training import run_network, run_network_by_shards
 from parity.twins.trace.side import TrainedSide
 
 Tensors = Mapping[str, np.ndarray]

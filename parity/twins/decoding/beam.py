@@ -21,10 +21,15 @@ from itertools import pairwise
 import numpy as np
 
 from parity.base.special_tokens import PAIR_EOS_ID
-from parity.twins.decoding.argument_checks import check_beam, check_max_tokens
-from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis, LiveHypotheses
-from parity.twins.decoding.length_penalty import length_penalty_of
-from parity.twins.decoding.model import DecodingModel
+from parity.twins.decoding.hypotheses import (
+    DecodingModel,
+    Hypotheses,
+    Hypothesis,
+    LiveHypotheses,
+    check_beam,
+    check_max_tokens,
+    length_penalty_of,
+)
 
 
 def beam_search(

@@ -7,8 +7,7 @@ from typing import Any
 from tqdm import tqdm
 
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.hypotheses import Hypothesis
-from parity.twins.decoding.model import DecodingModel
+from parity.twins.decoding.hypotheses import DecodingModel, Hypothesis
 
 _SENTENCES_PER_BATCH = 64
 # sacrebleu's tokenizer, by the segmenter that the answers had in training.

@@ -1,14 +1,48 @@
-"""Hypotheses: the answers that a search returns, and those that it is still extending."""
+"""What all searches share: the model, its hypotheses, the length penalty, argument checks."""
 
+import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
-from parity.base.errors import NumericFailure
+from parity.base.errors import NumericFailure, UsageError
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
-from parity.twins.decoding.model import DecodingModel
 
 FIRST_PRODUCED = PAIR_EOS_ID  # the lowest id a search produces: never padding or <go>
+
+# Beyond it nothing but the length counts, and in the end the power would be infinite.
+MOST_PENALTY = 10.0
+
+DecoderState = dict[str, np.ndarray]
+
+
+class DecodingModel(Protocol):
+    """A network with its weights, one step of the decoder at a time.
+
+    A state is a dict of arrays whose first axis is rows, one row per hypothesis: the searches
+    select, repeat and drop rows by indexing. If it holds `weights` [rows, source_time], the
+    attention of the last step, then hypotheses carry them.
+    """
+
+    def start(self, source: np.ndarray, source_lengths: np.ndarray) -> DecoderState:
+        """Read source sentences, and return the state before the first token.
+
+        Args:
+          source: token ids, int64 [rows, source_time].
+          source_lengths: real tokens per row, int64 [rows], each >= 1.
+        """
+
+    def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState]:
+        """Read one token per row.
+
+        Args:
+          tokens: the last token of each row, int64 [rows]; `<go>` before the first step.
+          state: what `start` or the previous step returned, or any choice of its rows.
+
+        Returns:
+          The log probabilities of the next token [rows, vocabulary], and the state.
+        """
 
 
 @dataclass(frozen=True)
@@ -128,3 +162,37 @@ class LiveHypotheses:
         weights = np.stack([array[row] for array in self._weights]) if self._weights else None
         tokens = tuple(self.tokens[row].tolist())
         return Hypothesis(tokens, finished, float(log_prob), float(score), weights)
+
+
+def length_penalty_of(length: int, alpha: float) -> float:
+    """Return ((5 + length) / 6) ** alpha, by which a log probability is divided.
+
+    Args:
+      length: tokens produced, `<eos>` included.
+      alpha: 0 ranks by log probability alone.
+
+    Source: Wu et al. 2016, arXiv:1609.08144, equation 14, without the coverage penalty.
+    """
+    return float(((5 + length) / 6) ** alpha)
+
+
+def check_max_tokens(max_tokens: int) -> None:
+    """Raise a UsageError unless an answer may have a token."""
+    _check("--longest", max_tokens, max_tokens >= 1, ">= 1")
+
+
+def check_beam(beam: int, length_penalty: float) -> None:
+    """Raise a UsageError for a beam or a length penalty that is out of range."""
+    _check("--beam", beam, beam >= 1, ">= 1")
+    _check("--length-penalty", length_penalty, 0 <= length_penalty < math.inf, ">= 0")
+
+
+def check_sampling(seed: int, temperature: float) -> None:
+    """Raise a UsageError for a seed or a temperature that is out of range."""
+    _check("--seed", seed, seed >= 0, ">= 0")
+    _check("--temperature", temperature, 0 < temperature < math.inf, "> 0")
+
+
+def _check(flag: str, seen: float, in_range: bool, allowed: str) -> None:
+    if not in_range:
+        raise UsageError(f"{flag} is {seen}; allowed: {allowed}")

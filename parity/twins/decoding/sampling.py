@@ -2,9 +2,12 @@
 
 import numpy as np
 
-from parity.twins.decoding.argument_checks import check_max_tokens, check_sampling
-from parity.twins.decoding.hypotheses import Hypotheses
-from parity.twins.decoding.model import DecodingModel
+from parity.twins.decoding.hypotheses import (
+    DecodingModel,
+    Hypotheses,
+    check_max_tokens,
+    check_sampling,
+)
 from parity.twins.decoding.token_by_token import decode_token_by_token
 
 

@@ -5,8 +5,12 @@ from typing import Protocol
 import numpy as np
 
 from parity.base.special_tokens import PAIR_EOS_ID
-from parity.twins.decoding.hypotheses import FIRST_PRODUCED, Hypotheses, LiveHypotheses
-from parity.twins.decoding.model import DecodingModel
+from parity.twins.decoding.hypotheses import (
+    FIRST_PRODUCED,
+    DecodingModel,
+    Hypotheses,
+    LiveHypotheses,
+)
 
 
 class Choose(Protocol):

@@ -38,9 +38,8 @@ from functools import partial
 import numpy as np
 
 from parity.base.run_parallel import run_parallel
-from parity.twins.oracle.moves import UNIT, Moves
 from parity.twins.oracle.optimizers import update_slots
-from parity.twins.oracle.perturbation import perturbation
+from parity.twins.oracle.perturbation import UNIT, RoundingNoise, perturbation
 from parity.twins.oracle.recent_rounding import FALL, RecentRounding
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
@@ -236,7 +235,7 @@ class Rounding:
 
     def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""
-        moves = Moves(run, self._spec.training.dtype)
+        moves = RoundingNoise(run, self._spec.training.dtype)
         weights = moves.weights(self._read)
         state = {name: moves.any(array) for name, array in self._state.items()}
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
@@ -273,7 +272,7 @@ def rounding_of_scores(
     expected, squares = score(exact), 0.0
     real = np.isfinite(expected)  # elsewhere there is no answer, or none that a search writes
     for run in range(_MANY):
-        moves = Moves(run, dtype)
+        moves = RoundingNoise(run, dtype)
         with perturbation(moves):
             found = score(moves.weights(recorded))
         apart = np.abs(found[real] - expected[real])

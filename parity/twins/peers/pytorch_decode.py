@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.twins.decoding.model import DecoderState
+from parity.twins.decoding.hypotheses import DecoderState
 from parity.twins.peers.pytorch_networks import Seq2seq
 
 

@@ -4,8 +4,7 @@ import numpy as np
 
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.greedy import greedy_search
-from parity.twins.decoding.hypotheses import Hypotheses
-from parity.twins.decoding.model import DecodingModel
+from parity.twins.decoding.hypotheses import DecodingModel, Hypotheses
 
 SEARCHES = ("greedy", "beam")
 DECODED = (

@@ -15,8 +15,8 @@ from parity.twins.compare.causes.suspect import Arrays, Change, Suspect, WrongSt
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
 from parity.twins.compare.steps import compare_step
-from parity.twins.oracle.moves import UNIT
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.training import Oracle
 

@@ -11,8 +11,6 @@ from data.text_batches import SentenceBatches, StreamBatches, make_batches
 from data.text_corpus import load_corpus
 from parity.base.errors import UsageError
 
-EOS = 1
-
 
 def encoded(folder, lines):
     """Encode lines as a training text; the same serve as the other splits."""

@@ -25,8 +25,6 @@ def test_too_few_rows_are_refused():
         split_rows(3, 0)
 
 
-# rows of which some are shorter than the longest of their replica, whatever the replicas
-LENGTHS = [3, 0, 1, 4, 2]
 SOURCE_LENGTHS = [2, 5, 1, 3, 1]
 PAIR_LENGTHS = [3, 1, 1, 4, 2]
 
@@ -124,12 +122,6 @@ def test_a_join_by_hand():
 
 
 # dropout
-
-
-def text_of(rows, time):
-    """Return the arrays of a batch, of which masks depend on the shape alone."""
-    shape = np.zeros((rows, time), int)
-    return {"tokens": shape, "targets": shape, "lengths": np.full(rows, time)}
 
 
 def test_masks_of_pairs_have_the_time_of_their_side():

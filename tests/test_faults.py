@@ -30,7 +30,7 @@ from parity.twins.faults.finding import (
     save_signatures,
 )
 from parity.twins.faults.hunt import Hunt, Planting, plantings
-from parity.twins.faults.listing import faults_named
+from parity.twins.faults.listing import fault_text, faults_named
 from parity.twins.faults.side_runs import SmallRun
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.edited_source import edited_texts
@@ -432,6 +432,11 @@ def test_the_catalogue_and_a_fault_are_shown(capsys):
     assert main(parity, ["faults", "--show", "lost-update"]) == 0
     shown = capsys.readouterr().out
     assert all(f"planted in {side} asynchronous" in shown for side in FRAMEWORKS)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_fault_can_be_shown(name):
+    assert fault_text(name).count("found in") == sum(each.name == name for each in CATALOGUE)
 
 
 def test_the_command_writes_what_it_found(tmp_path):

@@ -54,7 +54,7 @@ def catalogue_text() -> str:
             fault.name,
             fault.topic,
             fault.cause,
-            ", ".join(_places(fault)),
+            ", ".join(_places(fault).values()),
             ", ".join(fault.where),
             fault.check or "-",
         ]
@@ -71,11 +71,12 @@ def catalogue_text() -> str:
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
 
 
-def _places(fault: Fault) -> list[str]:
-    """Return the frameworks that a fault is planted in, each with its strategy."""
-    # not by the registries of strategies, which a wheel has not
+def _places(fault: Fault) -> dict[str, str]:
+    """Return the frameworks that a fault is planted in -> each with its strategy."""
+    # with their names alone: the registries of strategies need the trainers
     strategies = SETTINGS[fault.setting].strategies
-    return [f"{side} {strategies.get(side, '')}".rstrip() for side in fault.edits]
+    sides = dict.fromkeys(side for kernels in KERNELS for side in fault.edits_for(kernels))
+    return {side: f"{side} {strategies.get(side, '')}".rstrip() for side in sides}
 
 
 def fault_text(name: str) -> str:
@@ -93,7 +94,7 @@ def _part_text(fault: Fault) -> str:
     lines = [f"{fault.name}: {fault.cause}", found]
     for kernels in KERNELS if fault.plain is not None else KERNELS[:1]:
         with_kernels = f", {kernels} kernels" if fault.plain is not None else ""
-        places = dict(zip(fault.edits, _places(fault), strict=True))
+        places = _places(fault)
         for side, edits in fault.edits_for(kernels).items():
             lines += ["", f"planted in {places[side]}{with_kernels}:", diff_of(edits, ROOT)]
     return "\n".join(lines)

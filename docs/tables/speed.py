@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from docs.tables.measurement import Measurement, count, joined, markdown_table, ratio, sizes
-from parity.twins.bench.strategy_table import table_columns, table_rows
+from parity.twins.bench.strategy_table import strategy_table
 
 
 def bench_table(measured: Sequence[Measurement]) -> str:
@@ -68,8 +68,10 @@ def strategies_table(measured: Sequence[Measurement]) -> str:
     for one in measured:
         values = one.values
         said = f"{sizes(values)}; {count(values['rounds'], 'round')} of {values['steps']} steps"
-        rows = [["–" if cell is None else cell for cell in row] for row in table_rows(values)]
-        parts += [f"{said}.", markdown_table(list(table_columns(values)), rows)]
+        table = strategy_table(values)
+        rows = [["–" if cell is None else cell for cell in row] for row in table.rows]
+        headers = [header.replace("\n", " ") for header in table.headers]
+        parts += [f"{said}.", markdown_table(headers, rows)]
     return joined(*parts)
 
 

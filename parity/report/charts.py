@@ -9,15 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from parity.report.frameworks import LOOKS
-from parity.report.page import (
-    ORACLE_COLOUR,
-    Figure,
-    Table,
-    Values,
-    colour,
-    empty_figure,
-    plain,
-)
+from parity.report.page import ORACLE_COLOUR, Figure, Values, colour, empty_figure, escape_html
+from parity.report.table import Table
 
 SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
 
@@ -76,7 +69,7 @@ def difference(dtype: str, history: dict[str, Any]) -> Figure:
         x=steps,
         y=_raised(apart),
         customdata=apart,
-        name=plain(f"{a} from {b}"),
+        name=escape_html(f"{a} from {b}"),
         mode=_mode(steps),
         line={"width": 2, "color": colour(next(iter(LOOKS)), 0)},
         hovertemplate="%{customdata:.6~g}",
@@ -144,7 +137,7 @@ def throughput(
         spreads = [(speed["low"], speed["high"]) for speed in speeds]
         drawing.add_bar(
             x=["1 replica" if count == 1 else f"{count} replicas" for count in counts],
-            name=plain(name),
+            name=escape_html(name),
             marker={
                 "color": colour(framework, i),
                 "pattern": {
@@ -243,7 +236,7 @@ def _add_side(
     drawing.add_scatter(
         x=steps,
         y=values,
-        name=plain(name),
+        name=escape_html(name),
         mode=_mode(steps),
         line={"color": colour(framework, place), "dash": dash, "width": 2},
         hovertemplate="%{y:.9g}",
@@ -261,7 +254,7 @@ def _add_oracle(
     drawing.add_scatter(
         x=steps,
         y=values,
-        name=plain(name),
+        name=escape_html(name),
         mode="lines",
         line={"color": shade, "width": 8},
         opacity=0.35,

@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 from parity.report.growth import TITLES, differing_rungs, growth_table
-from parity.report.page import Figure, Table, colour, empty_figure, plain
+from parity.report.page import Figure, colour, empty_figure, escape_html
+from parity.report.table import Table
 
 _DASHES = dict(zip(TITLES, ("solid", "dash", "dot"), strict=True))
 _LEAST = 1e-18  # where a distance of zero is drawn: below the last bit of float64
@@ -35,7 +36,7 @@ def growth_chart(dtype: str, growth: dict[str, Any]) -> Figure:
             x=steps,
             y=[None if value is None else max(value, _LEAST) for value in series],
             customdata=series,
-            name=plain(name),
+            name=escape_html(name),
             mode="lines+markers",
             line={"dash": dash, "width": width, "color": colour("", place)},
             hovertemplate="%{customdata:.3~g}",

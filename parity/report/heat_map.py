@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from parity.report.page import Figure, Table, Values, empty_figure
+from parity.report.page import Figure, Values, empty_figure
+from parity.report.table import Table
 
 _ROW_HEIGHT = 15  # of the heat map, in pixels
 _EQUAL = "#9a9a9a"

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from parity.report.frameworks import LOOKS
+from parity.report.table import Table
 
 ORACLE_COLOUR, _OTHERS = (
     "#808080",
@@ -37,19 +38,6 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a page.
-
-    Attributes:
-      headers: the headers of the columns.
-      rows: a value for each column; None is shown as a dash.
-    """
-
-    headers: Sequence[str]
-    rows: Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -114,7 +102,7 @@ def empty_figure(y_title: str, steps: Sequence[int] | None = None) -> go.Figure:
     return figure
 
 
-def plain(text: str) -> str:
+def escape_html(text: str) -> str:
     """Escape text for a figure, where plotly would read `<b>` as bold."""
     return escape(text, quote=False)
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from parity.report.page import Figure, Table, colour, empty_figure, plain
+from parity.report.page import Figure, colour, empty_figure, escape_html
 from parity.report.staleness import staleness_counts
+from parity.report.table import Table
 
 
 def staleness_figure(values: dict[str, Any]) -> Figure | None:
@@ -17,7 +18,7 @@ def staleness_figure(values: dict[str, Any]) -> Figure | None:
         drawing.add_bar(
             x=list(found),
             y=list(found.values()),
-            name=plain(name),
+            name=escape_html(name),
             marker={"color": colour(values["sides"][side]["framework"], place)},
             hovertemplate="%{y} updates",
         )

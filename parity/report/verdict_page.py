@@ -25,9 +25,10 @@ from parity.report.growth import growth_sentence
 from parity.report.growth_chart import growth_chart
 from parity.report.heat_map import heat_map
 from parity.report.mismatch import LOOKS_LIKE, cause_lines, confirmed_lines, mismatch_story
-from parity.report.page import Figure, Table, render
+from parity.report.page import Figure, render
 from parity.report.staleness import staleness_table
 from parity.report.staleness_figure import staleness_figure
+from parity.report.table import Table
 from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import headline, in_order, notes
 

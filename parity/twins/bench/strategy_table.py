@@ -4,36 +4,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parity.report.table import Column, Table, table_of
 from parity.twins.bench.cases import BenchCase, counterpart_cases
 from parity.twins.bench.ratios import median_ratio
+from parity.twins.bench.speed_table import MEMORY, memory_text, ratio_text, speed_columns
 from parity.twins.launch.processes import PEERS
 
 Readings = Mapping[str, list[float]]
-
-_COLUMNS = {
-    "strategy": "The framework or the peer, and its way of running replicas.",
-    "settings": "The settings of the strategy, as given or else by default.",
-    "replicas x threads": (
-        "How many replicas share each batch, and the CPU threads of each; with stages, the "
-        "threads of each stage."
-    ),
-    "tokens/s": "The median speed over the rounds, in real tokens (not padding) per second.",
-    "spread": "The slowest and the fastest round.",
-    "gain": (
-        "The speed as a multiple of that of the same strategy with the fewest replicas; of a "
-        "strategy with stages, of one device, which is the framework's default strategy with "
-        "one replica."
-    ),
-    "of the best": (
-        "The speed as a multiple of that of the framework's fastest synchronous data-parallel "
-        "strategy on as many threads."
-    ),
-}
-_TO_PEER = (
-    "The speed as a multiple of that of its counterpart in {peer} with as many replicas and "
-    "stages."
-)
-_MEMORY = "The most memory that the processes of a run held, added up."
 
 
 def strategy_rows(readings: Readings, cases: Sequence[BenchCase]) -> list[dict[str, Any]]:
@@ -100,46 +77,54 @@ def _ratio(readings: Readings, case: BenchCase, other: BenchCase | None) -> floa
     return None if other is None else median_ratio(readings, case.label, other.label)
 
 
-def table_columns(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of the table, each with what it means.
+def strategy_table(values: Mapping[str, Any]) -> Table:
+    """Return the table of strategies.
 
     Args:
       values: what `parity.twins.bench.timing.bench` returns.
     """
-    to_peers = {f"to {peer}": _TO_PEER.format(peer=peer) for peer in _timed_peers(values)}
-    return {**_COLUMNS, **to_peers, "peak MB": _MEMORY}
+    cases, memory = values["cases"], values["peak_memory"]
+    timed = {case["name"] for case in cases.values()}
+    columns = [
+        Column(
+            "strategy",
+            "The framework or the peer, and its way of running replicas.",
+            lambda row: cases[row["label"]]["title"],
+        ),
+        Column(
+            "settings",
+            "The settings of the strategy, as given or else by default.",
+            lambda row: cases[row["label"]]["settings"] or None,
+        ),
+        Column(
+            "replicas\nx threads",
+            "How many replicas share each batch, and the CPU threads of each; with stages, the "
+            "threads of each stage.",
+            lambda row: cases[row["label"]]["layout"],
+        ),
+        *speed_columns(values),
+        Column(
+            "gain",
+            "The speed as a multiple of that of the same strategy with the fewest replicas; of "
+            "a strategy with stages, of one device, which is the framework's default strategy "
+            "with one replica.",
+            lambda row: ratio_text(row["gain"]),
+        ),
+        Column(
+            "of the best",
+            "The speed as a multiple of that of the framework's fastest synchronous "
+            "data-parallel strategy on as many threads.",
+            lambda row: ratio_text(row["of_best"]),
+        ),
+        *(_to_peer(peer) for peer in PEERS if peer in timed),
+        Column("peak MB", MEMORY, lambda row: memory_text(memory[row["label"]])),
+    ]
+    return table_of(columns, values["strategies"])
 
 
-def table_rows(values: Mapping[str, Any]) -> list[list[str | None]]:
-    """Return the table as text, a value for each of its columns; None where there is none.
-
-    Args:
-      values: what `parity.twins.bench.timing.bench` returns.
-    """
-    rows, peers = [], _timed_peers(values)
-    for row in values["strategies"]:
-        label = row["label"]
-        case, speed = values["cases"][label], values["throughput"][label]
-        rows.append(
-            [
-                case["title"],
-                case["settings"] or None,
-                case["layout"],
-                f"{speed['median']:,.0f}",
-                "{:,.0f} to {:,.0f}".format(*speed["spread"]),
-                _text(row["gain"]),
-                _text(row["of_best"]),
-                *(_text(row["to"].get(peer)) for peer in peers),
-                f"{sum(values['peak_memory'][label]) / 1e6:,.0f}",
-            ]
-        )
-    return rows
-
-
-def _timed_peers(values: Mapping[str, Any]) -> list[str]:
-    timed = {case["name"] for case in values["cases"].values()}
-    return [peer for peer in PEERS if peer in timed]
-
-
-def _text(ratio: float | None) -> str | None:
-    return None if ratio is None else f"{ratio:.2f}"
+def _to_peer(peer: str) -> Column:
+    return Column(
+        f"to {peer}",
+        f"The speed as a multiple of that of its counterpart in {peer} with as many replicas.",
+        lambda row: ratio_text(row["to"].get(peer)),
+    )

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from parity.report.page import Figure, Table, colour, empty_figure, plain, render
+from parity.report.page import Figure, colour, empty_figure, escape_html, render
+from parity.report.table import Table
 from parity.twins.converge.terminal import (
     published_line,
     results_table,
@@ -59,7 +60,7 @@ def _curves(values: Mapping[str, Any]) -> Figure:
             drawing.add_scatter(
                 x=epochs,
                 y=curve,
-                name=plain(f"{side_title(side)}, seed {seed}"),
+                name=escape_html(f"{side_title(side)}, seed {seed}"),
                 mode="lines+markers" if len(curve) < 2 else "lines",
                 line={"width": 2, "color": colour(side, place), "dash": _DASHES[k % 6]},
                 hovertemplate="%{y:.3f}",

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from parity.report.frameworks import short_of
-from parity.report.page import Figure, Table, colour, empty_figure, render
+from parity.report.page import Figure, colour, empty_figure, render
+from parity.report.table import Table
 from parity.twins.scale.model import Link
 from parity.twins.scale.quantities import link_text, megabytes, milliseconds
 from parity.twins.scale.terminal import (

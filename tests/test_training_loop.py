@@ -627,4 +627,4 @@ def test_the_data_is_prefetched_in_another_thread(tmp_path):
     )[1]
     options = TrainOptions(out=tmp_path)
     run_training(Side(OracleStrategy, dict), parts, spec, options)
-    assert threads == {"prefetch"}
+    assert threads == {"prefetch_0"}

@@ -16,8 +16,8 @@ import numpy as np
 
 from parity.compare.tensors import Mismatch, Place
 from parity.twins.oracle.replay import RecordedUpdate
+from parity.twins.spec.schedule import joined_losses
 from parity.twins.spec.step_arrays import StepInputs
-from parity.twins.spec.worker_rows import joined_losses
 from parity.twins.trace.side import TrainedSide
 
 Tensors = Mapping[str, np.ndarray]

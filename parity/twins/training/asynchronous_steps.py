@@ -17,10 +17,9 @@ import numpy as np
 
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.replicas import split_rows
-from parity.twins.spec.schedule import Update
+from parity.twins.spec.schedule import Update, WorkerRows, joined_losses, worker_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.spec.training import learning_rate
-from parity.twins.spec.worker_rows import WorkerRows, joined_losses, worker_rows
 from parity.twins.training.strategy import AsynchronousStrategy
 from parity.twins.training.train_steps import State, TrainedStep
 

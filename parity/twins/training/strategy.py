@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from parity.twins.processes.group import ProcessGroup
+from parity.twins.spec.schedule import WorkerRows
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs, StepResult
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings
-from parity.twins.spec.worker_rows import WorkerRows
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ import numpy as np
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
 from parity.base.replaceable import replacing
+from parity.compare.steps import compare_step
 from parity.twins.compare.causes.search import Budget, CauseSearch
 from parity.twins.compare.causes.suspect import Change, WrongStep
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses
-from parity.twins.compare.steps import compare_step
+from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.spec import Spec
@@ -96,11 +97,9 @@ class Planted:
             case.snapshot, recorded, case.rate
         )
         rounding = Rounding(case.spec, case.snapshot, case.state, case.inputs, recorded, exact)
-        every = []
         names = ["batch/learning_rate", *(n for n in self.names if n in exact)]
-        compare_step(
-            recorded, exact, ("a", "b"), case.step, names, dtype, rounding=rounding, every=every
-        )
+        bounds = bounds_of(dtype, rounding)
+        every = compare_step(recorded, exact, ("a", "b"), case.step, names, bounds).mismatches
         wrong = tuple(mismatch.place.tensor for mismatch in every)
         return replace(
             case, recorded=recorded, expected=exact, first=(*wrong, "")[0], wrong=wrong

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -316,8 +317,9 @@ def test_a_tie_is_in_the_report(tied, tmp_path, capsys, monkeypatch):
     recorded = broken_otherwise(spec, weights, APART[spec.training.dtype])
     compare = PairComparison.compare
 
-    def measured_alone(self, a, b, sides, step, **options):
-        compare(self, a, b, sides, step, **options)  # the weights were changed by hand
+    def measured_alone(self, *given, **options):
+        found = compare(self, *given, **options)
+        return replace(found, mismatches=())  # the weights were changed by hand
 
     monkeypatch.setattr(PairComparison, "compare", measured_alone)
     traces = [

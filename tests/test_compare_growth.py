@@ -8,6 +8,7 @@ from oracle_side import header, recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure
 from parity.compare.growth import GROWS, STAYS, VANISHES, Growth
+from parity.compare.tensors import Distance, Place
 from parity.report.growth import growth_sentence
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
@@ -138,8 +139,9 @@ def test_a_nan_after_a_mismatch_leaves_the_mismatch(right):
 def test_a_number_that_is_missing_in_a_step_is_none():
     growth = Growth("decode/greedy_tokens")
     pair = ("paddle-2", "tensorflow-2")
-    growth.add(0, {}, {pair: {"forward": 0.5}})
-    growth.add(1, {pair: 0.25}, {pair: {}})
+    place = Place(0, "", ())
+    growth.add(0, {pair: {"forward/h": Distance(0.5, 0.5, place)}})
+    growth.add(1, {pair: {growth.tensor: Distance(0.25, 0.25, place), "loss/x": Distance()}})
     found = growth.to_json()
     assert found["of_tensor"]["between_sides"] == [None, 0.25]
     assert found["of_rungs"]["forward"]["between_sides"] == [0.5, None]

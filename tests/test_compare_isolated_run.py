@@ -9,14 +9,15 @@ from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_
 from test_networks_seq2seq import TINY as TINY_PAIRS
 
 from parity.base.errors import UsageError
+from parity.compare.steps import compare_step
 from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
+from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
-from parity.twins.compare.steps import compare_step
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.launch.edited_source import Edit
@@ -391,10 +392,9 @@ def test_a_wrong_layer_is_wrong_alone(planted, fault):
 def test_without_isolation_the_same_fault_is_everywhere(planted, fault):
     *_, expected = FAULTS[fault]
     right, wrong = (trace.read(0) for trace in planted(fault))
-    found: list = []
     names = [name for name in right if not name.startswith(("batch/", "decode/", "replicas/"))]
-    compare_step(right, wrong, ("right", "wrong"), 0, names, "float64", every=found)
-    tensors = {mismatch.place.tensor for mismatch in found}
+    found = compare_step(right, wrong, ("right", "wrong"), 0, names, bounds_of("float64"))
+    tensors = {mismatch.place.tensor for mismatch in found.mismatches}
     assert tensors > {name for name in expected if not name.startswith("activation_gradient/")}
     # all above in the forward pass, all parameters in the backward pass
     assert {"forward/lstm_1/hidden", "forward/logits", "loss/global"} <= tensors

@@ -5,11 +5,13 @@ import pytest
 from oracle_side import recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure, UsageError
+from parity.compare.steps import compare_step
 from parity.compare.tensors import Distance, Place, check_numbers, compare_tensor
 from parity.trace.rungs import CHECKS
 from parity.trace.tolerances import EXACT, TABLE, Tolerance
+from parity.twins.compare.pair_comparison import check_replicas
 from parity.twins.compare.preconditions import check_shapes
-from parity.twins.compare.steps import check_replicas, compare_step
+from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.trace.contents import tensor_names
 
 SIDES = ("left", "right")
@@ -171,22 +173,32 @@ def test_the_first_tensor_that_differs_is_told_and_all_are_measured():
     names = ["forward/h", "loss/global", "weight/x", "weight/y"]
     a = {name: np.ones(3) for name in names}
     b = a | {"loss/global": np.full(3, 2.0), "weight/y": np.full(3, 1.5)}
-    distances, first = compare_step(a, b, SIDES, 7, names, "float64")
-    assert first.place == Place(7, "loss/global", (0,))
-    assert first.rung == "loss"
-    found = {rung: distance.absolute for rung, distance in distances.items()}
-    assert found == {"forward": 0.0, "loss": 1.0, "weight": 0.5}
-    distances, first = compare_step(a, b, SIDES, 7, names, "float64", judge=False)
-    assert first is None
-    assert distances["loss"].absolute == 1.0
+    found = compare_step(a, b, SIDES, 7, names, bounds_of("float64"))
+    assert found.first.place == Place(7, "loss/global", (0,))
+    assert found.first.rung == "loss"
+    assert [each.place.tensor for each in found.mismatches] == ["loss/global", "weight/y"]
+    distances = {rung: distance.absolute for rung, distance in found.of_rungs.items()}
+    assert distances == {"forward": 0.0, "loss": 1.0, "weight": 0.5}
+    found = compare_step(a, b, SIDES, 7, names, None)
+    assert (found.first, found.shares) == (None, {})
+    assert found.of_rungs["loss"].absolute == 1.0
+
+
+def test_a_type_is_part_of_equality_where_it_is_asked_for():
+    a, b = {"batch/x": np.array([3])}, {"batch/x": np.array([3.0])}
+    for types in (False, True):
+        found = compare_step(a, b, SIDES, 0, a, bounds_of("float64"), types=types)
+        assert [each.problem for each in found.mismatches] == types * [
+            "type int64 against float64"
+        ]
 
 
 def test_a_tensor_that_one_side_lacks_is_a_mismatch_even_unjudged():
     a = {"weight/x": np.ones(3), "weight/y": np.ones(3)}
     b = {"weight/y": np.ones(3)}
-    for judge in (True, False):
+    for bounds in (bounds_of("float32"), None):
         for pair, has in (((a, b), "left"), ((b, a), "right")):
-            _, first = compare_step(*pair, SIDES, 0, list(a), "float32", judge=judge)
+            first = compare_step(*pair, SIDES, 0, list(a), bounds).first
             assert first.place.tensor == "weight/x"
             assert first.problem == f"only {has} has it"
 
@@ -194,13 +206,13 @@ def test_a_tensor_that_one_side_lacks_is_a_mismatch_even_unjudged():
 def test_replicas_must_be_equal_to_the_bit():
     names = ["replicas/weight/x", "replicas/optimizer/x/m"]
     good = {name: np.zeros(3) for name in names}
-    distance, first = check_replicas(good, "paddle-3", 2, names)
-    assert (distance.used, first) == (0.0, None)
+    found = check_replicas(good, "paddle-3", 2, names)
+    assert (found.of_rungs["replicas"].used, found.first) == (0.0, None)
     bad = good | {"replicas/optimizer/x/m": np.array([0, 0, 5e-324])}
-    distance, first = check_replicas(bad, "paddle-3", 2, names)
+    first = check_replicas(bad, "paddle-3", 2, names).first
     assert first.place == Place(2, "replicas/optimizer/x/m", (2,))
     assert first.sides == ("paddle-3 replica", "paddle-3 replica 0")
-    assert check_replicas({}, "tensorflow-3", 2, names)[1] is None
+    assert not check_replicas({}, "tensorflow-3", 2, names).distances
 
 
 # what a side records, before it is computed with

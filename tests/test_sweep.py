@@ -10,12 +10,13 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
 
 from parity.base.errors import UsageError
+from parity.compare.steps import compare_step
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.cli.options import SweepOptions
+from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
-from parity.twins.compare.steps import compare_step
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS as FRAMEWORK_TABLE
 from parity.twins.spec.strategies import StrategySettings
@@ -119,11 +120,11 @@ def multiplied(swept, options, times: dict[str, int]) -> dict[tuple[int, str, st
                     if not error.any():
                         continue
                     worse = {name: exact + times[rung_of(name)] * error}
-                    _, mismatch = compare_step(
-                        worse, {name: exact}, (side, ""), step, [name], dtype, rounding=rounding
-                    )
+                    bounds = bounds_of(dtype, rounding)
+                    of_oracle = {name: exact}
+                    compared = compare_step(worse, of_oracle, (side, ""), step, [name], bounds)
                     key = (number, side, name)
-                    found[key] = found.get(key, False) or mismatch is not None
+                    found[key] = found.get(key, False) or bool(compared.mismatches)
     return found
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.tensors import ONE_STEP, ORACLE
+from parity.compare.tensors import ONE_STEP, ORACLE, Distance
+from parity.trace.rungs import rung_of
 
 # What is compared with what: the sides with each other, each side with the oracle that trains
 # by itself, and each side with what the oracle computes from what the side recorded before.
@@ -60,27 +61,24 @@ class Growth:
     steps: list[StepDistances] = field(default_factory=list)
     ended: str = ""
 
-    def add(
-        self,
-        step: int,
-        of_tensor: Mapping[Pair, float],
-        of_rungs: Mapping[Pair, Mapping[str, float]],
-    ) -> None:
+    def add(self, step: int, distances: Mapping[Pair, Mapping[str, Distance]]) -> None:
         """Add a step.
 
         Args:
-          of_tensor: (label, label) -> the distance of the two in the first wrong tensor.
-          of_rungs: (label, label) -> rung -> their largest distance on it.
+          distances: (label, label) -> tensor -> how far the two are apart in it; without a
+            place where they cannot be compared.
         """
         tensor: dict[str, float] = {}
         rungs: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
-        for pair, distance in of_tensor.items():
+        for pair, of_pair in distances.items():
             kind = kind_of(pair)
-            tensor[kind] = _larger(tensor.get(kind, 0.0), distance)
-        for pair, distances in of_rungs.items():
-            worst = rungs[kind_of(pair)]
-            for rung, distance in distances.items():
-                worst[rung] = _larger(worst.get(rung, 0.0), distance)
+            for name, each in of_pair.items():
+                if each.where is None:
+                    continue
+                rung, worst = rung_of(name), rungs[kind]
+                worst[rung] = _larger(worst.get(rung, 0.0), each.relative)
+                if name == self.tensor:
+                    tensor[kind] = _larger(tensor.get(kind, 0.0), each.relative)
         self.steps.append(StepDistances(step, tensor, rungs))
 
     @property

@@ -52,6 +52,12 @@ class Verdict:
     sides: Mapping[str, Side] = field(default_factory=dict)
     cut: dict[str, str] = field(default_factory=dict)
 
+    def add_distances(self, sides: tuple[str, str], found: Mapping[str, Distance]) -> None:
+        """Add rung -> distance of one comparison of a pair."""
+        worst = self.pairs.setdefault(sides, {})
+        for rung, distance in found.items():
+            worst.setdefault(rung, Distance()).add(distance)
+
     @property
     def matches(self) -> bool:
         """Return whether nothing differed by more than is allowed."""

@@ -16,7 +16,8 @@ from parity.base.errors import NumericFailure, UsageError
 from parity.compare.common_steps import common_steps
 from parity.compare.growth import Growth
 from parity.compare.step_series import History
-from parity.compare.tensors import Distance, check_numbers, compare_tensor, other_type
+from parity.compare.steps import StepBounds, compare_step
+from parity.compare.tensors import check_numbers
 from parity.compare.verdict import Verdict
 from parity.pair.bounds import Bound, Bounds, declared_tolerances
 from parity.trace.reader import Trace
@@ -122,12 +123,15 @@ def _judge_step(
                 f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"
             )
         verdict.loss = _loss(a)
-    seen = _compare_step(verdict, bounds, sides, step, a, b, names)
+    of_step = StepBounds(lambda name: bounds.find(name).at(step))
+    known = verdict.pairs[sides]
+    found = compare_step(a, b, sides, step, names, of_step, known, types=True)
+    verdict.add_distances(sides, found.of_rungs)
+    verdict.mismatches = list(found.mismatches)
     losses = [_value(each, verdict.loss) for each in (a, b)]
     # neither is drawn where one is no single number, which is a mismatch
-    verdict.history.add_pair(step, losses if None not in losses else [], seen)
-    shares = {name: each.used for name, each in seen.items() if each.used is not None}
-    verdict.history.add_shares(shares)
+    verdict.history.add_pair(step, losses if None not in losses else [], found.distances)
+    verdict.history.add_shares(found.shares)
     verdict.steps += 1
 
 
@@ -135,63 +139,15 @@ def _measure_growth(
     verdict: PairVerdict, sides: tuple[str, str], step: int, a: Tensors, b: Tensors
 ) -> None:
     """Measure the distances of a step that is not judged."""
-    tensor = verdict.mismatches[0].place.tensor
     if verdict.growth is None:
-        verdict.growth = Growth(tensor)
-    of_tensor: dict[tuple[str, str], float] = {}
-    of_rungs: dict[str, float] = {}
-    for name in _in_order(a):
-        distance, _ = compare_tensor(a[name], b[name], sides, step, name, None)
-        if distance.where is None:
-            continue  # of other shapes, or empty
-        of_rungs[rung_of(name)] = max(of_rungs.get(rung_of(name), 0.0), distance.relative)
-        if name == tensor:
-            of_tensor[sides] = distance.relative
-    verdict.growth.add(step, of_tensor, {sides: of_rungs})
+        verdict.growth = Growth(verdict.mismatches[0].place.tensor)
+    found = compare_step(a, b, sides, step, _in_order(a), None)
+    verdict.growth.add(step, {sides: found.distances})
 
 
 def _end_growth(verdict: PairVerdict, reason: str) -> None:
     if verdict.growth is not None:
         verdict.growth.ended = reason
-
-
-def _compare_step(
-    verdict: PairVerdict,
-    bounds: Bounds,
-    sides: tuple[str, str],
-    step: int,
-    a: Tensors,
-    b: Tensors,
-    names: Sequence[str],
-) -> dict[str, Distance]:
-    """Compare a step, add to the verdict, and return tensor -> distance."""
-    seen: dict[str, Distance] = {}
-    largest: dict[str, float] = {}
-    worst = verdict.pairs[sides]
-    for name in names:
-        rung, kind = rung_of(name), name.split("/", 1)[0]
-        tolerance = bounds.find(name).at(step)
-        if tolerance.step and kind not in largest:
-            alike = (each for each in names if each.startswith(f"{kind}/"))
-            largest[kind] = max(
-                (float(np.abs(b[each]).max(initial=0.0)) for each in alike), default=0.0
-            )
-        distance, mismatch = compare_tensor(
-            a[name],
-            b[name],
-            sides,
-            step,
-            name,
-            tolerance,
-            worst[rung].used or 0.0 if rung in worst else 0.0,
-            of_kind=largest.get(kind, 0.0),
-        )
-        mismatch = other_type(a[name], b[name], sides, step, name) or mismatch
-        seen[name] = distance
-        worst.setdefault(rung, Distance()).add(distance)
-        if mismatch is not None:
-            verdict.mismatches.append(mismatch)
-    return seen
 
 
 def _check_same_run(sides: Sequence[str], a: Mapping[str, Any], b: Mapping[str, Any]) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from parity.compare.disagreement import find_disagreement
+from parity.compare.steps import StepFound
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
-from parity.twins.compare.pair_comparison import PairComparison
-from parity.twins.compare.steps import check_replicas
+from parity.twins.compare.pair_comparison import PairComparison, check_replicas
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.isolated_step import Isolation
 from parity.twins.spec.step_arrays import StepInputs
@@ -62,14 +62,14 @@ class IsolatedRun:
         oracle = self._isolation.step(inputs, rate, sizes)
         expected = self._expected.with_batch(oracle.expected, step, batch)
         every: list[Mismatch] = []
-        distances: dict[str, Distance] = {}
+        distances: Mapping[str, Distance] = {}
         shared: dict[str, Tensors] = {}
         one_steps: dict[str, Tensors] = {}
         for place, (a, b) in enumerate(pairs):
-            seen = None if place else distances
-            self._pairs.compare(
-                tensors[a], tensors[b], (a, b), step, judge=False, seen=seen, every=every
-            )
+            found = self._compare(tensors[a], tensors[b], (a, b), step, judge=False)
+            every += found.mismatches
+            if not place:
+                distances = found.distances
         for side, recorded in tensors.items():
             shared[side] = with_replica_losses(expected, recorded, inputs)
             losses = with_replica_losses(recorded, recorded, inputs)["loss/replicas"]
@@ -78,10 +78,11 @@ class IsolatedRun:
             one_step["batch/sizes"] = recorded["batch/sizes"]
             one_step |= {"loss/replicas": losses, "loss/global": losses.sum()}
             one_steps[side] = one_step
-            self._pairs.compare(recorded, one_step, (side, ONE_STEP), step, every=every)
-            distance, _ = check_replicas(recorded, side, step, self._names, every=every)
-            rungs = self._verdict.pairs.setdefault((side, ONE_STEP), {})
-            rungs.setdefault("replicas", Distance()).add(distance)
+            every += self._compare(recorded, one_step, (side, ONE_STEP), step).mismatches
+            replicas = check_replicas(recorded, side, step, self._names)
+            every += replicas.mismatches
+            held = {"replicas": Distance(used=0.0)} | replicas.of_rungs
+            self._verdict.add_distances((side, ONE_STEP), held)
         self._verdict.history.add(step, tensors, shared, distances)
         self._verdict.history.add_shares(self._pairs.take_shares())
         self._verdict.mismatches = sorted(
@@ -100,3 +101,11 @@ class IsolatedRun:
         self._verdict.compared = sum(
             any(name in recorded for recorded in tensors.values()) for name in self._names
         )
+
+    def _compare(
+        self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int, *, judge: bool = True
+    ) -> StepFound:
+        known = self._verdict.pairs.get(sides)
+        found = self._pairs.compare(a, b, sides, step, known, judge=judge)
+        self._verdict.add_distances(sides, found.of_rungs)
+        return found

@@ -140,17 +140,14 @@ class ResumeRung:
         expected = one_step.expected(label, inputs, step, recorded)
         exact = with_replica_losses(expected, recorded, inputs)
         rounding = one_step.measure(label, inputs, recorded, exact)
-        scratch = RunVerdict(self._spec.training.dtype)
+        pair, sides = PairComparison(self._spec, self._names), (label, ONE_STEP)
         with known.oracle_of(label):
-            found = PairComparison(self._spec, self._names, scratch).compare(
-                recorded, exact, (label, ONE_STEP), step, rounding=rounding
-            )
-        worst = self._verdict.pairs.setdefault((label, ONE_STEP), {}).setdefault(
-            "resume", Distance()
-        )
-        for distances in scratch.pairs.values():
-            for distance in distances.values():
-                worst.add(distance)
+            compared = pair.compare(recorded, exact, sides, step, rounding=rounding)
+            found = pair.first(recorded, exact, compared, rounding)
+        worst = Distance()
+        for distance in compared.of_rungs.values():
+            worst.add(distance)
+        self._verdict.add_distances(sides, {"resume": worst})
         if found is None:
             return None
         sides = self._sides(run)

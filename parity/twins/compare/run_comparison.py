@@ -35,6 +35,7 @@ from parity.compare.disagreement import find_disagreement
 from parity.compare.growth import Growth
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
+from parity.compare.steps import StepFound, compare_step
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.trace.reader import Trace
 from parity.twins.compare.causes.confirm import confirm_causes
@@ -45,15 +46,19 @@ from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.isolated_run import IsolatedRun
 from parity.twins.compare.oracle_steps import OneStep, OracleSteps
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
-from parity.twins.compare.pair_comparison import PairComparison, measure_step
+from parity.twins.compare.pair_comparison import (
+    PairComparison,
+    check_replicas,
+    in_order_of_loop,
+)
 from parity.twins.compare.preconditions import (
     batches_of_other_shapes,
     check_recorded,
     check_same_run,
     check_sizes,
 )
+from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.step_coverage import StepCoverage
-from parity.twins.compare.steps import check_replicas, compare_step, in_order_of_loop
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.spec.networks import NETWORKS
@@ -118,7 +123,7 @@ class RunComparison:
         # the figures show the first pair: both frameworks, where two are compared
         self.verdict.history = History(dtype, list(self.sides), next(iter(self._pairs), None))
         self._expected = OracleTensors(self.spec, self.per_epoch, self.names)
-        self._pairwise = PairComparison(self.spec, self.names, self.verdict)
+        self._pairwise = PairComparison(self.spec, self.names)
         self._coverage = StepCoverage(
             self.spec, self.per_epoch, self.sides, self.verdict.coverage
         )
@@ -265,7 +270,14 @@ class RunComparison:
         compared = {(a, b): (tensors[a], tensors[b]) for a, b in self._pairs}
         for other, of_side in expected.items():
             compared |= {(side, other): (tensors[side], of_side[side]) for side in tensors}
-        measure_step(self.verdict.growth, self.spec, self.names, step, compared)
+        pairwise = PairComparison(self.spec, self.names)
+        self.verdict.growth.add(
+            step,
+            {
+                pair: pairwise.compare(a, b, pair, step, judge=False).distances
+                for pair, (a, b) in compared.items()
+            },
+        )
 
     def _end_growth(self, reason: str) -> None:
         if self.verdict.growth is not None and not self.is_done:
@@ -299,18 +311,36 @@ class RunComparison:
         self, step: int, tensors: Mapping[str, Tensors], expected: Mapping[str, Tensors]
     ) -> list[Mismatch | None]:
         judge, judged = self.judges_free_runs, self._judged_pairs()
-        distances: dict[str, Distance] = {}
-        found = []
+        distances: Mapping[str, Distance] = {}
+        first = []
         for place, (a, b) in enumerate(self._pairs):
-            seen = None if place else distances
             both = tensors[a], tensors[b], (a, b)
-            found.append(self._pairwise.compare(*both, step, judge=(a, b) in judged, seen=seen))
-        found += [
-            self._pairwise.compare(each, expected[side], (side, ORACLE), step, judge=judge)
+            found, mismatch = self._compare(*both, step, judge=(a, b) in judged)
+            first.append(mismatch)
+            if not place:
+                distances = found.distances
+        first += [
+            self._compare(each, expected[side], (side, ORACLE), step, judge=judge)[1]
             for side, each in tensors.items()
         ]
         self.verdict.history.add(step, tensors, expected, distances)
-        return found
+        return first
+
+    def _compare(
+        self,
+        a: Tensors,
+        b: Tensors,
+        sides: tuple[str, str],
+        step: int,
+        *,
+        judge: bool = True,
+        rounding: Rounding | None = None,
+    ) -> tuple[StepFound, Mismatch | None]:
+        """Compare a pair, and return what was found and the mismatch that is computed first."""
+        known = self.verdict.pairs.get(sides)
+        found = self._pairwise.compare(a, b, sides, step, known, judge=judge, rounding=rounding)
+        self.verdict.add_distances(sides, found.of_rungs)
+        return found, self._pairwise.first(a, b, found, rounding)
 
     def _compare_one_steps(
         self,
@@ -321,21 +351,19 @@ class RunComparison:
     ) -> list[Mismatch | None]:
         found = []
         for side, recorded in tensors.items():
-            distance, mismatch = check_replicas(recorded, side, step, self.names)
-            rungs = self.verdict.pairs.setdefault((side, ORACLE), {})
-            rungs.setdefault("replicas", Distance()).add(distance)
-            found.append(mismatch)
-            distance, mismatch = self._one_step.check_read_weights(side, recorded, step)
-            rungs["replicas"].add(distance)
-            found.append(mismatch)
+            replicas = check_replicas(recorded, side, step, self.names)
+            read, mismatch = self._one_step.check_read_weights(side, recorded, step)
+            for held in (replicas.of_rungs, {"replicas": read}):
+                self.verdict.add_distances((side, ORACLE), held)
+            found += [replicas.first, mismatch]
         self._one_step.forget_rounding()
         for side, recorded in tensors.items():
             rounding = self._one_step.measure(side, inputs[side], recorded, expected[side])
             with self._known.oracle_of(side):
-                mismatch = self._pairwise.compare(
-                    recorded, expected[side], (side, ONE_STEP), step, rounding=rounding
+                sides = side, ONE_STEP
+                found.append(
+                    self._compare(recorded, expected[side], sides, step, rounding=rounding)[1]
                 )
-            found.append(mismatch)
         if not any(rounding.runs for rounding in self.rounding.values()):
             self.verdict.unmeasured.append(step)
         return found
@@ -434,14 +462,10 @@ def gather_evidence(
             rounding = one_step.rounding[side]
         else:
             expected = tensors[next(other for other in tensors if other != side)]
-        dtype = spec.training.dtype
-        wrong = [
-            name
-            for name in names
-            if name in recorded
-            and name in expected
-            and _differs(recorded, expected, step, name, dtype, rounding)
-        ]
+        both = [name for name in names if name in recorded and name in expected]
+        bounds = bounds_of(spec.training.dtype, rounding)
+        differing = compare_step(recorded, expected, ("", ""), step, both, bounds).mismatches
+        wrong = [mismatch.place.tensor for mismatch in differing]
         wrong += [n for n in recorded if n.startswith(("replicas/", "read/")) and n == first]
         found[side] = Evidence(
             step,
@@ -455,16 +479,3 @@ def gather_evidence(
             verdict.sides[side].strategy,
         )
     return found
-
-
-def _differs(
-    recorded: Tensors,
-    expected: Tensors,
-    step: int,
-    name: str,
-    dtype: str,
-    rounding: Rounding | None,
-) -> bool:
-    sides = ("", "")
-    found = compare_step(recorded, expected, sides, step, [name], dtype, rounding=rounding)
-    return found[1] is not None

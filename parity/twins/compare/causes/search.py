@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from parity.base.replaceable import replacing
-from parity.compare.tensors import Distance
+from parity.compare.steps import compare_step
 from parity.twins.compare.causes.confirmed import Confirmed
 from parity.twins.compare.causes.suspect import Arrays, Change, Suspect, WrongStep
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
-from parity.twins.compare.steps import compare_step
+from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import Rounding
@@ -120,18 +120,15 @@ class CauseSearch:
             case.expected,
             read=case.read,
         )
-        seen: dict[str, Distance] = {}
-        compare_step(
+        found = compare_step(
             case.recorded,
             case.expected,
             ("side", "oracle"),
             case.step,
             case.wrong,
-            case.spec.training.dtype,
-            seen=seen,
-            rounding=rounding,
+            bounds_of(case.spec.training.dtype, rounding),
         )
-        used = [distance.used for distance in seen.values()]
+        used = [distance.used for distance in found.distances.values()]
         return not all(share is not None and share <= _CLEAR for share in used)
 
     def _in_order(self, likely: Sequence[str]) -> list[Suspect]:
@@ -233,15 +230,13 @@ class CauseSearch:
                 found,
                 read=case.read,
             )
-            dtype = case.spec.training.dtype
+            bounds = bounds_of(case.spec.training.dtype, rounding)
             sides = ("side", "oracle")
             names = [name for name in self._names if name in found]
             first = [names[-1], case.first]  # the schedule, and what is likeliest to differ
             for few in (first, names):
-                _, mismatch = compare_step(
-                    case.recorded, found, sides, case.step, few, dtype, rounding=rounding
-                )
-                if mismatch is not None:
+                compared = compare_step(case.recorded, found, sides, case.step, few, bounds)
+                if compared.mismatches:
                     return None
         wrong = (name for name in case.wrong if name in found)
         return max(

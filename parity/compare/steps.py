@@ -1,0 +1,163 @@
+"""One step of two sides: how far each tensor is apart, and which by more than is allowed."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parity.compare.tensors import (
+    Distance,
+    Mismatch,
+    Place,
+    compare_tensor,
+    magnitude,
+    other_type,
+)
+from parity.trace.rungs import rung_of
+from parity.trace.tolerances import RoundingMultiple, Tolerance
+
+Tensors = Mapping[str, np.ndarray]
+Bound = Tolerance | RoundingMultiple
+
+
+class StepBounds:
+    """How far the tensors of one step may be apart.
+
+    A subclass that measures its bounds may accept a tensor before it measures, and measure
+    again where a tensor comes near to its bound.
+
+    Args:
+      find: tensor -> its bound.
+    """
+
+    def __init__(self, find: Callable[[str], Bound]):
+        self.find = find
+
+    def accepts(
+        self, name: str, compare: Callable[[Bound], tuple[Distance, Mismatch | None]]
+    ) -> Distance | None:
+        """Return the distance of a tensor that needs no measurement of its bound, or None.
+
+        Args:
+          compare: compares the tensor by a given bound.
+        """
+        return None
+
+    def again(self, name: str, share: float, most: float) -> Bound | None:
+        """Return a more exact bound of a tensor that came near to its own; None if none is.
+
+        Args:
+          share: the share of the bound that was used; infinite for a mismatch.
+          most: the largest share of its bound that was seen before on its rung.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class StepFound:
+    """What the comparison of one step found.
+
+    Attributes:
+      distances: tensor -> how far it is apart, of those that both sides have.
+      mismatches: what differs by more than is allowed, in the order of the names.
+    """
+
+    distances: Mapping[str, Distance] = field(default_factory=dict)
+    mismatches: tuple[Mismatch, ...] = ()
+
+    @property
+    def first(self) -> Mismatch | None:
+        """Return the first mismatch."""
+        return next(iter(self.mismatches), None)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Return tensor -> the share of its bound, of those that were judged."""
+        used = {name: distance.used for name, distance in self.distances.items()}
+        return {name: share for name, share in used.items() if share is not None}
+
+    @property
+    def of_rungs(self) -> dict[str, Distance]:
+        """Return rung -> the worst distance of its tensors."""
+        found: dict[str, Distance] = {}
+        for name, distance in self.distances.items():
+            found.setdefault(rung_of(name), Distance()).add(distance)
+        return found
+
+    def __add__(self, other: "StepFound") -> "StepFound":
+        return StepFound(
+            {**self.distances, **other.distances}, (*self.mismatches, *other.mismatches)
+        )
+
+
+def compare_step(
+    a: Tensors,
+    b: Tensors,
+    sides: tuple[str, str],
+    step: int,
+    names: Iterable[str],
+    bounds: StepBounds | None,
+    known: Mapping[str, Distance] | None = None,
+    *,
+    types: bool = False,
+) -> StepFound:
+    """Compare the tensors that two sides recorded of a step.
+
+    Args:
+      names: the tensors, in the order in which the first mismatch is searched. One that only
+        one side has is a mismatch.
+      bounds: how far they may be apart; None to measure without judging.
+      known: rung -> the worst distance of earlier steps; it saves work while it stays the
+        worst.
+      types: whether tensors must be of one type.
+    """
+    names = list(names)
+    shares = {rung: worst.used or 0.0 for rung, worst in (known or {}).items()}
+    largest: dict[str, float] = {}
+    distances: dict[str, Distance] = {}
+    mismatches = []
+    for name in names:
+        if name not in a or name not in b:
+            if name in a or name in b:
+                has = sides[0] if name in a else sides[1]
+                place = Place(step, name, ())
+                mismatches.append(Mismatch(sides, place, problem=f"only {has} has it"))
+            continue
+        rung, kind = rung_of(name), name.split("/", 1)[0]
+        most = shares.get(rung, 0.0)
+
+        def compare(
+            bound: Bound | None, most: float = most, name: str = name, kind: str = kind
+        ) -> tuple[Distance, Mismatch | None]:
+            if bound is not None and bound.step and kind not in largest:
+                alike = (each for each in names if each in b and each.startswith(f"{kind}/"))
+                largest[kind] = max((magnitude(b[each]) for each in alike), default=0.0)
+            of_kind = largest.get(kind, 0.0)
+            return compare_tensor(a[name], b[name], sides, step, name, bound, most, of_kind)
+
+        distance, mismatch = _judged(name, bounds, compare, most)
+        if types:
+            mismatch = other_type(a[name], b[name], sides, step, name) or mismatch
+        distances[name] = distance
+        shares[rung] = max(most, distance.used or 0.0)
+        if mismatch is not None:
+            mismatches.append(mismatch)
+    return StepFound(distances, tuple(mismatches))
+
+
+def _judged(
+    name: str,
+    bounds: StepBounds | None,
+    compare: Callable[..., tuple[Distance, Mismatch | None]],
+    most: float,
+) -> tuple[Distance, Mismatch | None]:
+    """Compare one tensor by its bound, and again by a more exact one where it comes near."""
+    if bounds is None:
+        return compare(None)
+    accepted = bounds.accepts(name, compare)
+    if accepted is not None:
+        return accepted, None
+    distance, mismatch = compare(bounds.find(name))
+    better = bounds.again(name, math.inf if mismatch else distance.used or 0.0, most)
+    return (distance, mismatch) if better is None else compare(better, 0.0)

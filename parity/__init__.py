@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from parity.base.plugins import load_object
 
 if TYPE_CHECKING:
-    from parity.pair.assertion import assert_match
     from parity.pair.names import Rename
     from parity.pair.recorder import Recorder
+    from parity.report.assertion import assert_match
     from parity.trace.reader import Trace
     from parity.trace.tolerances import Tolerance
 
@@ -25,7 +25,7 @@ _MODULES = {
     "Rename": "parity.pair.names",
     "Tolerance": "parity.trace.tolerances",
     "Trace": "parity.trace.reader",
-    "assert_match": "parity.pair.assertion",
+    "assert_match": "parity.report.assertion",
 }
 
 

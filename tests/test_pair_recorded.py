@@ -17,8 +17,8 @@ from parity import Recorder, Rename, Tolerance, Trace, assert_match
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.main import parity
+from parity.compare.recorded_pair import compare_pair
 from parity.compare.tensors import Place
-from parity.pair.compare import compare_pair
 from parity.trace.folder import FORMAT, LAST_STEP, step_file
 from parity.trace.tolerances import TABLE
 

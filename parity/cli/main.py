@@ -18,7 +18,7 @@ from parity.base.laboratory import of_laboratory
 from parity.base.text import command_text, escaped
 from parity.cli import doctor
 from parity.cli.command_line import add_options, take_options
-from parity.pair.assertion import CAUSE_SECONDS, compared
+from parity.report.assertion import CAUSE_SECONDS, compared
 from parity.report.coverage_table import verdict_line
 from parity.report.save import save_values, utf_8
 from parity.report.terminal import coloured, report_text

@@ -1,1 +1,1 @@
-"""Two trainings of any kind, recorded by their owners and compared."""
+"""Records a training of any kind: its tensors, under names that both sides share."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
-from parity.pair.assertion import CAUSE_SECONDS
+from parity.report.assertion import CAUSE_SECONDS
 from parity.trace.rungs import CHECKS
 from parity.twins.decoding.hypotheses import MOST_PENALTY
 from parity.twins.spec.frameworks import FRAMEWORKS

@@ -149,7 +149,7 @@ def compare_recorded(
 ) -> dict[str, Any]:
     """Return the report of two recorded trainings as plain values.
 
-    Args, errors: as for `parity.pair.assertion.compared`.
+    Args, errors: as for `parity.report.assertion.compared`.
     """
     started = time.monotonic()
     verdict = compare_traces(traces, after_mismatch, cause_seconds)

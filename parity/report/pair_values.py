@@ -4,7 +4,7 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from parity.pair.compare import PairVerdict
+from parity.compare.recorded_pair import PairVerdict
 from parity.report.values import made_here, verdict_values
 from parity.trace.reader import Trace
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.compare.common_steps import common_steps
+from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
 from parity.compare.growth import Growth
 from parity.compare.step_series import History
 from parity.compare.steps import StepBounds, compare_step
 from parity.compare.tensors import check_numbers
 from parity.compare.verdict import Verdict
-from parity.pair.bounds import Bound, Bounds, declared_tolerances
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of, rungs
 from parity.trace.side import labels_of

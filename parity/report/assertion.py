@@ -11,9 +11,9 @@ import numpy as np
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
-from parity.pair.compare import compare_pair
-from parity.pair.report import pair_values
+from parity.compare.recorded_pair import compare_pair
 from parity.report.mismatch import mismatch_text
+from parity.report.pair_values import pair_values
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.trace.tolerances import Tolerance, check_declared

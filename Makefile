@@ -246,7 +246,8 @@ $(HOROVOD)/ready: requirements-horovod.lock | $(READY)
 
 horovod-test: horovod
 	@PARITY_REQUIRE_HOROVOD=1 $(VENV_PYTHON) -m pytest -m horovod \
-	    tests/test_strategies_horovod.py tests/test_two_hosts.py $(PYTEST_FLAGS)
+	    tests/test_strategies.py tests/test_strategies_horovod.py tests/test_two_hosts.py \
+	    $(PYTEST_FLAGS)
 
 # Only the user's default index is read: local folders and extra indexes may hold other files
 # under the same names, and their hashes must not get into the lock.

@@ -12,12 +12,13 @@ import importlib.util
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple
 from pathlib import Path
@@ -31,11 +32,11 @@ from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import FOLDERS, ROOT
-from parity.twins.spec.frameworks import framework_of
+from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 FRAMEWORKS = tuple(FOLDERS)
 # framework -> its strategy whose processes sum their gradients
-COLLECTIVE = {name: framework_of(name).collective.name for name in FRAMEWORKS}
+COLLECTIVE = {name: REGISTRIES[name].collective.name for name in FRAMEWORKS}
 
 # 7 rows divide by none of 2, 3 and 4. Of 7 * 20 + 3 pairs of tokens three rows have one more
 # than four whole batches of 5: in the fifth, four rows have length zero.
@@ -67,6 +68,10 @@ TINY_SEQ2SEQ = {
 }
 STREAM_BATCHES = 5  # of an epoch of the text below
 STEPS = 7  # over the end of an epoch
+# how a line begins that TensorFlow, Paddle's engine or Horovod logs
+LOGGED = re.compile(
+    r"^(rank \d: )?(\d{4}-\d\d-\d\d |[IWEF]\d{4} |INFO|WARNING|ERROR|\[)", re.MULTILINE
+)
 
 # marker -> (whether what its tests need is there, the variable that requires it, and the line
 # that tells how to get it)
@@ -275,13 +280,13 @@ class Trainings:
     """Trainings by the fork servers; what was run once is kept, for all workers.
 
     Args:
-      servers: framework -> its server.
+      server: function from a framework and the name of a strategy to what runs it.
       once: what they are kept in.
       given: flags of all trainings, unless others are given.
     """
 
-    def __init__(self, servers: dict[str, ForkServer], once: Once, given: dict):
-        self._servers, self._once, self._given = servers, once, given
+    def __init__(self, server: Callable[[str, str | None], ForkServer], once: Once, given):
+        self.server, self._once, self._given = server, once, given
 
     def run(
         self,
@@ -303,27 +308,42 @@ class Trainings:
           the folder of each framework's training.
         """
         words = flags(**self._given | values)
-        what = json.dumps([words, kind, again, [astuple(each) for each in edits]])
+        what = json.dumps([sorted(words), kind, again, [astuple(each) for each in edits]])
         key = hashlib.sha256(what.encode()).hexdigest()[:20]
+        strategy = values.get("strategy")
 
         def train(folders):
             jobs = [
-                (name, self._servers[name].train(*words, f"--{kind}={folder}", edits=edits))
+                (name, self.server(name, strategy).train(*words, where, edits=edits))
                 for folder in folders
-                for name in [folder.name.split("-")[0]]
+                for name, where in [(folder.name.split("-")[0], f"--{kind}={folder}")]
             ]
             ended = [(name, job.wait()) for name, job in jobs]
             for name, (status, _, errors) in ended:
                 assert status == 0, f"{name}: {errors}"
+                assert not LOGGED.search(errors), errors
 
         return self._once.fill([f"{name}-{key}" for name in frameworks], train)
 
 
 @pytest.fixture(scope="session")
-def trainings(frameworks, once, text, cache) -> Trainings:
+def trainings(frameworks, once, text, cache, tmp_path_factory):
     """Return trainings of the tiny spec, in float64 and by default for `STEPS` steps."""
+    others: dict[str, ForkServer] = {}  # by the environments that they run in
+
+    def server(framework, strategy):
+        entry = REGISTRIES[framework].strategies.entry(strategy)
+        if not entry.environment:
+            return frameworks[framework]
+        if entry.environment not in others:
+            folder = tmp_path_factory.mktemp("other")
+            others[entry.environment] = ForkServer(framework, folder, strategy=strategy)
+        return others[entry.environment]
+
     given = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache}
-    return Trainings(frameworks, once, given)
+    yield Trainings(server, once, given)
+    for each in others.values():
+        each.stop()
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import STEPS, TINY_SEQ2SEQ, flags
-from equal_traces import assert_copies_equal, assert_equal, assert_goes_on, differing
+from conftest import LOGGED, STEPS, flags
 from test_processes_lost import kill
 
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.launch.edited_source import Edit
-from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import ROOT, interpreter
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses
@@ -28,86 +26,23 @@ pytestmark = [pytest.mark.horovod, pytest.mark.thorough]
 FILE = "tf_impl/strategies/horovod.py"
 SHARED = "tf_impl/strategies/several_processes.py"
 STREAM = {"optimizer": "adam", "batching": "stream"}
-PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
-# how a line begins that TensorFlow or Horovod logs
-LOGGED = re.compile(
-    r"^(rank \d: )?(\d{4}-\d\d-\d\d |[IWEF]\d{4} |INFO|WARNING|ERROR|\[)", re.MULTILINE
-)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Return a server that starts trainings in the environment with Horovod."""
-    with ForkServer("tensorflow", tmp_path_factory.mktemp("h"), strategy="horovod") as started:
-        yield started
+TWO = STREAM | {"strategy": "horovod", "processes": 2, "replicas": 2}
 
 
 @pytest.fixture
-def horovod(server, text, cache, tmp_path):
-    """Return a function that records a training with Horovod and returns the Trace."""
-
-    def run(processes, again=0, edits=(), **given) -> Trace:
-        folder = tmp_path / f"{processes}-{again}"
-        values = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache}
-        values |= {"strategy": "horovod", "processes": processes, "replicas": processes} | given
-        words = [*flags(**values), f"--trace={folder}"]
-        status, _, errors = server.train(*words, edits=edits).wait()
-        assert status == 0, errors
-        assert not LOGGED.search(errors), errors
-        return Trace(folder)
-
-    return run
-
-
-@pytest.fixture
-def train(server, text, cache, tmp_path):
+def train(trainings, text, cache, tmp_path):
     """Return a function that starts a training in two processes and returns its Job."""
 
     def start(out="run", **given):
-        values = {"strategy": "horovod", "processes": 2, "data": text, "cache": cache}
-        values |= {"out": tmp_path / out, "dtype": "float64", **STREAM}
-        return server.train(*flags(**values | given))
+        values = TWO | {"data": text, "cache": cache, "out": tmp_path / out, "dtype": "float64"}
+        return trainings.server("tensorflow", "horovod").train(*flags(**values | given))
 
     return start
 
 
-@pytest.mark.parametrize(
-    ("processes", "given"),
-    [(1, {}), (2, {"kernels": "plain"}), (3, {}), (4, {"optimizer": "sgd"})],
-)
-def test_the_numbers_are_those_of_the_towers(run_both, horovod, processes, given):
-    """7 rows divide by none of 2, 3 and 4; in the fifth batch some replicas have no token."""
-    given = STREAM | given
-    towers = run_both(replicas=processes, **given)["tensorflow"]
-    trace = horovod(processes, **given)
-    assert trace.header["processes"] == processes
-    assert trace.header["versions"]["horovod"] == "0.28.1"
-    assert_equal(towers, trace)
-    assert_copies_equal(trace, processes)
-
-
-@pytest.mark.parametrize("isolate", [False, True])
-def test_an_encoder_and_a_decoder_have_the_numbers_of_the_towers(
-    run_both, horovod, pairs, isolate
-):
-    """With two replicas in each process; isolated too, by the oracle's activations."""
-    given = {**PAIRS, "data": pairs, "isolate": isolate or None, "replicas": 4}
-    towers = run_both(**given)["tensorflow"]
-    trace = horovod(2, **given)
-    assert_equal(towers, trace)
-    assert_copies_equal(trace, 4)
-
-
-def test_a_repeated_run_has_the_same_bits(horovod):
-    """Of three processes, where sums could be in another order each time."""
-    runs = [horovod(3, again, **STREAM) for again in range(2)]
-    assert differing(*runs) == []
-
-
-def test_single_precision_is_within_the_bounds_of_rounding(run_both, horovod):
-    given = {**STREAM, "dtype": "float32"}
-    verdict = compare_traces([*run_both(replicas=3, **given).values(), horovod(3, **given)])
-    assert verdict.matches, verdict.mismatches
+def test_a_record_names_its_version(trainings):
+    (folder,) = trainings.run(["tensorflow"], "trace", **TWO)
+    assert Trace(folder).header["versions"]["horovod"] == "0.28.1"
 
 
 @pytest.mark.parametrize(
@@ -128,28 +63,20 @@ def test_single_precision_is_within_the_bounds_of_rounding(run_both, horovod):
     ],
     ids=["average", "not broadcast", "loss per own tokens", "losses not summed"],
 )
-def test_a_mistake_is_found(run_both, horovod, file, old, new, said):
+def test_a_mistake_is_found(run_both, trainings, file, old, new, said):
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
-    trace = horovod(2, edits=[Edit(file, old, new)], **STREAM)
-    verdict = compare_traces([towers, trace])
+    (folder,) = trainings.run(["tensorflow"], "trace", [Edit(file, old, new)], **TWO)
+    verdict = climb([towers, Trace(folder)])
     assert not verdict.matches
     assert any(said in str(each) for each in verdict.mismatches), verdict.mismatches
 
 
-def test_a_training_goes_on_from_a_checkpoint(train, tmp_path):
-    """To the bit with as many processes, and to rounding with one, which sums otherwise."""
-    runs = {
-        "whole": {"steps": 12},
-        "first": {"steps": 3},
-        "last": {"steps": 12, "resume": tmp_path / "first"},
-        "one": {"steps": 12, "resume": tmp_path / "first", "strategy": "towers"},
-    }
-    runs["one"] |= {"processes": None, "replicas": 1}
-    for name, given in runs.items():
-        status, _, errors = train(name, **given).wait()
-        assert status == 0, errors
-    whole, first, last, one = (tmp_path / name for name in runs)
-    assert_goes_on(whole, (first, last), "step-00000012.safetensors")
+def test_towers_go_on_from_its_checkpoint(trainings):
+    """To rounding: one process sums in another order."""
+    (whole,) = trainings.run(["tensorflow"], "out", **TWO | {"steps": 12})
+    (first,) = trainings.run(["tensorflow"], "out", **TWO | {"steps": 3})
+    given = {"steps": 12, "resume": first, "replicas": 1}
+    (one,) = trainings.run(["tensorflow"], "out", **STREAM | given)
     rest, others = (np.array(read_losses(each / "losses.csv")[-9:]) for each in (whole, one))
     np.testing.assert_allclose(others, rest, rtol=1e-11)
 

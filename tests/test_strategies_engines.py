@@ -1,15 +1,11 @@
-"""Replicas: the numbers do not depend on how many there are, and all hold the same weights."""
+"""What the default strategies rest on: Paddle's engine, and TensorFlow's towers."""
 
 import gc
 
 import numpy as np
 import pytest
-from conftest import STEPS, flags
 from oracle_side import TextBatch
 
-from parity.trace.reader import Trace
-from parity.twins.compare.run_comparison import compare_traces
-from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.parameters import parameters
@@ -27,89 +23,6 @@ SPEC = preset("language-model", "tiny").replace(
     keep=0.7,
     clip_norm=0.1,
 )
-
-
-@pytest.mark.parametrize(
-    ("batching", "kernels"), [("stream", "fast"), ("sentences", "fast"), ("stream", "plain")]
-)
-def test_any_number_of_replicas_gives_the_same_numbers(run_both, batching, kernels):
-    time = {"stream": 5, "sentences": 8}[batching]
-    traces = [
-        trace
-        for replicas in (1, 2, 3, 4)
-        for trace in run_both(
-            replicas=replicas,
-            batching=batching,
-            optimizer="adam",
-            time=time,
-            **({"kernels": "plain"} if kernels == "plain" else {}),
-        ).values()
-    ]
-    verdict = compare_traces(traces)
-    assert verdict.matches
-    assert verdict.steps == STEPS
-    for framework in FRAMEWORKS:
-        for replicas in (2, 3, 4):
-            pair = verdict.pairs[f"{framework}-1", f"{framework}-{replicas}"]
-            assert max(distance.relative for distance in pair.values()) < 1e-10
-    if batching == "stream":
-        uneven = traces[-1].read(0)["batch/sizes"].tolist()
-        empty = traces[-1].read(4)["batch/lengths"].tolist()
-        assert (uneven, empty[4:]) == ([2, 2, 2, 1], [0, 0, 0]), "two replicas without a token"
-        losses = [trace.read(4)["loss/replicas"] for trace in traces[-2:]]
-        assert all(np.all((loss[:2] > 0) & (loss[2:] == 0)) for loss in losses)
-
-
-def test_replicas_hold_the_same_bits(run_both):
-    trace = run_both(replicas=4, batching="stream", optimizer="adam")["paddle"]
-    for step in range(STEPS):
-        tensors = trace.read(step)
-        distances = [name for name in tensors if name.startswith("replicas/")]
-        assert {f"replicas/{name}" for name in tensors if name.startswith("weight/")} < set(
-            distances
-        )
-        for name in distances:
-            assert np.array_equal(tensors[name], np.zeros(4)), name
-
-
-def averaged(frameworks, text, cache, folder, replicas, **given) -> Trace:
-    """Record TensorFlow's average-gradients on uneven rows, some replicas without a token."""
-    edits, values = given.pop("edits", ()), {"steps": STEPS, "dtype": "float64"} | given
-    values |= {"data": text, "cache": cache, "optimizer": "adam", "batching": "stream"}
-    words = flags(replicas=replicas, strategy="average-gradients", **values)
-    job = frameworks["tensorflow"].train(*words, f"--trace={folder}", edits=edits)
-    status, _, errors = job.wait()
-    assert status == 0, errors
-    return Trace(folder)
-
-
-@pytest.mark.parametrize("kernels", ["fast", "plain"])
-def test_gradients_averaged_by_tokens_are_those_of_the_sum(
-    run_both, frameworks, text, cache, tmp_path, kernels
-):
-    given = {} if kernels == "fast" else {"kernels": kernels}
-    others = run_both(replicas=3, batching="stream", optimizer="adam", **given)
-    traces = [
-        averaged(frameworks, text, cache, tmp_path / str(n), n, **given) for n in (1, 3, 4)
-    ]
-    verdict = compare_traces([*others.values(), *traces])
-    assert verdict.matches
-    assert verdict.steps == STEPS
-    pair = verdict.pairs["tensorflow-3 towers", "tensorflow-3 average-gradients"]
-    assert 0 < pair["gradient"].relative < 1e-12
-
-
-def test_gradients_averaged_with_equal_weights_are_another_training(
-    run_both, frameworks, text, cache, tmp_path
-):
-    equal = next(each for each in CATALOGUE if each.name == "average-with-equal-weights")
-    towers = run_both(replicas=3, batching="stream", optimizer="adam")["tensorflow"]
-    wrong = averaged(
-        frameworks, text, cache, tmp_path / "trace", 3, edits=equal.edits["tensorflow"]
-    )
-    verdict = compare_traces([towers, wrong])
-    assert verdict.departing() == ["tensorflow-3 average-gradients"]
-    assert verdict.mismatches[0].rung == "gradient"
 
 
 # What follows up to the next rule runs in a process of the framework.

@@ -1,0 +1,392 @@
+"""Every strategy of both registries, in both networks: all claims on what it trained once.
+
+A strategy that updates synchronously computes what one replica computes; another one keeps
+to its schedule, and with a single worker computes that too. What single strategies do besides
+stands in tests/test_strategies_special.py and tests/test_strategies_engines.py.
+"""
+
+import json
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest import STEPS, STREAM_BATCHES, TINY, TINY_SEQ2SEQ
+from equal_traces import differing, worst
+
+from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.schedule import read_schedule
+from parity.twins.spec.spec import TrainSpec
+from parity.twins.training.checkpoint import load_checkpoint
+from parity.twins.training.loss_table import read_losses
+
+UPDATES = 24  # of asynchronous workers
+SAVED, END = 6, 8  # steps: in the middle of the second epoch, and two later
+TEXT = {"optimizer": "adam", "batching": "stream"}
+PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
+# network -> flags, and the number of replicas. 7 rows divide by none of 2, 3 and 4; in the
+# fifth batch of the text some replicas have no token.
+SYNCHRONOUS = {
+    "language-model": (TEXT, 3),
+    "language-model-float32": (
+        {"batching": "stream", "dtype": "float32", "kernels": "plain"},
+        4,
+    ),
+    # decoding included; isolated, with the oracle's activations in every layer
+    "seq2seq": (PAIRS | {"isolate": True}, 2),
+}
+# network -> flags of several asynchronous workers
+ASYNCHRONOUS = {
+    "language-model": TEXT | {"replicas": 3, "schedule": 1, "staleness": 3},
+    "seq2seq": TINY_SEQ2SEQ
+    | {"num_layers": 1, "loss_per": "row", "beam": 2, "optimizer": "adam"}
+    | {"replicas": 2, "schedule": 2, "staleness": 1},
+}
+# These have one set of variables, or a part of it in each place: no copies that could differ.
+WITHOUT_COPIES = {"towers", "average-gradients", "parameter-server-sync", "layers"}
+# A sum of two replicas has no order, and these compute all else as the default strategy.
+SAME_BITS = {"data-parallel", "parallel-do"}
+
+
+def chosen(condition) -> list:
+    """Return the strategies of both registries that satisfy a condition, as parameters."""
+    needs = [pytest.mark.horovod, pytest.mark.thorough]
+    return [
+        pytest.param(
+            framework,
+            entry,
+            id=f"{framework}-{entry.name}",
+            marks=needs if entry.environment else [],
+        )
+        for framework in FRAMEWORKS
+        for entry in FRAMEWORKS[framework].strategies
+        if condition(entry)
+    ]
+
+
+def trains_all(entry) -> bool:
+    """Return whether a strategy trains in float64 with Adam; Paddle's servers do not."""
+    return entry.traits.can_train(TrainSpec(dtype="float64", optimizer="adam"))
+
+
+def layout(framework, entry, replicas, *, two_in_each=False) -> dict:
+    """Return flags of a strategy with some replicas, or as many as it can have."""
+    traits, given = entry.traits, {"strategy": entry.name, "replicas": replicas}
+    if entry.name == FRAMEWORKS[framework].strategies.default:
+        given["strategy"] = None
+    if traits.devices == "layers":
+        given |= {"replicas": min(replicas, 2), "stages": 3, "micro_batches": 2}
+    if traits.processes and two_in_each and entry.name != "multi-worker":
+        given["processes"] = replicas // 2
+    if "ps" in traits.serves:
+        given["servers"] = 2
+    if not trains_all(entry):
+        given |= {"dtype": "float32", "optimizer": "sgd"}
+    return given
+
+
+@pytest.fixture(scope="module")
+def record(trainings):
+    """Return a function that records a training, once, and returns its Trace."""
+
+    def run(framework, **given) -> Trace:
+        (folder,) = trainings.run([framework], "trace", **given)
+        return Trace(folder)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def train(trainings):
+    """Return a function that trains without a record, once, and returns the folder."""
+
+    def run(framework, **given):
+        (folder,) = trainings.run([framework], "out", **TEXT | {"steps": END} | given)
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(train):
+    """Return a function that trains a strategy without a stop, saving on the way."""
+
+    def run(framework, entry, **others):
+        alone = {"schedule": "1"} if not entry.traits.synchronous else {}
+        given = layout(framework, entry, 1 if alone else 3) | alone | others
+        return train(framework, checkpoint_every=SAVED, **given)
+
+    return run
+
+
+def assert_copies_equal(trace: Trace, name: str, replicas: int) -> None:
+    """Check that the distances of all copies are recorded, where there are any, and zero."""
+    for _, tensors in trace.steps():
+        distances = [each for each in tensors if each.startswith("replicas/")]
+        held = sum(each.startswith(("weight/", "optimizer/")) for each in tensors)
+        assert len(distances) == (0 if name in WITHOUT_COPIES else held)
+        assert all(np.array_equal(tensors[each], np.zeros(replicas)) for each in distances)
+
+
+@pytest.mark.parametrize("network", SYNCHRONOUS)
+@pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: entry.traits.synchronous))
+def test_it_computes_what_one_replica_and_the_oracle_compute(
+    framework, entry, network, record, run_both, pairs
+):
+    given, replicas = SYNCHRONOUS[network]
+    if "network" in given:
+        given = given | {"data": pairs}
+    how = layout(framework, entry, replicas, two_in_each=replicas == 4)
+    replicas = how["replicas"]
+    trace = record(framework, **given | how)
+    one, same = (run_both(**given, replicas=each)[framework] for each in (1, replicas))
+    traces = [one, same, *([trace] if trace.folder != same.folder else [])]
+    verdict = climb(traces)
+    assert verdict.matches, verdict.mismatches
+    assert verdict.steps == STEPS
+    if trace.header["spec"]["training"]["dtype"] == "float64":
+        assert worst(verdict) < 1e-11
+    side = trace.side
+    assert (side.strategy, side.replicas) == (entry.name, replicas)
+    expected = how.get("processes", replicas) if entry.traits.processes else 1
+    assert side.processes == expected
+    assert side.settings.servers == how.get("servers")
+    assert_copies_equal(trace, entry.name, replicas)
+    if replicas == 2 and entry.name in SAME_BITS:
+        assert differing(same, trace) == []
+
+
+@pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: entry.traits.processes))
+def test_several_processes_compute_the_same_bits_again(framework, entry, record):
+    """Of three processes, where sums could be in another order each time."""
+    given = TEXT | layout(framework, entry, 3)
+    others = {"servers": 1} if "servers" in given else {"again": 1}
+    if not entry.traits.synchronous:
+        given |= {"schedule": 1}
+    assert differing(record(framework, **given), record(framework, **given | others)) == []
+
+
+def staleness(trace: Trace) -> Counter:
+    """Return how many updates of a trace have each staleness."""
+    return Counter(number - int(tensors["schedule/read"]) for number, tensors in trace.steps())
+
+
+@pytest.mark.parametrize("network", ASYNCHRONOUS)
+@pytest.mark.parametrize(
+    ("framework", "entry"), chosen(lambda entry: not entry.traits.synchronous)
+)
+def test_workers_keep_to_a_schedule(framework, entry, network, record, run_both, pairs):
+    given = ASYNCHRONOUS[network] | {"steps": UPDATES}
+    if network == "seq2seq":
+        given = given | {"data": pairs}
+    how = layout(framework, entry, given["replicas"])
+    trace = record(framework, **given | how)
+    shared = {name: how[name] for name in ("dtype", "optimizer") if name in how}
+    threads = run_both(**given | shared | {"strategy": "asynchronous"})
+    traces = [*threads.values(), *([trace] if entry.traits.processes else [])]
+    verdict = climb(traces)
+    assert verdict.matches, verdict.mismatches
+    assert verdict.steps == UPDATES
+    replicas = given["replicas"]
+    assert any(
+        {a.split(" ")[0], b.split(" ")[0]} == {f"{name}-{replicas}" for name in FRAMEWORKS}
+        for a, b in verdict.pairs
+    )
+    assert all(max(staleness(each)) == given["staleness"] for each in traces)
+    norms = [tensors["gradient_norm"] for _, tensors in trace.steps()]
+    assert max(norms) > TINY["clip_norm"]
+    if trains_all(entry):
+        assert worst(verdict) < 1e-11
+        assert differing(threads[framework], trace) == []
+        return
+    # a server rounds the learning rate times the gradient, and the update of one process not
+    first, second = threads[framework].read(0), trace.read(0)
+    assert first.keys() == second.keys()
+    same = [name for name in first if not name.startswith("weight/")]
+    assert all(first[name].tobytes() == second[name].tobytes() for name in same)
+
+
+@pytest.mark.parametrize(
+    ("framework", "entry"), chosen(lambda entry: not entry.traits.synchronous)
+)
+def test_one_worker_computes_what_one_replica_computes(framework, entry, record, run_both):
+    """To the bit, but for Paddle's servers, which round an update otherwise."""
+    given = TEXT | layout(framework, entry, 1)
+    alone = record(framework, **given)
+    for name in ("strategy", "servers"):
+        given.pop(name, None)
+    both = run_both(**given)
+    if trains_all(entry):
+        for step in range(STEPS):
+            ours, theirs = alone.read(step), both[framework].read(step)
+            beside = {name.split("/")[0] for name in ours.keys() ^ theirs.keys()}
+            assert beside <= {"read", "schedule", "replicas"}
+            both_have = ours.keys() & theirs.keys()
+            assert all(ours[name].tobytes() == theirs[name].tobytes() for name in both_have)
+    verdict = climb([alone, *both.values()])
+    assert verdict.matches, verdict.mismatches
+    assert any(entry.name in a + b and "oracle" not in a + b for a, b in verdict.pairs)
+
+
+@pytest.mark.parametrize(
+    ("framework", "entry"), chosen(lambda entry: not entry.traits.synchronous)
+)
+def test_a_free_run_is_replayed_and_repeated_by_its_schedule(framework, entry, record, train):
+    given = TEXT | layout(framework, entry, 3)
+    trace = record(framework, **given, schedule="free", steps=UPDATES)
+    verdict = climb([trace])
+    assert verdict.matches, verdict.mismatches
+    if trains_all(entry):
+        assert worst(verdict) < 1e-11
+    free = train(framework, **given, steps=None)
+    again = train(framework, **given, steps=None, schedule=free / "schedule.jsonl")
+    for name in ("losses.csv", "schedule.jsonl"):
+        assert (free / name).read_bytes() == (again / name).read_bytes()
+    first, updates = read_schedule(free / "schedule.jsonl", 3)
+    steps = TINY["epochs"] * STREAM_BATCHES
+    assert (first, len(updates)) == (0, 3 * steps)
+    assert len(read_losses(free / "losses.csv")) == steps
+    summary = json.loads((free / "summary.json").read_text())
+    assert len(summary["valid_perplexity"]) == TINY["epochs"]
+    assert summary["strategy"] == entry.name
+
+
+@pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: True))
+def test_a_run_without_a_record_has_the_same_losses_and_evaluates(
+    framework, entry, record, whole
+):
+    given = layout(framework, entry, 3 if entry.traits.synchronous else 1)
+    trace = record(framework, **TEXT | given)
+    steps = RecordedSteps(trace.side, "token")
+    for number, tensors in trace.steps():
+        steps.add(number, tensors)
+    assert len(steps.steps) == STEPS
+    folder = whole(framework, entry)
+    rows = read_losses(folder / "losses.csv")
+    assert len(rows) == END
+    assert compare_untraced(framework, steps.steps, rows[:STEPS]) is None
+    assert [row[2] for row in rows[:STEPS]] == [each.tokens for each in steps.steps]
+    default = FRAMEWORKS[framework].strategies.entry(None)
+    trained = {name: given[name] for name in ("dtype", "optimizer") if name in given}
+    found, expected = (
+        json.loads((each / "summary.json").read_text())
+        for each in (folder, whole(framework, default, **trained))
+    )
+    for name in ("valid_perplexity", "test_perplexity"):
+        assert found[name] == pytest.approx(expected[name], rel=tolerance(entry))
+
+
+def tolerance(entry) -> float:
+    """Return how far what a strategy computes may be from what others compute."""
+    return 1e-10 if trains_all(entry) else 1e-4
+
+
+def state_at_end(folder):
+    """Return the losses from `SAVED` on, and the weights and optimiser state at the end."""
+    losses = {row[0]: row for row in read_losses(folder / "losses.csv") if row[0] >= SAVED}
+    (last,) = folder.glob(f"checkpoints/*{END:06d}*")
+    return losses, load_checkpoint(last).snapshot
+
+
+def newest(folder):
+    """Return the checkpoint of the step `SAVED`."""
+    (path,) = folder.glob(f"checkpoints/*{SAVED:06d}*")
+    return path
+
+
+# Each strategy goes on from what the one before it saved, the first from the last one's; those
+# of the two frameworks take turns. Paddle's servers and threads take turns in float32.
+RING = sorted(
+    [
+        (number, framework, entry)
+        for framework in FRAMEWORKS
+        for number, entry in enumerate(FRAMEWORKS[framework].strategies)
+        if trains_all(entry) and not entry.environment
+    ],
+    key=lambda each: each[:2],
+)
+FLOAT32 = [
+    (0, "paddle", FRAMEWORKS["paddle"].strategies.entry(name))
+    for name in ("parameter-server", "asynchronous")
+]
+RELAYS = [
+    (saver[1:], loader[1:])
+    for ring in (RING, FLOAT32)
+    for saver, loader in pairwise([ring[-1], *ring])
+]
+
+
+@pytest.mark.parametrize(
+    ("saver", "loader"),
+    RELAYS,
+    ids=lambda side: f"{side[0]}-{side[1].name}",
+)
+def test_it_goes_on_from_what_another_strategy_saved(saver, loader, whole, train):
+    limits = layout(*saver, 1) | layout(*loader, 1)
+    shared = {name: limits[name] for name in ("dtype", "optimizer") if name in limits}
+    unbroken = whole(*saver, **shared)
+    alone = {} if loader[1].traits.synchronous else {"schedule": "1"}
+    given = layout(*loader, 1 if alone else 3) | alone | shared
+    resumed = train(loader[0], **given, resume=newest(unbroken))
+    (losses, snapshot), (expected_losses, expected) = map(state_at_end, (resumed, unbroken))
+    assert losses.keys() == expected_losses.keys() == set(range(SAVED, END))
+    rel = max(tolerance(entry) for _, entry in (saver, loader))
+    for step, row in losses.items():
+        assert row[1:] == pytest.approx(expected_losses[step][1:], rel=rel)
+    assert snapshot.keys() == expected.keys()
+    for name, array in expected.items():
+        largest = max(np.abs(array).max(), 1e-30)
+        assert np.abs(snapshot[name] - array).max() <= rel * largest, name
+
+
+@pytest.mark.parametrize(
+    ("framework", "entry"),
+    chosen(lambda entry: entry.traits.processes or not entry.traits.synchronous),
+)
+def test_it_goes_on_to_the_bit_as_one_that_never_stopped(framework, entry, whole, train):
+    """With another number of servers, too."""
+    unbroken = whole(framework, entry)
+    alone = {} if entry.traits.synchronous else {"schedule": "1"}
+    given = layout(framework, entry, 1 if alone else 3) | alone
+    if "servers" in given:
+        given["servers"] = 1
+    resumed = train(framework, **given, resume=newest(unbroken))
+    (losses, snapshot), (expected_losses, expected) = map(state_at_end, (resumed, unbroken))
+    assert losses == expected_losses
+    assert snapshot.keys() == expected.keys()
+    assert all(np.array_equal(snapshot[name], expected[name]) for name in expected)
+    (found, wanted) = (
+        json.loads((each / "summary.json").read_text())["valid_perplexity"]
+        for each in (resumed, unbroken)
+    )
+    assert found[-1] == wanted[-1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "given"),
+    [
+        ((1, 2, 3, 4), TEXT),
+        ((1, 4), {"batching": "sentences", "time": 8, "kernels": "plain", "optimizer": "adam"}),
+    ],
+    ids=["stream", "sentences-plain"],
+)
+def test_any_number_of_replicas_gives_the_same_numbers_on_both_sides(run_both, counts, given):
+    traces = [
+        trace for replicas in counts for trace in run_both(**given, replicas=replicas).values()
+    ]
+    verdict = climb(traces)
+    assert verdict.matches, verdict.mismatches
+    assert verdict.steps == STEPS
+    for framework in FRAMEWORKS:
+        for replicas in counts[1:]:
+            pair = verdict.pairs[f"{framework}-1", f"{framework}-{replicas}"]
+            assert max(distance.relative for distance in pair.values()) < 1e-10
+    if given is TEXT:
+        uneven = traces[-1].read(0)["batch/sizes"].tolist()
+        empty = traces[-1].read(4)["batch/lengths"].tolist()
+        assert (uneven, empty[4:]) == ([2, 2, 2, 1], [0, 0, 0]), "two replicas without a token"
+        losses = [trace.read(4)["loss/replicas"] for trace in traces[-2:]]
+        assert all(np.all((loss[:2] > 0) & (loss[2:] == 0)) for loss in losses)

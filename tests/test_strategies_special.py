@@ -1,0 +1,521 @@
+"""What single strategies do besides what tests/test_strategies.py says of all of them."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import LOGGED, STEPS, STREAM_BATCHES, assert_one_line, flags, wait_for
+from oracle_side import TextBatch
+from test_processes_lost import ranks
+
+from parity.report.mismatch import mismatch_text
+from parity.report.terminal import report_text
+from parity.report.verdict_page import report_html
+from parity.trace.reader import Trace
+from parity.twins.compare.ladder import climb
+from parity.twins.compare.outcome import Outcome
+from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.compare.values import report_values
+from parity.twins.faults.catalogue import CATALOGUE
+from parity.twins.faults.edits import paddle
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.presets import preset
+from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
+from parity.twins.spec.spec import Spec
+from parity.twins.spec.step_arrays import step_inputs
+from parity.twins.training.checkpoint import newest_checkpoint
+from parity.twins.training.loss_table import read_losses
+from parity.twins.training.strategy import Build
+from parity.twins.training.timeline import PHASES
+
+UPDATES = 24  # of asynchronous workers
+STREAM = {"optimizer": "adam", "batching": "stream"}
+EMPTY = 4  # the step in which only three rows have a token, the first ones
+BY_NAME = {fault.name: fault for fault in CATALOGUE}
+THREADS = {"strategy": "asynchronous", "replicas": 2, "schedule": "1", "optimizer": "adam"}
+SERVED = {"strategy": "parameter-server", "dtype": "float32", "optimizer": "sgd"}
+
+
+@pytest.fixture
+def start(frameworks, text, cache, tmp_path):
+    """Return a function that starts a training and returns its Job and its folder."""
+    numbers = iter(range(99))
+
+    def run(framework, edits=(), out=None, **values):
+        out = out or tmp_path / str(next(numbers))
+        words = flags(**{"dtype": "float64", "data": text, "cache": cache, "out": out} | values)
+        return frameworks[framework].train(*words, edits=edits), out
+
+    return run
+
+
+@pytest.fixture
+def train(start):
+    """Return a function that trains, and returns the folder of the run."""
+
+    def run(framework, **values) -> Path:
+        job, out = start(framework, **values)
+        status, _, errors = job.wait()
+        assert status == 0, errors
+        return out
+
+    return run
+
+
+@pytest.fixture
+def refused(start):
+    """Return a function that returns the line in which a training is refused."""
+
+    def run(framework, **values) -> str:
+        job, out = start(framework, **values)
+        status, _, errors = job.wait()
+        line = assert_one_line(status, errors)
+        assert errors.count("\n") == 1, "processes were started"
+        assert not (out / "run.json").exists()
+        return line
+
+    return run
+
+
+# average-gradients, with equal weights: the tutorials' average, judged as what it is
+
+
+@pytest.fixture
+def equal(trainings):
+    """Return a function that records average-gradients with equal weights, in TensorFlow."""
+
+    def run(**given) -> Trace:
+        given |= {"strategy": "average-gradients", "shard_weights": "equal"}
+        return Trace(trainings.run(["tensorflow"], "trace", **given)[0])
+
+    return run
+
+
+def test_on_uneven_shards_it_is_what_it_says_and_a_known_difference(run_both, equal):
+    """7 rows of 5 tokens as 4 and 3, and once 3 and 0; every rung of it is judged."""
+    both = run_both(replicas=2, **STREAM)
+    trace = equal(replicas=2, **STREAM)
+    verdict = climb([*both.values(), trace])
+    assert verdict.matches, verdict.mismatches
+    label = "tensorflow-2 average-gradients"
+    from_oracle = verdict.pairs[label, "oracle"]
+    assert max(distance.relative for distance in from_oracle.values()) < 1e-11
+    assert from_oracle["weight"].used is not None
+    apart = verdict.pairs["tensorflow-2 towers", label]
+    assert apart["gradient"].relative > 1e-3
+    known = verdict.known[label]
+    assert (known.compared, known.uneven, known.first) == (STEPS, STEPS, 0)
+    assert known.tokens == [20, 15]
+    assert 1e-3 < known.distance < known.largest
+    assert known.largest_at == EMPTY
+    # the shard without a token counts, too: half of the gradient is missing
+    assert known.largest == pytest.approx(0.5)
+    assert known.loss != known.exact_loss
+
+    outcome = Outcome(Spec.from_json(trace.header["spec"]), verdict.sides, verdicts=[verdict])
+    values = report_values(outcome, "tiny", "python -m parity run")
+    assert values["verdict"] == "match"
+    (told,) = values["runs"][0]["known_differences"]
+    assert (told["side"], told["first"], told["tokens"]) == (label, 0, [20, 15])
+    text, page = report_text(values), report_html(values)
+    assert text.splitlines()[-1].endswith(f"a known difference of {label}")
+    for each in (text, page):
+        assert f"its gradient differs from the exact one by {known.distance:.2g}" in each
+
+
+def test_on_equal_shards_it_is_the_exact_training(run_both, equal):
+    """6 rows as 2, 2 and 2 have as many tokens each, as long as all batches are full."""
+    given = {**STREAM, "batch_size": 6, "steps": 4}
+    towers = run_both(replicas=3, **given)["tensorflow"]
+    trace = equal(replicas=3, **given)
+    verdict = climb([towers, trace])
+    assert verdict.matches, verdict.mismatches
+    pair = verdict.pairs["tensorflow-3 towers", "tensorflow-3 average-gradients"]
+    assert max(distance.relative for distance in pair.values()) < 1e-11
+    assert pair["weight"].used is not None
+    known = verdict.known["tensorflow-3 average-gradients"]
+    assert (known.uneven, known.first) == (0, None)
+    assert "it had no effect" in str(known)
+
+
+def test_isolated_steps_are_refused(refused, tmp_path):
+    given = {"strategy": "average-gradients", "shard_weights": "equal", "isolate": True}
+    line = refused("tensorflow", **given, trace=tmp_path / "trace", steps=1)
+    assert "--shard-weights is 'equal'" in line
+
+
+# mirrored: a copy of the variables on every replica
+
+
+def test_the_profile_of_mirrored_has_every_phase(frameworks, text, cache, tmp_path):
+    values = {"data": text, "cache": cache, "hidden_size": 64, "optimizer": "adam"}
+    values |= {"strategy": "mirrored", "profile": tmp_path, "steps": 15}
+    status, _, errors = frameworks["tensorflow"].train(*flags(**values)).wait()
+    assert status == 0, errors
+    table = json.loads((tmp_path / "profile.json").read_text())
+    assert set(table["phases"]) == set(PHASES)
+    assert all(table["phases"].values())
+    assert -0.05 * table["milliseconds_per_step"] < table["idle"]
+    phases = {}
+    for each in table["operations"]:
+        operation = each["operation"].removeprefix("_Mkl")
+        phases.setdefault(operation, set()).add(each["phase"])
+    assert phases["ResourceApplyAdam"] == {"update"}
+    assert {"forward", "backward"} <= phases["MatMul"]
+    assert "all-reduce" in phases["AddN"]
+
+
+def _loads_on_every_replica() -> dict:
+    """Return the losses after each load, and where copies are; runs in the framework."""
+    spec = preset("language-model", "tiny").replace(
+        vocabulary_size=12, embedding_size=3, hidden_size=4, batch_size=7, time=5
+    )
+    strategy = FRAMEWORKS["tensorflow"].strategies.make("mirrored", spec, Build(3))
+    draw = np.random.default_rng(0)
+    tokens, targets = draw.integers(0, 12, (2, 7, 5))
+    batch = TextBatch(tokens, targets, np.full(7, 5), carry=False)
+    before = strategy.snapshot()
+    losses = []
+    for _ in range(2):
+        strategy.load(before)
+        result = strategy.step(step_inputs(spec, 0, batch), zero_state(spec, 7), 0.1)
+        losses.append(result.losses.tolist())
+    devices = {
+        name: [copy.device[-5:] for copy in variable.values]
+        for name, variable in strategy._variables.items()
+    }
+    return {"losses": losses, "devices": devices}
+
+
+def test_every_replica_has_copies_on_its_device_and_loads_them(frameworks):
+    found = frameworks["tensorflow"].call(_loads_on_every_replica)
+    assert found["losses"][0] == found["losses"][1]
+    assert all(devices == ["CPU:0", "CPU:1", "CPU:2"] for devices in found["devices"].values())
+
+
+# asynchronous: workers that keep to a schedule or run freely
+
+
+@pytest.fixture(scope="module")
+def asynchronous(run_both):
+    """Return a function that records an asynchronous training on both sides."""
+    return lambda **values: run_both(**THREADS | {"steps": UPDATES} | values)
+
+
+def test_float32_and_plain_kernels_are_alike_by_a_schedule(asynchronous):
+    traces = asynchronous(replicas=3, dtype="float32", kernels="plain")
+    verdict = climb(list(traces.values()))
+    assert verdict.matches, verdict.mismatches[0]
+
+
+def test_an_update_takes_its_own_rows_of_the_global_batch(asynchronous, run_both):
+    """The rows, masks and rate are those of the worker's step, not of the update's number."""
+    trace = asynchronous(staleness=1)["tensorflow"]
+    whole = run_both(replicas=2, optimizer="adam", steps=7)["tensorflow"]
+    seen = set()
+    for _, tensors in trace.steps():
+        step, worker = int(tensors["schedule/batch"]), int(tensors["schedule/worker"])
+        rows = slice(0, 4) if worker == 0 else slice(4, 7)
+        assert int(tensors["schedule/first_row"]) == rows.start
+        assert tensors["batch/sizes"].tolist() == [rows.stop - rows.start]
+        if step < 7:
+            expected = whole.read(step)
+            seen.add((step, worker))
+            for name in ("batch/tokens", "batch/targets", "batch/lengths"):
+                assert np.array_equal(tensors[name], expected[name][rows])
+    assert len(seen) == 14
+
+
+def test_free_runs_are_compared_with_the_oracle_alone(asynchronous):
+    verdict = climb([*asynchronous(schedule="free").values()])
+    assert verdict.matches, verdict.mismatches[0]
+    labels = {label for pair in verdict.pairs for label in pair}
+    assert labels == {*verdict.sides, "oracle", "oracle, one step"}, "not with each other"
+
+
+@pytest.mark.parametrize(
+    ("framework", "other"), [("paddle", "tensorflow"), ("tensorflow", "paddle")]
+)
+def test_a_torn_read_is_called_so(asynchronous, trainings, framework, other):
+    given = {"replicas": 2, "schedule": "free", "optimizer": "sgd"}
+    edits = BY_NAME["torn-read"].edits[framework]
+    torn = THREADS | given | {"steps": UPDATES}
+    (wrong,) = trainings.run([framework], "trace", edits, **torn)
+    verdict = climb([Trace(wrong), asynchronous(**given)[other]])
+    assert verdict.departing() == [f"{framework}-2"]
+    first = verdict.mismatches[0]
+    assert (first.rung, first.place.tensor.split("/")[0]) == ("replicas", "read")
+    assert re.fullmatch(
+        r"a torn read: worker \d copied the weights while another one updated them, and got "
+        r"embed/table, .* of version \d+; .* softmax/bias of version \d+",
+        first.note,
+    )
+    outcome = Outcome(preset("language-model", "tiny"), verdict.sides, verdicts=[verdict])
+    assert first.note in mismatch_text(report_values(outcome, "-", "")["first_mismatch"])
+
+
+def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous, tmp_path):
+    """A worker cannot have read weights of later updates, or take a step twice."""
+    traces = asynchronous()
+    for name, value in (("read", 9), ("batch", 4), ("worker", 7)):
+        changed = {
+            label: _Changed(trace, 5, f"schedule/{name}", value)
+            for label, trace in traces.items()
+        }
+        verdict = climb(list(changed.values()))
+        assert {each.rung for each in verdict.mismatches[:1]} == {"batch"}, name
+        assert verdict.mismatches[0].place.tensor == f"schedule/{name}"
+        assert verdict.mismatches[0].place.step == 5
+
+
+class _Changed:
+    """A trace with another value in one tensor of one step."""
+
+    def __init__(self, trace: Trace, step: int, name: str, value: int):
+        self._trace, self._step, self._name, self._value = trace, step, name, value
+        self.side, self.folder, self.header = trace.side, trace.folder, trace.header
+        self.index, self.numbers, self.cut = trace.index, trace.numbers, trace.cut
+
+    def read(self, step: int):
+        tensors = self._trace.read(step)
+        return tensors | ({self._name: np.array(self._value)} if step == self._step else {})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_not_recorded_has_the_losses_of_what_is(asynchronous, train, framework):
+    recorded = asynchronous()[framework]
+    steps = RecordedSteps(recorded.side, "token")
+    for number, tensors in recorded.steps():
+        steps.add(number, tensors)
+    assert [each.step for each in steps.steps] == list(range(len(steps.steps)))
+    rows = read_losses(train(framework, **THREADS) / "losses.csv")
+    assert len(steps.steps) > STREAM_BATCHES
+    assert compare_untraced(framework, steps.steps, rows) is None
+    assert [row[2] for row in rows[: len(steps.steps)]] == [e.tokens for e in steps.steps]
+
+
+@pytest.mark.parametrize(
+    ("saver", "loader"), [("paddle", "tensorflow"), ("tensorflow", "paddle")]
+)
+def test_checkpoints_carry_over_to_synchronous_training_and_back(train, saver, loader):
+    first = train(saver, **THREADS, steps=STREAM_BATCHES)
+    synchronous = {"optimizer": "adam", "replicas": 3, "resume": first}
+    synchronous |= {"steps": 2 * STREAM_BATCHES}
+    ours, theirs = (train(each, **synchronous) for each in (saver, loader))
+    losses = [[row[1] for row in read_losses(each / "losses.csv")] for each in (ours, theirs)]
+    np.testing.assert_allclose(*losses, rtol=1e-11)
+    back = train(saver, **THREADS, resume=theirs)
+    first_update, updates = read_schedule(back / "schedule.jsonl", 2)
+    assert (first_update, len(updates)) == (4 * STREAM_BATCHES, 2 * STREAM_BATCHES)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"schedule": "/nowhere"}, "--schedule is '/nowhere': No such file or directory"),
+        ({"schedule": "-1"}, "No such file or directory; allowed: free, a seed from 0 on"),
+        ({"schedule": "free", "staleness": 2}, "--staleness is 2 and --schedule is 'free'"),
+        ({"staleness": 2}, "--staleness is 2 and --schedule is 'free'"),
+        ({"schedule": "1", "staleness": -1}, "--staleness is -1; allowed: >= 0"),
+        (
+            {"schedule": "1", "strategy": None},
+            "--schedule is '1'; not allowed for the strategy",
+        ),
+        (
+            {"trace": "trace", "isolate": True},
+            "--isolate is given with --strategy asynchronous",
+        ),
+    ],
+)
+def test_bad_use_is_one_line(refused, framework, tmp_path, given, message):
+    if "trace" in given:
+        given = given | {"trace": tmp_path / "trace"}
+    assert message in refused(framework, **{"strategy": "asynchronous"} | given)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_schedule_that_does_not_fit_is_one_line(start, framework, tmp_path):
+    path = tmp_path / "schedule.jsonl"
+    for updates, workers, message in (
+        (drawn(1, 3, 15, 1), 3, "schedule.jsonl:4: worker is 2; allowed: 0 to 1"),
+        (drawn(5, 2, 15, 3), 2, "where an epoch ends or a checkpoint is due"),
+        (drawn(1, 2, 5, 1), 2, "has the updates 0 to 9; the run needs 10 to 19"),
+    ):
+        path.write_text(schedule_text(updates, workers))
+        job, _ = start(framework, **THREADS | {"schedule": path})
+        status, _, errors = job.wait()
+        assert message in assert_one_line(status, errors)
+
+
+# several processes, and servers
+
+
+@pytest.mark.parametrize(
+    ("framework", "given", "message"),
+    [
+        (
+            "tensorflow",
+            {"strategy": "multi-worker", "replicas": 4, "processes": 2},
+            "--replicas is 4 and --processes is 2; allowed on CPUs: one replica per process",
+        ),
+        (
+            "tensorflow",
+            {"strategy": "parameter-server", "replicas": 4, "processes": 2},
+            "--replicas is 4 in 2 processes; allowed",
+        ),
+        (
+            "paddle",
+            SERVED | {"replicas": 4, "processes": 2},
+            "--replicas is 4 in 2 processes; allowed for",
+        ),
+        (
+            "paddle",
+            SERVED | {"dtype": "float64"},
+            "--dtype is 'float64'; allowed for parameter-server of ",
+        ),
+        (
+            "paddle",
+            SERVED | {"optimizer": "adam"},
+            "--optimizer is 'adam'; allowed for parameter-server of",
+        ),
+        ("paddle", SERVED | {"servers": 0}, "--servers is 0; allowed: >= 1"),
+        (
+            "paddle",
+            SERVED | {"sync": True},
+            "synchronous parameter servers have them wait for each other",
+        ),
+    ],
+)
+def test_what_processes_cannot_do_is_one_line(refused, framework, given, message):
+    assert message in refused(framework, **given)
+
+
+def test_more_servers_than_parameters_are_possible(train):
+    given = {"schedule": 1, "replicas": 2, "steps": 4}
+    tables = [train("paddle", **SERVED, servers=n, **given) / "losses.csv" for n in (1, 9)]
+    assert tables[0].read_bytes() == tables[1].read_bytes()
+
+
+def test_a_push_that_a_server_applies_twice_ends_the_training(start):
+    push = "        self._executor.run(program, scope=scope)\n"
+    edits = paddle("strategies/server_connection.py", (push, 2 * push))["paddle"]
+    job, _ = start("paddle", **SERVED, replicas=2, schedule=1, steps=6, edits=edits)
+    status, _, errors = job.wait()
+    assert status not in (0, 2), errors
+    # Seen while it waits for its push; before the next one, if it saw the first alone applied.
+    assert re.search(
+        r"the servers have applied \[2\] pushes of rank \d, which has made 1"
+        r"|the servers have applied \[\[\d, \d\]\] pushes of each worker, "
+        r"of which rank \d has made 1",
+        errors,
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", ["served-stale-pull", "served-push-twice"])
+def test_what_a_schedule_of_paddles_servers_does_not_have_is_found(trainings, fault):
+    """The hunt in float64 leaves them out, for they train in float32 alone."""
+    given = SERVED | {"replicas": 2, "schedule": "free", "steps": UPDATES}
+    edits = BY_NAME[fault].edits["paddle"]
+    verdict = climb([Trace(trainings.run(["paddle"], "trace", edits, **given)[0])])
+    assert verdict.departing() == ["paddle-2"]
+    rung = "replicas" if fault == "served-stale-pull" else "weight"
+    assert verdict.mismatches[0].rung == rung
+
+
+def saved(out: Path) -> None:
+    """Wait until a training has written a checkpoint."""
+    wait_for(lambda: any((out / "checkpoints").glob("step-*")), seconds=120)
+
+
+@pytest.mark.parametrize(
+    ("given", "killed", "name"),
+    [
+        ({"strategy": "parameter-server", "sync": True}, 2, "ps 0"),
+        ({"strategy": "parameter-server", "sync": True}, 1, "rank 1"),
+        ({"strategy": "parameter-server"}, 1, "worker 0"),
+    ],
+)
+def test_a_killed_process_ends_all_and_is_named(start, given, killed, name):
+    """Of two ranks and a server, or of a chief, two workers and a server, in TensorFlow."""
+    given = STREAM | given | {"processes": 2, "replicas": 2}
+    job, out = start("tensorflow", **given, checkpoint_every=5, epochs=50)
+    saved(out)
+    members = ranks(job.pid)
+    os.kill(members[killed], signal.SIGKILL)
+    status, _, errors = job.wait()
+    assert status == 4, errors
+    (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
+    assert re.fullmatch(rf"error: {name} \(.*\) is gone: its connection is closed", line)
+    assert not any(Path(f"/proc/{member}").exists() for member in members)
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that any thread of a process has started."""
+    listed = [
+        child
+        for task in Path(f"/proc/{process}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    return sorted(map(int, listed))
+
+
+@pytest.mark.parametrize("lost", ["rank 1", "ps 1", "its engine"])
+def test_a_process_lost_to_paddles_servers_ends_all_and_it_goes_on(start, trainings, lost):
+    given = SERVED | {"replicas": 2, "servers": 2, "steps": 60, "checkpoint_every": 5}
+    given |= {"schedule": 1, "batching": "stream", "epochs": 12}
+    job, out = start("paddle", **given)
+    saved(out)
+    ours = children(job.pid)
+    engines = [each for member in ours for each in children(member)]
+    assert (len(ours), len(engines)) == (4, 2)
+    of_name = dict(zip(("rank 0", "rank 1", "ps 0", "ps 1"), ours, strict=True))
+    os.kill(of_name.get(lost, engines[0]), signal.SIGKILL)
+    status, _, errors = job.wait()
+    assert status == 4, errors
+    name = lost if lost in of_name else "ps 0"
+    (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
+    assert line.startswith(f"error: {name} "), errors
+    assert not LOGGED.search(errors), errors
+    for each in (*ours, *engines):
+        wait_for(lambda each=each: not Path(f"/proc/{each}").exists(), seconds=10)
+    notes: list[str] = []
+    assert newest_checkpoint(out / "checkpoints", notes) is not None
+    assert not notes, "a checkpoint is not whole"
+    job, _ = start("paddle", **given, out=out, resume="")
+    status, _, errors = job.wait()
+    assert status == 0, errors
+    (whole,) = trainings.run(["paddle"], "out", **given)
+    assert read_losses(out / "losses.csv") == read_losses(whole / "losses.csv")
+
+
+def test_paddles_servers_start_again_by_themselves(start):
+    given = SERVED | {"replicas": 2, "steps": 60, "checkpoint_every": 5, "epochs": 12}
+    job, out = start("paddle", **given, batching="stream", max_restarts=2)
+    saved(out)
+    os.kill(children(job.pid)[2], signal.SIGKILL)
+    status, _, errors = job.wait()
+    assert status == 0, errors
+    assert "starting again from the newest checkpoint, 1 of 2 times" in errors
+    assert len(read_losses(out / "losses.csv")) == 60
+
+
+@pytest.mark.parametrize("to", ["all", "one"])
+def test_a_signal_stops_paddles_servers_with_a_checkpoint(start, to):
+    """Whether the supervisor gets it, which passes it on, or a single rank."""
+    given = SERVED | {"replicas": 2, "steps": 400, "checkpoint_every": 5, "epochs": 99}
+    job, out = start("paddle", **given)
+    saved(out)
+    os.kill(job.pid if to == "all" else children(job.pid)[1], signal.SIGTERM)
+    status, _, errors = job.wait()
+    assert status == 143, errors
+    step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])
+    newest = newest_checkpoint(out / "checkpoints", [])
+    assert newest is not None
+    assert newest.step == step

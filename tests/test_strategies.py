@@ -24,7 +24,8 @@ from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.loss_table import read_losses
 
 UPDATES = 24  # of asynchronous workers
-SAVED, END = 6, 8  # steps: in the middle of the second epoch, and two later
+EPOCHS = 2  # of a training that is not recorded
+SAVED, END = 8, EPOCHS * STREAM_BATCHES  # steps: within the second epoch, and at its end
 TEXT = {"optimizer": "adam", "batching": "stream"}
 PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 # network -> flags, and the number of replicas. 7 rows divide by none of 2, 3 and 4; in the
@@ -104,7 +105,9 @@ def train(trainings):
     """Return a function that trains without a record, once, and returns the folder."""
 
     def run(framework, **given):
-        (folder,) = trainings.run([framework], "out", **TEXT | {"steps": END} | given)
+        (folder,) = trainings.run(
+            [framework], "out", **TEXT | {"steps": None, "epochs": EPOCHS} | given
+        )
         return folder
 
     return run
@@ -241,16 +244,15 @@ def test_a_free_run_is_replayed_and_repeated_by_its_schedule(framework, entry, r
     assert verdict.matches, verdict.mismatches
     if trains_all(entry):
         assert worst(verdict) < 1e-11
-    free = train(framework, **given, steps=None)
-    again = train(framework, **given, steps=None, schedule=free / "schedule.jsonl")
+    free = train(framework, **given)
+    again = train(framework, **given, schedule=free / "schedule.jsonl")
     for name in ("losses.csv", "schedule.jsonl"):
         assert (free / name).read_bytes() == (again / name).read_bytes()
     first, updates = read_schedule(free / "schedule.jsonl", 3)
-    steps = TINY["epochs"] * STREAM_BATCHES
-    assert (first, len(updates)) == (0, 3 * steps)
-    assert len(read_losses(free / "losses.csv")) == steps
+    assert (first, len(updates)) == (0, 3 * END)
+    assert len(read_losses(free / "losses.csv")) == END
     summary = json.loads((free / "summary.json").read_text())
-    assert len(summary["valid_perplexity"]) == TINY["epochs"]
+    assert len(summary["valid_perplexity"]) == EPOCHS
     assert summary["strategy"] == entry.name
 
 

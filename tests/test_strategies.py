@@ -15,8 +15,8 @@ from conftest import STEPS, STREAM_BATCHES, TINY, TINY_SEQ2SEQ
 from equal_traces import differing, worst
 
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.compare.run_comparison import compare_traces
+from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.schedule import read_schedule
 from parity.twins.spec.spec import TrainSpec
@@ -147,7 +147,7 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
     trace = record(framework, **given | how)
     one, same = (run_both(**given, replicas=each)[framework] for each in (1, replicas))
     traces = [one, same, *([trace] if trace.folder != same.folder else [])]
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert verdict.matches, verdict.mismatches
     assert verdict.steps == STEPS
     if trace.header["spec"]["training"]["dtype"] == "float64":
@@ -190,7 +190,7 @@ def test_workers_keep_to_a_schedule(framework, entry, network, record, run_both,
     shared = {name: how[name] for name in ("dtype", "optimizer") if name in how}
     threads = run_both(**given | shared | {"strategy": "asynchronous"})
     traces = [*threads.values(), *([trace] if entry.traits.processes else [])]
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert verdict.matches, verdict.mismatches
     assert verdict.steps == UPDATES
     replicas = given["replicas"]
@@ -229,7 +229,7 @@ def test_one_worker_computes_what_one_replica_computes(framework, entry, record,
             assert beside <= {"read", "schedule", "replicas"}
             both_have = ours.keys() & theirs.keys()
             assert all(ours[name].tobytes() == theirs[name].tobytes() for name in both_have)
-    verdict = climb([alone, *both.values()])
+    verdict = compare_traces([alone, *both.values()])
     assert verdict.matches, verdict.mismatches
     assert any(entry.name in a + b and "oracle" not in a + b for a, b in verdict.pairs)
 
@@ -240,7 +240,7 @@ def test_one_worker_computes_what_one_replica_computes(framework, entry, record,
 def test_a_free_run_is_replayed_and_repeated_by_its_schedule(framework, entry, record, train):
     given = TEXT | layout(framework, entry, 3)
     trace = record(framework, **given, schedule="free", steps=UPDATES)
-    verdict = climb([trace])
+    verdict = compare_traces([trace])
     assert verdict.matches, verdict.mismatches
     if trains_all(entry):
         assert worst(verdict) < 1e-11
@@ -379,7 +379,7 @@ def test_any_number_of_replicas_gives_the_same_numbers_on_both_sides(run_both, c
     traces = [
         trace for replicas in counts for trace in run_both(**given, replicas=replicas).values()
     ]
-    verdict = climb(traces)
+    verdict = compare_traces(traces)
     assert verdict.matches, verdict.mismatches
     assert verdict.steps == STEPS
     for framework in FRAMEWORKS:

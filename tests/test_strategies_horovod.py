@@ -66,7 +66,7 @@ def test_a_record_names_its_version(trainings):
 def test_a_mistake_is_found(run_both, trainings, file, old, new, said):
     towers = run_both(replicas=2, **STREAM)["tensorflow"]
     (folder,) = trainings.run(["tensorflow"], "trace", [Edit(file, old, new)], **TWO)
-    verdict = climb([towers, Trace(folder)])
+    verdict = compare_traces([towers, Trace(folder)])
     assert not verdict.matches
     assert any(said in str(each) for each in verdict.mismatches), verdict.mismatches
 

@@ -16,12 +16,12 @@ from parity.report.mismatch import mismatch_text
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
-from parity.twins.compare.ladder import climb
-from parity.twins.compare.outcome import Outcome
-from parity.twins.compare.untraced import RecordedSteps, compare_untraced
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
+from parity.twins.compare.verdict import Outcome
+from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced
 from parity.twins.faults.catalogue import CATALOGUE
-from parity.twins.faults.edits import paddle
+from parity.twins.faults.fault import Edit
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.presets import preset
@@ -36,7 +36,9 @@ from parity.twins.training.timeline import PHASES
 UPDATES = 24  # of asynchronous workers
 STREAM = {"optimizer": "adam", "batching": "stream"}
 EMPTY = 4  # the step in which only three rows have a token, the first ones
-BY_NAME = {fault.name: fault for fault in CATALOGUE}
+# of those that several strategies can make, the one of the first
+BY_NAME = {fault.name: fault for fault in reversed(CATALOGUE)}
+OF_SERVERS = {fault.name: fault for fault in CATALOGUE if fault.setting == "served workers"}
 THREADS = {"strategy": "asynchronous", "replicas": 2, "schedule": "1", "optimizer": "adam"}
 SERVED = {"strategy": "parameter-server", "dtype": "float32", "optimizer": "sgd"}
 
@@ -100,7 +102,7 @@ def test_on_uneven_shards_it_is_what_it_says_and_a_known_difference(run_both, eq
     """7 rows of 5 tokens as 4 and 3, and once 3 and 0; every rung of it is judged."""
     both = run_both(replicas=2, **STREAM)
     trace = equal(replicas=2, **STREAM)
-    verdict = climb([*both.values(), trace])
+    verdict = compare_traces([*both.values(), trace])
     assert verdict.matches, verdict.mismatches
     label = "tensorflow-2 average-gradients"
     from_oracle = verdict.pairs[label, "oracle"]
@@ -133,7 +135,7 @@ def test_on_equal_shards_it_is_the_exact_training(run_both, equal):
     given = {**STREAM, "batch_size": 6, "steps": 4}
     towers = run_both(replicas=3, **given)["tensorflow"]
     trace = equal(replicas=3, **given)
-    verdict = climb([towers, trace])
+    verdict = compare_traces([towers, trace])
     assert verdict.matches, verdict.mismatches
     pair = verdict.pairs["tensorflow-3 towers", "tensorflow-3 average-gradients"]
     assert max(distance.relative for distance in pair.values()) < 1e-11
@@ -209,7 +211,7 @@ def asynchronous(run_both):
 
 def test_float32_and_plain_kernels_are_alike_by_a_schedule(asynchronous):
     traces = asynchronous(replicas=3, dtype="float32", kernels="plain")
-    verdict = climb(list(traces.values()))
+    verdict = compare_traces(list(traces.values()))
     assert verdict.matches, verdict.mismatches[0]
 
 
@@ -232,7 +234,7 @@ def test_an_update_takes_its_own_rows_of_the_global_batch(asynchronous, run_both
 
 
 def test_free_runs_are_compared_with_the_oracle_alone(asynchronous):
-    verdict = climb([*asynchronous(schedule="free").values()])
+    verdict = compare_traces([*asynchronous(schedule="free").values()])
     assert verdict.matches, verdict.mismatches[0]
     labels = {label for pair in verdict.pairs for label in pair}
     assert labels == {*verdict.sides, "oracle", "oracle, one step"}, "not with each other"
@@ -246,7 +248,7 @@ def test_a_torn_read_is_called_so(asynchronous, trainings, framework, other):
     edits = BY_NAME["torn-read"].edits[framework]
     torn = THREADS | given | {"steps": UPDATES}
     (wrong,) = trainings.run([framework], "trace", edits, **torn)
-    verdict = climb([Trace(wrong), asynchronous(**given)[other]])
+    verdict = compare_traces([Trace(wrong), asynchronous(**given)[other]])
     assert verdict.departing() == [f"{framework}-2"]
     first = verdict.mismatches[0]
     assert (first.rung, first.place.tensor.split("/")[0]) == ("replicas", "read")
@@ -267,7 +269,7 @@ def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous, tmp_path):
             label: _Changed(trace, 5, f"schedule/{name}", value)
             for label, trace in traces.items()
         }
-        verdict = climb(list(changed.values()))
+        verdict = compare_traces(list(changed.values()))
         assert {each.rung for each in verdict.mismatches[:1]} == {"batch"}, name
         assert verdict.mismatches[0].place.tensor == f"schedule/{name}"
         assert verdict.mismatches[0].place.step == 5
@@ -404,7 +406,7 @@ def test_more_servers_than_parameters_are_possible(train):
 
 def test_a_push_that_a_server_applies_twice_ends_the_training(start):
     push = "        self._executor.run(program, scope=scope)\n"
-    edits = paddle("strategies/server_connection.py", (push, 2 * push))["paddle"]
+    edits = [Edit("paddle_impl/strategies/server_connection.py", push, 2 * push)]
     job, _ = start("paddle", **SERVED, replicas=2, schedule=1, steps=6, edits=edits)
     status, _, errors = job.wait()
     assert status not in (0, 2), errors
@@ -418,14 +420,14 @@ def test_a_push_that_a_server_applies_twice_ends_the_training(start):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fault", ["served-stale-pull", "served-push-twice"])
+@pytest.mark.parametrize("fault", ["stale-read", "update-applied-twice"])
 def test_what_a_schedule_of_paddles_servers_does_not_have_is_found(trainings, fault):
     """The hunt in float64 leaves them out, for they train in float32 alone."""
     given = SERVED | {"replicas": 2, "schedule": "free", "steps": UPDATES}
-    edits = BY_NAME[fault].edits["paddle"]
-    verdict = climb([Trace(trainings.run(["paddle"], "trace", edits, **given)[0])])
+    edits = OF_SERVERS[fault].edits["paddle"]
+    verdict = compare_traces([Trace(trainings.run(["paddle"], "trace", edits, **given)[0])])
     assert verdict.departing() == ["paddle-2"]
-    rung = "replicas" if fault == "served-stale-pull" else "weight"
+    rung = "replicas" if fault == "stale-read" else "weight"
     assert verdict.mismatches[0].rung == rung
 
 

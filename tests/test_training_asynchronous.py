@@ -48,9 +48,9 @@ def test_a_free_run_is_repeated_by_its_schedule(tmp_path, replicas):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "staleness"), [("1", 0), ("1", 3), ("2", 8), ("free", None)]
+    ("schedule", "staleness", "replicas"),
+    [("1", 0, 3), ("1", 3, 2), ("2", 8, 4), ("free", None, 2), ("free", None, 3)],
 )
-@pytest.mark.parametrize("replicas", [2, 3, 4])
 def test_what_workers_record_matches_the_oracle(tmp_path, schedule, staleness, replicas):
     given = {"schedule": schedule, "staleness": staleness, "replicas": replicas, "steps": 50}
     given |= {"decode": 0, "evaluate": 0}

@@ -160,15 +160,6 @@ def perplexity_of(strategy, split):
     return math.exp(total / tokens)
 
 
-def test_two_runs_are_the_same_to_the_bit(tmp_path):
-    first, _ = train(tmp_path / "a")
-    second, _ = train(tmp_path / "b")
-    np.testing.assert_array_equal(first.losses, second.losses)
-    same_checkpoint(
-        *(tmp_path / each / "checkpoints/step-00000008.safetensors" for each in "ab")
-    )
-
-
 @pytest.mark.parametrize("replicas", [1, 2, 3, 5])
 def test_replicas_share_the_loss(tmp_path, replicas):
     one, _ = train(tmp_path / "one", replicas=1)

@@ -20,6 +20,12 @@ RUN = (
 
 
 @pytest.fixture
+def framework(frameworks):
+    """Return one framework: locks are of the code that both share."""
+    return frameworks["paddle"]
+
+
+@pytest.fixture
 def endless(framework, text, cache, tmp_path):
     """Start a training without an end; return its job once it has saved something."""
     given = {"data": text, "cache": cache, "out": tmp_path / "run", "epochs": 100_000}

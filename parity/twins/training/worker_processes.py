@@ -28,7 +28,7 @@ def led_by_rank_0(strategy: Strategy, text: TextSource) -> Iterator[Strategy | N
     """Yield what rank 0 trains with: of asynchronous processes, one strategy for all workers.
 
     Any other rank of an asynchronous training does here what rank 0 asks it for, until rank 0
-    leaves the context; it then comes to the body with None, and has nothing left to do.
+    leaves the context; the body then receives None and should return.
 
     Raises:
       Interrupted: on every rank, if rank 0 was asked to stop.
@@ -52,27 +52,27 @@ def led_by_rank_0(strategy: Strategy, text: TextSource) -> Iterator[Strategy | N
 
 
 class _Leader:
-    """The strategy of all workers: rank 0's own, and others that are asked for what they do.
+    """The strategy of all workers: rank 0's local one, and the others, which it asks.
 
     The run that uses it has no other processes, as far as it knows.
     """
 
-    def __init__(self, own: AsynchronousStrategy):
-        self._own, self._ranks = own, own.build.group
-        self.framework, self.entry, self.spec = own.framework, own.entry, own.spec
-        self.replicas = own.replicas
+    def __init__(self, local: AsynchronousStrategy):
+        self._local, self._ranks = local, local.build.group
+        self.framework, self.entry, self.spec = local.framework, local.entry, local.spec
+        self.replicas = local.replicas
         self._alone = ProcessGroup()
         self._alone.run = self._ranks.run  # which a restart looks for in the run's folder
-        self.build = replace(own.build, group=self._alone)
+        self.build = replace(local.build, group=self._alone)
         # what no other rank is asked for
-        self.load, self.snapshot, self.evaluate = own.load, own.snapshot, own.evaluate
-        self.replica_distances, self.profile = own.replica_distances, own.profile
-        self.decoder = own.decoder
+        self.load, self.snapshot, self.evaluate = local.load, local.snapshot, local.evaluate
+        self.replica_distances, self.profile = local.replica_distances, local.profile
+        self.decoder = local.decoder
 
     def read(self, worker: int) -> None:
         """Copy the shared weights, all at once, to a worker's own copy."""
         if worker == 0:
-            self._own.read(0)
+            self._local.read(0)
         else:
             self._ask(worker, "read")
 
@@ -81,7 +81,7 @@ class _Leader:
     ) -> StepResult:
         """Compute the loss and the clipped gradient of a worker's rows with its own copy."""
         if part.worker == 0:
-            return self._own.compute(part, state, record)
+            return self._local.compute(part, state, record)
         found = self._ask(
             part.worker,
             "compute",
@@ -101,7 +101,7 @@ class _Leader:
     def update(self, worker: int, learning_rate: float) -> None:
         """Update the shared weights and the one optimiser state with a worker's gradient."""
         if worker == 0:
-            self._own.update(0, learning_rate)
+            self._local.update(0, learning_rate)
         else:
             self._ask(worker, "update", {"learning_rate": np.array(learning_rate)})
 

@@ -4,6 +4,7 @@ import paddle
 from paddle.base import core
 
 from parity.base.errors import UsageError
+from parity.twins.spec.replicas import check_gpus
 
 
 def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
@@ -27,17 +28,7 @@ def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
             "--device is 'gpu', but this paddlepaddle is a CPU build; "
             "allowed: cpu, or install paddlepaddle-gpu"
         )
-    found = core.get_cuda_device_count()
-    if not found:
-        raise UsageError("--device is 'gpu', but no GPU is found; allowed: cpu")
-    if needed > found:
-        names = ", ".join(f"gpu:{i}" for i in range(found))
-        most = found // stages
-        at_stages = f" at --stages {stages}" if stages > 1 else ""
-        raise UsageError(
-            f"--replicas is {replicas}{at_stages}, but there are {found} GPUs ({names}); "
-            f"allowed: {f'1 to {most}' if most else 'fewer stages'}, or --device cpu"
-        )
+    check_gpus(replicas, stages, core.get_cuda_device_count())
     return [paddle.CUDAPlace(i) for i in range(needed)]
 
 

@@ -7,7 +7,7 @@ from conftest import STEPS, write_text
 from parity.compare.tensors import ORACLE
 from parity.report.mismatch import describe_mismatch
 from parity.twins.compare.run_comparison import compare_traces
-from parity.twins.spec.networks.network import MOST_LOGITS, records_logits
+from parity.twins.spec.networks.network import MOST_LOGITS
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
 
@@ -138,11 +138,6 @@ def test_a_loss_per_row_is_the_sum_over_time_and_is_reported_per_token(run_both,
             assert row[name] == pytest.approx(
                 tokens_per_row * token[name], rel=1e-11, abs=1e-14
             )
-
-
-def test_logits_are_recorded_up_to_a_size():
-    assert records_logits(4_000_000)
-    assert not records_logits(4_000_001)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -7,7 +7,7 @@ import pytest
 from oracle_side import TextBatch, pair_batch, random_inputs, small_pairs_spec, small_spec
 
 from parity.base.errors import UsageError
-from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.replicas import check_gpus, split_rows
 from parity.twins.spec.step_arrays import (
     dropout_masks,
     join_activations,
@@ -23,6 +23,21 @@ def test_too_few_rows_are_refused():
         split_rows(3, 4)
     with pytest.raises(UsageError, match="--replicas is 0; allowed: >= 1"):
         split_rows(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "stages", "found", "said"),
+    [
+        (1, 1, 0, "no GPU is found; allowed: cpu"),
+        (3, 1, 2, r"--replicas is 3, but there are 2 GPUs \(gpu:0, gpu:1\); allowed: 1 to 2"),
+        (2, 2, 3, "at --stages 2, but there are 3 GPUs .* allowed: 1 to 1, or"),
+        (1, 3, 2, "allowed: fewer stages, or --device cpu"),
+    ],
+)
+def test_too_few_gpus_are_refused(replicas, stages, found, said):
+    check_gpus(replicas, stages, replicas * stages)
+    with pytest.raises(UsageError, match=said):
+        check_gpus(replicas, stages, found)
 
 
 SOURCE_LENGTHS = [2, 5, 1, 3, 1]

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from parity.base.errors import UsageError
+from parity.twins.spec.replicas import check_gpus
 
 tf1 = tf.compat.v1
 
@@ -28,17 +29,7 @@ def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
             "--device is 'gpu', but this tensorflow is a CPU build; "
             "allowed: cpu, or install tensorflow[and-cuda]"
         )
-    found = len(tf.config.list_physical_devices("GPU"))
-    if not found:
-        raise UsageError("--device is 'gpu', but no GPU is found; allowed: cpu")
-    if needed > found:
-        names = ", ".join(f"gpu:{i}" for i in range(found))
-        most = found // stages
-        at_stages = f" at --stages {stages}" if stages > 1 else ""
-        raise UsageError(
-            f"--replicas is {replicas}{at_stages}, but there are {found} GPUs ({names}); "
-            f"allowed: {f'1 to {most}' if most else 'fewer stages'}, or --device cpu"
-        )
+    check_gpus(replicas, stages, len(tf.config.list_physical_devices("GPU")))
     return [f"/gpu:{i}" for i in range(needed)]
 
 

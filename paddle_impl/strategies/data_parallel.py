@@ -159,15 +159,9 @@ class _SummingExecutor:
         return self._compute.local_scopes()
 
     def run(self, fetch, feeds):
-        """Run one step.
+        """Run one step, as ParallelExecutor does, given the feeds of all processes' replicas.
 
-        Args:
-          fetch: the names of the variables to return.
-          feeds: for each replica of all processes, name -> array.
-
-        Returns:
-          For each name, a list with the value on each replica of this process; for the loss,
-          a list with one array that has the value on each replica of all processes.
+        The loss is returned as one array, with the value on each replica of all processes.
         """
         own = self._group.own(len(feeds))
         computed = [self._loss, *(name for name in fetch if name not in self._updated)]

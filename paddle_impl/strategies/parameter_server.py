@@ -62,15 +62,10 @@ class ParameterServer(Asynchronous):
 
 
 class _PullingWorker(_Worker):
-    """Runs this process's worker.
+    """Runs this process's worker, whose own copy of the weights is pulled from the servers.
 
     Args:
-      servers: the Servers.
-      learning_rate: the variable of the learning rate.
-      program, count, loss_name: as for the base class.
       kept: parameter -> variable of its clipped gradient.
-      place: where the worker computes.
-      shared: the scope beside which the worker has its own copy of the weights.
     """
 
     def __init__(self, servers, learning_rate, program, count, loss_name, kept, place, shared):

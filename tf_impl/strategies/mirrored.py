@@ -78,16 +78,7 @@ class Mirrored(Synchronous):
         return [feed] * (self._own.stop - self._own.start)
 
     def _train_replicas(self, record, feeds, learning_rate):
-        """Take a training step on every replica.
-
-        Args:
-          record: whether to return all tensors that a trace records.
-          feeds: for each replica, name -> tensor.
-          learning_rate: [].
-
-        Returns:
-          For each replica, name -> value.
-        """
+        """Take a training step on every replica; return for each of them name -> value."""
         weights = self._weights
 
         def train(feed):

@@ -67,15 +67,8 @@ class MultiWorker(SeveralProcesses, Mirrored):
     def _reduce(self, context, gradients, loss, feed):
         """Sum the gradients over all replicas, and with them the losses.
 
-        Args:
-          context: the replica's tf.distribute.ReplicaContext.
-          gradients: the replica's gradients, one tensor per parameter.
-          loss: the replica's loss, [1].
-          feed: the replica's feed, name -> tensor.
-
-        Returns:
-          The sums, and a vector [replicas + 1]: the loss of each replica, and a last element
-          that is zero unless a process was asked to stop.
+        The losses come back as a vector [replicas + 1]: the loss of each replica, and a last
+        element that is zero unless a process was asked to stop.
         """
         # chosen, not multiplied by 0 or 1: a loss that is no number must stay with its replica
         is_own = tf.equal(tf.range(self.replicas), context.replica_id_in_sync_group)

@@ -36,6 +36,29 @@ def split_rows(rows: int, replicas: int, micro_batches: int = 1) -> list[int]:
     ]
 
 
+def check_gpus(replicas: int, stages: int, found: int) -> None:
+    """Check that there is a GPU for each stage of each replica.
+
+    Args:
+      replicas: the number of replicas.
+      stages: the number of devices of each replica.
+      found: the number of GPUs.
+
+    Raises:
+      UsageError: if there are fewer GPUs than needed.
+    """
+    if not found:
+        raise UsageError("--device is 'gpu', but no GPU is found; allowed: cpu")
+    if replicas * stages > found:
+        names = ", ".join(f"gpu:{i}" for i in range(found))
+        most = found // stages
+        at_stages = f" at --stages {stages}" if stages > 1 else ""
+        raise UsageError(
+            f"--replicas is {replicas}{at_stages}, but there are {found} GPUs ({names}); "
+            f"allowed: {f'1 to {most}' if most else 'fewer stages'}, or --device cpu"
+        )
+
+
 def _shares(rows: int, count: int) -> list[int]:
     base, more = divmod(rows, count)
     return [base + 1] * more + [base] * (count - more)

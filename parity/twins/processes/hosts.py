@@ -80,7 +80,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Hosts:
+class HostList:
     """The hosts of a training.
 
     Attributes:
@@ -137,7 +137,7 @@ class Hosts:
         return [(host, found[host.name]) for host in used]
 
 
-def read_hosts(path: Path) -> Hosts:
+def read_hosts(path: Path) -> HostList:
     """Return the hosts that a file lists; docs/many-machines.md describes it.
 
     Raises:
@@ -162,7 +162,7 @@ def read_hosts(path: Path) -> Hosts:
         _host(f"{path}: host {number}", each, number) for number, each in enumerate(listed, 1)
     )
     _check_first(path, hosts)
-    return Hosts(path, hosts, _ports(table))
+    return HostList(path, hosts, _ports(table))
 
 
 class _Table:

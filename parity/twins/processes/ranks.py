@@ -31,11 +31,11 @@ _RETRY_SECONDS = 0.1
 _VERDICT_SECONDS = 5.0
 _TELLING_SECONDS = 2.0
 _GREETING_SECONDS = 2.0  # until a process that has come says who it is
-# A failure of all, such as a loss that is NaN, is best told by each rank's own error.
+# If all ranks fail alike (a NaN loss), each reports its own error.
 _OWN_WORDS_SECONDS = 1.0
 
 
-class Ranks(ProcessGroup):
+class ConnectedGroup(ProcessGroup):
     """The processes of a training, of which this is one; they meet in `join`.
 
     Args:

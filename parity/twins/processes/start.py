@@ -9,9 +9,9 @@ from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.machine import usable_cores
 from parity.base.progress import be_quiet
 from parity.twins.processes.group import ProcessGroup
-from parity.twins.processes.hosts import Hosts, read_hosts
+from parity.twins.processes.hosts import HostList, read_hosts
 from parity.twins.processes.membership import RUN, SERVER, WORKER, Membership, membership
-from parity.twins.processes.ranks import Ranks
+from parity.twins.processes.ranks import ConnectedGroup
 from parity.twins.processes.supervisor import start_processes
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings
 
@@ -86,7 +86,7 @@ def process_group(
 
 
 def number_of_workers(
-    settings: StrategySettings, replicas: int | None, hosts: Hosts | None
+    settings: StrategySettings, replicas: int | None, hosts: HostList | None
 ) -> int:
     """Return how many processes to start that train, for a strategy of several processes.
 
@@ -101,7 +101,7 @@ def number_of_workers(
 
 def _group(member: Membership) -> ProcessGroup:
     is_alone = len(member.members.jobs) == 1
-    group: ProcessGroup = ProcessGroup() if is_alone else Ranks(member)
+    group: ProcessGroup = ProcessGroup() if is_alone else ConnectedGroup(member)
     group.run = os.environ.get(RUN, "")
     if group.run and group.rank:
         be_quiet()  # rank 0 says it for all

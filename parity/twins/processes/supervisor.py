@@ -13,7 +13,7 @@ from typing import IO
 
 from parity.base.errors import RankLost, UsageError
 from parity.base.process import die_with_parent
-from parity.twins.processes.hosts import Host, Hosts
+from parity.twins.processes.hosts import Host, HostList
 from parity.twins.processes.membership import RUN, Members, variables
 from parity.twins.processes.ports import free_ports
 from parity.twins.processes.remote import RemoteProcesses
@@ -71,7 +71,7 @@ def start_processes(
     size: int,
     served: Mapping[str, int],
     restarts: int = 0,
-    hosts: Hosts | None = None,
+    hosts: HostList | None = None,
 ) -> None:
     """Return in each of the new processes, which have the variables of a member.
 

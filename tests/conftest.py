@@ -31,9 +31,10 @@ from parity.base.machine import usable_cores
 from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
+FOLDERS = {name: each.folder for name, each in REGISTRIES.items()}
 FRAMEWORKS = tuple(FOLDERS)
 # framework -> its strategy whose processes sum their gradients
 COLLECTIVE = {name: REGISTRIES[name].collective.name for name in FRAMEWORKS}

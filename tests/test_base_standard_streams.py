@@ -5,11 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, start
+from conftest import FOLDERS, FRAMEWORKS, assert_one_line, start
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity.base.errors import OutputLost
-from parity.twins.launch.processes import FOLDERS
 
 LOST = OutputLost.exit_status
 TRAINERS = {name: f"{folder}/train.py" for name, folder in FOLDERS.items()}

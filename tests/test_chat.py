@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
+from conftest import FOLDERS, FRAMEWORKS, assert_one_line, flags, start, wait_for
 from oracle_side import small_spec
 
 from data.load import load_words
@@ -26,7 +26,7 @@ from parity.twins.cli.options import ChatOptions
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.greedy import greedy_search
 from parity.twins.decoding.sampling import sample
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.spec.initial import initial_snapshot, zero_state
 from parity.twins.training.checkpoint import Checkpoint, save_checkpoint

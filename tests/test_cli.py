@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from conftest import FOLDERS
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
@@ -20,7 +21,7 @@ from parity.twins.cli.command_line import command_options, spec_from, spec_optio
 from parity.twins.cli.options import FaultOptions, RunOptions, TrainOptions
 from parity.twins.commands import COMMANDS
 from parity.twins.faults.hunt import plantings
-from parity.twins.launch.processes import FOLDERS, ROOT, spec_flags
+from parity.twins.launch.processes import ROOT, spec_flags
 from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.presets import preset

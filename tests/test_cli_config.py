@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from conftest import FRAMEWORKS, assert_one_line, flags, start
+from conftest import FOLDERS, FRAMEWORKS, assert_one_line, flags, start
 
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG
@@ -22,7 +22,6 @@ from parity.twins.cli.config import (
     write_config,
 )
 from parity.twins.cli.options import RunOptions, TrainOptions
-from parity.twins.launch.processes import FOLDERS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.presets import preset
 from parity.twins.spec.strategies import StrategySettings

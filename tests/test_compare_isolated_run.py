@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, flags
+from conftest import FOLDERS, FRAMEWORKS, flags
 from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_trace
 from test_networks_seq2seq import TINY as TINY_PAIRS
 
@@ -21,7 +21,6 @@ from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.launch.edited_source import Edit
-from parity.twins.launch.processes import FOLDERS
 from parity.twins.oracle.isolated_step import Isolation
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, flags
+from conftest import FOLDERS, FRAMEWORKS, flags
 
 from parity.base.files import UNFINISHED
 from parity.trace.reader import Trace
 from parity.twins.launch.fork_server import ForkServer
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 
 pytestmark = [pytest.mark.compiler, pytest.mark.thorough]

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, start
+from conftest import FOLDERS, FRAMEWORKS, assert_one_line, start
 from markupsafe import escape
 
 from parity.base.errors import SideFailed, UsageError
@@ -34,7 +34,7 @@ from parity.twins.faults.listing import fault_text, faults_named
 from parity.twins.faults.side_runs import SmallRun
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.edited_source import edited_texts
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 BY_NAME = {fault.name: fault for fault in reversed(CATALOGUE)}

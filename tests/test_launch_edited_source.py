@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from conftest import FOLDERS
 
 from parity.twins.launch.edited_source import Edit, diff_of, edited_texts
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 
 MODULE = '''"""A module."""
 

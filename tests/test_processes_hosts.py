@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import COLLECTIVE, FRAMEWORKS, assert_one_line, flags, start, wait_for
+from conftest import COLLECTIVE, FOLDERS, FRAMEWORKS, assert_one_line, flags, start, wait_for
 
 from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.processes.hosts import read_hosts
 from parity.twins.processes.membership import RANK, SERVER, WORKER
 from parity.twins.processes.ports import free_ports

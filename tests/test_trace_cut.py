@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, flags, start, wait_for
+from conftest import FOLDERS, FRAMEWORKS, assert_one_line, flags, start, wait_for
 
 from parity.trace.reader import Trace
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 
 STEPS = 40
 

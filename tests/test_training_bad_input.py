@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, flags, write_text
+from conftest import FOLDERS, FRAMEWORKS, assert_one_line, flags, write_text
 from safetensors.numpy import save_file
 
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.start import train_with
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, flags, write_text
+from conftest import FOLDERS, FRAMEWORKS, assert_one_line, flags, write_text
 
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.training.checkpoint import newest_checkpoint
 
 EVENTS = 2000  # bytes; a checkpoint of the tiny network has 9,000

@@ -6,12 +6,12 @@ import sys
 import click
 import numpy as np
 import pytest
-from conftest import assert_one_line
+from conftest import FOLDERS, assert_one_line
 
 from parity.base import machine
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
-from parity.twins.launch.processes import FOLDERS, ROOT
+from parity.twins.launch.processes import ROOT
 from parity.twins.spec.presets import preset
 from parity.twins.training.start import check_memory
 

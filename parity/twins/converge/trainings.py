@@ -15,7 +15,8 @@ from parity.base.machine import measured_here
 from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ConvergeOptions
 from parity.twins.converge.sides import WholeSide
-from parity.twins.launch.processes import FOLDERS, PEERS, ROOT, Process, SideProcess
+from parity.twins.launch.processes import PEERS, ROOT, Process, SideProcess
+from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.schedule import FREE, is_seed
 from parity.twins.spec.spec import Spec
@@ -186,7 +187,8 @@ def _listed_schedule(settings: StrategySettings) -> str | None:
 def code_digest(framework: str) -> str:
     """Return a hash of the code that trains a framework's sides, or a peer."""
     digest = hashlib.sha256()
-    for folder in (FOLDERS.get(framework, "parity/twins/peers"), *_SHARED):
+    known = FRAMEWORKS.get(framework)
+    for folder in ("parity/twins/peers" if known is None else known.folder, *_SHARED):
         for path in sorted((ROOT / folder).rglob("*.py")):
             digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
             digest.update(path.read_bytes())

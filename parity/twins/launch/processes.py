@@ -23,7 +23,6 @@ from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = {name: each.folder for name, each in FRAMEWORKS.items()}
 # Other frameworks that the benchmark can time: name -> module to run, package that it imports.
 PEERS = {
     "pytorch": ("parity.twins.peers.pytorch_peer", "torch"),

@@ -118,9 +118,9 @@ def test_a_difference_is_shown_as_a_unified_diff(project):
 def test_a_fork_server_runs_edited_source_in_one_process_alone(framework):
     """The script, and a module that the server has loaded before."""
     script = f"{FOLDERS[framework.framework]}/train.py"
-    read = "        spec, text = read_text(spec, options)\n"
+    train = "    train_with(STRATEGIES, load_engine, versions)\n"
     edits = [
-        Edit(script, read, f'        print("edited", file=sys.stderr)\n{read}'),
+        Edit(script, train, f'    print("edited", file=sys.stderr)\n{train}'),
         Edit("data/text_corpus.py", "no such folder", "no folder at all"),
     ]
     for given, said in ((edits, "edited\nerror: "), ([], "error: ")):

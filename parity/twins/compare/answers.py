@@ -20,7 +20,12 @@ from parity.base.errors import UsageError
 from parity.base.text import parse_json
 from parity.compare.tensors import ORACLE, Distance, Mismatch, Place
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
-from parity.twins.compare.decoded_answers import Rescore, compare_decoded, score_recorded
+from parity.twins.compare.decoded_answers import (
+    Rescore,
+    compare_decoded,
+    score_recorded,
+    scores_again,
+)
 from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.compare.verdict import RunVerdict
@@ -205,7 +210,8 @@ class AnswersRung:
         distance, mismatch, ties = compare()
         if mismatch is not None:
             weights = {f"weight/{name}": array for name, array in self._weights.items()}
-            rounding = rounding_of_scores(weights, dtype, partial(self._again, recorded))
+            again = partial(scores_again, self._spec.model, recorded, searches=("beam",))
+            rounding = rounding_of_scores(weights, dtype, again)
             distance, mismatch, ties = compare(least=ONE_STEP_TIMES["forward"] * rounding)
         rungs = self._verdict.pairs.setdefault(sides, {})
         rungs.setdefault("answers", Distance()).add(
@@ -247,13 +253,6 @@ class AnswersRung:
 
     def _rescored(self, recorded: Tensors) -> Rescore:
         return score_recorded(self._oracle, recorded, self._spec.model.target_vocabulary_size)
-
-    def _again(self, recorded: Tensors, weights: Tensors) -> np.ndarray:
-        """Return the scores of all recorded answers, computed in the weights' precision."""
-        model = OracleModel(self._spec.model, weights, next(iter(weights.values())).dtype.type)
-        scores = score_recorded(model, recorded, self._spec.model.target_vocabulary_size)
-        count = len(recorded["decode/source"])
-        return np.concatenate([scores("beam", row) for row in range(count)])
 
     def _problem(
         self, sides: tuple[str, str], name: str, index: tuple[int, ...], problem: str

@@ -16,8 +16,9 @@ from parity.twins.compare.decoded_answers import (
     check_decoded,
     compare_decoded,
     score_recorded,
+    scores_again,
 )
-from parity.twins.compare.oracle_tensors import as_float64
+from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.step_coverage import StepCoverage
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.decode import OracleModel
@@ -52,7 +53,7 @@ class DecodeRung:
         for side, recorded in tensors.items():
             beam, penalty, most = recorded["decode/settings"].tolist()
             asked = recorded["decode/source"], recorded["decode/source_lengths"]
-            oracle = OracleModel(model, _weights(recorded))
+            oracle = OracleModel(model, recorded_weights(recorded))
             searches = decode(oracle, *asked, int(beam), penalty, int(most))
             expected = decode_tensors(*asked, searches, int(beam), penalty, int(most))
             margins[side] = {
@@ -83,7 +84,7 @@ class DecodeRung:
         distance, mismatch, ties = compare_decoded(*arguments)
         if mismatch is not None and not mismatch.problem and rescored is not None:
             # the weights may amplify rounding by more than the tolerance allows for
-            rounding = rounding_of_scores(a, dtype, partial(self._score_again, a))
+            rounding = rounding_of_scores(a, dtype, partial(scores_again, self._spec.model, a))
             least = ONE_STEP_TIMES["forward"] * rounding
             distance, mismatch, ties = compare_decoded(*arguments, least=least)
         self._verdict.pairs.setdefault(sides, {})["decode"] = distance
@@ -92,20 +93,3 @@ class DecodeRung:
 
     def _scores(self, recorded: Tensors, oracle: OracleModel) -> Rescore:
         return score_recorded(oracle, recorded, self._spec.model.target_vocabulary_size)
-
-    def _score_again(self, recorded: Tensors, weights: Tensors) -> np.ndarray:
-        """Return the scores of all recorded hypotheses, computed in the weights' precision."""
-        dtype = next(iter(weights.values())).dtype.type
-        scores = self._scores(recorded, OracleModel(self._spec.model, weights, dtype))
-        count = len(recorded["decode/source"])
-        return np.concatenate(
-            [scores(search, row) for search in SEARCHES for row in range(count)]
-        )
-
-
-def _weights(recorded: Tensors) -> dict[str, np.ndarray]:
-    return {
-        name.split("/", 1)[1]: as_float64(array)
-        for name, array in recorded.items()
-        if name.startswith("weight/")
-    }

@@ -174,6 +174,23 @@ def score_recorded(model: OracleModel, recorded: Arrays, vocabulary: int) -> Res
     return scores
 
 
+def scores_again(
+    spec: Any, recorded: Arrays, weights: Arrays, searches: Sequence[str] = SEARCHES
+) -> np.ndarray:
+    """Return the scores of all recorded hypotheses, computed in the weights' precision.
+
+    Args:
+      spec: the network.
+      recorded: what the side recorded of decoding.
+      weights: parameter name -> array.
+      searches: the searches that were recorded.
+    """
+    model = OracleModel(spec, weights, next(iter(weights.values())).dtype.type)
+    scores = score_recorded(model, recorded, spec.target_vocabulary_size)
+    count = len(recorded["decode/source"])
+    return np.concatenate([scores(search, row) for search in searches for row in range(count)])
+
+
 def compare_decoded(
     recorded: Arrays,
     expected: Arrays,

@@ -18,7 +18,7 @@ from parity.base.errors import UsageError
 from parity.base.run_parallel import run_parallel
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
 from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
-from parity.twins.compare.oracle_tensors import as_float64
+from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.evaluation import evaluation_losses
 from parity.twins.oracle.perturbation import UNIT
@@ -108,7 +108,7 @@ class EvaluationRung:
         for split in SPLITS:
             inputs = recorded_evaluation(self._spec, split, recorded).inputs
             tokens = np.array([each.num_tokens for each in inputs], np.int64)
-            losses = evaluation_losses(self._spec, _weights(recorded), inputs)
+            losses = evaluation_losses(self._spec, recorded_weights(recorded), inputs)
             mean = float((losses * tokens).sum() / tokens.sum()) if len(inputs) else math.nan
             expected |= {
                 f"evaluate/{split}/tokens_per_batch": tokens,
@@ -158,14 +158,6 @@ class EvaluationRung:
         if part == "perplexity":
             rounding = (rounding + UNIT[dtype]) * value
         return RoundingMultiple(_TIMES, rounding)
-
-
-def _weights(recorded: Tensors) -> dict[str, np.ndarray]:
-    return {
-        name.split("/", 1)[1]: as_float64(array)
-        for name, array in recorded.items()
-        if name.startswith("weight/")
-    }
 
 
 def _exp(mean: float) -> float:

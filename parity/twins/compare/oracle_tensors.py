@@ -108,6 +108,15 @@ def with_replica_losses(
     }
 
 
+def recorded_weights(recorded: Tensors) -> dict[str, np.ndarray]:
+    """Return parameter -> float64 array, the weights that a side recorded."""
+    return {
+        name.removeprefix("weight/"): as_float64(array)
+        for name, array in recorded.items()
+        if name.startswith("weight/")
+    }
+
+
 def as_float64(array: np.ndarray) -> np.ndarray:
     """Return an array in float64."""
     return np.asarray(array, np.float64)

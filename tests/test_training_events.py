@@ -155,6 +155,7 @@ def test_a_training_that_diverges_to_finite_losses_shows_short_numbers(
     assert len(lines) == 4, "nothing but the project's own lines"
 
 
+@pytest.mark.torch
 def test_writing_events_does_not_load_pytorch(tmp_path):
     """Its import takes a second of every training's start."""
     code = (

@@ -27,7 +27,7 @@ def record_sides(frameworks, cache, tmp_path_factory):
     text = write_texts(tmp_path_factory.mktemp("texts"))[SPEC.network]
 
     def run(name, wrong, counts=COUNTS):
-        (fault,) = (fault for fault in CATALOGUE if fault.name == name)
+        fault = next(fault for fault in CATALOGUE if fault.name == name)
         folder = tmp_path_factory.mktemp("traces")
         return [
             record(

@@ -15,7 +15,7 @@ def main() -> int:
 
     keep_freed_memory()
     command_line.load_plugins_or_exit()
-    from parity.cli.main import parity
+    from parity.cli.commands import parity
 
     return command_line.main(parity)
 

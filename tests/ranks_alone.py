@@ -13,7 +13,7 @@ import numpy as np
 from parity.base.errors import UsageError
 from parity.cli.command_line import print_error
 from parity.twins.processes import ranks, remote
-from parity.twins.processes.joining import (
+from parity.twins.processes.gathering import (
     distances_of_replicas,
     gather_parts,
     gather_state,

@@ -16,7 +16,7 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import main, take_options
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.options import FaultOptions, RunOptions, TrainOptions
 from parity.twins.commands import COMMANDS

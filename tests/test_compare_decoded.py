@@ -10,7 +10,7 @@ from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
 from parity.twins.compare.decode_rung import DecodeRung

@@ -12,7 +12,7 @@ import pytest
 
 from docs.tables.write import KINDS, filled, pages
 from parity.cli.command_line import take_options
-from parity.cli.main import parity as parity_command
+from parity.cli.commands import parity as parity_command
 from parity.examples import classifier
 from parity.trace.rungs import RUNGS
 from parity.twins.cli.command_line import command_options, spec_from, spec_options

@@ -11,7 +11,7 @@ from markupsafe import escape
 
 from parity.base.errors import SideFailed, UsageError
 from parity.cli.command_line import main
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.trace.rungs import CHECKS
 from parity.twins.cli.options import FaultOptions
 from parity.twins.faults import hunt as hunting

@@ -16,7 +16,7 @@ from oracle_side import header, recorded_steps, small_spec, write_trace
 from parity import Recorder, Rename, Tolerance, Trace, assert_match
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.compare.recorded_pair import compare_pair
 from parity.compare.tensors import Place
 from parity.trace.folder import FORMAT, LAST_STEP, step_file

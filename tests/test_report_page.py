@@ -21,7 +21,7 @@ from conftest import assert_one_line
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.base.files import write_whole
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, Distance, Place
 from parity.report import charts

@@ -7,7 +7,7 @@ from browser import cells, data
 from conftest import assert_one_line
 
 from parity.cli.command_line import main
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.twins.scale.page import scale_html
 from parity.twins.scale.terminal import scale_text
 from parity.twins.scale.workload import STRATEGIES

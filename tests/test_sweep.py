@@ -350,7 +350,7 @@ def test_without_hypothesis_one_line_says_so(tmp_path: Path):
     command = (
         "import sys; sys.modules['hypothesis'] = None; "
         "from parity.cli.command_line import main; "
-        "from parity.cli.main import parity; sys.exit(main(parity, sys.argv[1:]))"
+        "from parity.cli.commands import parity; sys.exit(main(parity, sys.argv[1:]))"
     )
     process = start(["-c", command, "sweep", f"--out={tmp_path}"])
     _, errors = process.communicate()

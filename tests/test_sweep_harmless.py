@@ -9,7 +9,7 @@ import pytest
 from conftest import FRAMEWORKS
 
 from parity.cli.command_line import main
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.twins.faults.fault import DTYPES, KERNELS, Edit
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.edited_source import edited_texts

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from parity import Recorder
 from parity.cli.command_line import main
-from parity.cli.main import parity
+from parity.cli.commands import parity
 from parity.trace.folder import sha256, step_file
 
 SECONDS, BYTES = 60, 1 << 30  # that a refusal may take

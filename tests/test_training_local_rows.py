@@ -14,8 +14,8 @@ from data.text_batches import StreamBatches
 from data.text_corpus import load_corpus
 from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
+from parity.twins.processes.gathering import local_rows
 from parity.twins.processes.group import ProcessGroup
-from parity.twins.processes.joining import local_rows
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec, TrainSpec

@@ -25,7 +25,7 @@ from paddle_impl.devices import replica_devices
 from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
 from parity.base.interfaces import interface_of
-from parity.twins.processes.joining import (
+from parity.twins.processes.gathering import (
     gather_parts,
     gather_state,
     state_of_local_rows,

@@ -21,7 +21,7 @@ from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.base.text import command_text, escaped
 from parity.cli.command_line import take_options
-from parity.cli.main import MATCH, MISMATCH
+from parity.cli.commands import MATCH, MISMATCH
 from parity.report.save import save_report, save_values
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from parity.twins.processes.joining import (
+from parity.twins.processes.gathering import (
     gather_parts,
     gather_state,
     state_of_local_rows,

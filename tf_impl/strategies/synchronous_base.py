@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.machine import replicas_at_once
-from parity.twins.processes.joining import distances_of_replicas
+from parity.twins.processes.gathering import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from parity.cli.main import Command
+from parity.cli.commands import Command
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 

@@ -15,7 +15,7 @@ from parity.base.errors import Interrupted, NumericFailure
 from parity.base.progress import say
 from parity.base.text import counted
 from parity.twins.cli.options import TrainOptions
-from parity.twins.processes.joining import gather_state
+from parity.twins.processes.gathering import gather_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.training.asynchronous_run import AsynchronousRun, ScheduleLog
@@ -29,8 +29,8 @@ from parity.twins.training.evaluate import Search
 from parity.twins.training.events import EventWriter
 from parity.twins.training.loss_table import Losses
 from parity.twins.training.meter import Meter, peak_memory
-from parity.twins.training.rank_agreement import StopRequest, agreed_signal, catch_signals
 from parity.twins.training.recording import TraceRecording
+from parity.twins.training.signals import StopRequest, agreed_signal, catch_signals
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource

@@ -8,8 +8,8 @@ import numpy as np
 from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.twins.cli.options import TrainOptions
+from parity.twins.processes.gathering import gather_rows, local_rows
 from parity.twins.processes.group import ProcessGroup
-from parity.twins.processes.joining import gather_rows, local_rows
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs

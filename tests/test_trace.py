@@ -304,6 +304,7 @@ if os.fork():
     time.sleep(60)
 from pathlib import Path
 import numpy as np
+from parity.base.errors import UsageError
 from parity.trace.writer import Writer
 folder = Path(sys.argv[1])
 recorder = Writer(folder, {}, most_pending=1)

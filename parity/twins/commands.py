@@ -53,7 +53,6 @@ def run_command(print_config: bool, **values: Any) -> int:
     """Train both sides beside the oracle and compare every tensor of every step."""
     require_checkout("run")
     from parity.twins.run.choose_sides import frameworks_of, resolved
-    from parity.twins.run.proof import run
 
     started = time.monotonic()
     with errors_name_config(), sigterm_as_interrupt():
@@ -68,6 +67,8 @@ def run_command(print_config: bool, **values: Any) -> int:
         if print_config:
             click.echo(config_text(resolved(options), spec), nl=False)
             return 0
+        from parity.twins.run.proof import run  # of packages that only a training needs
+
         with only_writer(options.out):
             outcome = run(spec, options)
             seconds = time.monotonic() - started

@@ -84,8 +84,17 @@ class RemoteProcesses:
 
         Args:
           variables: number -> variables.
+
+        Raises:
+          UsageError: for a script that is not in the checkout.
         """
-        script = Path(sys.argv[0]).resolve().relative_to(_ROOT)
+        script = Path(sys.argv[0]).resolve()
+        if not script.is_relative_to(_ROOT):
+            raise UsageError(
+                f"--hosts is given to {script}; allowed: a script of the checkout, which every "
+                "host has"
+            )
+        script = script.relative_to(_ROOT)
         self._send({"script": str(script), "words": sys.argv[1:], "processes": variables})
 
     def listen(self, tell: Callable[[int, str], None]) -> Thread:

@@ -11,8 +11,9 @@ import numpy as np
 from parity.base.replaceable import replacing
 from parity.compare.steps import compare_step
 from parity.twins.compare.causes.confirmed import Confirmed
+from parity.twins.compare.causes.numbers import telling
 from parity.twins.compare.causes.suspect import Arrays, Change, Suspect, WrongStep
-from parity.twins.compare.causes.suspects import suspects
+from parity.twins.compare.causes.table import suspects
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
@@ -101,7 +102,7 @@ class CauseSearch:
                 self._budget.tried += 1
                 distance = self._reproduces(suspect, change)
                 if distance is not None:
-                    value = "" if change.value is None else f"{change.value:.6g}"
+                    value = "" if change.value is None else telling(change.value, suspect.right)
                     sentence = suspect.sentence.replace("{}", value)
                     found.append(Confirmed(suspect.name, sentence, suspect.faults, distance))
                     explained = explained or suspect.solve is None

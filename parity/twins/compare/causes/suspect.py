@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ GRADIENT = ("gradient",)
 CLIPPING = ("gradient_norm", "clipped_gradient")
 OPTIMIZER = ("optimizer",)
 UPDATE = ("weight",)
+SCHEDULE = ("batch",)
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class WrongStep:
       read: the weights that the gradient was computed with, where they are not those before the
         step, as in an asynchronous training.
       side: the side that recorded it.
+      is_first: whether it is the first wrong step; others show whether a cause holds there.
     """
 
     spec: Spec
@@ -56,6 +59,7 @@ class WrongStep:
     wrong: tuple[str, ...]
     read: Tensors | None = None
     side: TrainedSide = field(default_factory=lambda: TrainedSide(""))
+    is_first: bool = True
 
     @property
     def sizes(self) -> list[int]:
@@ -88,6 +92,20 @@ class WrongStep:
     def cell(self) -> str:
         """Return the kind of the recurrent cells: "lstm" or "gru"."""
         return getattr(self.spec.model, "cell", "lstm")
+
+    def counts(self) -> dict[int, str]:
+        """Return the numbers above 1 that a mistake may divide by, and what is so many."""
+        of_side = {
+            "replicas": len(self.sizes),
+            "micro-batches": self.side.micro_batches,
+            "processes": self.side.processes,
+        }
+        numbers: dict[int, str] = {}
+        for words, number in of_side.items():
+            if number > 1:
+                before = f"{numbers[number]}, or of " if number in numbers else ""
+                numbers[number] = before + words
+        return numbers
 
     @property
     def carries(self) -> bool:
@@ -127,6 +145,7 @@ class Suspect:
       solve: returns the way of making the mistake with a given number, where the record decides
         the number.
       guesses: the numbers from which the solution starts.
+      right: the number without the mistake, from which the solved one must be told.
       apart: whether the mistake lets the replicas' weights drift apart.
     """
 
@@ -138,17 +157,54 @@ class Suspect:
     where: str = "*"
     by_row: bool = True
     solve: Callable[[float], Change] | None = None
-    guesses: tuple[float, ...] = field(default=(0.0, 1.0))
+    guesses: tuple[float, float] = (0.0, 1.0)
+    right: float = 0.0
     apart: bool = False
 
 
 def suspect(
-    name: str, starts: tuple[str, ...], *ways: Replacements, **values: object
+    name: str,
+    *ways: Replacements | Change,
+    starts: tuple[str, ...],
+    sentence: str = "",
+    faults: str = "",
+    **values: Any,
 ) -> Suspect:
-    """Return a suspect whose sentence is its name.
+    """Return a suspect whose sentence is its name, unless one is given.
 
     Args:
       ways: the replacements of each way of making the mistake.
+      faults: the faults of the catalogue that it stands for, between spaces.
       **values: other fields of the suspect.
     """
-    return Suspect(name, name, starts, tuple(map(Change, ways)), **values)  # type: ignore[arg-type]
+    changes = tuple(way if isinstance(way, Change) else Change(way) for way in ways)
+    return Suspect(name, sentence or name, starts, changes, tuple(faults.split()), **values)
+
+
+def solved(
+    sentence: str,
+    starts: tuple[str, ...],
+    make: Callable[[float], Replacements],
+    guesses: tuple[float, float],
+    *,
+    name: str = "",
+    faults: str = "",
+    **values: Any,
+) -> Suspect:
+    """Return a suspect with a number that the record decides.
+
+    Args:
+      sentence: has {} where the number stands.
+      make: returns the replacements of the mistake with a given number.
+      guesses: the numbers from which the solution starts.
+      name: what the sentence says without the number; "a factor" in its place if not given.
+      faults: the faults of the catalogue that it stands for, between spaces.
+      **values: other fields of the suspect.
+    """
+
+    def solve(number: float) -> Change:
+        return Change(make(number), value=number)
+
+    name = name or sentence.replace("{}", "a factor")
+    given = {"faults": tuple(faults.split()), "solve": solve, "guesses": guesses}
+    return Suspect(name, sentence, starts, **{**given, **values})

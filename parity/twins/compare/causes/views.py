@@ -1,4 +1,4 @@
-"""Ways to change what the network is given, and what comes back from it."""
+"""Ways to change what the oracle's functions are given, and what comes back from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,15 +9,28 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.compare.causes.suspect import Arrays, Replacements, WrongStep
+from parity.twins.compare.causes.suspect import Arrays, Replacements, Tensors, WrongStep
+from parity.twins.oracle.attention import Memory, memory_backward, memory_forward
+from parity.twins.oracle.decoder import decoder_start, decoder_start_backward
 from parity.twins.oracle.layers import look_up
+from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
+from parity.twins.oracle.recurrent import (
+    CELLS,
+    State,
+    gru_step,
+    gru_step_backward,
+    lstm_step,
+    lstm_step_backward,
+    masked_step,
+    masked_step_backward,
+    rnn_backward,
+    rnn_forward,
+)
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Axes
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import zero_padding
-
-Weights = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class Share:
     """
 
     spec: Spec
-    weights: Weights
+    weights: Tensors
     batch: Mapping[str, np.ndarray]
     masks: Mapping[str, np.ndarray]
     state: Mapping[str, np.ndarray]
@@ -88,28 +101,17 @@ def returned(change: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]) -> Repla
     return {run_network: run}
 
 
-def seen_through(
-    see: Callable[[dict[str, np.ndarray]], None], back: Callable[[Arrays], None]
-) -> Replacements:
-    """Return replacements in which the network sees other weights than there are.
-
-    Args:
-      see: changes a dictionary of the weights in place.
-      back: changes the gradients with respect to those into the gradients of the weights.
-    """
-
-    @wraps(run_network)
-    def run(spec: Any, weights: Weights, *rest: Any) -> tuple[Arrays, Arrays]:
-        seen = dict(weights)
-        see(seen)
-        activations, gradients = original(run_network)(spec, seen, *rest)
-        back(gradients)
-        return activations, gradients
-
-    return {run_network: run}
+def with_masks(change: Callable[[Tensors], Tensors]) -> Replacements:
+    """Return replacements in which dropout acts by changed masks."""
+    return given(lambda share: replace(share, masks=change(share.masks)))
 
 
-def one_weight(
+def with_state(change: Callable[[Tensors], Tensors]) -> Replacements:
+    """Return replacements in which the network starts from a changed state."""
+    return given(lambda share: replace(share, state=change(share.state)))
+
+
+def see_weights(
     names: Sequence[str],
     see: Callable[[np.ndarray], np.ndarray],
     back: Callable[[np.ndarray], np.ndarray],
@@ -121,13 +123,24 @@ def one_weight(
       see, back: return each weight as it is seen, and its gradient.
     """
 
-    def change(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], None]:
-        return lambda arrays: arrays.update({name: function(arrays[name]) for name in names})
+    @wraps(run_network)
+    def run(spec: Any, weights: Tensors, *rest: Any) -> tuple[Arrays, Arrays]:
+        seen = {**weights, **{name: see(weights[name]) for name in names}}
+        activations, gradients = original(run_network)(spec, seen, *rest)
+        return activations, gradients | {name: back(gradients[name]) for name in names}
 
-    return seen_through(change(see), change(back))
+    return {run_network: run}
+
+
+def scaled_gradients(names: Sequence[str], factor: float) -> Replacements:
+    """Return replacements in which the gradients of some parameters are scaled."""
+    return returned(lambda a, g: (a, g | {name: g[name] * factor for name in names}))
 
 
 Combine = Callable[[list[Arrays]], Arrays]
+
+# parameter name -> gradient, and the limit, to what clipping returns
+Clip = Callable[[Arrays, float], tuple[Arrays, np.float64]]
 
 
 def summed(gradients: list[Arrays]) -> Arrays:
@@ -254,3 +267,238 @@ def divided(case: WrongStep, divisors: Sequence[float]) -> Replacements:
     else:
         run = in_replicas(lambda share: replace(share, divisor=divisors[share.replica]))
     return {**run, replica_losses: losses}
+
+
+def clipped(clip: Clip) -> Replacements:
+    """Return replacements of clipping."""
+
+    @wraps(clip_by_global_norm)
+    def by(gradients: Arrays, clip_norm: float) -> tuple[Arrays, np.float64]:
+        return clip(gradients, clip_norm)
+
+    return {clip_by_global_norm: by}
+
+
+def norm_of(gradients: Tensors) -> np.float64:
+    """Return the norm of all gradients together."""
+    total = sum(float(np.sum(np.square(gradient))) for gradient in gradients.values())
+    return np.float64(np.sqrt(total))
+
+
+def scaled_by(
+    change: Callable[[np.float64], float] = lambda norm: norm,
+    factor: float = 1.0,
+    of: Callable[[Arrays], Arrays] | None = None,
+) -> Clip:
+    """Return clipping by another norm, or to another limit.
+
+    Args:
+      change: changes the norm that the gradients are scaled by, but not the one recorded.
+      factor: what the limit is multiplied by.
+      of: returns the arrays whose norm is taken, and recorded.
+    """
+
+    def clip(gradients: Arrays, limit: float) -> tuple[Arrays, np.float64]:
+        norm, limit = norm_of(of(gradients) if of else gradients), limit * factor
+        scale = limit / np.maximum(limit, change(norm))
+        return {name: gradient * scale for name, gradient in gradients.items()}, norm
+
+    return clip
+
+
+def updated(change: Callable[..., Arrays]) -> Replacements:
+    """Return replacements of the weights' update.
+
+    Args:
+      change: called with the update and its arguments: spec, snapshot, slots, gradients, rate.
+    """
+
+    @wraps(update_weights)
+    def update(
+        spec: Spec, snapshot: Tensors, slots: Tensors, gradients: Tensors, learning_rate: float
+    ) -> Arrays:
+        return change(original(update_weights), spec, snapshot, slots, gradients, learning_rate)
+
+    return {update_weights: update}
+
+
+def moved(factor: float, names: Sequence[str] | None = None) -> Replacements:
+    """Return replacements in which weights move by a multiple of their update.
+
+    Args:
+      names: the parameters that do; None for all.
+    """
+
+    def change(update: Any, spec: Spec, snapshot: Tensors, *rest: Any) -> Arrays:
+        after = update(spec, snapshot, *rest)
+        for name in after if names is None else [f"weight/{each}" for each in names]:
+            after[name] = snapshot[name] + factor * (after[name] - snapshot[name])
+        return dict(after)
+
+    return updated(change)
+
+
+def slots_updated(change: Callable[[Spec, Tensors, Arrays], Arrays]) -> Replacements:
+    """Return replacements in which the optimiser's state after an update is changed.
+
+    Args:
+      change: called with the spec, what was before the update, and the state after it.
+    """
+
+    @wraps(update_slots)
+    def slots(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:
+        return change(spec, snapshot, original(update_slots)(spec, snapshot, gradients))
+
+    return {update_slots: slots}
+
+
+def with_training(**values: Any) -> Replacements:
+    """Return replacements in which both parts of the update read other constants."""
+
+    @wraps(update_slots)
+    def slots(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:
+        return original(update_slots)(spec.replace(**values), snapshot, gradients)
+
+    return {
+        **updated(lambda update, spec, *rest: update(spec.replace(**values), *rest)),
+        update_slots: slots,
+    }
+
+
+def in_order(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    """Return the blocks of the last axis in another order."""
+    blocks = np.split(array, len(order), axis=-1)
+    return np.concatenate([blocks[gate] for gate in order], axis=-1)
+
+
+_STEPS: dict[str, tuple[Callable, Callable]] = {
+    "lstm": (lstm_step, lstm_step_backward),
+    "gru": (gru_step, gru_step_backward),
+}
+
+
+def gates_in_order(cell: str, order: Sequence[int], *, derived: bool = True) -> Replacements:
+    """Return replacements in which the cell of every layer takes its gates in another order.
+
+    Args:
+      derived: whether the gradient follows; otherwise it is taken as if nothing had moved.
+    """
+    step, backward = _STEPS[cell]
+    back = np.argsort(order).tolist()
+
+    @wraps(step)
+    def moved(a: np.ndarray, state: Any, u: np.ndarray) -> Any:
+        return original(step)(in_order(a, order), state, in_order(u, order))
+
+    @wraps(backward)
+    def moved_backward(d_state: Any, saved: Any, u: np.ndarray) -> Any:
+        d_a, d_u, d_before = original(backward)(d_state, saved, in_order(u, order))
+        return in_order(d_a, back), in_order(d_u, back), d_before
+
+    return {step: moved, backward: moved_backward} if derived else {step: moved}
+
+
+def runs_on(*, output: bool) -> Replacements:
+    """Return replacements in which the state goes on changing past the end of each row.
+
+    Args:
+      output: whether the next layer reads the layer's output there.
+    """
+
+    @wraps(masked_step)
+    def step(cell: str, a: np.ndarray, state: State, u: np.ndarray, on: np.ndarray) -> Any:
+        new, saved = CELLS[cell][0](a, state, u)
+        return new[0] if output else np.where(on, new[0], 0), new, saved
+
+    @wraps(masked_step_backward)
+    def backward(
+        cell: str,
+        d_output: np.ndarray,
+        d_state: State,
+        saved: Any,
+        u: np.ndarray,
+        on: np.ndarray,
+    ) -> Any:
+        d_h, *d_others = d_state
+        d_output = d_output if output else np.where(on, d_output, 0)
+        return CELLS[cell][1]((d_h + d_output, *d_others), saved, u)
+
+    return {**in_replicas(), masked_step: step, masked_step_backward: backward}
+
+
+def first_steps(real: np.ndarray, more: int) -> np.ndarray:
+    """Return which steps of each row count, [batch, time], if it were so many longer."""
+    found: np.ndarray = np.arange(real.shape[1]) < real.sum(axis=1, keepdims=True) + more
+    return found
+
+
+def stops_late(by: int) -> Replacements:
+    """Return replacements in which layers stop so many steps after the end of each row."""
+
+    @wraps(rnn_forward)
+    def forward(cell: str, inputs: np.ndarray, real: np.ndarray, *rest: Any) -> Any:
+        return original(rnn_forward)(cell, inputs, first_steps(real, by), *rest)
+
+    @wraps(rnn_backward)
+    def backward(
+        cell: str, d_hidden: Any, d_state: Any, inputs: Any, real: np.ndarray, *rest: Any
+    ) -> Any:
+        real = first_steps(real, by)
+        return original(rnn_backward)(cell, d_hidden, d_state, inputs, real, *rest)
+
+    return {**in_replicas(), rnn_forward: forward, rnn_backward: backward}
+
+
+def decoder_starts(change: Callable[[list[State]], list[State]]) -> Replacements:
+    """Return replacements in which the decoder starts from a changed state of the encoder.
+
+    Args:
+      change: is its own backward pass.
+    """
+
+    @wraps(decoder_start)
+    def start(states: list[State]) -> list[State]:
+        return change(states)
+
+    @wraps(decoder_start_backward)
+    def backward(d_states: list[State]) -> list[State]:
+        return change(d_states)
+
+    return {decoder_start: start, decoder_start_backward: backward}
+
+
+def attention_over(look: Callable[[np.ndarray], np.ndarray]) -> Replacements:
+    """Return replacements in which attention takes other steps of the source for real."""
+
+    @wraps(memory_forward)
+    def remember(kind: str, weights: Any, values: Any, real: np.ndarray) -> Any:
+        return original(memory_forward)(kind, weights, values, look(real))
+
+    return {**in_replicas(), memory_forward: remember}
+
+
+def keys_times(factor: float) -> Replacements:
+    """Return replacements in which attention's scores are multiplied by a factor."""
+
+    @wraps(memory_forward)
+    def forward(kind: str, weights: Any, values: np.ndarray, real: np.ndarray) -> Memory:
+        memory = original(memory_forward)(kind, weights, values, real)
+        return replace(memory, keys=memory.keys * memory.keys.dtype.type(factor))
+
+    @wraps(memory_backward)
+    def backward(kind: str, weights: Any, memory: Memory, d_memory: Any, gradients: Any) -> Any:
+        d_values, d_keys = d_memory
+        d_memory = d_values, d_keys * factor
+        return original(memory_backward)(kind, weights, memory, d_memory, gradients)
+
+    return {memory_forward: forward, memory_backward: backward}
+
+
+def losses_reported(change: Callable[[np.ndarray], np.ndarray]) -> Replacements:
+    """Return replacements in which the replicas' losses are reported changed."""
+
+    @wraps(replica_losses)
+    def losses(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
+        return change(original(replica_losses)(token_loss, divisor, sizes))
+
+    return {replica_losses: losses}

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+import zlib
 
 from paddle_impl import processor
 from parity.base.errors import UsageError
@@ -31,9 +32,9 @@ def load_engine(threads: int, device: str = "cpu"):
         kernels = processor.fastest_kernels()
         if kernels:
             os.environ[processor.VARIABLE] = kernels
-    # Paddle loads its own zlib, after which NumPy's extensions can no longer be loaded.
-    import numpy.random  # noqa: F401
-
+    # Paddle's library exports zlib's symbols. Had zlib not bound its own by then, whatever
+    # unpacks anything later (`import numpy.random` does) would end with SIGSEGV.
+    zlib.decompress(zlib.compress(b""))
     try:
         import paddle
         from paddle.base import core

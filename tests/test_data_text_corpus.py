@@ -18,7 +18,6 @@ from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
-WIKITEXT = ROOT.parent / "shared" / "data" / "wikitext-2"
 
 TRAIN = """
  = Cats =
@@ -374,15 +373,3 @@ def test_large_text_takes_little_memory(tmp_path):
     num_tokens, kilobytes = map(int, result.stdout.split())
     assert num_tokens == 16_500_000  # 66 MB of ids
     assert kilobytes // (1024 if sys.platform == "darwin" else 1) < 60 * 1024
-
-
-if WIKITEXT.is_dir():  # the text lies beside the project, not in it
-
-    def test_published_counts_of_wikitext_are_met(tmp_path):
-        corpus = load_corpus(WIKITEXT, tmp_path, None)
-        assert len(corpus.vocabulary) == 33_278
-        lines = [text.num_lines for text in (corpus.train, corpus.valid, corpus.test)]
-        assert lines == [36_718, 3_760, 4_358]
-        tokens = [text.num_tokens for text in (corpus.train, corpus.valid, corpus.test)]
-        assert tokens == [2_088_628, 217_646, 245_569]
-        assert corpus.notes == ()

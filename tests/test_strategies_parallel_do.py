@@ -1,62 +1,8 @@
-"""Fluid's ParallelDo: our networks in its block, and programs as users of Fluid wrote them."""
+"""Fluid's ParallelDo: programs as users of Fluid wrote them, and what is refused."""
 
 import numpy as np
 import pytest
-from conftest import STEPS, assert_one_line, flags
-
-from parity.trace.reader import Trace
-from parity.twins.compare.run_comparison import compare_traces
-
-PAIRS = {
-    "network": "seq2seq",
-    "batching": None,
-    "time": None,
-    "vocabulary_size": None,
-    "source_vocabulary_size": 30,
-    "target_vocabulary_size": 32,
-    "source_segmenter": "spaces",
-    "target_segmenter": "spaces",
-    "num_layers": 2,
-    "bidirectional": True,
-    "input_feeding": True,
-    "steps": 3,
-}
-
-
-@pytest.fixture(scope="module")
-def parallel_do(frameworks, text, cache, tmp_path_factory):
-    """Return a function that records a training of the strategy."""
-
-    def train(*, edits=(), **values) -> Trace:
-        folder = tmp_path_factory.mktemp("parallel-do") / "trace"
-        given = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache} | values
-        words = flags(strategy="parallel-do", **given)
-        job = frameworks["paddle"].train(*words, f"--trace={folder}", edits=edits)
-        status, _, errors = job.wait()
-        assert status == 0, errors
-        return Trace(folder)
-
-    return train
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 3])
-@pytest.mark.parametrize("network", ["language-model", "seq2seq"])
-def test_it_computes_the_bits_of_the_parallel_executor(
-    run_both, parallel_do, pairs, network, replicas
-):
-    """Rows do not divide evenly, and there are dropout and clipping."""
-    values = {"replicas": replicas, "optimizer": "adam"}
-    values |= PAIRS | {"data": pairs} if network == "seq2seq" else {"batching": "stream"}
-    others, trace = run_both(**values), parallel_do(**values)
-    verdict = compare_traces([*others.values(), trace])
-    assert verdict.matches
-    assert trace.header["strategy"] == "parallel-do"
-    assert verdict.steps == values.get("steps", STEPS)
-    for step in range(verdict.steps):
-        ours, theirs = trace.read(step), others["paddle"].read(step)
-        assert ours.keys() == theirs.keys()
-        assert [name for name in ours if not np.array_equal(ours[name], theirs[name])] == []
-
+from conftest import assert_one_line, flags
 
 # What follows up to the next rule runs in a process of the framework.
 

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import COLLECTIVE, STEPS, TINY_SEQ2SEQ, flags
-from equal_traces import differing
+from conftest import COLLECTIVE, STEPS, flags
 
 from data.load import load_pair_text, load_stream_text
 from data.text_batches import StreamBatches
 from data.text_corpus import load_corpus
-from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit
 from parity.twins.processes.gathering import local_rows
 from parity.twins.processes.group import ProcessGroup
@@ -31,7 +29,6 @@ SETTINGS = {
     "sentences": {"batching": "sentences", "time": 5},
     "pairs": {**SPACES, "bidirectional": False},
 }
-PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 
 
 class Rank(ProcessGroup):
@@ -179,38 +176,15 @@ READS_ALL = Edit(
 
 
 @pytest.mark.parametrize("framework", COLLECTIVE)
-def test_no_number_changes_if_ranks_read_all_rows(train, text, framework):
-    """Neither in losses.csv nor in a checkpoint nor in an evaluation; 7 rows are shared."""
-    given = {"data": text, "batching": "stream", "optimizer": "adam"}
-    own = train(framework, "own", 3, **given)
-    whole = train(framework, "all", 3, edits=[READS_ALL], **given)
-    assert (own / "losses.csv").read_bytes() == (whole / "losses.csv").read_bytes()
-    last = Path("checkpoints", f"step-{STEPS:08}.safetensors")
-    first, second = (load_checkpoint(folder / last) for folder in (own, whole))
-    for name, array in (first.snapshot | dict(first.state)).items():
-        other = (second.snapshot | dict(second.state))[name]
-        assert array.tobytes() == other.tobytes(), name
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (own, whole)]
-    assert summaries[0]["valid_perplexity"] == summaries[1]["valid_perplexity"] != []
-
-
-@pytest.mark.parametrize("framework", COLLECTIVE)
-def test_no_trace_changes_if_ranks_read_all_rows(train, pairs, framework, tmp_path):
-    """Nor does what it records of batches, of decoding and of the evaluation at the end."""
-    given = {**PAIRS, "data": pairs, "out": None}
-    traces = []
-    for name, edits in (("own", []), ("all", [READS_ALL])):
-        train(framework, name, 3, edits, **given, trace=tmp_path / name)
-        traces.append(Trace(tmp_path / name))
-    assert differing(*traces) == []
-
-
-@pytest.mark.parametrize("framework", COLLECTIVE)
 def test_a_real_rank_reads_its_part_of_the_file_alone(train, text, cache, framework, tmp_path):
-    """The rows of a continuous text are contiguous parts of it, and so are a rank's."""
+    """The rows of a continuous text are contiguous parts of it, and so are a rank's.
+
+    If all ranks read all of them, no number changes: neither in losses.csv nor in a checkpoint
+    nor in an evaluation.
+    """
     (tmp_path / "log").mkdir()
-    edits = [logging_reads(tmp_path / "log")]
-    train(framework, "run", 3, edits, data=text, batching="stream")
+    given = {"data": text, "batching": "stream", "optimizer": "adam"}
+    own = train(framework, "own", 3, [logging_reads(tmp_path / "log")], **given)
     batches = StreamBatches(load_corpus(text, cache, 40).train, 7, 5)
     lengths = np.array([batches.batch(step).lengths for step in range(5)]).sum(axis=0)
     bounds = np.cumsum([0, *lengths]).tolist()
@@ -222,3 +196,13 @@ def test_a_real_rank_reads_its_part_of_the_file_alone(train, text, cache, framew
             parts.add((min(a for a, _ in train_lines), max(b for _, b in train_lines)))
     rows = [local_rows(Rank(rank, 3), 7, 3) for rank in range(3)]
     assert parts == {(bounds[each.start], bounds[each.stop] + 1) for each in rows}
+
+    whole = train(framework, "all", 3, [READS_ALL], **given)
+    assert (own / "losses.csv").read_bytes() == (whole / "losses.csv").read_bytes()
+    last = Path("checkpoints", f"step-{STEPS:08}.safetensors")
+    first, second = (load_checkpoint(folder / last) for folder in (own, whole))
+    for name, array in (first.snapshot | dict(first.state)).items():
+        other = (second.snapshot | dict(second.state))[name]
+        assert array.tobytes() == other.tobytes(), name
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (own, whole)]
+    assert summaries[0]["valid_perplexity"] == summaries[1]["valid_perplexity"] != []

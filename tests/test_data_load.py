@@ -78,15 +78,11 @@ def test_the_lowest_possible_perplexity_is_of_the_whole_vocabulary_alone(cache):
 
 WORDS = b"<pad>\n<go>\n<eos>\n<unk>\na\nb\nc\n"
 FAULTS = {
-    "a word twice": (WORDS + b"a\n", ":8: token 'a' is already on line 5"),
-    "a blank line": (WORDS.replace(b"b\n", b"\n"), ":6: a blank line"),
     "a blank line at the end": (WORDS + b"\n", ":8: a blank line"),
     "special tokens moved": (
         WORDS.replace(b"<pad>\n<go>", b"<go>\n<pad>"),
         ":2: token <pad> must be on line 1",
     ),
-    "a special token missing": (WORDS.replace(b"<unk>\n", b""), ": token <unk> is missing"),
-    "white space": (WORDS.replace(b"b\n", b"b c\n"), ":6: token 'b c' holds white space"),
     "too few": (WORDS[: WORDS.index(b"b\n")], ": besides <pad>, <go>, <eos> and <unk>"),
     "nothing": (b"", ":1: a blank line"),
     "not UTF-8": (WORDS + b"\xc4\xe3\n", ":8: byte 0xc4 is not UTF-8"),

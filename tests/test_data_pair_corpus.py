@@ -126,12 +126,8 @@ def test_rows_are_those_of_the_file(tmp_path):
                 read(row)
 
 
-def test_vocabularies_are_of_the_training_pairs(tmp_path):
+def test_words_without_an_entry_are_counted_and_noted(tmp_path):
     corpus = load(tmp_path, some_lines())
-    texts = texts_of(corpus)
-    for place, vocabulary in enumerate((corpus.source_vocabulary, corpus.target_vocabulary)):
-        words = {word for pair in texts["train"] for word in pair[place].split()}
-        assert set(vocabulary.tokens) == words | set(PAIR_SPECIAL)
     assert corpus.train.source_unknown_share == corpus.train.target_unknown_share == 0
     assert corpus.test.source_unknown_share == pytest.approx(1 / 3)
     assert corpus.test.target_unknown_share == pytest.approx(1 / 3)
@@ -218,12 +214,6 @@ def test_pairs_with_an_empty_side_are_dropped_and_counted(tmp_path):
         f"{tmp_path / 'pairs.tsv'}:21: {dropped}: a question and an answer are needed"
     )
     assert load(tmp_path, some_lines(), on_empty="error").train.num_pairs == 36
-
-
-def test_one_pair_with_an_empty_side(tmp_path):
-    corpus = load(tmp_path, [*some_lines(), "q\t"])
-    path = tmp_path / "pairs.tsv"
-    assert f"{path}: 1 pair with an empty side, on line 41, was dropped" in corpus.notes
 
 
 def test_nothing_but_empty_sides_is_refused(tmp_path):

@@ -84,17 +84,6 @@ def test_stream_of_a_small_text_by_hand(tmp_path):
     assert last.num_tokens == 1
 
 
-def test_stream_batches_have_one_shape_and_only_the_last_is_padded(counted):
-    text, _ = counted(118)
-    epoch = epoch_of(StreamBatches(text, 4, 5))
-    for batch in epoch:
-        assert batch.tokens.shape == batch.targets.shape == (4, 5)
-        assert batch.tokens.dtype == batch.targets.dtype == batch.lengths.dtype == np.int64
-    assert all(batch.lengths.tolist() == [5] * 4 for batch in epoch[:-1])
-    assert epoch[-1].lengths.tolist() == [5, 5, 4, 4]
-    assert epoch[-1].tokens[2:, 4].tolist() == epoch[-1].targets[2:, 4].tolist() == [0, 0]
-
-
 def test_stream_shorter_than_a_batch_is_refused(counted):
     text, _ = counted(20)  # 21 tokens, one batch exactly
     assert StreamBatches(text, 4, 5).batches_per_epoch == 1
@@ -146,18 +135,6 @@ def test_batches_are_of_even_size(sentences):
         assert max(sizes) - min(sizes) <= 1
         assert min(sizes) == batches.smallest_batch
         assert max(sizes) <= batch_size
-
-
-def test_batch_is_as_wide_as_its_longest_row_and_padded_with_zero(sentences):
-    text, _ = sentences
-    for batch in epoch_of(SentenceBatches(text, 7, 50, seed=0)):
-        assert batch.tokens.dtype == batch.targets.dtype == batch.lengths.dtype == np.int64
-        assert batch.tokens.shape == batch.targets.shape
-        assert batch.tokens.shape == (len(batch.lengths), batch.lengths.max())
-        beyond = np.arange(batch.tokens.shape[1]) >= batch.lengths[:, None]
-        assert not batch.tokens[beyond].any()
-        assert not batch.targets[beyond].any()
-        assert batch.targets[~beyond].all()
 
 
 def test_bucketing_leaves_little_padding(sentences):

@@ -15,6 +15,7 @@ from parity.twins.spec.spec import Spec
 
 STEPS = {"language-model": 10, "seq2seq": 11}
 REPLICAS = 3
+pytestmark = pytest.mark.thorough
 
 # fault -> network, side that it is planted in, the first step that can show it
 CASES = {

@@ -135,6 +135,7 @@ def test_the_second_run_in_a_folder_is_refused(text, cache, tmp_path):
     assert not (tmp_path / ".lock").exists()
 
 
+@pytest.mark.thorough
 def test_two_runs_share_a_cache(text, tmp_path):
     given = (f"--data={text}", f"--cache={tmp_path / 'cache'}")
     started = [

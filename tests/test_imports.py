@@ -43,13 +43,15 @@ PEERS = {
     "parity/twins/peers/pytorch_processes.py": {"torch"},
     "parity/twins/peers/pytorch_replica.py": {"torch"},
 }
+# Each watches a framework's trainings, and loads it only when it is called.
+WATCHERS = {f"parity/{name}.py": {name} for name in sorted(FRAMEWORKS)}
 # The rooms of the library and of its laboratory, from the lowest level to the highest. Each
 # imports lower levels only; the laboratory may import all of the library, never the reverse.
 LIBRARY = (
     ("base",),
     ("trace",),
     ("compare", "pair"),
-    ("report",),
+    ("report", "watch"),
     ("cli", "examples"),
 )
 LABORATORY = (
@@ -98,7 +100,7 @@ def test_imports_point_one_way(path):
     for module in imported_modules(path):
         if module.split(".")[0] in PACKAGES:
             assert any(f"{module}.".startswith(f"{each}.") for each in allowed), module
-    own = (EXAMPLES | PEERS).get(name, OWN_FRAMEWORK.get(package, set()))
+    own = (EXAMPLES | PEERS | WATCHERS).get(name, OWN_FRAMEWORK.get(package, set()))
     assert names & FRAMEWORKS <= own
 
 
@@ -172,10 +174,11 @@ def test_nothing_imports_a_peer():
 
 
 def test_no_module_hides_a_framework_or_a_library():
-    """The folder of `train.py` may come before the libraries on the path."""
+    """The folder of a `train.py` may come before the libraries on the path; parity is none."""
     hidden = FRAMEWORKS | sys.stdlib_module_names | {"numpy", "click"}
     for path in FILES:
-        if path.parent.parent == ROOT and path.stem != "__init__":
+        own = path.relative_to(ROOT).as_posix() in WATCHERS
+        if path.parent.parent == ROOT and path.stem != "__init__" and not own:
             assert path.stem not in hidden, path
 
 

@@ -34,6 +34,9 @@ class Recorder:
         too.
       tolerances: rung, or pattern of names -> how much the sides may differ, with the reason.
       versions: name -> version, of the framework and whatever else a report should show.
+      facts: what else is worth knowing, and need not be the same on both sides, as plain
+        values.
+      same_tensors: whether every step must hold the tensors of the first one.
 
     Raises:
       UsageError: for an argument that is not allowed, or a folder that cannot be written.
@@ -49,6 +52,8 @@ class Recorder:
         names: Mapping[str, str | Rename] | None = None,
         tolerances: Mapping[str, Tolerance] | None = None,
         versions: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        same_tensors: bool = True,
     ):
         if not str(framework).strip() or not str(framework).isprintable():
             raise UsageError(f"framework is {framework!r}; allowed: a word, such as 'pytorch'")
@@ -62,11 +67,13 @@ class Recorder:
             "run": dict(run or {}),
             "tolerances": {key: asdict(each) for key, each in (tolerances or {}).items()},
             "versions": {"numpy": np.__version__, **(versions or {})},
+            "facts": dict(facts or {}),
         }
         try:
             json.dumps(header, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise UsageError(f"run or versions: {error}; allowed: values of JSON") from None
+        self._same_tensors = same_tensors
         self._writer = Writer(Path(folder), header)
         self._last: int | None = None
         self._first: tuple[int, frozenset[str]] | None = None
@@ -94,7 +101,7 @@ class Recorder:
         least = 0 if self._last is None else self._last + 1
         if not least <= step <= LAST_STEP:
             raise UsageError(f"step is {step}; allowed: {least} to {LAST_STEP}")
-        if partial and self._first is None:
+        if partial and self._first is None and self._same_tensors:
             raise UsageError(f"step {step}: is partial; allowed: all tensors in the first step")
         found: dict[str, np.ndarray] = {}
         came_from: dict[str, str] = {}
@@ -163,7 +170,7 @@ class Recorder:
         unused = self._map.unused(mapped)
         if unused and not partial:
             raise UsageError(f"step {step}: no tensor of the name map's {_listed(unused)}")
-        if self._first is None:
+        if self._first is None or not self._same_tensors:
             return
         first, names = self._first
         if extra := sorted(found.keys() - names):

@@ -5,6 +5,7 @@ from parity.base.errors import UsageError
 # First part of a tensor's name -> rung, in the order of computation.
 RUNGS = {
     "batch": "batch",
+    "initial": "batch",
     "schedule": "batch",
     "forward": "forward",
     "loss": "loss",

@@ -1,0 +1,287 @@
+"""Records a PyTorch training while it runs: `watch` around a loop that stays as it is."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.watch.recording import Recording, leaves
+
+
+@contextmanager
+def watch(
+    folder: str | Path, model: Any, optimizer: Any, **options: Any
+) -> Iterator[Recording]:
+    """Record every step of a training, which ends with the optimiser's step.
+
+        with parity.torch.watch("out/original", model, optimizer):
+            train(model, optimizer, data)
+
+    Recorded are: what the model was given (`batch`), the weights before the first step
+    (`initial`), every module's output (`forward`), the tensor on which `backward` is called
+    (`loss`), the gradients of outputs and parameters, the optimiser's state and the weights.
+    What the loop does to the gradients between backward and step (clipping, unscaling) is
+    `clipped_gradient`. A forward pass without gradients (an evaluation) is left out.
+
+    Args:
+      folder: where the trace is written; one that is there is replaced.
+      model: the `torch.nn.Module`.
+      optimizer: the optimiser, or several, of which the last one's step ends a step.
+      **options: those of `parity.watch.recording.Recording`: `run`, `names`, `tolerances`,
+        `steps`, `modules`, `rungs`, `side`.
+
+    Raises:
+      UsageError: for a model that cannot be watched, or an option that is not allowed.
+    """
+    import torch
+
+    optimizers = optimizer if isinstance(optimizer, Sequence) else [optimizer]
+    for each in optimizers:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise UsageError(f"optimizer is {each!r}; allowed: a torch.optim.Optimizer")
+    _check_model(model)
+    facts = {
+        "device": str(next((each.device for each in model.parameters()), "none")),
+        "threads": torch.get_num_threads(),
+        "seed": torch.initial_seed(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+    }
+    kinds = {str(each.dtype).removeprefix("torch.") for each in model.parameters()}
+    versions = {"torch": torch.__version__}
+    recording = Recording(folder, "pytorch", kinds, versions, facts, **options)
+    finished = False
+    try:
+        with _Hooks(recording, model, optimizers):
+            yield recording
+        finished = True
+    finally:
+        recording.close(finished=finished)
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what has no hooks."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"model is {type(model).__name__}; allowed: a torch.nn.Module")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UsageError(
+                f"module {name!r} is a ScriptModule, which has no hooks; allowed: the module "
+                "that it was made from"
+            )
+
+
+class _Hooks:
+    """Hooks on a model and its optimisers, which hand what they see to a recording.
+
+    A copy is made where a later operation may change a tensor in place.
+    """
+
+    def __init__(self, recording: Recording, model: Any, optimizers: Sequence[Any]):
+        import torch
+
+        self._torch, self._to, self._model = torch, recording, model
+        self._optimizers, self._undo = optimizers, ExitStack()
+        self._modules = dict(_named(model, model.named_modules()))
+        self._parameters = dict(_named(model, model.named_parameters()))
+        self._buffers = dict(_named(model, model.named_buffers()))
+        known = {id(each) for each in self._parameters.values()}
+        for number, optimizer in enumerate(optimizers):
+            for i, group in enumerate(optimizer.param_groups):
+                for j, each in enumerate(group["params"]):
+                    if id(each) not in known:  # of no module: named for its place
+                        self._parameters[f"optimizer{number}.{i}.{j}"] = each
+        self._names = {id(each): name for name, each in self._parameters.items()}
+        self._training, self._seen = False, set[str]()
+        # parameter -> its gradient and how often that was changed, when it was kept
+        self._kept: dict[str, tuple[Any, int]] = {}
+
+    def __enter__(self) -> "_Hooks":
+        torch = self._torch
+        off = torch.compiler.disable
+        for name, module in self._modules.items():
+            self._hook(module.register_forward_hook(off(self._output(name))))
+        root = self._model
+        self._hook(
+            root.register_forward_pre_hook(off(self._begin), with_kwargs=True, prepend=True)
+        )
+        self._hook(root.register_forward_hook(off(self._end), always_call=True))
+        for each in self._optimizers:
+            self._hook(each.register_step_pre_hook(self._before_step))
+        self._hook(self._optimizers[-1].register_step_post_hook(self._after_step))
+        backward = torch.autograd.backward
+        torch.autograd.backward = self._watched_backward(backward)
+        self._undo.callback(setattr, torch.autograd, "backward", backward)
+        if self._to.wants("initial"):
+            for name, each in {**self._parameters, **self._buffers}.items():
+                self._to.add("initial", name, self._copy(each))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._undo.close()
+
+    def _hook(self, handle: Any) -> None:
+        self._undo.callback(handle.remove)
+
+    def _copy(self, tensor: Any) -> np.ndarray:
+        """Return a tensor's values as they are now."""
+        return np.array(self._array(tensor))
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        """Return a tensor's values, which it may share; half precision becomes float32."""
+        tensor = tensor.detach()
+        if tensor.is_sparse:
+            tensor = tensor.to_dense()
+        if tensor.is_floating_point() and tensor.element_size() < 4:
+            tensor = tensor.float()
+        array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
+        return array
+
+    def _counts(self) -> bool:
+        """Return whether a module runs in a training's forward pass, and for the first time.
+
+        Activation checkpointing runs modules again during the backward pass.
+        """
+        if not self._to.active or self._torch._C._current_graph_task_id() != -1:
+            return False
+        return self._training or self._torch.is_grad_enabled()
+
+    def _begin(self, module: Any, inputs: Any, named: Any) -> None:
+        if self._torch._C._current_graph_task_id() != -1:
+            return
+        self._training = self._torch.is_grad_enabled()
+        if not self._training or not self._to.wants("batch"):
+            return
+        call = self._to.call("batch/")
+        for path, tensor in leaves((*inputs, named), self._torch.Tensor):
+            # a keyword's name takes the place of the number of the mapping that holds it
+            name = path.removeprefix(f"/{len(inputs)}").removeprefix("/")
+            self._to.add("batch", name + call.removeprefix("batch/"), self._copy(tensor))
+
+    def _end(self, *_: Any) -> None:
+        if self._torch._C._current_graph_task_id() == -1:
+            self._training = False
+
+    def _output(self, name: str) -> Any:
+        label = name or "model"
+
+        def seen(module: Any, inputs: Any, output: Any) -> None:
+            if not self._counts():
+                return
+            self._seen.add(name)
+            forward = self._to.wants("forward", label)
+            backward = self._to.wants("activation_gradient", label)
+            if not forward and not backward:
+                return
+            call = self._to.call(label)
+            for path, tensor in leaves(output, self._torch.Tensor):
+                if forward:
+                    self._to.add("forward", call + path, self._copy(tensor))
+                if backward and tensor.requires_grad:
+                    tensor.register_hook(self._gradient(call + path, self._to.step))
+
+        return seen
+
+    def _gradient(self, name: str, step: int) -> Any:
+        def seen(gradient: Any) -> None:
+            if self._to.active and self._to.step == step:
+                self._to.add("activation_gradient", name, self._copy(gradient))
+
+        return self._torch.compiler.disable(seen)
+
+    def _watched_backward(self, backward: Any) -> Any:
+        def watched(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            outermost = self._torch._C._current_graph_task_id() == -1
+            if outermost and self._to.wants("loss"):
+                for _, tensor in leaves(tensors, self._torch.Tensor):
+                    self._to.add("loss", "loss", self._copy(tensor))
+            result = backward(tensors, *arguments, **named)
+            if outermost and self._to.wants("gradient"):
+                self._gradients()
+            return result
+
+        return watched
+
+    def _gradients(self) -> None:
+        """Keep the gradients that the micro-batches so far have summed."""
+        for name, each in self._parameters.items():
+            if each.grad is not None:
+                self._kept[name] = each.grad, each.grad._version
+                self._to.add("gradient", name, self._copy(each.grad), replace=True)
+
+    def _clipped_gradients(self) -> None:
+        """Keep the gradients that the loop has changed since then."""
+        for name, each in self._parameters.items():
+            kept, version = self._kept.get(name, (None, 0))
+            if each.grad is not None and (
+                each.grad is not kept or each.grad._version != version
+            ):
+                self._to.add("clipped_gradient", name, self._copy(each.grad))
+
+    def _before_step(self, optimizer: Any, inputs: Any, named: Any) -> None:
+        if not self._to.active or named.get("closure") or any(map(callable, inputs[1:])):
+            return  # a closure computes the gradients later, and its backward is seen
+        if self._kept and self._to.wants("clipped_gradient"):
+            self._clipped_gradients()
+        elif not self._kept and self._to.wants("gradient"):
+            self._gradients()
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if self._to.active:
+            self._states()
+            self._check_seen()
+        self._kept.clear()
+        self._to.end_step()
+
+    def _states(self) -> None:
+        if self._to.wants("optimizer"):
+            for optimizer in self._optimizers:
+                for parameter, slots in optimizer.state.items():
+                    name = self._names.get(id(parameter), "model")
+                    for path, value in leaves(slots, (self._torch.Tensor, int, float)):
+                        tensor = isinstance(value, self._torch.Tensor)
+                        array = self._array(value) if tensor else np.asarray(value)
+                        self._to.add("optimizer", name + path, array)
+        if self._to.wants("weight"):
+            for name, each in {**self._parameters, **self._buffers}.items():
+                self._to.add("weight", name, self._array(each))
+
+    def _check_seen(self) -> None:
+        """Say in the first recorded step which modules were never seen.
+
+        Raises:
+          UsageError: if there are none that were seen.
+        """
+        if self._to.began or not self._to.wants("forward"):
+            return
+        if not self._seen:
+            raise UsageError(
+                f"step {self._to.step}: no module of the model was called with gradients; "
+                "allowed: the model that the loop trains, watched before it is compiled"
+            )
+        hidden = [
+            name
+            for name, module in self._modules.items()
+            if name not in self._seen and not next(module.children(), None)
+        ]
+        if hidden:
+            warnings.warn(
+                f"step {self._to.step}: {', '.join(hidden)}: not called, so their outputs are "
+                "not recorded; their weights are",
+                stacklevel=4,
+            )
+
+
+def _named(model: Any, found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield what a model holds by the names that it has without the wrappers around it."""
+    wrapped = type(model).__name__ in ("DataParallel", "DistributedDataParallel")
+    for name, each in found:
+        name = ".".join(part for part in name.split(".") if part != "_orig_mod")
+        yield f"{name}.".removeprefix("module.").removesuffix(".") if wrapped else name, each

@@ -1,0 +1,197 @@
+"""The steps of a training that is watched, on their way into a trace."""
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.base.machine import usable_cores
+from parity.pair.names import Rename
+from parity.pair.recorder import Recorder
+from parity.trace.rungs import RUNGS
+from parity.trace.tolerances import Tolerance
+
+
+class Recording:
+    """Collects what a framework shows of a step, and records it when the step ends.
+
+    The keyword arguments from `run` on are those of every `watch`.
+
+    Args:
+      folder: where to write, as for `Recorder`.
+      framework: what reports call this side, unless the user says otherwise with `side`.
+      dtypes: the names of the types of the model's parameters. The side's dtype is float64 if
+        they all are, and otherwise float32. What is less precise is recorded in that type,
+        which holds the same values.
+      versions, facts: for the header.
+      run: settings that both sides must have in common, as plain values.
+      names: name in this side's code -> shared name, or a `Rename`, as for `Recorder`.
+      tolerances: rung, or pattern of names -> how much the sides may differ, likewise.
+      steps: which steps are recorded: all (None), every k-th (a number), those of a range.
+      modules: patterns of names of modules, such as "encoder.*"; only their outputs and
+        activation gradients are recorded. None: all.
+      rungs: first parts of names, such as "gradient"; only they are recorded. None: all.
+      side: what reports call this side.
+
+    Raises:
+      UsageError: for an argument that is not allowed, or a folder that cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        framework: str,
+        dtypes: Iterable[str],
+        versions: Mapping[str, str],
+        facts: Mapping[str, Any],
+        *,
+        run: Mapping[str, Any] | None = None,
+        names: Mapping[str, str | Rename] | None = None,
+        tolerances: Mapping[str, Tolerance] | None = None,
+        steps: int | range | None = None,
+        modules: Iterable[str] | None = None,
+        rungs: Iterable[str] | None = None,
+        side: str | None = None,
+    ):
+        if steps is not None and not isinstance(steps, range) and not _whole(steps):
+            raise UsageError(f"steps is {steps!r}; allowed: a number from 1, a range, or None")
+        self._steps = steps
+        self._modules = None if modules is None else _texts("modules", modules)
+        self._rungs = None if rungs is None else _texts("rungs", rungs)
+        for rung in self._rungs or ():
+            if rung not in RUNGS:
+                raise UsageError(f"rungs holds {rung!r}; allowed: {', '.join(RUNGS)}")
+        kinds = set(dtypes)
+        self._dtype = np.dtype("float64" if kinds == {"float64"} else "float32")
+        self._recorder = Recorder(
+            folder,
+            framework=framework if side is None else side,
+            dtype=self._dtype.name,
+            run=run,
+            names=names,
+            tolerances=tolerances,
+            versions={"python": platform.python_version(), **versions},
+            facts={"parameters": sorted(kinds), "cores": usable_cores(), **facts},
+            same_tensors=False,
+        )
+        self._step, self._began = 0, False
+        self._found: dict[str, np.ndarray] = {}
+        self._calls: Counter[str] = Counter()
+        self.active = self._chosen()
+
+    @property
+    def step(self) -> int:
+        """Return the number of the step that is under way."""
+        return self._step
+
+    def wants(self, rung: str, module: str | None = None) -> bool:
+        """Return whether tensors of a rung, or of a module on it, are recorded in this step."""
+        if not self.active or (self._rungs is not None and rung not in self._rungs):
+            return False
+        patterns = self._modules
+        if module is None or patterns is None:
+            return True
+        return any(fnmatchcase(module, pattern) for pattern in patterns)
+
+    def call(self, name: str) -> str:
+        """Return the name of a module's next call in this step: fc, fc#1, fc#2 ..."""
+        number = self._calls[name]
+        self._calls[name] += 1
+        return f"{name}#{number}" if number else name
+
+    def add(self, rung: str, name: str, value: Any, *, replace: bool = False) -> None:
+        """Keep a tensor of the step; one that cannot be compared (text, objects) is left out.
+
+        Args:
+          value: anything that NumPy makes an array of, which nobody changes until the step
+            ends.
+          replace: whether it takes the place of one of the same name; otherwise it gets a
+            number, as a further call does.
+        """
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            return
+        narrow = array.dtype.kind == "f" and array.dtype.itemsize < self._dtype.itemsize
+        full = whole = f"{rung}/{name}"
+        number = 0
+        while not replace and whole in self._found:
+            number += 1
+            whole = f"{full}#{number}"
+        self._found[whole] = array.astype(self._dtype) if narrow else array
+
+    def has(self, rung: str, name: str) -> bool:
+        """Return whether the step has such a tensor."""
+        return f"{rung}/{name}" in self._found
+
+    def forget(self) -> None:
+        """Drop what was seen since the last step: it belongs to none."""
+        self._found.clear()
+        self._calls.clear()
+
+    def end_step(self) -> None:
+        """Record the step, if it is one of those chosen, and begin the next.
+
+        Raises:
+          UsageError: if the folder cannot be written, or the name map does not fit.
+        """
+        if self.active and self._found:
+            some = self._began or self._rungs is not None or self._modules is not None
+            self._recorder.step(self._step, self._found, partial=some)
+            self._began = True
+        self.forget()
+        self._step += 1
+        self.active = self._chosen()
+
+    def close(self, *, finished: bool) -> None:
+        """Close the trace; see `Recorder.close`."""
+        self._recorder.close(finished=finished)
+
+    @property
+    def began(self) -> bool:
+        """Return whether a step was recorded."""
+        return self._began
+
+    def _chosen(self) -> bool:
+        if self._steps is None:
+            return True
+        if isinstance(self._steps, range):
+            return self._step in self._steps
+        return self._step % self._steps == 0
+
+
+def leaves(value: Any, is_tensor: type | tuple[type, ...]) -> Iterable[tuple[str, Any]]:
+    """Yield (path, tensor) for the tensors in what a module was given or returned.
+
+    Looks into tuples, lists, mappings, named tuples (a packed sequence is one) and dataclasses;
+    the path is made of places and names of fields, with a slash before each.
+    """
+    if isinstance(value, is_tensor):
+        yield "", value
+        return
+    found: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        found = value.items()
+    elif hasattr(value, "_asdict"):
+        found = value._asdict().items()
+    elif isinstance(value, (tuple, list)):
+        found = enumerate(value)
+    elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        found = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
+    for key, part in found:
+        for path, tensor in leaves(part, is_tensor):
+            yield f"/{key}{path}", tensor
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _texts(name: str, values: Any) -> list[str]:
+    if isinstance(values, str) or not all(isinstance(each, str) for each in values):
+        raise UsageError(f"{name} is {values!r}; allowed: a list of texts")
+    return list(values)

@@ -1,0 +1,314 @@
+"""PyTorch trainings that record themselves: what is seen, and that it changes nothing."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import parity.torch
+from parity import Trace
+from parity.base.errors import UsageError
+from parity.compare.recorded_pair import compare_pair
+
+pytestmark = pytest.mark.torch
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: object
+    nothing: object = None
+
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "watching.md"
+
+
+def model_of(dtype="float32", checkpoint=None):
+    """Return a model with tied weights, packed rows, an operation in place, a dataclass."""
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+    from torch.utils.checkpoint import checkpoint as again
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(11, 6)
+            self.rnn = torch.nn.LSTM(6, 6, batch_first=True)
+            self.inner = torch.nn.Linear(6, 6)
+            self.relu = torch.nn.ReLU(inplace=True)
+            self.norm = torch.nn.BatchNorm1d(6)
+            self.out = torch.nn.Linear(6, 11, bias=False)
+            self.out.weight = self.embed.weight
+
+        def forward(self, tokens, *, lengths):
+            packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True)
+            hidden, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
+            if checkpoint is None:
+                hidden = self.relu(self.inner(hidden))
+            else:
+                hidden = again(
+                    lambda x: self.relu(self.inner(x)), hidden, use_reentrant=checkpoint
+                )
+            return Answer(self.out(self.norm(hidden.transpose(1, 2)).transpose(1, 2)))
+
+    torch.manual_seed(1)
+    return Model().to(getattr(torch, dtype))
+
+
+def train(model, optimizer, steps=3, micro=1, evaluate=True):
+    """Train; return the losses and the weights after the last step."""
+    import torch
+
+    draw, losses = torch.Generator().manual_seed(3), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for _ in range(micro):
+            tokens = torch.randint(0, 11, (3, 5), generator=draw)
+            logits = model(tokens, lengths=torch.tensor([5, 5, 4])).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+            loss.backward()
+            losses.append(loss.detach().clone())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        if evaluate:
+            with torch.no_grad():
+                model(tokens, lengths=torch.tensor([5, 5, 5]))
+    return [*losses, *(each.detach().clone() for each in model.state_dict().values())]
+
+
+def watched(folder, *, dtype="float32", checkpoint=None, compiled=None, options=None, **how):
+    """Train a new model while it is watched; return what `train` does, and the trace."""
+    import torch
+
+    model = model_of(dtype, checkpoint)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    called = torch.compile(model, backend=compiled) if compiled else model
+    with parity.torch.watch(folder, called, optimizer, **(options or {})):
+        result = train(called, optimizer, **how)
+    return result, Trace(folder)
+
+
+MODULES = ["embed", "rnn/0/data", "inner", "relu", "norm", "out", "model/logits"]
+
+
+@pytest.mark.parametrize("compiled", [None, "eager"])
+def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path, compiled):
+    import torch
+
+    found, trace = watched(tmp_path / "a", compiled=compiled, steps=20)
+    model = model_of()
+    plain = train(model, torch.optim.Adam(model.parameters(), lr=0.01), steps=20)
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+    assert trace.numbers() == list(range(20))
+    first, later = trace.read(0), trace.read(7)
+    assert [n for n in later if n.startswith(("batch/", "loss/"))] == [
+        "batch/0",
+        "batch/lengths",
+        "loss/loss",
+    ]
+    outputs = [n.removeprefix("forward/") for n in later if n.startswith("forward/")]
+    assert [name for name in outputs if name in MODULES] == MODULES
+    parameters = [name for name, _ in model.named_parameters()]
+    for rung in ("gradient", "clipped_gradient"):
+        assert [n for n in later if n.startswith(f"{rung}/")] == [
+            f"{rung}/{each}" for each in parameters
+        ]
+    kept = {*parameters, *(name for name, _ in model.named_buffers())}
+    for rung, tensors in (("weight", later), ("initial", first)):
+        assert {n.removeprefix(f"{rung}/") for n in tensors if n.startswith(rung)} == kept
+    slots = {
+        f"optimizer/{n}/{s}" for n in parameters for s in ("exp_avg", "exp_avg_sq", "step")
+    }
+    assert {name for name in later if name.startswith("optimizer/")} == slots
+    assert not any(name.startswith("initial/") for name in later)
+    for n, each in model.state_dict().items():
+        if n in parameters:
+            np.testing.assert_array_equal(trace.read(19)[f"weight/{n}"], each.numpy())
+    np.testing.assert_array_equal(trace.read(3)["loss/loss"], plain[3].numpy())
+
+
+def test_a_tensor_is_what_it_was_before_an_operation_in_place(tmp_path):
+    _, trace = watched(tmp_path / "a")
+    tensors = trace.read(0)
+    inner, relu = tensors["forward/inner"], tensors["forward/relu"]
+    assert inner.min() < 0
+    np.testing.assert_array_equal(np.maximum(inner, 0), relu)
+    gradient = tensors["activation_gradient/relu"] * (inner > 0)
+    np.testing.assert_array_equal(tensors["activation_gradient/inner"], gradient)
+    norm = np.sqrt(sum((tensors[n] ** 2).sum() for n in tensors if n.startswith("gradient/")))
+    np.testing.assert_allclose(
+        tensors["clipped_gradient/inner.bias"],
+        tensors["gradient/inner.bias"] * (0.1 / norm),
+        rtol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_what_is_computed_again_in_the_backward_pass_is_seen_once(tmp_path, checkpoint):
+    _, plain = watched(tmp_path / "a")
+    _, trace = watched(tmp_path / "b", checkpoint=checkpoint)
+    expected, found = plain.read(1), trace.read(1)
+    assert set(found) - set(expected) == set()
+    lost = (
+        set() if not checkpoint else {"activation_gradient/inner", "activation_gradient/relu"}
+    )
+    assert set(expected) - set(found) == lost
+    for name, each in found.items():
+        np.testing.assert_array_equal(each, expected[name], err_msg=name)
+
+
+def test_micro_batches_are_told_apart(tmp_path):
+    _, trace = watched(tmp_path / "a", micro=2)
+    tensors = trace.read(1)
+    for name in ("batch/0", "batch/lengths", "forward/inner", "loss/loss", "forward/embed"):
+        assert name in tensors
+        assert f"{name}#1" in tensors
+        assert f"{name}#2" not in tensors
+    assert "activation_gradient/inner#1" in tensors
+    assert "gradient/inner.weight#1" not in tensors
+
+
+def test_half_precision_is_recorded_as_the_float32_of_the_same_value(tmp_path):
+    import torch
+
+    found, trace = watched(tmp_path / "a", dtype="bfloat16")
+    tensors = trace.read(2)
+    assert tensors["weight/inner.weight"].dtype == np.float32
+    names = list(model_of().state_dict())
+    weight = found[3 + names.index("inner.weight")]
+    assert weight.dtype == torch.bfloat16
+    np.testing.assert_array_equal(tensors["weight/inner.weight"], weight.float().numpy())
+    header = json.loads((trace.folder / "trace.json").read_text())
+    assert header["facts"]["parameters"] == ["bfloat16"]
+    assert header["versions"]["torch"] == torch.__version__
+    assert header["dtype"] == "float32"
+
+
+def test_in_float64_nothing_is_lost_and_two_runs_match(tmp_path):
+    _, a = watched(tmp_path / "a", dtype="float64")
+    _, b = watched(tmp_path / "b", dtype="float64")
+    assert a.header["dtype"] == "float64"
+    assert a.index() == b.index()
+    assert compare_pair([a, b]).matches
+
+
+def test_a_closure_is_part_of_its_step(tmp_path):
+    import torch
+
+    torch.manual_seed(1)
+    model, x = torch.nn.Linear(3, 2), torch.arange(12.0).reshape(4, 3)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        return loss
+
+    with parity.torch.watch(tmp_path / "a", model, optimizer):
+        for _ in range(2):
+            optimizer.step(closure)
+    tensors = Trace(tmp_path / "a").read(1)
+    for each in ("loss/loss", "forward/model#1", "gradient/weight", "weight/bias"):
+        assert each in tensors
+    np.testing.assert_array_equal(tensors["gradient/weight"], model.weight.grad.numpy())
+
+
+def test_a_user_chooses_steps_modules_and_rungs(tmp_path):
+    _, every = watched(tmp_path / "a", steps=5, options={"steps": 2})
+    assert every.numbers() == [0, 2, 4]
+    _, some = watched(tmp_path / "b", steps=5, options={"steps": range(1, 3)})
+    assert some.numbers() == [1, 2]
+    whole, part = every.read(2), some.read(2)
+    assert whole.keys() == part.keys()
+    rungs = {"modules": ["in*"], "rungs": ["forward", "loss"], "names": {"inner": "dense"}}
+    _, few = watched(tmp_path / "c", options=rungs | {"run": {"rate": 1}, "side": "mine"})
+    assert list(few.read(1)) == ["forward/dense", "loss/loss"]
+    assert (few.header["run"], few.side.framework) == ({"rate": 1}, "mine")
+
+
+BAD = {
+    "steps": ({"steps": 0}, "steps is 0; allowed: a number from 1, a range, or None"),
+    "rungs": ({"rungs": ["forwards"]}, "rungs holds 'forwards'; allowed: batch, initial"),
+    "modules": ({"modules": "fc"}, "modules is 'fc'; allowed: a list of texts"),
+    "names": ({"names": {"fc.weight": "a"}}, "no tensor of the name map's 'fc.weight'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_an_option_that_is_not_allowed_is_refused(tmp_path, case):
+    options, message = BAD[case]
+    with pytest.raises(UsageError) as caught:
+        watched(tmp_path / "a", options=options)
+    assert message in str(caught.value)
+
+
+def step_once(folder, model, optimizer, loss=None):
+    """Watch one step of a model whose loss a function computes; None: of no loss."""
+    with parity.torch.watch(folder, model, optimizer):
+        if loss is not None:
+            loss().backward()
+        optimizer.step()
+
+
+def test_what_cannot_be_seen_is_said(tmp_path):
+    import torch
+
+    model = torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match=r"step 0: self_attn.out_proj: not called, so their"):
+        step_once(tmp_path / "a", model, optimizer, lambda: model(torch.ones(2, 1, 4)).sum())
+    assert "weight/self_attn.out_proj.weight" in Trace(tmp_path / "a").read(0)
+    with pytest.raises(UsageError, match="no module of the model was called with gradients"):
+        step_once(tmp_path / "a", torch.nn.Linear(4, 4), optimizer)
+    assert Trace(tmp_path / "a").cut()
+    scripted = torch.jit.script(torch.nn.Linear(2, 2))
+    for wrong, said in (
+        (scripted, "is a ScriptModule, which has no hooks"),
+        (3, "model is int"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            step_once(tmp_path / "b", wrong, optimizer)
+    with pytest.raises(UsageError, match="optimizer is None"):
+        step_once(tmp_path / "b", model, None)
+    assert not (tmp_path / "b").exists()
+
+
+def test_nothing_is_left_behind(tmp_path):
+    import torch
+
+    before = torch.autograd.backward
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fail():
+        train(model, optimizer, steps=2)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        step_once(tmp_path / "a", model, optimizer, fail)
+    assert torch.autograd.backward is before
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    assert not optimizer._optimizer_step_post_hooks
+    assert Trace(tmp_path / "a").cut() == "cut after step 1"
+
+
+def test_the_page_s_lines_run_as_written_and_its_mismatch_is_the_one_shown(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    readme = (PAGE.parent.parent / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import parity.torch\n.*?)```", readme, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(Trace(tmp_path / "out" / "original").numbers()) == 20
+    text = PAGE.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import torch\n.*?)```", text, re.DOTALL)
+    port = code.replace("LayerNorm(8)", "LayerNorm(8, eps=1e-3)").replace("original", "port")
+    for each in (code, port):
+        exec(compile(each, "watching.md", "exec"), {})
+    verdict = compare_pair([Trace(tmp_path / "out" / side) for side in ("original", "port")])
+    assert verdict.mismatches[0].place.tensor == "forward/1"
+    (first,) = re.findall(r"differ in (\S+), step 0", text)
+    assert first == "forward/1"

@@ -289,6 +289,3 @@ def join_state(states):
     return {
         name: paddle.stack(part, axis=1) for name, part in zip(("h", "c"), parts, strict=False)
     }
-
-
-NETWORKS = {"language-model": language_model, "seq2seq": seq2seq}

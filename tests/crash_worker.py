@@ -24,7 +24,7 @@ from parity.base.errors import DEFECT_STATUS
 from parity.cli.command_line import print_error
 from parity.trace.writer import Writer
 from parity.twins.cli.options import TrainOptions
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.training.start import Side, run_training
 
 SPEC = small_spec(epochs=1)

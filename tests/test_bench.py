@@ -27,7 +27,7 @@ from parity.twins.cli.options import BenchOptions
 from parity.twins.launch.processes import PEERS
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import WARM_UP
 

@@ -11,7 +11,7 @@ from parity.base.errors import UsageError
 from parity.twins.bench import product_rates as module
 from parity.twins.bench.product_rates import product_rates
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.training.flops import Product, product_flops, step_products
 
 _SMALL = [Product(8, 20, 30, times=3), Product(20, 64, 30, first_transposed=True)]

@@ -24,8 +24,7 @@ from parity.twins.faults.hunt import plantings
 from parity.twins.launch.processes import ROOT, spec_flags
 from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import TrainSpec
+from parity.twins.spec.spec import TrainSpec, preset
 
 TRAINERS = {name: ROOT / folder / "train.py" for name, folder in FOLDERS.items()}
 # network -> the fields of its specs; and those of all networks together

@@ -23,7 +23,7 @@ from parity.twins.cli.config import (
 )
 from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.checkpoint import newest_checkpoint
 

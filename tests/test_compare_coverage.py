@@ -18,8 +18,8 @@ from parity.twins.compare.verdict import Outcome
 from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot
-from parity.twins.spec.presets import preset
 from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.spec import preset
 from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.spec.training import learning_rate
 from parity.twins.trace.side import TrainedSide

@@ -69,7 +69,7 @@ def entry(fault, **values):
     given = {"tensor": "forward/lstm/hidden", "relation": "other", "region": "whole"}
     kept = Signature(**given | {"wrong": frozenset(["forward/h"]), "late": False} | values)
     cause, topic = f"cause of {fault}", f"topic of {fault}"
-    given = {"fault": fault, "cause": cause, "topic": topic, "network": "seq2seq"}
+    given = {"fault": fault, "cause": cause, "topic": topic, "only_in": "seq2seq"}
     return given | {"signature": kept.to_json()}
 
 
@@ -88,9 +88,14 @@ def test_causes_are_ranked_and_unlike_ones_left_out():
 
 
 def test_a_language_model_has_no_attention_to_be_wrong():
-    known = [entry("encoder"), entry("layer") | {"network": "language-model"}]
+    known = [entry("encoder"), entry("layer")]
+    del known[1]["only_in"]
     seen = Signature.from_json(entry("seen")["signature"])
-    for network, named in (("language-model", ["layer"]), ("seq2seq", ["encoder", "layer"])):
+    for network, named in (
+        ("third", ["layer"]),
+        ("seq2seq", ["encoder", "layer"]),
+        ("", ["encoder", "layer"]),
+    ):
         causes = likely_causes(seen, network, known)
         assert [cause.fault for cause in causes] == named
 

@@ -18,8 +18,7 @@ from parity.twins.converge.sides import WholeSide
 from parity.twins.converge.terminal import converge_text
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Published
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.strategies import StrategySettings
 
 pytestmark = pytest.mark.thorough

@@ -12,8 +12,7 @@ import pytest
 from conftest import FRAMEWORKS, flags
 
 from data.load import load_pair_text, load_stream_text
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.spec import Spec, preset
 
 SPLITS = ("train", "valid", "test")
 

@@ -8,7 +8,7 @@ from conftest import flags
 
 from data.load import load_pair_text, load_stream_text, load_words
 from parity.base.errors import UsageError
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses
 

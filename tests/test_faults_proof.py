@@ -10,8 +10,7 @@ import pytest
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.launch.record_side import record
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.spec import Spec, preset
 
 STEPS = {"language-model": 10, "seq2seq": 11}
 REPLICAS = 3

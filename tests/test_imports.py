@@ -35,6 +35,7 @@ EXAMPLES = {
 # A peer is a training of its own, as `train.py` is, in the framework that it is named for.
 PEERS = {
     "parity/twins/peers/command.py": set(),
+    "parity/twins/peers/keras_networks.py": {"keras", "tensorflow"},
     "parity/twins/peers/keras_peer.py": {"keras", "tensorflow"},
     "parity/twins/peers/pytorch_data_parallel.py": {"torch"},
     "parity/twins/peers/pytorch_decode.py": {"torch"},

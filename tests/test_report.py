@@ -17,7 +17,7 @@ from parity.report.terminal import coloured, report_text
 from parity.report.values import rung_values
 from parity.twins.compare.values import report_values, run_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.trace.side import TrainedSide
 
 TENSOR = "gradient/lstm_0/bias"

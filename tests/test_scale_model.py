@@ -29,7 +29,7 @@ from parity.twins.scale.model import (
     server_per_rank,
     servers,
 )
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 
 LINK = Link(latency=0.5, bandwidth=4.0)
 FREE = Engine()

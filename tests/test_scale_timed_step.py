@@ -8,7 +8,7 @@ from parity.base.errors import UsageError
 from parity.twins.scale.gradients import gradients
 from parity.twins.scale.model import Engine
 from parity.twins.scale.timed_step import REPEATED, Measured, step_and_software
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 
 SPEC = preset("language-model", "tiny").replace(batch_size=8)
 FIXED, PER_ROW, PER_COLLECTIVE, PER_BYTE = 0.01, 0.002, 0.003, 2e-9

@@ -12,8 +12,7 @@ from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec, TrainSpec
+from parity.twins.spec.spec import Spec, TrainSpec, preset
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
 

@@ -1,13 +1,22 @@
 """The tables of the networks: what a step of each reads, computes and changes, by name."""
 
+import ast
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
+from parity.twins.bench.cases import peers_left_out
+from parity.twins.faults.small_runs import write_texts
+from parity.twins.launch.processes import ROOT
+from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters, snapshot_shapes, swap_layout
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
+from parity.twins.sweep.random_runs import draw
+from parity.twins.sweep.random_text import DrawnText
 from parity.twins.trace.contents import tensor_names
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
@@ -249,3 +258,41 @@ def test_paddle_keeps_the_kernels_of_cells_transposed_and_nothing_else(name):
         assert swap_layout("paddle", each.name, array).shape == turned.shape
         assert swap_layout("paddle", each.name, array).strides == turned.strides
         assert swap_layout("tensorflow", each.name, array) is array
+
+
+def test_no_other_module_names_a_network():
+    """What depends on the network is in its entry: a further one needs no change elsewhere.
+
+    Faults are planted in the code of a network, so their small runs may choose one.
+    """
+    of_networks = {ROOT / "parity/twins/faults/small_runs.py"}
+    of_networks |= set((ROOT / "parity/twins/spec/networks").glob("*.py"))
+    named = []
+    for folder in ("parity", "paddle_impl", "tf_impl", "data"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path not in of_networks:
+                named += [
+                    f"{path.relative_to(ROOT)}:{node.lineno}"
+                    for node in ast.walk(ast.parse(path.read_text()))
+                    if isinstance(node, ast.Constant) and node.value in list(NETWORKS)
+                ]
+    assert named == []
+
+
+def test_a_third_network_of_pairs_gets_pairs(monkeypatch, tmp_path):
+    third = replace(NETWORKS["seq2seq"], name="third", draw=None)
+    monkeypatch.setitem(NETWORKS, "third", third)
+    spec = replace(small_pairs_spec(), network="third")
+    timed, folder = write_zipf_text(spec, 2, tmp_path / "timed")
+    assert timed.text.source_segmenter == "spaces"
+    drawn = DrawnText("short", words=9, batches=2, more=0, seed=1).write(
+        spec, tmp_path / "drawn"
+    )
+    for lines in ((each / "train.tsv").read_text().splitlines() for each in (folder, drawn)):
+        assert {line.count("\t") for line in lines} == {1}
+    assert write_texts(tmp_path / "planted")["third"].joinpath("test.tsv").is_file()
+    assert list(peers_left_out(spec)) == ["keras"]
+    assert {draw(0, number).spec.network for number in range(9)} == {
+        "language-model",
+        "seq2seq",
+    }

@@ -6,7 +6,7 @@ import pytest
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.spec.step_arrays import StepInputs
 
 # TensorFlow's ptb_word_lm.py, the comment at its top: validation and test perplexity

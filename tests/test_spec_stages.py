@@ -6,8 +6,8 @@ from oracle_side import random_inputs, small_pairs_spec, small_spec
 
 from parity.base.errors import UsageError
 from parity.twins.spec.parameters import parameters
-from parity.twins.spec.presets import preset
 from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.spec import preset
 from parity.twins.spec.stages import layers_of, stages_of
 from parity.twins.spec.step_arrays import join_activations, split_feeds
 

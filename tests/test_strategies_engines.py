@@ -9,7 +9,7 @@ from oracle_side import TextBatch
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.parameters import parameters
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.spec.step_arrays import StepInputs, split_feeds, step_inputs
 from parity.twins.training.strategy import Build
 

@@ -12,7 +12,7 @@ from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.spec.stages import layers_of, stages_of
 from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.spec.strategies import StrategySettings

@@ -24,9 +24,8 @@ from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.fault import Edit
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
-from parity.twins.spec.presets import preset
 from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses

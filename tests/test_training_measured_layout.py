@@ -15,7 +15,7 @@ from parity.twins.bench.cases import BenchCase
 from parity.twins.bench.layouts import chosen_layouts, layout_cases, layout_lines
 from parity.twins.cli.options import BenchOptions, TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.measured_layout import Calibration, fastest, layout_of_run
 from parity.twins.training.replicas_and_threads import Layout, layout_text

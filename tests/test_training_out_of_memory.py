@@ -12,7 +12,7 @@ from parity.base import machine
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.twins.launch.processes import ROOT
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.training.start import check_memory
 
 GIB = 2**30
@@ -124,7 +124,7 @@ import numpy as np
 from pathlib import Path
 from parity.base import machine
 from parity.twins.spec.initial import initial_snapshot
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 spec = preset("language-model", "tiny").replace(hidden_size=700)
 checkpoint = Checkpoint(spec, 1, initial_snapshot(spec), None, "a" * 64, "paddle")

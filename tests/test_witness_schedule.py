@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from oracle_side import Batches, small_spec, text
 
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import TrainSpec, learning_rate
+from parity.twins.spec.spec import TrainSpec, learning_rate, preset
 from parity.twins.spec.step_arrays import StepResult
 from parity.twins.training.meter import Meter
 from parity.twins.training.train_steps import train_steps

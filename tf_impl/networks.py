@@ -287,6 +287,3 @@ def join_state(states):
     """
     parts = zip(*states, strict=True)
     return {name: tf.stack(part, axis=1) for name, part in zip(("h", "c"), parts, strict=False)}
-
-
-NETWORKS = {"language-model": language_model, "seq2seq": seq2seq}

@@ -33,7 +33,6 @@ _WEIGHTS = {
 }
 _FITS = 0.75  # the fit from which a fault is named as a likely cause
 _NEAR = 0.08  # how far below the best fit it may be
-_SMALLEST = "language-model"  # the network with the fewest kinds of layers
 _MOST = 3  # the number of topics to name causes from
 
 _SAME = 1e-3  # how exactly a relation must hold, as a share of the difference
@@ -301,15 +300,15 @@ def likely_causes(
 
     Args:
       seen: the signature of the mismatch.
-      network: the name of the trained network. The language model has no encoder and no
-        attention, so faults planted in other networks are not named for it.
+      network: the name of the trained network; "" for any. Faults in layers that only another
+        network has are not named for it.
       known: entries of signatures.json; None for the saved ones.
       strategy: the strategy of the side. Faults of other strategies are not named for it: a
         micro-batch cannot count twice where there is none. None to name those of any strategy.
     """
     found: dict[str, Cause] = {}
     for entry in signatures() if known is None else known:
-        if network == _SMALLEST != entry["network"]:
+        if network and entry.get("only_in", network) != network:
             continue
         if strategy is not None and entry.get("strategy", strategy) != strategy:
             continue
@@ -327,8 +326,9 @@ def likely_causes(
 
 @cache
 def signatures() -> Sequence[Mapping[str, Any]]:
-    """Return the catalogue's signatures: [{"fault", "cause", "topic", "network",
-    "signature"}], and "strategy" for a fault of another strategy than the default one."""
+    """Return the catalogue's signatures: [{"fault", "cause", "topic",
+    "signature"}], "only_in" with the network for a fault in layers that others lack, and
+    "strategy" for a fault of another strategy than the default one."""
     file = resources.files("parity.compare").joinpath("signatures.json")
     if not file.is_file():
         return []

@@ -40,8 +40,7 @@ from parity.twins.cli.options import (
 from parity.twins.compare.values import report_values
 from parity.twins.launch.checkout import require_checkout, require_frameworks
 from parity.twins.launch.processes import ROOT
-from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.presets import preset_to_compare
+from parity.twins.spec.networks import NETWORKS, preset_to_compare
 from parity.twins.training.loss_curves import plot_losses
 
 

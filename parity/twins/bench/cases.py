@@ -9,6 +9,7 @@ from parity.twins.launch.peer_strategies import PEER_STRATEGIES, has_counterpart
 from parity.twins.launch.processes import PEERS
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry, check_accepted
 
@@ -97,7 +98,7 @@ def cases_of(spec: Spec, options: BenchOptions, cores: int) -> list[BenchCase]:
         for replicas, kind in itertools.product(options.replicas, kinds)
     ]
     if options.peers:
-        peers = [name for name in PEERS if name != "keras" or spec.network == "language-model"]
+        peers = [name for name in PEERS if name in NETWORKS[spec.network].builders]
         for replicas, threads in ((cores, 1), (1, cores)):
             cases += [replace(kind, replicas=replicas, threads=threads) for kind in kinds]
             cases += [BenchCase(name, replicas, threads) for name in peers]
@@ -153,10 +154,13 @@ def strategy_cases(options: BenchOptions, cores: int, peers: Iterable[str]) -> l
 
 def peers_left_out(spec: Spec) -> dict[str, str]:
     """Return the peers that do not train a network as both sides do, each with the reason."""
-    seen = spec.network, spec.model.keep, spec.training.optimizer
-    if seen == ("language-model", 1.0, "sgd"):
-        return {}
-    return {"keras": "it trains the language model with SGD and without dropout only"}
+    builders = NETWORKS[spec.network].builders
+    found = {
+        name: f"it does not train {spec.network}" for name in PEERS if name not in builders
+    }
+    if (spec.model.keep, spec.training.optimizer) != (1.0, "sgd"):
+        found.setdefault("keras", "it trains with SGD and without dropout only")
+    return found
 
 
 def chosen_strategies(options: BenchOptions) -> dict[str, list[StrategyEntry]]:

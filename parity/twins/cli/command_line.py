@@ -20,8 +20,7 @@ from parity.twins.cli.help import PARTS, GroupedCommand, names_text
 from parity.twins.cli.options import ChatOptions, TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.training import TrainSpec
 
 

@@ -10,6 +10,7 @@ from parity.report.assertion import CAUSE_SECONDS
 from parity.trace.rungs import CHECKS
 from parity.twins.decoding.hypotheses import MOST_PENALTY
 from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.networks import DEFAULT_NETWORK
 from parity.twins.spec.strategies import StrategySettings, synchronous_form
 
 _NETWORK = "network to train"
@@ -70,7 +71,7 @@ def _choose_synchronous_form(options: Any) -> None:
 class TrainOptions:
     """Options of `train.py`, the same on both sides."""
 
-    network: str = option("language-model", _NETWORK)
+    network: str = option(DEFAULT_NETWORK, _NETWORK)
     preset: str = option("tiny", _PRESET)
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
@@ -156,7 +157,7 @@ class ChatOptions:
 class RunOptions:
     """Options of `python -m parity run`."""
 
-    network: str = option("language-model", _NETWORK)
+    network: str = option(DEFAULT_NETWORK, _NETWORK)
     preset: str | None = option(None, f"{_PRESET} [default: proof, whose first 20 steps meet every case; tiny with --data, and for a network without proof]")
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
@@ -202,7 +203,7 @@ class RunOptions:
 class BenchOptions:
     """Options of `python -m parity bench`."""
 
-    network: str = option("language-model", _NETWORK)
+    network: str = option(DEFAULT_NETWORK, _NETWORK)
     preset: str | None = option(None, "named choice of sizes; other flags override its values [default: bench, and four-layers with --strategies; for seq2seq both chatbot and nmt-bahdanau]")
     data: Path | None = option(None, _GENERATED)
     out: Path = option(Path("out/bench"), "folder to write bench.json, bench.txt and bench.html to")
@@ -236,7 +237,7 @@ class BenchOptions:
 class ConvergeOptions:
     """Options of `python -m parity converge`."""
 
-    network: str = option("language-model", _NETWORK)
+    network: str = option(DEFAULT_NETWORK, _NETWORK)
     preset: str = option("tiny", _PRESET)
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
@@ -268,7 +269,7 @@ class ConvergeOptions:
 class ProfileOptions:
     """Options of `python -m parity profile`."""
 
-    network: str = option("language-model", _NETWORK)
+    network: str = option(DEFAULT_NETWORK, _NETWORK)
     preset: str | None = option(None, "named choice of sizes; other flags override its values [default: bench; for seq2seq chatbot]")
     data: Path | None = option(None, _GENERATED)
     out: Path = option(Path("out/profile"), "folder to write trace.json, profile.json and profile.txt to")
@@ -339,7 +340,7 @@ class SweepOptions:
 class ScaleOptions:
     """Options of `python -m parity scale`."""
 
-    network: str = option("language-model", _NETWORK)
+    network: str = option(DEFAULT_NETWORK, _NETWORK)
     preset: str = option("bench", _PRESET)
     out: Path = option(Path("out/scale"), "folder to write scale.json, scale.txt and scale.html to")
     cache: Path = option(Path("out/cache"), _CACHE)

@@ -18,8 +18,7 @@ from parity.twins.converge.trainings import Run, Starters, Trainings
 from parity.twins.launch.peers import check_installed
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Published
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.spec import Spec, preset
 from parity.twins.training.replicas_and_threads import check_rows
 from parity.twins.training.text_source import read_text
 

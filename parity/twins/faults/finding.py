@@ -13,6 +13,7 @@ from parity.base.files import write_whole
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.processes import ROOT
+from parity.twins.spec.networks import DEFAULT_NETWORK
 
 SIGNATURES = ROOT / "parity" / "compare" / "signatures.json"
 
@@ -221,9 +222,11 @@ def save_signatures(findings: Iterable[Finding], path: Path = SIGNATURES) -> int
                 "fault": finding.fault,
                 "cause": finding.cause,
                 "topic": finding.topic,
-                "network": SETTINGS[finding.setting].spec.network,
                 "signature": finding.signature,
             }
+            network = SETTINGS[finding.setting].spec.network
+            if network != DEFAULT_NETWORK:  # whose layers any other may have
+                entry["only_in"] = network
             if finding.strategy:
                 entry["strategy"] = finding.strategy
             entries[json.dumps(entry, sort_keys=True)] = entry

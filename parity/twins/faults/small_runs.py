@@ -12,8 +12,9 @@ from typing import Any
 
 from parity.base.files import make_folder, write_whole
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.networks.network import PAIRS, RUNNING_TEXT
+from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.strategies import StrategySettings
 
 STEPS = 5
@@ -194,7 +195,6 @@ def write_texts(folder: Path) -> dict[str, Path]:
     Sentences have 1 to 8 words; words of the first half of the vocabulary are more frequent.
     """
     draw = random.Random(5)
-    make_folder(folder / "language-model")
 
     def sentence() -> list[str]:
         words = draw.randint(1, 8)
@@ -214,13 +214,16 @@ def write_texts(folder: Path) -> dict[str, Path]:
     # a last batch with fewer rows than the others, in what is only evaluated
     pairs["valid"] += [pair() for _ in range(_ROWS + 4)]
     pairs["test"] += [pair() for _ in range(4)]
-    make_folder(folder / "seq2seq")
-    for split, content in pairs.items():
-        write_whole(folder / "seq2seq" / f"{split}.tsv", "".join(content).encode())
     # other sentences than those trained on, and a last batch with fewer rows than the others
     lines |= {"valid": [sentence() for _ in range(_ROWS * 2 + 3)]}
     lines |= {"test": [sentence() for _ in range(_ROWS * 3 + 4)]}
-    for split, sentences in lines.items():
-        text = "".join(" ".join(line) + "\n" for line in sentences)
-        write_whole(folder / "language-model" / f"{split}.txt", text.encode())
-    return {network: folder / network for network in ("language-model", "seq2seq")}
+    running = {
+        split: [" ".join(line) + "\n" for line in sentences]
+        for split, sentences in lines.items()
+    }
+    for form, content in ((RUNNING_TEXT, running), (PAIRS, pairs)):
+        make_folder(folder / form.suffix)
+        for split, written in content.items():
+            text = "".join(written).encode()
+            write_whole(folder / form.suffix / f"{split}.{form.suffix}", text)
+    return {name: folder / each.text_format.suffix for name, each in NETWORKS.items()}

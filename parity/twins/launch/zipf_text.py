@@ -1,14 +1,15 @@
 """Writes text to time with: words from a Zipf distribution, with an exact vocabulary size."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from parity.base.files import make_folder, write_whole
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 
 _WORDS_PER_LINE = 25
-_SPECIAL = 4  # number of entries in a vocabulary of pairs that are not words
 
 
 def write_zipf_text(spec: Spec, steps: int, out: Path) -> tuple[Spec, Path]:
@@ -25,15 +26,15 @@ def write_zipf_text(spec: Spec, steps: int, out: Path) -> tuple[Spec, Path]:
     Raises:
       UsageError: if the text cannot be written.
     """
-    if spec.network == "seq2seq":
-        spec = spec.replace(source_segmenter="spaces", target_segmenter="spaces")
-        return spec, _pairs(spec, steps, out)
-    return spec, _text(spec, steps, out)
+    form = NETWORKS[spec.network].text_format
+    spec = spec.replace(**form.at_spaces)
+    sizes = [getattr(spec.model, name) - form.special for name in form.vocabularies]
+    return spec, (_pairs if form.pairs else _text)(spec, sizes, steps, out)
 
 
-def _text(spec: Spec, steps: int, out: Path) -> Path:
+def _text(spec: Spec, sizes: Sequence[int], steps: int, out: Path) -> Path:
     """Write running text with exactly the spec's vocabulary, enough for all steps."""
-    words = spec.model.vocabulary_size - 2  # without <unk> and <eos>
+    (words,) = sizes
     folder = out / f"zipf-{words}"
     needed = spec.training.batch_size * spec.text.time
     counts = {
@@ -56,18 +57,14 @@ def _text(spec: Spec, steps: int, out: Path) -> Path:
     return folder
 
 
-def _pairs(spec: Spec, steps: int, out: Path) -> Path:
+def _pairs(spec: Spec, sizes: Sequence[int], steps: int, out: Path) -> Path:
     """Write pairs with exactly the spec's vocabularies, enough for all steps.
 
     Sentences are as long as those of chat: 3 to 20 tokens, about 11 on average.
     """
-    sizes = {
-        "source": spec.model.source_vocabulary_size - _SPECIAL,
-        "target": spec.model.target_vocabulary_size - _SPECIAL,
-    }
-    folder = out / f"zipf-{sizes['source']}-{sizes['target']}"
+    folder = out / f"zipf-{'-'.join(map(str, sizes))}"
     rows = {
-        "train": max(spec.training.batch_size * (steps + 1), -(-2 * max(sizes.values()) // 3)),
+        "train": max(spec.training.batch_size * (steps + 1), -(-2 * max(sizes) // 3)),
         "valid": 2 * spec.training.batch_size,
         "test": 2 * spec.training.batch_size,
     }
@@ -75,7 +72,7 @@ def _pairs(spec: Spec, steps: int, out: Path) -> Path:
     generator = np.random.Generator(np.random.PCG64(1))
     for split, count in rows.items():
         columns = []
-        for words in sizes.values():
+        for words in sizes:
             lengths = np.clip(generator.gamma(6.0, 1.8, count).astype(int), 3, 20)
             shares = 1 / np.arange(1, words + 1)
             ids = generator.choice(words, size=lengths.sum(), p=shares / shares.sum())

@@ -1,4 +1,4 @@
-"""The language model in Keras, written as its users would: layers and MirroredStrategy.
+"""Trains a network in Keras, written as its users would: layers and MirroredStrategy.
 
 `python -m parity.twins.peers.keras_peer` takes the flags of `train.py`. It is a single process;
 several replicas are logical devices under MirroredStrategy, with `--threads` threads each.
@@ -22,13 +22,14 @@ from parity.base.errors import UsageError
 from parity.twins.launch.peer_strategies import KERAS
 from parity.twins.peers.command import timing_command
 from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs, StepResult, split_feeds
 from parity.twins.training.meter import peak_memory
 
 
 class Trainer:
-    """Trains the language model on some replicas.
+    """Trains a network on some replicas.
 
     Attributes:
       spec: the network, its text and its training.
@@ -37,7 +38,7 @@ class Trainer:
       versions: package -> version.
 
     Raises:
-      UsageError: for another network than the language model, for dropout, and for Adam.
+      UsageError: for a network without a builder here, for dropout, and for Adam.
     """
 
     framework = "keras"
@@ -45,12 +46,10 @@ class Trainer:
 
     def __init__(self, spec: Spec, replicas: int, threads: int):
         """Build the network and the function that trains it."""
-        seen = spec.network, spec.model.keep, spec.training.optimizer
-        if seen != ("language-model", 1, "sgd"):
+        seen = spec.model.keep, spec.training.optimizer
+        if seen != (1, "sgd"):
             # Keras's Adam adds epsilon before the bias correction
-            raise UsageError(
-                "keras: {}, keep {:g}, {}; allowed: language-model, 1, sgd".format(*seen)
-            )
+            raise UsageError("keras: keep {:g}, {}; allowed: 1, sgd".format(*seen))
         self.spec, self.replicas = spec, replicas
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(replicas)
@@ -64,7 +63,8 @@ class Trainer:
         else:
             self._strategy = tf.distribute.get_strategy()
         with self._strategy.scope():
-            self._network, canonical = _network(spec)
+            self._network = NETWORKS[spec.network].builder("keras")(spec.model)
+            canonical = self._network.canonical
             for name, value in initial_snapshot(spec).items():
                 kind, _, path = name.partition("/")
                 if kind == "weight":
@@ -122,50 +122,6 @@ class Trainer:
     def peak_memory(self) -> list[int]:
         """Return the peak memory of the process, in bytes."""
         return [peak_memory()]
-
-
-class _Network(keras.Model):
-    def __init__(self, spec: Spec):
-        super().__init__(name="language_model")  # a model's name must not begin with "_"
-        model = spec.model
-        self.embed = keras.layers.Embedding(model.vocabulary_size, model.embedding_size)
-        self.recurrent = [
-            keras.layers.LSTM(
-                model.hidden_size,
-                return_sequences=True,
-                return_state=True,
-                unit_forget_bias=False,
-            )
-            for _ in range(model.num_layers)
-        ]
-        self.softmax = keras.layers.Dense(model.vocabulary_size)
-
-    def call(self, feed: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        hidden, states = self.embed(feed["tokens"]), []
-        for k, layer in enumerate(self.recurrent):
-            hidden, *state = layer(hidden, initial_state=[feed["h"][:, k], feed["c"][:, k]])
-            states.append(state)
-        h, c = (tf.stack(parts, axis=1) for parts in zip(*states, strict=True))
-        return self.softmax(hidden), {"h": h, "c": c}
-
-
-def _network(spec: Spec) -> tuple[Any, dict[str, Any]]:
-    """Return the built network, and its variables by canonical name."""
-    network, model = _Network(spec), spec.model
-    state = tf.zeros([1, model.num_layers, model.hidden_size], spec.training.dtype)
-    network({"tokens": tf.zeros([1, 1], tf.int64), "h": state, "c": state})
-    canonical = {
-        "embed/table": network.embed.embeddings,
-        "softmax/kernel": network.softmax.kernel,
-        "softmax/bias": network.softmax.bias,
-    }
-    for k, layer in enumerate(network.recurrent):
-        canonical |= {
-            f"lstm_{k}/input_kernel": layer.cell.kernel,
-            f"lstm_{k}/recurrent_kernel": layer.cell.recurrent_kernel,
-            f"lstm_{k}/bias": layer.cell.bias,
-        }
-    return network, canonical
 
 
 if __name__ == "__main__":

@@ -344,6 +344,3 @@ def joined(states: States) -> Tensors:
     """Return the state of all layers by name, each part [batch, layers, hidden]."""
     parts = zip(*states, strict=True)
     return {n: torch.stack(part, dim=1) for n, part in zip("hc", parts, strict=False)}
-
-
-NETWORKS = {"language-model": LanguageModel, "seq2seq": Seq2seq}

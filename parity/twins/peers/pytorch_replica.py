@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from parity.twins.peers.pytorch_networks import NETWORKS, Recurrent
+from parity.twins.peers.pytorch_networks import Recurrent
 from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import POWERS, SLOTS, snapshot_names
 from parity.twins.spec.spec import Spec
 from parity.twins.training.meter import peak_memory
@@ -40,9 +41,8 @@ class Replica:
         self.spec = spec
         dtype = {"float32": torch.float32, "float64": torch.float64}[spec.training.dtype]
         torch.set_default_dtype(dtype)
-        network: Any = NETWORKS[spec.network](spec.model)
-        self.network = network
-        self.canonical: dict[str, nn.Parameter] = dict(network.canonical)
+        self.network: Any = NETWORKS[spec.network].builder("pytorch")(spec.model)
+        self.canonical: dict[str, nn.Parameter] = dict(self.network.canonical)
         for module in self.network.modules():
             if isinstance(module, Recurrent):
                 self.canonical |= module.canonical

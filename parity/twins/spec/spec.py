@@ -11,7 +11,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_types
-from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.networks import NETWORKS, network_of
 from parity.twins.spec.training import TrainSpec as TrainSpec
 from parity.twins.spec.training import learning_rate as learning_rate
 
@@ -103,3 +103,16 @@ class Spec:
             )
         except TypeError as error:  # a plug-in's field without a default
             raise UsageError(f"{misfit} fields: {error}") from None
+
+
+def preset(network: str, name: str) -> Spec:
+    """Return the spec of a network's preset.
+
+    Raises:
+      UsageError: for an unknown network or preset, listing the known ones.
+    """
+    presets = network_of(network).presets
+    if name not in presets:
+        raise UsageError(f"--preset is {name!r}; allowed: {', '.join(presets)}")
+    found = presets[name]
+    return Spec(network, found.model, found.text, found.training)

@@ -13,8 +13,8 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.presets import preset
-from parity.twins.spec.spec import Spec
+from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.sweep.random_strategies import DrawnStrategy, draw_strategies, trainable
 from parity.twins.sweep.random_text import LENGTHS, DrawnText
@@ -134,15 +134,13 @@ class _Choices:
         self._draw_from, self._strategies = draw_from, strategies
 
     def run(self) -> dict[str, Any]:
-        network = self.one_of("language-model", "seq2seq")
+        drawn = {name: each.draw for name, each in NETWORKS.items() if each.draw is not None}
+        network = self.one_of(*drawn)
         optimizer = self.one_of("sgd", "adam")
         limit = self.integer(1, 12)
         spec = self.training(optimizer)
-        options: dict[str, Any] = {}
-        if network == "language-model":
-            spec |= self.language_model(limit)
-        else:
-            spec, options = self.seq2seq(spec, limit)
+        spec |= drawn[network](self, spec, limit)
+        options = self.decoding() if NETWORKS[network].decodes else {}
         run: dict[str, Any] = {
             "network": network,
             "spec": spec,
@@ -181,44 +179,12 @@ class _Choices:
             values["beta2"] = 0.999
         return values
 
-    def language_model(self, limit: int) -> dict[str, Any]:
+    def decoding(self) -> dict[str, Any]:
         return {
-            "vocabulary_size": self.integer(5, 60),
-            "batching": self.one_of("stream", "sentences"),
-            "time": limit,
-        }
-
-    def seq2seq(
-        self, training: dict[str, Any], limit: int
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values of the spec, and how to decode."""
-        shared = self.boolean()
-        source = self.integer(6, 60)
-        values = training | {
-            "source_vocabulary_size": source,
-            "target_vocabulary_size": source if shared else self.integer(6, 60),
-            "share_vocabulary": shared,
-            "source_segmenter": "spaces",
-            "target_segmenter": "spaces",
-            "source_limit": limit,
-            "target_limit": self.integer(1, 11),
-            "cell": self.one_of("lstm", "gru"),
-            "attention": self.one_of("dot", "general", "scaled", "bahdanau"),
-            "input_feeding": self.boolean(),
-            "bidirectional": self.boolean(),
-        }
-        if values["cell"] == "gru":
-            # The gradient of Paddle's op divides by the reset gate. In float32 that is 0/0
-            # where the gate's argument is below -88, which weights up to 3 can cause.
-            values["initial_scale"] = min(values["initial_scale"], 1.0)
-        if values["bidirectional"]:
-            values["hidden_size"] += values["hidden_size"] % 2
-        decoding = {
             "decode": self.one_of(0, 0, 3),
             "beam": self.integer(1, 4),
             "length_penalty": self.one_of(0.6, 0.0, 1.0),
         }
-        return values, decoding
 
     def text(self) -> dict[str, Any]:
         return {

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.files import make_folder, write_whole
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 
 # The fewest and the most words of a sentence.
@@ -41,33 +42,27 @@ class DrawnText:
     def lines(self, spec: Spec) -> dict[str, list[str]]:
         """Return the lines of each file."""
         source = random.Random(self.seed)
-        pairs = spec.network == "seq2seq"
-        suffix = "tsv" if pairs else "txt"
+        form = NETWORKS[spec.network].text_format
+        limits = [getattr(spec.text, name) for name in form.limits] or [_MOST_WORDS]
         files = {}
         for split, batches in (("train", self.batches), ("valid", 1), ("test", 1)):
             lines: list[str] = []
             more = self.more * (split == "train")
             while self._too_few(spec, lines, batches, more):
-                question = self._sentence(
-                    source, len(lines), spec.text.source_limit if pairs else _MOST_WORDS
-                )
-                if pairs:
-                    answer = self._sentence(source, len(lines), spec.text.target_limit)
-                    lines.append(f"{question}\t{answer}")
-                else:
-                    lines.append(question)
-            files[f"{split}.{suffix}"] = lines
+                sentences = [self._sentence(source, len(lines), most) for most in limits]
+                lines.append("\t".join(sentences))
+            files[f"{split}.{form.suffix}"] = lines
         return files
 
     def smallest_batch(self, spec: Spec) -> int:
         """Return the fewest rows that a batch of any split has."""
         most = int(spec.training.batch_size)
-        if spec.network == "language-model" and spec.text.batching == "stream":
+        if NETWORKS[spec.network].contiguous(spec.text):
             return most
         fewest = most
         for lines in self.lines(spec).values():
             rows = len(lines)
-            if spec.network == "language-model":
+            if not NETWORKS[spec.network].text_format.pairs:
                 # a row ends with <eos>, and a longer one is cut
                 rows = sum(-(-(len(each.split()) + 1) // spec.text.time) for each in lines)
             fewest = min(fewest, rows // -(-rows // most))
@@ -78,7 +73,7 @@ class DrawnText:
         if len(lines) < 2:  # with one word alone there is nothing to predict
             return True
         rows = spec.training.batch_size * batches
-        if spec.network == "language-model" and spec.text.batching == "stream":
+        if NETWORKS[spec.network].contiguous(spec.text):
             tokens = sum(len(each.split()) + 1 for each in lines)
             return bool(tokens < 1 + spec.text.time * rows + more)
         return bool(len(lines) < rows + more)

@@ -1,6 +1,6 @@
 """A suspect: one mistake that a side may have made, as a change of the oracle."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,11 @@ class WrongStep:
     read: Tensors | None = None
     side: TrainedSide = field(default_factory=lambda: TrainedSide(""))
     is_first: bool = True
+
+    @property
+    def activations(self) -> Collection[str]:
+        """Return the names of the network's activations."""
+        return NETWORKS[self.spec.network].activations(self.spec.model)
 
     @property
     def sizes(self) -> list[int]:

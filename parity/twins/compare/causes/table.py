@@ -340,7 +340,7 @@ def _ends(case: WrongStep) -> Iterator[Suspect]:
 
 
 def _attention(case: WrongStep) -> Iterator[Suspect]:
-    if case.spec.network != "seq2seq":
+    if "attention/weights" not in case.activations:
         return
     row = partial(suspect, starts=FORWARD, where=_DECODER)
     root = float(np.sqrt(case.spec.model.hidden_size))

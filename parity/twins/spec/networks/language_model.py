@@ -1,11 +1,19 @@
 """The recurrent language model: its sizes, and the names and shapes of its tensors."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from parity.base.fields import check_fields, option
 from parity.base.special_tokens import TEXT_UNKNOWN_ID
-from parity.twins.spec.networks.network import Axes, Network, Parameter, Preset, Published
+from parity.twins.spec.networks.network import (
+    Axes,
+    Choices,
+    Network,
+    Parameter,
+    Preset,
+    Published,
+)
 from parity.twins.spec.training import TrainSpec
 
 GATES = 4  # of an LSTM
@@ -92,6 +100,14 @@ def _activations(model: LanguageModelSpec) -> dict[str, Axes]:
 
 def _taps(model: LanguageModelSpec) -> tuple[str, ...]:
     return ("embedded", *(f"lstm_{k}/hidden" for k in range(model.num_layers)))
+
+
+def _draw(choices: Choices, drawn: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    return {
+        "vocabulary_size": choices.integer(5, 60),
+        "batching": choices.one_of("stream", "sentences"),
+        "time": limit,
+    }
 
 
 _PTB_TRAIN = "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"
@@ -225,6 +241,8 @@ LANGUAGE_MODEL = Network(
     builders={
         "paddle": "paddle_impl.networks:language_model",
         "tensorflow": "tf_impl.networks:language_model",
+        "pytorch": "parity.twins.peers.pytorch_networks:LanguageModel",
+        "keras": "parity.twins.peers.keras_networks:LanguageModel",
     },
     oracle="parity.twins.oracle.language_model:language_model",
     load_text="data.load:load_stream_text",
@@ -239,4 +257,5 @@ LANGUAGE_MODEL = Network(
     row_lengths=lambda text: {"time": (0 if text.batching == "stream" else 1, text.time)},
     contiguous=lambda text: text.batching == "stream",
     unknown_id=TEXT_UNKNOWN_ID,
+    draw=_draw,
 )

@@ -1,11 +1,12 @@
 """The description of a network that the harness and both trainers work from."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from parity.base.errors import UsageError
 from parity.base.plugins import load_object
+from parity.base.special_tokens import PAIR_SPECIAL, TEXT_SPECIAL
 from parity.twins.spec.training import TrainSpec
 
 # A shape with named axes: "batch" stands for the number of rows, "time" and "source_time" for
@@ -74,6 +75,55 @@ class Preset:
 
 
 @dataclass(frozen=True)
+class TextFormat:
+    """How the lines of a text are written, for whatever makes up a text to train on.
+
+    Attributes:
+      suffix: what the names of its files end in.
+      special: how many entries of a vocabulary are no words.
+      vocabularies: for each of the sentences that a line holds, with tabs between them, the
+        field of the model that has the size of its vocabulary.
+      limits: the fields of the text that say the most words of each; empty where longer
+        sentences are cut.
+      at_spaces: values of the text's fields with which words are what stands between spaces.
+    """
+
+    suffix: str
+    special: int
+    vocabularies: tuple[str, ...]
+    limits: tuple[str, ...] = ()
+    at_spaces: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> bool:
+        """Return whether a line holds several sentences."""
+        return len(self.vocabularies) > 1
+
+
+RUNNING_TEXT = TextFormat("txt", len(TEXT_SPECIAL), ("vocabulary_size",))
+PAIRS = TextFormat(
+    "tsv",
+    len(PAIR_SPECIAL),
+    ("source_vocabulary_size", "target_vocabulary_size"),
+    ("source_limit", "target_limit"),
+    {"source_segmenter": "spaces", "target_segmenter": "spaces"},
+)
+
+
+class Choices(Protocol):
+    """What a random run is drawn by; see parity/twins/sweep/random_runs.py."""
+
+    def one_of(self, *values: Any) -> Any:
+        """Return one of some values."""
+
+    def integer(self, lowest: int, highest: int) -> int:
+        """Return a number, both ends included."""
+
+    def boolean(self) -> bool:
+        """Return true or false."""
+
+
+@dataclass(frozen=True)
 class Network:
     """Everything that the harness and both trainers need to know about one network.
 
@@ -89,7 +139,8 @@ class Network:
       benchmarks: the presets that `bench` times by default; `profile` uses the first of them.
       strategy_benchmarks: those that `bench --strategies` times by default; the same if empty.
       builders: framework -> path of the function that builds the network on one replica:
-        (model, Inputs) -> Outputs, two types of that framework's networks.py.
+        (model, Inputs) -> Outputs, two types of that framework's networks.py. The frameworks
+        that only the benchmark starts have builders of their own kind: model -> network.
       oracle: the path of the network's forward and backward pass in NumPy; see
         parity/twins/oracle/language_model.py for its arguments.
       load_text: the path of the function that reads the text; see `load_text` in data/load.py.
@@ -115,6 +166,10 @@ class Network:
         the state is carried along, and rows are not shuffled.
       unknown_id: the id in every vocabulary for the words that it lacks; None if there is none.
       decodes: whether the network writes text, which a trace may then record.
+      text_format: how its text is written.
+      draw: returns random values of fields of model and text, given what draws them, the
+        values drawn for every network, and the most tokens of a row. `sweep` leaves out a
+        network without it.
     """
 
     name: str
@@ -139,8 +194,10 @@ class Network:
     unknown_id: int | None = None
     decodes: bool = False
     strategy_benchmarks: tuple[str, ...] = ()
+    text_format: TextFormat = RUNNING_TEXT
+    draw: Callable[[Choices, Mapping[str, Any], int], dict[str, Any]] | None = None
 
-    def builder(self, framework: str) -> Callable[[Any, Any], Any]:
+    def builder(self, framework: str) -> Callable[..., Any]:
         """Return the function that builds the network in a framework.
 
         Raises:
@@ -151,5 +208,5 @@ class Network:
                 f"--network is {self.name!r}, which {framework} has no builder for; it has one "
                 f"for {', '.join(self.builders)}"
             )
-        build: Callable[[Any, Any], Any] = load_object(self.builders[framework])
+        build: Callable[..., Any] = load_object(self.builders[framework])
         return build

@@ -1,12 +1,20 @@
 """The sequence-to-sequence network: its sizes, and the names and shapes of its tensors."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.base.special_tokens import PAIR_UNKNOWN_ID
-from parity.twins.spec.networks.network import Axes, Network, Parameter, Preset
+from parity.twins.spec.networks.network import (
+    PAIRS,
+    Axes,
+    Choices,
+    Network,
+    Parameter,
+    Preset,
+)
 from parity.twins.spec.training import TrainSpec
 
 GATES = {"lstm": 4, "gru": 3}
@@ -153,6 +161,30 @@ def _taps(model: Seq2seqSpec) -> tuple[str, ...]:
     return tuple(name for name in _activations(model) if name not in left_out)
 
 
+def _draw(choices: Choices, drawn: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    shared = choices.boolean()
+    source = choices.integer(6, 60)
+    values = {
+        "source_vocabulary_size": source,
+        "target_vocabulary_size": source if shared else choices.integer(6, 60),
+        "share_vocabulary": shared,
+        **PAIRS.at_spaces,
+        "source_limit": limit,
+        "target_limit": choices.integer(1, 11),
+        "cell": choices.one_of("lstm", "gru"),
+        "attention": choices.one_of("dot", "general", "scaled", "bahdanau"),
+        "input_feeding": choices.boolean(),
+        "bidirectional": choices.boolean(),
+    }
+    if values["cell"] == "gru":
+        # The gradient of Paddle's op divides by the reset gate. In float32 that is 0/0
+        # where the gate's argument is below -88, which weights up to 3 can cause.
+        values["initial_scale"] = min(drawn["initial_scale"], 1.0)
+    if values["bidirectional"]:
+        values["hidden_size"] = drawn["hidden_size"] + drawn["hidden_size"] % 2
+    return values
+
+
 def _tiny_pairs(**network: Any) -> Preset:
     return Preset(
         Seq2seqSpec(
@@ -266,6 +298,7 @@ SEQ2SEQ = Network(
     builders={
         "paddle": "paddle_impl.networks:seq2seq",
         "tensorflow": "tf_impl.networks:seq2seq",
+        "pytorch": "parity.twins.peers.pytorch_networks:Seq2seq",
     },
     oracle="parity.twins.oracle.seq2seq:seq2seq",
     load_text="data.load:load_pair_text",
@@ -295,4 +328,6 @@ SEQ2SEQ = Network(
     },
     unknown_id=PAIR_UNKNOWN_ID,
     decodes=True,
+    text_format=PAIRS,
+    draw=_draw,
 )

@@ -81,6 +81,7 @@ def test_a_killed_rank_ends_the_training_and_it_goes_on(name, rank, train, tmp_p
         np.testing.assert_array_equal(array, states[1].snapshot[key], err_msg=key)
 
 
+@pytest.mark.parametrize("name", ["paddle"], indirect=True)
 def test_a_training_starts_again_by_itself(train, tmp_path):
     job = train(max_restarts=2)
     kill(job.pid, tmp_path / "run", 1, signal.SIGKILL)
@@ -90,6 +91,7 @@ def test_a_training_starts_again_by_itself(train, tmp_path):
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
 
+@pytest.mark.parametrize("name", ["paddle"], indirect=True)
 def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp_path):
     job, marker = train(max_restarts=1), tmp_path / "run" / "run.json"
     wait_for(marker.exists, seconds=120)
@@ -102,6 +104,7 @@ def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
 
+@pytest.mark.parametrize("name", ["paddle"], indirect=True)
 def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
     """If a rank is lost before the run that is to be overwritten is gone."""
     assert train(seed=2, steps=10).wait()[0] == 0

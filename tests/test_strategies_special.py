@@ -239,10 +239,8 @@ def test_free_runs_are_compared_with_the_oracle_alone(asynchronous):
     assert labels == {*verdict.sides, "oracle", "oracle, one step"}, "not with each other"
 
 
-@pytest.mark.parametrize(
-    ("framework", "other"), [("paddle", "tensorflow"), ("tensorflow", "paddle")]
-)
-def test_a_torn_read_is_called_so(asynchronous, trainings, framework, other):
+def test_a_torn_read_is_called_so(asynchronous, trainings):
+    framework, other = FRAMEWORKS
     given = {"replicas": 2, "schedule": "free", "optimizer": "sgd"}
     edits = BY_NAME["torn-read"].edits[framework]
     torn = THREADS | given | {"steps": UPDATES}
@@ -300,10 +298,8 @@ def test_what_is_not_recorded_has_the_losses_of_what_is(asynchronous, train, fra
     assert [row[2] for row in rows[: len(steps.steps)]] == [e.tokens for e in steps.steps]
 
 
-@pytest.mark.parametrize(
-    ("saver", "loader"), [("paddle", "tensorflow"), ("tensorflow", "paddle")]
-)
-def test_checkpoints_carry_over_to_synchronous_training_and_back(train, saver, loader):
+def test_checkpoints_carry_over_to_synchronous_training_and_back(train):
+    saver, loader = FRAMEWORKS
     first = train(saver, **THREADS, steps=STREAM_BATCHES)
     synchronous = {"optimizer": "adam", "replicas": 3, "resume": first}
     synchronous |= {"steps": 2 * STREAM_BATCHES}
@@ -315,7 +311,6 @@ def test_checkpoints_carry_over_to_synchronous_training_and_back(train, saver, l
     assert (first_update, len(updates)) == (4 * STREAM_BATCHES, 2 * STREAM_BATCHES)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -334,14 +329,13 @@ def test_checkpoints_carry_over_to_synchronous_training_and_back(train, saver, l
         ),
     ],
 )
-def test_bad_use_is_one_line(refused, framework, tmp_path, given, message):
+def test_bad_use_is_one_line(refused, tmp_path, given, message):
     if "trace" in given:
         given = given | {"trace": tmp_path / "trace"}
-    assert message in refused(framework, **{"strategy": "asynchronous"} | given)
+    assert message in refused("paddle", **{"strategy": "asynchronous"} | given)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_schedule_that_does_not_fit_is_one_line(start, framework, tmp_path):
+def test_a_schedule_that_does_not_fit_is_one_line(start, tmp_path):
     path = tmp_path / "schedule.jsonl"
     for updates, workers, message in (
         (drawn(1, 3, 15, 1), 3, "schedule.jsonl:4: worker is 2; allowed: 0 to 1"),
@@ -349,7 +343,7 @@ def test_a_schedule_that_does_not_fit_is_one_line(start, framework, tmp_path):
         (drawn(1, 2, 5, 1), 2, "has the updates 0 to 9; the run needs 10 to 19"),
     ):
         path.write_text(schedule_text(updates, workers))
-        job, _ = start(framework, **THREADS | {"schedule": path})
+        job, _ = start("tensorflow", **THREADS | {"schedule": path})
         status, _, errors = job.wait()
         assert message in assert_one_line(status, errors)
 
@@ -467,7 +461,9 @@ def children(process: int) -> list[int]:
     return sorted(map(int, listed))
 
 
-@pytest.mark.parametrize("lost", ["rank 1", "ps 1", "its engine"])
+@pytest.mark.parametrize(
+    "lost", [pytest.param("rank 1", marks=pytest.mark.thorough), "ps 1", "its engine"]
+)
 def test_a_process_lost_to_paddles_servers_ends_all_and_it_goes_on(start, trainings, lost):
     given = SERVED | {"replicas": 2, "servers": 2, "steps": 60, "checkpoint_every": 5}
     given |= {"schedule": 1, "batching": "stream", "epochs": 12}
@@ -507,7 +503,7 @@ def test_paddles_servers_start_again_by_themselves(start):
     assert len(read_losses(out / "losses.csv")) == 60
 
 
-@pytest.mark.parametrize("to", ["all", "one"])
+@pytest.mark.parametrize("to", ["all", pytest.param("one", marks=pytest.mark.thorough)])
 def test_a_signal_stops_paddles_servers_with_a_checkpoint(start, to):
     """Whether the supervisor gets it, which passes it on, or a single rank."""
     given = SERVED | {"replicas": 2, "steps": 400, "checkpoint_every": 5, "epochs": 99}

@@ -37,18 +37,22 @@ def ended_by_a_kill(framework, words):
     assert process.wait(60) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("end", [ended_by_limit, ended_by_a_kill])
-def test_the_whole_steps_of_a_trace_are_compared(run_both, text, cache, tmp_path, end):
-    """On both sides; each with the other side's trace, which is whole."""
+@pytest.mark.parametrize(
+    ("framework", "end"), zip(FRAMEWORKS, (ended_by_limit, ended_by_a_kill), strict=True)
+)
+def test_the_whole_steps_of_a_trace_are_compared(
+    run_both, text, cache, tmp_path, framework, end
+):
+    """With the other side's trace, which is whole; both sides write by the same code."""
     whole = run_both(data=text, steps=STEPS, dtype=None)
-    for framework, other in zip(FRAMEWORKS, reversed(FRAMEWORKS), strict=True):
-        folder = tmp_path / framework
-        end(framework, words_of(framework, text, cache, folder))
-        steps = len(Trace(folder).index())
-        assert 3 <= steps < STEPS
-        compared = start(["-m", "parity", "compare", folder, whole[other].folder])
-        printed, errors = compared.communicate(timeout=300)
-        assert (compared.returncode, errors) == (0, ""), printed
-        cut = f"{framework}-2 cut after step {steps - 1} ({steps} of {STEPS} steps)"
-        assert printed.splitlines()[-1].startswith("verdict: match, with ")
-        assert printed.splitlines()[-1].endswith(cut)
+    (other,) = {*FRAMEWORKS} - {framework}
+    folder = tmp_path / framework
+    end(framework, words_of(framework, text, cache, folder))
+    steps = len(Trace(folder).index())
+    assert 3 <= steps < STEPS
+    compared = start(["-m", "parity", "compare", folder, whole[other].folder])
+    printed, errors = compared.communicate(timeout=300)
+    assert (compared.returncode, errors) == (0, ""), printed
+    cut = f"{framework}-2 cut after step {steps - 1} ({steps} of {STEPS} steps)"
+    assert printed.splitlines()[-1].startswith("verdict: match, with ")
+    assert printed.splitlines()[-1].endswith(cut)

@@ -62,33 +62,36 @@ def exchange(group) -> str:
     )
 
 
-# What strangers at rank 0's port say, and how long they wait before they say it again.
+# What each stranger at rank 0's port says, and how many there are: nothing; what a rank said
+# before there was a secret; and what one says that does not know it.
+_GREETING = b'{"rank": 1, "members": [], "name": "rank 1", "facts": {}}'
 SAYINGS = {
-    "a stranger who says nothing": (b"", 0),
-    "a stranger who says little at a time": (b"H", 0.3),
-    # a greeting of 2 ** 60 bytes
-    "a stranger who announces too much": (b"H" + (1 << 60).to_bytes(8, "big"), 0),
-    "a stranger who speaks nonsense": (b"H" + (15).to_bytes(8, "big") + b'{"rank": 1e999}', 0),
+    "many strangers who say nothing": (b"", 100),
+    "a stranger who greets like a rank": (
+        b"H" + len(_GREETING).to_bytes(8, "big") + _GREETING,
+        1,
+    ),
+    "a stranger who guesses": (bytes(64), 1),
 }
 
 
-def call(meeting: str, words: bytes, seconds: float) -> None:
-    """Connect to rank 0 and say something again and again, in a process of its own."""
+def call(meeting: str, words: bytes, count: int) -> None:
+    """Let strangers connect to rank 0 and say something, in a process of their own."""
     if os.fork() == 0:
         host, port = meeting.rsplit(":", 1)
-        while True:
+        channels = []
+        while len(channels) < count:
             try:
-                channel = socket.create_connection((host, int(port)))
-                break
+                channels.append(socket.create_connection((host, int(port))))
             except OSError:
                 time.sleep(0.01)
         with suppress(OSError):
-            while words:
+            for channel in channels:
                 channel.sendall(words)
-                time.sleep(seconds)
-            channel.recv(1)
+            while any(channel.recv(64) for channel in channels):
+                pass
         os._exit(0)
-    time.sleep(1)  # the stranger comes first
+    time.sleep(1)  # the strangers come first
 
 
 def count_signals(group) -> None:
@@ -115,6 +118,14 @@ def act(group, mode: str) -> None:
         os._exit(9)
     if mode in SAYINGS and group.rank == 1:
         call(os.environ["PARITY_MEETING"], *SAYINGS[mode])
+    if mode == "dead before, and strangers" and group.rank == 1:
+        call(os.environ["PARITY_MEETING"], b"", 100)
+        os._exit(9)
+    if mode == "gone while others come":
+        if group.rank == 2:
+            time.sleep(2)
+        if group.rank == 1:
+            signal.setitimer(signal.ITIMER_REAL, 1)  # ends it as soon as it has come
     if mode == "a server dead before" and group.job == "ps" and group.index == 1:
         os._exit(9)
     group.join(facts)
@@ -148,6 +159,8 @@ def act(group, mode: str) -> None:
         group.broadcast({"much": np.zeros(1 << 20)} if group.rank == 0 else None)
         if group.rank == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
+    if mode == "nonsense" and group.rank == 1:
+        group._others[0].send(b"T", b"no archive")
     if mode == "refused" and group.rank == 1:
         raise UsageError("the disk is full")
     if mode == "stays":

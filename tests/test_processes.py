@@ -112,6 +112,16 @@ def test_processes_that_serve_meet_take_no_part_and_end_with_the_ranks():
         ("a server dead before", 4, r"ps 1 of 2 has not come to 127.0.0.1:\d+ within 4 s"),
         ("dead before", 4, r"rank 1 of 3 has not come to 127.0.0.1:\d+ within 4 s"),
         (
+            "gone while others come",
+            4,
+            r"rank 1 \(.*, process \d+\) is gone before all had come",
+        ),
+        (
+            "nonsense",
+            4,
+            r"rank 1 \(.*, process \d+\) is gone: its tensors are no NumPy archive",
+        ),
+        (
             "another seed",
             2,
             r"rank 2 \(.*, process \d+\) has another seed than rank 0: 2 there, 1 here; "
@@ -128,7 +138,15 @@ def test_all_end_with_one_line_that_names_the_rank(mode, status, message):
 @pytest.mark.parametrize("mode", SAYINGS)
 def test_a_stranger_keeps_nobody_out(mode):
     status, _, errors = run(mode)
-    assert (status, errors) == (0, "")
+    assert status == 0, errors
+    others = r"turned away 127\.0\.0\.1:\d+, which came to rank 0: .*|others that .*"
+    assert all(re.fullmatch(others, line) for line in errors.splitlines()), errors
+
+
+def test_strangers_do_not_move_the_deadline():
+    status, _, errors = run("dead before, and strangers")
+    assert status == 4
+    assert re.search(r"^error: rank 1 of 3 has not come to .* within 4 s$", errors, re.M)
 
 
 def test_no_rank_outlives_its_supervisor():
@@ -200,6 +218,9 @@ def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, m
         ("paddle", {"PADDLE_TRAINER_ID": "x"}, "PADDLE_TRAINER_ID is 'x'; allowed: 0 to 1"),
         ("paddle", {"PADDLE_TRAINER_ENDPOINTS": "a:1,b"}, "allowed: host:port for each"),
         ("paddle", {MEETING: "first"}, "PARITY_MEETING is 'first'; allowed: host:port"),
+        ("paddle", {MEETING: "..:80"}, "PARITY_MEETING is '..:80'; allowed: host:port"),
+        ("tensorflow", {"TF_CONFIG": tf_config("a:1", "worker").replace("0", "1e999")}, "JSON"),
+        ("tensorflow", {"TF_CONFIG": "[" * 10**5}, "allowed: JSON"),
         ("tensorflow", {"TF_CONFIG": "{"}, "TF_CONFIG is '{'; allowed: JSON"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:0", "worker")}, "host:port for each"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "a task that is one of them"),

@@ -16,7 +16,7 @@ else:
 
 from parity.base.errors import UsageError
 from parity.twins.processes.membership import RANK, WORKER
-from parity.twins.processes.ports import LAST_PORT
+from parity.twins.processes.ports import LAST_PORT, is_host_name
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 # Asks for nothing, and notices a link that is cut.
@@ -202,7 +202,7 @@ def _host(where: str, values: Any, number: int) -> Host:
     table = _Table(where, values, keys)
     allowed = "a name or an IPv4 address, without a port"
     address = table.take("address", (str,), allowed)
-    if address is None or not _is_plain(address) or ":" in address or not _is_name(address):
+    if address is None or not _is_plain(address) or ":" in address or not is_host_name(address):
         raise table.wrong("address", allowed)
     ranks = table.take("ranks", (int,), "a number >= 1", 1)
     if ranks < 1:
@@ -282,15 +282,6 @@ def _is_loopback(address: str) -> bool:
         return socket.gethostbyname(address).startswith("127.")
     except OSError:  # whoever connects to it says so
         return False
-
-
-def _is_name(address: str) -> bool:
-    """Return whether an address can be looked up: none of its parts is empty or too long."""
-    try:
-        address.encode("idna")
-    except UnicodeError:
-        return False
-    return True
 
 
 def _is_plain(word: str) -> bool:

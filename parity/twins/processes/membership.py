@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.base.errors import UsageError
+from parity.base.text import parse_json
 from parity.twins.processes import horovod_launcher
-from parity.twins.processes.ports import LAST_PORT
+from parity.twins.processes.ports import LAST_PORT, is_host_name
 
 # "host:port" where rank 0 listens for the other ranks; see `meeting_point`.
 MEETING = "PARITY_MEETING"
@@ -217,10 +218,10 @@ def _of_tensorflow(
     if not listed:
         return None
     try:
-        values = json.loads(listed)
+        values = parse_json(listed)
         cluster = {str(job): list(each) for job, each in values["cluster"].items()}
         own = (str(values["task"]["type"]), int(values["task"]["index"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise UsageError(
             f"TF_CONFIG is {listed!r}; allowed: JSON with cluster, a list of host:port for "
             "each job, and task.type and task.index"
@@ -267,4 +268,5 @@ def _check_endpoints(name: str, endpoints: object) -> None:
 
 def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) <= LAST_PORT
+    is_port = port.isdecimal() and len(port) < 6 and 0 < int(port) <= LAST_PORT
+    return bool(host) and is_host_name(host) and is_port

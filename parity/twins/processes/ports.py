@@ -1,4 +1,4 @@
-"""Finds free ports of this host."""
+"""Addresses: free ports of this host, and what can be the name of one."""
 
 import random
 import socket
@@ -48,3 +48,12 @@ def free_ports(address: str, count: int, ports: tuple[int, int] | None = None) -
             f"{address}; allowed: a range with more"
         )
     return found
+
+
+def is_host_name(text: str) -> bool:
+    """Return whether a text can be looked up: none of its parts is empty or too long."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return True

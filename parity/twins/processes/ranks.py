@@ -5,32 +5,31 @@ wait for ever for a process that is gone, in code that no signal reaches: so who
 ends its own process at once, with a line that names the rank, and tells the others.
 """
 
-import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
-from ipaddress import ip_address
 from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
 from parity.base.errors import OutputLost, RankLost, UsageError
-from parity.twins.processes.connection import BYE, FAILED, HELLO, Connection
+from parity.base.text import escaped
+from parity.twins.processes.connection import BYE, FAILED, HELLO, NAMES, Connection
 from parity.twins.processes.group import ProcessGroup, Tensors
+from parity.twins.processes.meeting import Reception, run_secret, visit
 from parity.twins.processes.membership import Membership
 
 MEETING_SECONDS = 60.0  # until all ranks have come
 SILENT_SECONDS = 20.0  # without a sign of life
 
 _BEAT_SECONDS = 1.0
-_RETRY_SECONDS = 0.1
 # How long the reason of an engine's error may take to arrive from another rank.
 _VERDICT_SECONDS = 5.0
 _TELLING_SECONDS = 2.0
-_GREETING_SECONDS = 2.0  # until a process that has come says who it is
+_LONGEST_SHOWN = 1000  # characters
 # If all ranks fail alike (a NaN loss), each reports its own error.
 _OWN_WORDS_SECONDS = 1.0
 
@@ -66,17 +65,17 @@ class ConnectedGroup(ProcessGroup):
           UsageError: for a run that differs, with the rank and the first fact that does.
           RankLost: if a process does not come in time.
         """
-        hello = {
+        hello: dict[str, Any] = {
             "rank": self.rank,
             "members": self._members,
             "name": self._names[self.rank],
             "facts": dict(facts),
         }
-        deadline = time.monotonic() + MEETING_SECONDS
+        secret = run_secret(os.environ)
         if self.rank == 0:
-            self._receive_all(hello, deadline)
+            self._receive_all(facts, secret)
         else:
-            self._visit(hello, deadline)
+            self._visit(hello, secret)
         for rank, connection in self._others.items():
             connection.listen(partial(self._hear, rank))
         Thread(target=self._watch, daemon=True).start()
@@ -135,52 +134,48 @@ class ConnectedGroup(ProcessGroup):
             with suppress(OSError):
                 connection.send_json(BYE, True)
 
-    def _receive_all(self, hello: Mapping[str, Any], deadline: float) -> None:
-        """Accept a connection from every other rank, and let them go on."""
-        host, port = self._meeting.rsplit(":", 1)
-        try:
-            listener = socket.create_server((_interface(host), int(port)))
-        except OSError as error:
-            raise UsageError(
-                f"rank 0 cannot listen at {self._meeting}: {error.strerror}; allowed: a free "
-                "port of this host, by the variable PARITY_MEETING"
-            ) from None
-        with listener:
+    def _receive_all(self, facts: Mapping[str, str], secret: bytes) -> None:
+        """Accept a connection from every other process, and let them go on."""
+        with closing(
+            Reception(self._meeting, secret, MEETING_SECONDS, self._write)
+        ) as reception:
             while len(self._others) < len(self._members) - 1:
-                listener.settimeout(max(0.0, deadline - time.monotonic()) or 1e-3)
-                try:
-                    channel, _ = listener.accept()
-                except TimeoutError:
-                    message = (
+                came = reception.next()
+                if came is None:
+                    self._end_meeting(
                         f"{', '.join(self._missing())} has not come to {self._meeting} within "
                         f"{MEETING_SECONDS:.0f} s"
                     )
-                    self._tell_of(message, RankLost.exit_status)
-                    raise RankLost(message) from None
-                self._admit(channel, hello)
-        for connection in self._others.values():
-            connection.send_json(HELLO, list(self._names.items()))
+                elif isinstance(came, int):
+                    self._end_meeting(f"{self._names[came]} is gone before all had come")
+                else:
+                    self._admit(*came, facts)
+                    reception.watch(came[1]["rank"], came[0])
+        names = [self._names[number] for number in range(len(self._members))]
+        for number, connection in self._others.items():
+            try:
+                connection.send_json(NAMES, names)
+            except OSError:
+                self._end_meeting(f"{self._names[number]} is gone before all had come")
 
-    def _admit(self, channel: socket.socket, hello: Mapping[str, Any]) -> None:
+    def _end_meeting(self, message: str) -> NoReturn:
+        self._tell_of(message, RankLost.exit_status)
+        raise RankLost(message)
+
+    def _admit(
+        self, channel: socket.socket, values: Mapping[str, Any], own: Mapping[str, str]
+    ) -> None:
         """Compare what a process that has come says of its run with this one's."""
-        connection = Connection(channel)
-        try:
-            kind, content = connection.receive_greeting(_GREETING_SECONDS)
-            values = json.loads(content) if kind == HELLO else {}
-            rank, name = int(values["rank"]), str(values["name"])
-            members, facts = list(values["members"]), dict(values["facts"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            connection.close()  # a stranger
-            return
-        wrong = ""
+        connection, rank, name = Connection(channel), values["rank"], _shown(values["name"])
+        members, wrong = values["members"], ""
         if members != self._members:
             wrong = (
                 f"{name} is one of {_count(members)}; rank 0 is one of {_count(self._members)}"
             )
-        elif not 0 < rank < len(self._members) or rank in self._others:
+        elif rank >= len(self._members) or rank in self._others:
             wrong = f"{name} came a second time; allowed: a rank of its own for each process"
         else:
-            wrong = _difference(name, facts, hello["facts"])
+            wrong = _difference(name, values["facts"], own)
         if wrong:
             self._others[-1] = connection
             self._tell_of(wrong, UsageError.exit_status)
@@ -196,32 +191,21 @@ class ConnectedGroup(ProcessGroup):
             if number not in {0, *self._others}
         ]
 
-    def _visit(self, hello: Mapping[str, Any], deadline: float) -> None:
+    def _visit(self, hello: Mapping[str, Any], secret: bytes) -> None:
         """Connect to rank 0, say what this run is, and wait until all ranks have come."""
-        host, port = self._meeting.rsplit(":", 1)
-        while True:
-            try:
-                channel = socket.create_connection((host, int(port)), timeout=_BEAT_SECONDS)
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise RankLost(
-                        f"rank 0 is not to be reached at {self._meeting} within "
-                        f"{MEETING_SECONDS:.0f} s: {error.strerror or error}"
-                    ) from None
-                time.sleep(_RETRY_SECONDS)
-        connection = self._others[0] = Connection(channel)
+        connection = Connection(visit(self._meeting, secret, MEETING_SECONDS))
+        self._others[0] = connection
         try:
             connection.send_json(HELLO, hello)
-            seconds = MEETING_SECONDS + SILENT_SECONDS
-            kind, content = connection.receive_greeting(seconds)
+            kind, values = connection.receive(MEETING_SECONDS + SILENT_SECONDS)
+            if kind not in (FAILED, NAMES):
+                raise ValueError
         except (OSError, ValueError):
             raise RankLost(f"rank 0 at {self._meeting} is gone before all had come") from None
-        values = json.loads(content)
         if kind == FAILED:
             differs = values["status"] == UsageError.exit_status
-            raise (UsageError if differs else RankLost)(values["message"])
-        self._names |= {int(rank): name for rank, name in values}
+            raise (UsageError if differs else RankLost)(_shown(values["message"]))
+        self._names = dict(enumerate(map(_shown, values)))
 
     def _send(self, connection: Connection, tensors: Tensors) -> None:
         try:
@@ -236,9 +220,10 @@ class ConnectedGroup(ProcessGroup):
         if kind == FAILED:
             time.sleep(_OWN_WORDS_SECONDS)
             who = f"{self._names[rank]}: " if values["own"] else ""
-            self._end(f"{who}{values['message']}", int(values["status"]), untold=rank)
-        elif values is None:
-            self._end(f"{self._names[rank]} is gone: its connection is closed", untold=rank)
+            self._end(f"{who}{_shown(values['message'])}", values["status"], untold=rank)
+        elif values is not True:
+            reason = values or "its connection is closed"
+            self._end(f"{self._names[rank]} is gone: {reason}", untold=rank)
         else:  # rank 0 leaves the group
             self._ended.set()
 
@@ -272,7 +257,7 @@ class ConnectedGroup(ProcessGroup):
             if self._closing:
                 return
             self._closing = True
-        os.write(self._stderr, f"error: {message}\n".encode())
+        self._write(f"error: {message}")
         if self.rank == 0:
             # in a thread: a connection on which the main thread waits lets nobody else send
             telling = Thread(
@@ -281,6 +266,9 @@ class ConnectedGroup(ProcessGroup):
             telling.start()
             telling.join(_TELLING_SECONDS)
         _exit(status)
+
+    def _write(self, line: str) -> None:
+        os.write(self._stderr, f"{line}\n".encode())
 
     def _tell_of(
         self, message: str, status: int, own: bool = True, besides: int | None = None
@@ -292,18 +280,9 @@ class ConnectedGroup(ProcessGroup):
                     connection.send_json(FAILED, values)
 
 
-def _interface(host: str) -> str:
-    """Return what to listen at, for the host of a meeting point; empty for every interface.
-
-    By its name a host may know itself under a loopback address, where nobody else reaches it,
-    and a cluster may make a name known only when the process is running.
-    """
-    if host == "localhost":
-        return host
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        return ""
+def _shown(text: str) -> str:
+    """Return a text of another process as it can be shown, on one line."""
+    return escaped(text[:_LONGEST_SHOWN])
 
 
 def _count(members: list[str]) -> str:

@@ -1,6 +1,7 @@
 """Starts the processes of a training, on this machine and on others, and ends them together."""
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import IO
 from parity.base.errors import RankLost, UsageError
 from parity.base.process import die_with_parent
 from parity.twins.processes.hosts import Host, HostList
+from parity.twins.processes.meeting import SECRET
 from parity.twins.processes.membership import RUN, Members, variables
 from parity.twins.processes.ports import free_ports
 from parity.twins.processes.remote import RemoteProcesses
@@ -97,7 +99,7 @@ def start_processes(
     everywhere = [(_HERE, list(range(len(members.jobs))))]
     places = everywhere if hosts is None else hosts.places(members.jobs)
     ports = None if hosts is None else hosts.ports
-    os.environ[RUN] = uuid.uuid4().hex
+    os.environ[RUN], os.environ[SECRET] = uuid.uuid4().hex, secrets.token_hex(32)
     for attempt in range(restarts + 1):
         try:
             started = _start(framework, members, places, ports)
@@ -151,7 +153,7 @@ def _start(
         given = {
             number: host.variables
             | variables(framework, number, members, meeting)
-            | {RUN: os.environ[RUN]}
+            | {RUN: os.environ[RUN], SECRET: os.environ[SECRET]}
             for host, numbers in places
             for number in numbers
         }

@@ -121,6 +121,10 @@ def act(group, mode: str) -> None:
     if mode == "dead before, and strangers" and group.rank == 1:
         call(os.environ["PARITY_MEETING"], b"", 100)
         os._exit(9)
+    if mode == "stopped before the meeting":
+        signal.signal(signal.SIGALRM, lambda number, frame: os.kill(os.getppid(), 15))
+        signal.setitimer(signal.ITIMER_REAL, 1 if group.rank == 0 else 0)
+        time.sleep(30)
     if mode == "gone while others come":
         if group.rank == 2:
             time.sleep(2)
@@ -163,6 +167,12 @@ def act(group, mode: str) -> None:
         group._others[0].send(b"T", b"no archive")
     if mode == "refused" and group.rank == 1:
         raise UsageError("the disk is full")
+    if mode == "tells its network":
+        if group.rank == 0:
+            print(str(Path("/proc/self/ns/net").readlink()), os.environ["PARITY_MEETING"])
+        return
+    if mode == "warns":
+        return
     if mode == "stays":
         group.barrier()
         if group.rank == 0:
@@ -182,7 +192,10 @@ def main() -> int:
     entry = SERVED if "serve" in sys.argv[1] else ENTRY
     settings = entry.settings(StrategySettings(processes=SIZE))
     try:
-        with process_group("paddle", entry, settings, REPLICAS, restarts, hosts) as group:
+        trusted = "warns" not in sys.argv[1]
+        with process_group(
+            "paddle", entry, settings, REPLICAS, restarts, hosts, trusted
+        ) as group:
             act(group, sys.argv[1])
     except Exception as error:  # noqa: BLE001 - raised again, if it is a defect
         return print_error(error, debug=False)

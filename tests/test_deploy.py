@@ -74,6 +74,19 @@ def test_jobs_mount_the_folder_that_they_write(name):
     assert [each["metadata"]["name"] for each in claims] == [claim]
 
 
+def test_only_the_pods_of_a_job_reach_each_other(name):
+    own = {"training.kubeflow.org/job-name": JOBS[name]["metadata"]["name"]}
+    rules = [
+        each["spec"]
+        for each in DOCUMENTS
+        if each["kind"] == "NetworkPolicy" and each["spec"]["podSelector"]["matchLabels"] == own
+    ]
+    allowed = [{"from": [{"podSelector": {"matchLabels": own}}]}]
+    assert [(each["policyTypes"], each["ingress"]) for each in rules] == [
+        (["Ingress"], allowed)
+    ]
+
+
 def test_what_the_operator_sets_makes_ranks_of_tensorflow():
     job = JOBS["tensorflow"]
     for index in range(2):

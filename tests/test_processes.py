@@ -23,6 +23,7 @@ from parity.twins.processes.membership import (
     membership,
     variables,
 )
+from parity.twins.processes.private_network import private_network
 from parity.twins.processes.start import process_group
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
 
@@ -116,6 +117,7 @@ def test_processes_that_serve_meet_take_no_part_and_end_with_the_ranks():
             4,
             r"rank 1 \(.*, process \d+\) is gone before all had come",
         ),
+        ("stopped before the meeting", 143, r"rank \d was stopped by SIGTERM"),
         (
             "nonsense",
             4,
@@ -147,6 +149,32 @@ def test_strangers_do_not_move_the_deadline():
     status, _, errors = run("dead before, and strangers")
     assert status == 4
     assert re.search(r"^error: rank 1 of 3 has not come to .* within 4 s$", errors, re.M)
+
+
+def test_processes_of_one_machine_have_a_network_of_their_own_or_a_warning(tmp_path):
+    found = private_network()
+    if found is not None:
+        found.close()
+        status, output, errors = run("tells its network")
+        assert (status, errors) == (0, "")
+        assert output.split()[0] != str(Path("/proc/self/ns/net").readlink())
+    status, _, errors = run("warns")
+    assert (status, errors == "") == (0, found is not None), errors
+
+
+def test_a_private_network_needs_no_root_and_keeps_the_user():
+    if private_network() is None:
+        pytest.skip("this kernel lets nobody have a network of his own")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "network_of_nobody.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\nreached\nthe same user\n"), (
+        done.stderr
+    )
 
 
 def test_no_rank_outlives_its_supervisor():

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,15 @@ def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
     saved = newest_checkpoint(tmp_path / "run" / "checkpoints", [])
     assert saved is not None
     assert saved.step == step
+
+
+@pytest.mark.thorough
+def test_a_rank_may_stand_still_for_a_while(name, train, tmp_path):
+    """Longer than TensorFlow's own watch would allow, and shorter than the group does."""
+    job = train(epochs=10_000, steps=None)
+    stopped = kill(job.pid, tmp_path / "run", 1, signal.SIGSTOP)
+    time.sleep(14)
+    os.kill(stopped, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGTERM)
+    status, _, errors = job.wait()
+    assert status == 143, errors

@@ -257,9 +257,12 @@ def test_what_a_side_says_is_what_the_harness_says(
 
 @pytest.mark.parametrize("number", [*SIGNALS, signal.SIGKILL], ids=lambda number: number.name)
 def test_no_side_outlives_a_stopped_harness(text, cache, tmp_path, number):
-    process = start(run_flags(text, cache, tmp_path, steps=100_000))
+    process = start(run_flags(text, cache, tmp_path, steps=100_000), start_new_session=True)
     sides = trainings(process).values()
-    os.kill(process.pid, number)
+    if number == signal.SIGTERM:  # as `timeout` and service managers send it
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid, number)
     status, _, errors = finish(process)
     if number in SIGNALS:
         assert_one_line(status, errors, SIGNALS[number])
@@ -278,11 +281,18 @@ def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
     assert not any(alive(pid) for pid in sides.values())
 
 
-def test_an_interpreter_that_is_not_there_is_named(text, cache, tmp_path):
-    environment = os.environ | {"PARITY_PADDLE_PYTHON": "/nowhere/python"}
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/nowhere/python", "/nowhere/python: cannot be started"),
+        ("/bin/true", "/bin/true ended before it had loaded paddle"),
+    ],
+)
+def test_an_interpreter_that_cannot_be_used_is_named(text, cache, tmp_path, program, said):
+    environment = os.environ | {"PARITY_PADDLE_PYTHON": program}
     process = start(run_flags(text, cache, tmp_path), env=environment)
     status, _, errors = finish(process)
-    assert "/nowhere/python: cannot be started" in assert_one_line(status, errors)
+    assert said in assert_one_line(status, errors)
 
 
 def test_compare_finds_recorded_runs_equal(run_both, tmp_path):

@@ -14,12 +14,16 @@ import os
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.eager import context as eager_context
 
 from parity.base.errors import UsageError
 from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.strategies.mirrored import Mirrored, start_eagerly
 from tf_impl.strategies.several_processes import SeveralProcesses
+
+_HEARTBEAT_MILLISECONDS = 60_000
 
 
 class MultiWorker(SeveralProcesses, Mirrored):
@@ -42,6 +46,8 @@ class MultiWorker(SeveralProcesses, Mirrored):
             tf.config.set_visible_devices(gpus, "GPU")
         communication = tf.distribute.experimental.CommunicationImplementation
         # it needs no timeout: processes/ranks.py ends the process if a rank is lost
+        if group.size > 1:
+            _wait_for_ranks_as_long_as_the_group(group)
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=communication.NCCL if build.device == "gpu" else communication.RING
         )
@@ -92,3 +98,20 @@ class MultiWorker(SeveralProcesses, Mirrored):
             stop = {"stop": dtype.type(self.build.group.stop_asked != 0)}
             feeds = [feed | stop for feed in feeds]
         return feeds
+
+
+def _wait_for_ranks_as_long_as_the_group(group):
+    """Let the engine's own watch, of 10 s, end no training whose ranks may be silent for 20 s.
+
+    The engine configures its coordination service only if that has not been done.
+
+    Args:
+      group: ProcessGroup.
+    """
+    job = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=group.size)
+    eager_context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=_HEARTBEAT_MILLISECONDS,
+        coordinated_jobs=[job],
+    )

@@ -37,7 +37,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from parity.base.errors import SideFailed, UsageError
+from parity.base.errors import DEFECT_STATUS, SideFailed, UsageError
 from parity.base.plugins import load_plugins
 from parity.base.process import die_with_parent, with_huge_pages
 from parity.cli.command_line import print_error
@@ -67,7 +67,7 @@ class Job:
         self._stream = self._connection.makefile("rw")
         outputs = {name: str(folder / name) for name in ("stdout", "stderr")}
         print(json.dumps({**outputs, **request}), file=self._stream, flush=True)
-        self.pid = int(json.loads(self._stream.readline())["pid"])
+        self.pid = int(self._answer()["pid"])
 
     def wait(self) -> tuple[int, Any, str]:
         """Return (exit status, what a called function returned, stderr) once it has ended."""
@@ -76,10 +76,21 @@ class Job:
 
     def end(self) -> tuple[int, Any]:
         """Return its exit status and what a called function returned, once it has ended."""
-        answer = json.loads(self._stream.readline())
+        answer = self._answer()
         self._stream.close()
         self._connection.close()
         return answer["status"], json.loads(answer["returned"]) if answer["returned"] else None
+
+    def _answer(self) -> Mapping[str, Any]:
+        """Return the next line that the server says of it.
+
+        Raises:
+          SideFailed: if the server is gone.
+        """
+        line = self._stream.readline()
+        if not line:
+            raise SideFailed("the fork server was ended by another process", DEFECT_STATUS)
+        return dict(json.loads(line))
 
     def printed(self) -> str:
         """Return what it has written on its stdout."""
@@ -143,7 +154,8 @@ class ForkServer:
         self._socket = folder / "socket"
         self._socket.unlink(missing_ok=True)
         self._log = log or folder / "server"
-        program = [interpreter(framework, strategy), "-m", "parity.twins.launch.fork_server"]
+        self._program = interpreter(framework, strategy)
+        program = [self._program, "-m", "parity.twins.launch.fork_server"]
         try:
             with self._log.open("w") as file:
                 self._server = subprocess.Popen(
@@ -225,6 +237,10 @@ class ForkServer:
             status = self._server.poll()
             if status is not None:
                 raise_for_status(self.framework, status, self._log)
+                raise UsageError(
+                    f"{self._program} ended before it had loaded {self.framework}; allowed "
+                    f"in PARITY_{self.framework.upper()}_PYTHON: a Python that has it"
+                )
             if self._socket.exists():
                 break
             time.sleep(_POLL)
@@ -247,6 +263,9 @@ class ForkServer:
 
 def serve(framework: str, threads: int, path: str) -> None:
     """Answer requests until killed, or until the process that started this one has ended."""
+    # Ctrl-C, and what ends a process group, are for the process that started this one
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     try:
         load_plugins()
         FRAMEWORKS[framework].load("engine:load_engine")(threads)
@@ -257,9 +276,6 @@ def serve(framework: str, threads: int, path: str) -> None:
     gc.collect()
     gc.freeze()  # otherwise a collection in a child touches, and so copies, all that is loaded
     parent, server = os.getppid(), os.getpid()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the process that started this one
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{path}.new")
@@ -293,6 +309,7 @@ def handle(connection: socket.socket, server: int) -> None:
         if request.get("bound"):
             die_with_parent(between)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for name, number in (("stdout", 1), ("stderr", 2)):
             # both may be the same file
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if number == 1 else 0)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.machine import usable_cores
-from parity.base.progress import be_quiet
+from parity.base.progress import be_quiet, say
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.hosts import HostList, read_hosts
+from parity.twins.processes.meeting import SECRET_FILE, run_secret
 from parity.twins.processes.membership import RUN, SERVER, WORKER, Membership, membership
+from parity.twins.processes.private_network import warn_of_ports
 from parity.twins.processes.ranks import ConnectedGroup
 from parity.twins.processes.supervisor import start_processes
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings
@@ -26,6 +28,7 @@ def process_group(
     replicas: int | None,
     restarts: int = 0,
     hosts: Path | None = None,
+    trusted: bool = False,
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
@@ -42,6 +45,7 @@ def process_group(
       replicas: the number of all replicas, if it is given.
       restarts: how often to start all ranks again after one was lost.
       hosts: a file that lists the hosts to start ranks on; by default this one alone.
+      trusted: whether to say nothing of ports that are open to others.
 
     Raises:
       UsageError: for variables or numbers that do not fit each other.
@@ -67,9 +71,16 @@ def process_group(
         counts = {WORKER: workers, SERVER: settings.servers or 1}
         served = {job: counts[job] for job in serves}
         ranks = 1 if WORKER in serves else workers
-        start_processes(launcher, ranks, served, restarts, listed)
+        start_processes(launcher, ranks, served, restarts, listed, trusted)
         member = membership(launcher, os.environ, serves)
         assert member is not None
+    elif member.number == 0 and not trusted:
+        warn_of_ports(launcher, member.members)
+        if not run_secret(os.environ):
+            say(
+                f"warning: {SECRET_FILE} is not set: whoever reaches {member.meeting} can be "
+                "taken for a rank"
+            )
     group = _group(member)
     group.serve = entry.serve
     _check_numbers(group, entry, settings, replicas)

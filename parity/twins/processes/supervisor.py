@@ -18,6 +18,11 @@ from parity.twins.processes.hosts import Host, HostList
 from parity.twins.processes.meeting import SECRET
 from parity.twins.processes.membership import RUN, Members, variables
 from parity.twins.processes.ports import free_ports
+from parity.twins.processes.private_network import (
+    PrivateNetwork,
+    private_network,
+    warn_of_ports,
+)
 from parity.twins.processes.remote import RemoteProcesses
 
 # How long the other ranks may take to end by themselves once one has.
@@ -74,6 +79,7 @@ def start_processes(
     served: Mapping[str, int],
     restarts: int = 0,
     hosts: HostList | None = None,
+    trusted: bool = False,
 ) -> None:
     """Return in each of the new processes, which have the variables of a member.
 
@@ -88,7 +94,9 @@ def start_processes(
       size: the number of ranks.
       served: job -> number of processes that serve as that.
       restarts: how often to start all of them again after one was lost.
-      hosts: the hosts that they run on, this machine first; by default this machine alone.
+      hosts: the hosts that they run on, this machine first; by default this machine alone,
+        where they have a network of their own if the kernel allows it.
+      trusted: whether to say nothing of ports that are open to others.
 
     Raises:
       UsageError: if a host cannot be used.
@@ -100,9 +108,11 @@ def start_processes(
     places = everywhere if hosts is None else hosts.places(members.jobs)
     ports = None if hosts is None else hosts.ports
     os.environ[RUN], os.environ[SECRET] = uuid.uuid4().hex, secrets.token_hex(32)
+    warns = not trusted
     for attempt in range(restarts + 1):
+        network = private_network() if hosts is None else None
         try:
-            started = _start(framework, members, places, ports)
+            started = _start(framework, members, places, ports, network, warns)
             if not started.local:
                 return
             status = _supervise(started)
@@ -111,6 +121,10 @@ def start_processes(
                 raise
             status = lost.exit_status
             print(lost, file=sys.stderr)
+        finally:
+            if network is not None:
+                network.close()
+        warns = False
         if status != RankLost.exit_status:
             break
         if attempt < restarts:
@@ -124,6 +138,8 @@ def _start(
     members: Members,
     places: Sequence[tuple[Host, list[int]]],
     ports: tuple[int, int] | None,
+    network: PrivateNetwork | None,
+    warns: bool,
 ) -> _Started:
     """Start all processes.
 
@@ -132,6 +148,8 @@ def _start(
       members: the processes to start; their addresses are not known yet.
       places: the hosts, this machine first, and the numbers of the processes of each.
       ports: the first and the last port to choose from; None for any free one.
+      network: what those of this machine enter; None for the machine's own.
+      warns: whether to say which ports are open, if the network is the machine's own.
 
     Returns:
       The processes; none of them in a new process.
@@ -150,6 +168,8 @@ def _start(
             own = [f"{each.host.address}:{port}" for port in each.answer()]
             endpoints |= dict(zip(each.names, own, strict=True))
         members = members.at([endpoints[number] for number in range(len(names))])
+        if warns and network is None:
+            warn_of_ports(framework, members)
         given = {
             number: host.variables
             | variables(framework, number, members, meeting)
@@ -160,7 +180,7 @@ def _start(
         for each in started.remote:
             each.start({number: given[number] for number in each.names})
         for number in local:
-            if _fork(started, number, given[number]):
+            if _fork(started, number, given[number], network):
                 return _Started()
     except BaseException:
         started.kill()
@@ -176,7 +196,9 @@ def _free_endpoints(host: Host, count: int, ports: tuple[int, int] | None) -> li
         raise UsageError(f"{host.name}: {error}") from None
 
 
-def _fork(started: _Started, number: int, given: Mapping[str, str]) -> bool:
+def _fork(
+    started: _Started, number: int, given: Mapping[str, str], network: PrivateNetwork | None
+) -> bool:
     """Start a process on this machine; return whether this is it, not its supervisor."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -187,7 +209,9 @@ def _fork(started: _Started, number: int, given: Mapping[str, str]) -> bool:
         started.local[process], started.streams[number] = number, read
         return False
     os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on once
-    die_with_parent(parent)
+    if network is not None:
+        network.enter()
+    die_with_parent(parent)  # later: with a change of its rights the kernel would forget it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(read)
@@ -213,8 +237,15 @@ def _supervise(started: _Started) -> int:
     threads += [
         each.listen(lambda number, line: logs[number].add(line)) for each in started.remote
     ]
+    asked = 0
+
+    def pass_on(number: int, _: object) -> None:
+        nonlocal asked
+        asked = number
+        started.signal(number)
+
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda each, _: started.signal(each))
+        signal.signal(each, pass_on)
     statuses: dict[int, int] = {}
     failed, deadline = 0, float("inf")
     while len(statuses) < len(logs):
@@ -231,10 +262,13 @@ def _supervise(started: _Started) -> int:
         return statuses[0]  # it has named the error itself
     code, lines = statuses[failed], logs[failed].errors
     if code < 0:
-        lines = [f"error: {started.names[failed]} was killed by {signal.Signals(-code).name}\n"]
+        how = "was stopped" if -code == asked else "was killed"
+        lines = [f"error: {started.names[failed]} {how} by {signal.Signals(-code).name}\n"]
     elif not lines:
         lines = [f"error: {started.names[failed]} ended with status {code}\n"]
     print(*lines, sep="", end="", file=sys.stderr, flush=True)
+    if asked and (code < 0 or code == RankLost.exit_status):
+        return 128 + asked  # what was asked to stop does not start again
     return code if code > 0 else RankLost.exit_status
 
 

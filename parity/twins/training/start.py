@@ -88,7 +88,13 @@ def train_with(
 
         settings, restarts = options.settings, options.max_restarts
         joined = process_group(
-            framework, entry, settings, options.replicas, restarts, options.hosts
+            framework,
+            entry,
+            settings,
+            options.replicas,
+            restarts,
+            options.hosts,
+            options.i_trust_this_network,
         )
         with joined as group:
             side = Side(make_strategy, versions, group, Calibration(framework, entry, spec))

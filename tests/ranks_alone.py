@@ -163,6 +163,12 @@ def act(group, mode: str) -> None:
         group.broadcast({"much": np.zeros(1 << 20)} if group.rank == 0 else None)
         if group.rank == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
+    if mode == "stands in a step":
+        with group.steps.step():
+            group.barrier()
+        time.sleep(3)  # between steps: as long as it needs
+        with group.steps.step():
+            time.sleep(60 if group.rank == 1 else 0)
     if mode == "nonsense" and group.rank == 1:
         group._others[0].send(b"T", b"no archive")
     if mode == "refused" and group.rank == 1:
@@ -194,7 +200,7 @@ def main() -> int:
     try:
         trusted = "warns" not in sys.argv[1]
         with process_group(
-            "paddle", entry, settings, REPLICAS, restarts, hosts, trusted
+            "paddle", entry, settings, REPLICAS, restarts, hosts, trusted, 2.0
         ) as group:
             act(group, sys.argv[1])
     except Exception as error:  # noqa: BLE001 - raised again, if it is a defect

@@ -137,6 +137,15 @@ def test_all_end_with_one_line_that_names_the_rank(mode, status, message):
     assert re.fullmatch(f"error: {message}\n", errors), errors
 
 
+def test_a_rank_that_stands_in_a_step_is_named_with_its_stack():
+    status, _, errors = run("stands in a step")
+    assert status == 4
+    *stack, line = errors.splitlines()
+    assert re.fullmatch(r"error: rank 1 \(.*, process \d+\) is in one step for \d+ s", line)
+    assert any("ranks_alone.py" in each and " in act" in each for each in stack)
+    assert all(each.startswith("rank 1: ") for each in stack)
+
+
 @pytest.mark.parametrize("mode", SAYINGS)
 def test_a_stranger_keeps_nobody_out(mode):
     status, _, errors = run(mode)

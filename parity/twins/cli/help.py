@@ -26,7 +26,7 @@ _GROUPS = {
     "How to run it": (
         *("replicas", "strategy", "sync", "strategies", "stages", "micro_batches"),
         *("shard_weights", "schedule", "staleness", "processes", "servers", "hosts"),
-        "i_trust_this_network",
+        *("i_trust_this_network", "stall_seconds"),
         *("kernels", "device", "threads", "calibrate", "log_device_placement", "peers", "jobs"),
     ),
     "Hosts and links": (*("links", "local", "compute", "per_host", "most"),),

@@ -94,6 +94,7 @@ class TrainOptions:
     max_restarts: int = option(0, "strategies of several processes: number of times to start all of them again, from the newest checkpoint in --out, after one was lost", at_least=0)
     hosts: Path | None = option(None, _HOSTS)
     i_trust_this_network: bool = option(False, "strategies of several processes: do not warn that the engine's ports are open to whoever reaches them; see docs/security.md")
+    stall_seconds: float | None = option(None, "strategies of several processes: seconds that a step may take before its process is named and the training ended; the first may take ten times as long [default: 20 times the median step, at least 120]", at_least=1)
     evaluate_only: bool = option(False, "with --resume: do not train; evaluate the checkpoint on the validation and the test text, answer the test questions, and write evaluation.json and answers.jsonl to --out")
     trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes checkpoints only with --checkpoint-every, and evaluates only what --evaluate says")
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)

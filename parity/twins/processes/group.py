@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from parity.twins.processes.membership import RANK, WORKER
+from parity.twins.processes.step_watch import StepWatch
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -32,6 +33,7 @@ class ProcessGroup:
       serve: "package.module:function" that a process calls which serves.
       run: a name for the command that has started all processes, the same when it starts them
         again after one was lost; empty if a launcher has started them.
+      steps: watches over the time that this process spends in each step.
       stop_asked: the number of the signal that asked this process to stop; 0 if none has.
       stop_agreed: whether a process was asked to stop before the last step, as every process
         knows after it. A strategy sets it, from a sum over all ranks of `stop_asked`.
@@ -47,6 +49,7 @@ class ProcessGroup:
 
     def __init__(self) -> None:
         self.run = ""
+        self.steps = StepWatch()
         self.stop_asked = 0
         self.stop_agreed = False
 

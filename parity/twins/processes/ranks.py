@@ -5,6 +5,7 @@ wait for ever for a process that is gone, in code that no signal reaches: so who
 ends its own process at once, with a line that names the rank, and tells the others.
 """
 
+import faulthandler
 import os
 import socket
 import sys
@@ -233,6 +234,11 @@ class ConnectedGroup(ProcessGroup):
             # while this process itself stood still, it could hear nobody
             still = max(0.0, time.monotonic() - woken - 2 * _BEAT_SECONDS)
             woken = time.monotonic()
+            self.steps.add(still)
+            waited = self.steps.overdue()
+            if waited is not None:
+                faulthandler.dump_traceback(self._stderr)
+                self._end(f"{self._names[self.rank]} is in one step for {waited:.0f} s")
             for rank, connection in self._others.items():
                 connection.heard += still
                 connection.beat()
@@ -251,14 +257,14 @@ class ConnectedGroup(ProcessGroup):
         Args:
           message: the reason, which names a rank.
           status: the exit status.
-          untold: the rank that need not be told.
+          untold: the rank that need not be told; None if the reason is in this process.
         """
         with self._ending:
             if self._closing:
                 return
             self._closing = True
         self._write(f"error: {message}")
-        if self.rank == 0:
+        if self.rank == 0 or untold is None:
             # in a thread: a connection on which the main thread waits lets nobody else send
             telling = Thread(
                 target=self._tell_of, args=(message, status, False, untold), daemon=True

@@ -14,6 +14,7 @@ from parity.twins.processes.meeting import SECRET_FILE, run_secret
 from parity.twins.processes.membership import RUN, SERVER, WORKER, Membership, membership
 from parity.twins.processes.private_network import warn_of_ports
 from parity.twins.processes.ranks import ConnectedGroup
+from parity.twins.processes.step_watch import StepWatch
 from parity.twins.processes.supervisor import start_processes
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings
 
@@ -29,6 +30,7 @@ def process_group(
     restarts: int = 0,
     hosts: Path | None = None,
     trusted: bool = False,
+    stall_seconds: float | None = None,
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
@@ -46,6 +48,7 @@ def process_group(
       restarts: how often to start all ranks again after one was lost.
       hosts: a file that lists the hosts to start ranks on; by default this one alone.
       trusted: whether to say nothing of ports that are open to others.
+      stall_seconds: how long a step may take; None to let earlier steps decide.
 
     Raises:
       UsageError: for variables or numbers that do not fit each other.
@@ -82,7 +85,7 @@ def process_group(
                 "taken for a rank"
             )
     group = _group(member)
-    group.serve = entry.serve
+    group.serve, group.steps = entry.serve, StepWatch(stall_seconds)
     _check_numbers(group, entry, settings, replicas)
     try:
         yield group

@@ -95,6 +95,7 @@ def train_with(
             restarts,
             options.hosts,
             options.i_trust_this_network,
+            options.stall_seconds,
         )
         with joined as group:
             side = Side(make_strategy, versions, group, Calibration(framework, entry, spec))

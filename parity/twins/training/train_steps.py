@@ -1,6 +1,7 @@
 """Trains step by step: the inner loop that traced, profiled and ordinary runs share."""
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +113,8 @@ def train_steps(
                 state = zero_state(spec, inputs.rows)
             rate = learning_rate(spec.training, step // per_epoch)
             meter.start(batches.waited)
-            result = run_step(inputs, state, rate)
+            with group.steps.step() if group is not None else nullcontext():
+                result = run_step(inputs, state, rate)
             meter.stop(inputs.num_tokens, batches.waited, product_flops(spec, inputs.lengths))
             check_finite(result, step, split_rows(inputs.rows, replicas))
             state = result.state

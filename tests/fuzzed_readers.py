@@ -27,6 +27,7 @@ from parity.twins.bench.history import newest_alike
 from parity.twins.cli.config import ConfigOption, read_config
 from parity.twins.commands import run_command
 from parity.twins.compare.answers import read_answers
+from parity.twins.processes.connection import FAILED, HELLO, TENSORS, checked, unpacked
 from parity.twins.processes.hosts import read_hosts
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.schedule import read_schedule
@@ -180,6 +181,19 @@ def _write_cache(folder: Path) -> None:
     make_whole(folder / "cached", lambda made: (made / "train.tokens").write_bytes(content))
 
 
+def _write_tensors(folder: Path) -> None:
+    np.savez(folder / "tensors.npz", **{"/a": np.arange(3.0), "/word": np.array("end")})
+
+
+def _receive(kind: bytes, path: Path) -> None:
+    """Take the content of a file for that of a message of another process."""
+    content = path.read_bytes()
+    try:
+        unpacked(content) if kind == TENSORS else checked(kind, content)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 _OPTIONS = {each.name: each for each in run_command.params if isinstance(each, ConfigOption)}
 _CONFIG = """# of a run
 network: language-model
@@ -215,6 +229,7 @@ command = "ssh -o BatchMode=yes user@10.0.0.2"
 python = "/parity/.venv/bin/python"
 environment = { OMP_NUM_THREADS = "1" }
 """
+_GREETING = {"rank": 1, "members": ["rank 0", "rank 1"], "name": "rank 1", "facts": {"a": "b"}}
 _SCHEDULE = "".join(
     json.dumps({"update": n, "worker": n % 2, "batch": n // 2, "read": n}) + "\n"
     for n in range(6)
@@ -283,6 +298,24 @@ READERS = {
             "hosts.toml",
             _write("hosts.toml", _HOSTS),
             lambda folder: read_hosts(folder / "hosts.toml"),
+        ),
+        Reader(
+            "message-tensors",
+            "tensors.npz",
+            _write_tensors,
+            lambda folder: _receive(TENSORS, folder / "tensors.npz"),
+        ),
+        Reader(
+            "message-greeting",
+            "greeting.json",
+            _write("greeting.json", json.dumps(_GREETING)),
+            lambda folder: _receive(HELLO, folder / "greeting.json"),
+        ),
+        Reader(
+            "message-failure",
+            "failure.json",
+            _write("failure.json", json.dumps({"message": "m", "status": 3, "own": True})),
+            lambda folder: _receive(FAILED, folder / "failure.json"),
         ),
         Reader(
             "schedule",

@@ -11,6 +11,7 @@ from parity.twins.bench.cases import peers_left_out
 from parity.twins.faults.small_runs import write_texts
 from parity.twins.launch.processes import ROOT
 from parity.twins.launch.zipf_text import write_zipf_text
+from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters, snapshot_shapes, swap_layout
@@ -260,23 +261,40 @@ def test_paddle_keeps_the_kernels_of_cells_transposed_and_nothing_else(name):
         assert swap_layout("tensorflow", each.name, array) is array
 
 
+def named(names, allowed):
+    """Return where a string of the sources is one of these names, but for allowed files."""
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("parity", "paddle_impl", "tf_impl", "data")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not str(path.relative_to(ROOT)).startswith(tuple(allowed))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in list(names)
+    ]
+
+
 def test_no_other_module_names_a_network():
     """What depends on the network is in its entry: a further one needs no change elsewhere.
 
     Faults are planted in the code of a network, so their small runs may choose one.
     """
-    of_networks = {ROOT / "parity/twins/faults/small_runs.py"}
-    of_networks |= set((ROOT / "parity/twins/spec/networks").glob("*.py"))
-    named = []
-    for folder in ("parity", "paddle_impl", "tf_impl", "data"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path not in of_networks:
-                named += [
-                    f"{path.relative_to(ROOT)}:{node.lineno}"
-                    for node in ast.walk(ast.parse(path.read_text()))
-                    if isinstance(node, ast.Constant) and node.value in list(NETWORKS)
-                ]
-    assert named == []
+    of_networks = {"parity/twins/faults/small_runs.py", "parity/twins/spec/networks/"}
+    assert named(set(NETWORKS), of_networks) == []
+
+
+def test_few_modules_name_a_strategy():
+    """A strategy is a module, an entry and a page; "layers" is a word of its own, too."""
+    allowed = {
+        "paddle_impl/strategies/",
+        "tf_impl/strategies/",
+        "parity/twins/faults/small_runs.py",  # what faults are planted in
+        "parity/twins/launch/peer_strategies.py",  # of other frameworks
+        "parity/twins/processes/membership.py",  # Horovod, as a launcher of processes
+        "parity/twins/training/rank_agreement.py",
+        "tf_impl/engine.py",
+    }
+    names = {entry.name for each in FRAMEWORKS.values() for entry in each.strategies}
+    assert named(names - {"layers"}, allowed) == []
 
 
 def test_a_third_network_of_pairs_gets_pairs(monkeypatch, tmp_path):

@@ -9,9 +9,9 @@ from parity.base.fields import check_fields, option
 from parity.report.assertion import CAUSE_SECONDS
 from parity.trace.rungs import CHECKS
 from parity.twins.decoding.hypotheses import MOST_PENALTY
-from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.frameworks import FRAMEWORKS, synchronous_form
 from parity.twins.spec.networks import DEFAULT_NETWORK
-from parity.twins.spec.strategies import StrategySettings, synchronous_form
+from parity.twins.spec.strategies import StrategySettings
 
 _NETWORK = "network to train"
 _PRESET = "named choice of sizes, text and training; other flags override its values"
@@ -56,13 +56,14 @@ def _choose_synchronous_form(options: Any) -> None:
     Raises:
       UsageError: if there is no such strategy.
     """
-    given = options.strategy
     if not options.sync:
         return
-    if not given:
-        raise UsageError("--sync is given without --strategy; allowed: with parameter-server")
-    is_one = isinstance(given, str)
-    changed = synchronous_form(given) if is_one else tuple(map(synchronous_form, given))
+    given = options.strategy or None
+    changed = (
+        tuple(map(synchronous_form, given))
+        if isinstance(given, tuple)
+        else synchronous_form(given)
+    )
     object.__setattr__(options, "strategy", changed)
 
 

@@ -26,6 +26,7 @@ from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.scale.gradients import gradients
 from parity.twins.scale.model import SOFTWARE, Compute, Engine, Link, ring
+from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 
 # Both engines sum all gradients at once, in one buffer, by a ring.
@@ -40,8 +41,6 @@ ENGINES = {
 REPEATED = 3  # how often the cost of the software is measured
 RUNS = 3 + 4 * REPEATED  # trainings of each side, if noise does not ask for more
 
-# The strategies whose ranks sum their gradients by a ring, by framework.
-_RINGS = {"paddle": "data-parallel", "tensorflow": "multi-worker"}
 _SMALL = 16  # units of the small network
 _SMALL_VOCABULARY = 100
 _MEMORY = Link(0.0, float("inf"))  # between processes of one machine
@@ -204,7 +203,7 @@ def _seconds(spec: Spec, side: str, ranks: int, copies: int, options: ScaleOptio
                 data=data,
                 cache=options.cache,
                 out=folder,
-                strategy=_RINGS[side],
+                strategy=FRAMEWORKS[side].collective.name,  # sums by a ring
                 processes=ranks,
                 replicas=ranks,
                 threads=1,

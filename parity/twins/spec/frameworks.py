@@ -76,6 +76,7 @@ class Framework:
         return load_object(f"{self.folder}.{path}")
 
 
+_SYNCHRONOUS = "-sync"
 ALL = "all"  # in place of a strategy's name, every one
 
 FRAMEWORKS: dict[str, Framework] = {
@@ -149,6 +150,30 @@ def strategies_named(
         for each, entry in chosen:
             found.setdefault(each, {})[entry.name] = entry
     return {name: list(found[name].values()) for name in FRAMEWORKS if name in found}
+
+
+def synchronous_form(word: str | None) -> str:
+    """Return the strategy that `--sync` makes of another one: NAME-sync.
+
+    Args:
+      word: the name of a strategy, or framework=strategy; None if none is given.
+
+    Raises:
+      UsageError: for a strategy that has no such form in any framework.
+    """
+    names = {entry.name for each in FRAMEWORKS.values() for entry in each.strategies}
+    forms = sorted(name for name in names if name + _SYNCHRONOUS in names)
+    if word is None:
+        raise UsageError(
+            f"--sync is given without --strategy; allowed: with {', '.join(forms)}"
+        )
+    if word.endswith(_SYNCHRONOUS):
+        return word
+    if word.rpartition("=")[2] not in forms:
+        raise UsageError(
+            f"--sync is given with --strategy {word}; allowed: --strategy {', '.join(forms)}"
+        )
+    return word + _SYNCHRONOUS
 
 
 def framework_of(name: str, what: str = "framework") -> Framework:

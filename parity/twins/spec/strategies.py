@@ -41,7 +41,6 @@ _PROCESSES = (
     "strategies of several processes, such as data-parallel and multi-worker: number of "
     "processes that share the replicas evenly [default: one per replica]"
 )
-_SYNCHRONOUS = "-sync"
 _SERVERS = "strategies with parameter servers: number of servers"
 
 
@@ -95,24 +94,6 @@ class StrategySettings:
     def text(self) -> str:
         """Return the settings as labels show them, such as "stages=2 micro-batches=4"."""
         return " ".join(f"{flag(name)[2:]}={value}" for name, value in self.given.items())
-
-
-def synchronous_form(word: str) -> str:
-    """Return the strategy that `--sync` makes of one with parameter servers.
-
-    Args:
-      word: the name of a strategy, or framework=strategy.
-
-    Raises:
-      UsageError: for a strategy that has no such form.
-    """
-    if word.endswith(_SYNCHRONOUS):
-        return word
-    if word.rpartition("=")[2] != "parameter-server":
-        raise UsageError(
-            f"--sync is given with --strategy {word}; allowed: --strategy parameter-server"
-        )
-    return word + _SYNCHRONOUS
 
 
 @dataclass(frozen=True)

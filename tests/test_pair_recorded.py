@@ -430,8 +430,8 @@ def without(name):
 
 UNLIKE = {
     "tensors": (
-        lambda pair: pair(without("gradient/b")),
-        "step 0: the sides recorded different tensors: only original has gradient/b",
+        lambda pair: pair(of_a={"steps": [{"loss/a": 1.0}]}, of_b={"steps": [{"loss/b": 1.0}]}),
+        "step 0: no tensor to compare: only original has loss/a; only port has loss/b",
     ),
     "fewer steps": (
         lambda pair: pair(of_b={"steps": steps_of()[:3]}),
@@ -492,6 +492,68 @@ def test_what_cannot_be_compared_is_told_in_one_line(pair, capsys, case):
         assert message in str(caught.value)
         assert end in str(caught.value).splitlines()[-1]
     assert not page.exists()
+
+
+def test_what_one_side_lacks_is_listed_and_the_rest_is_compared(pair, capsys, tmp_path):
+    folders = pair(without("gradient/b"))
+    page, report = tmp_path / "report.html", tmp_path / "report.json"
+    words = ("compare", *folders, "--html", page, "--json", report)
+    status, printed, _ = run(capsys, *words)
+    assert status == 1
+    assert "Not compared, because only original has them: gradient/b." in printed
+    assert printed.endswith("verdict: mismatch: 1 tensor of original alone\n")
+    told = "Not compared, because only original has them: gradient/b."
+    assert told in page.read_text(encoding="utf-8")
+    values = json.loads(report.read_text())
+    assert values["only"] == {"original": ["gradient/b"]}
+    assert values["tensors"] == len(TENSORS)
+    status, printed, _ = run(capsys, *words, "--allow-missing")
+    assert status == 0
+    assert printed.endswith("verdict: match, with 1 tensor of original alone\n")
+    with pytest.raises(AssertionError, match="verdict: mismatch: 1 tensor of original alone"):
+        assert_match(*folders)
+    assert_match(*folders, allow_missing=True)
+    assert_match(*folders, exclude=["gradient/b"])
+    record(
+        folders[1],
+        change=lambda *step: (without("gradient/b")(*step), nudge("loss/mean")(*step)),
+    )
+    status, printed, _ = run(capsys, "compare", *folders, "--allow-missing")
+    assert (status, "differ in loss/mean, step 3" in printed) == (1, True)
+
+
+def test_a_part_of_a_pair_is_compared_where_that_is_asked_for(pair, capsys):
+    folders = pair(nudge("gradient/b"), tolerances={"gradient": LIMIT})
+    for words, status in (
+        (("--exclude", "gradient/b"), 0),
+        (("--include", "gradient/*"), 1),
+        (("--include", "loss/*", "--include", "forward/*"), 0),
+        (("--steps", "0:3"), 0),
+        (("--steps", "3:"), 1),
+        (("--tolerance", "gradient=0.1,0.1"), 0),
+        (("--tolerance", "gradient/b=0.1,0"), 0),
+    ):
+        found, printed, errors = run(capsys, "compare", *folders, "--quiet", *words)
+        assert (found, errors) == (status, ""), words
+        assert printed == ("verdict: mismatch\n" if status else "verdict: match\n")
+    status, printed, _ = run(capsys, "compare", *folders, "--json", "-", "--steps", ":2")
+    assert (status, json.loads(printed)["steps"]) == (0, 2)
+    for words, said in (
+        (("--steps", "3"), "--steps is '3'; allowed: FIRST:END"),
+        (("--tolerance", "loss=1"), "--tolerance is 'loss=1'; allowed: PATTERN=REL,FLOOR"),
+        (("--tolerance", "loss=2,0"), "relative is 2.0; allowed: from 0 to below 1"),
+        (("--include", "los"), "step 0: no tensor to compare"),
+        (("--steps", "7:9"), "different numbers of steps, or none"),
+    ):
+        status, _, errors = run(capsys, "compare", *folders, *words)
+        assert (status, said in errors) == (2, True), errors
+
+
+def test_a_trace_matches_itself(pair, capsys):
+    a, _ = pair()
+    status, printed, _ = run(capsys, "compare", a, a)
+    assert status == 0
+    assert f"original ({a}), 1 and" in " ".join(printed.split())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

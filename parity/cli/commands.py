@@ -3,7 +3,9 @@
 The library's own stand here; a checkout adds those of its laboratory.
 """
 
+import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,15 @@ from parity.base.laboratory import of_laboratory
 from parity.base.text import command_text, escaped
 from parity.cli import doctor
 from parity.cli.command_line import add_options, take_options
+from parity.compare.choice import WHOLE, Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
 from parity.report.coverage_table import verdict_line
 from parity.report.save import save_values, utf_8
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
+from parity.trace.folder import LAST_STEP
 from parity.trace.reader import Trace
+from parity.trace.tolerances import Tolerance
 
 MATCH, MISMATCH = 0, 1
 
@@ -115,24 +120,108 @@ def _mismatch_options(command: Any) -> Any:
     "--json",
     "json_file",
     type=click.Path(path_type=Path),
-    help="file to write the report to, as JSON",
+    help="file to write the report to, as JSON; - prints it in place of the text",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    help="file to write the report to, as a page",
+)
+@click.option("--quiet", is_flag=True, help="print the verdict's line alone")
+@click.option(
+    "--include",
+    multiple=True,
+    metavar="PATTERN",
+    help="compare tensors whose names fit, such as 'gradient/*' (may be repeated)",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="leave out tensors whose names fit (may be repeated)",
+)
+@click.option("--steps", metavar="FIRST:END", help="compare steps FIRST to END - 1")
+@click.option(
+    "--tolerance",
+    "tolerances",
+    multiple=True,
+    metavar="PATTERN=REL,FLOOR",
+    help="how much a rung, or tensors whose names fit, may differ (may be repeated)",
+)
+@click.option(
+    "--allow-missing",
+    is_flag=True,
+    help="match although one side has tensors that the other lacks",
 )
 @_mismatch_options
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def compare_command(
-    trace_a: Path, trace_b: Path, json_file: Path | None, debug: bool, **values: Any
+    trace_a: Path,
+    trace_b: Path,
+    json_file: Path | None,
+    html_file: Path | None,
+    quiet: bool,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    steps: str | None,
+    tolerances: tuple[str, ...],
+    allow_missing: bool,
+    debug: bool,
+    **values: Any,
 ) -> int:
     """Compare two recorded runs, tensor by tensor and step by step.
 
     TRACE_A and TRACE_B are folders that the Recorder of your own training wrote, or --trace of
-    train.py; traces of train.py are compared with the oracle as well.
+    train.py; traces of train.py are compared with the oracle as well, and always whole.
     """
-    report = _compared(trace_a, trace_b, take_options(MismatchOptions, values))
-    text = report_text(report)
-    if json_file is not None:
-        save_values(report, json_file)
-    click.echo(coloured(text, report))
+    options = take_options(MismatchOptions, values)
+    choice = Choice(include, exclude, _range(steps), allow_missing)
+    given = dict(map(_tolerance, tolerances))
+    if html_file is not None:
+        _check_page(html_file)
+    report = _compared(trace_a, trace_b, options, given, choice)
+    if html_file is not None:
+        write_whole(html_file, utf_8(report_html(report)))
+    if json_file == Path("-"):
+        click.echo(json.dumps(report, indent=2))
+    else:
+        if json_file is not None:
+            save_values(report, json_file)
+        text = escaped(verdict_line(report)) if quiet else report_text(report)
+        click.echo(coloured(text, report))
     return MATCH if report["verdict"] == "match" else MISMATCH
+
+
+def _range(text: str | None) -> range | None:
+    if text is None:
+        return None
+    first, colon, end = text.partition(":")
+    try:
+        found = range(int(first or 0), int(end) if end else LAST_STEP + 1)
+    except ValueError:
+        found = range(0)
+    if not colon or not found or found[0] < 0:
+        raise UsageError(f"--steps is {text!r}; allowed: FIRST:END, such as 0:10, 5: or :3")
+    return found
+
+
+def _tolerance(text: str) -> tuple[str, Tolerance]:
+    key, _, bounds = text.rpartition("=")
+    try:
+        relative, floor = map(float, bounds.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--tolerance is {text!r}; allowed: PATTERN=REL,FLOOR, such as gradient=1e-4,1e-5"
+        ) from None
+    return key, Tolerance(relative, floor, reason="given with --tolerance")
+
+
+def _check_page(path: Path) -> None:
+    """Fail before minutes of comparing if a page cannot be written."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; allowed: a page's name")
+    make_folder(path.parent)
 
 
 @parity.command("report")
@@ -156,20 +245,26 @@ def report_command(
     TRACE_A and TRACE_B are folders, as for the command `compare`.
     """
     options = take_options(MismatchOptions, values)
-    if html_file.is_dir():
-        raise UsageError(f"{html_file}: is a folder; allowed: a page's name")
-    make_folder(html_file.parent)  # fail now, not after minutes of comparing
+    _check_page(html_file)
     report = _compared(trace_a, trace_b, options)
     write_whole(html_file, utf_8(report_html(report)))
     print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
     return MATCH if report["verdict"] == "match" else MISMATCH
 
 
-def _compared(trace_a: Path, trace_b: Path, options: MismatchOptions) -> dict[str, Any]:
+def _compared(
+    trace_a: Path,
+    trace_b: Path,
+    options: MismatchOptions,
+    tolerances: Mapping[str, Tolerance] | None = None,
+    choice: Choice = WHOLE,
+) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
     return compared(
         [Trace(trace_a), Trace(trace_b)],
         command_text(sys.argv),
+        tolerances,
+        choice=choice,
         after_mismatch=options.after_mismatch,
         cause_seconds=options.cause_seconds,
     )

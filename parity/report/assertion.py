@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
+from parity.compare.choice import WHOLE, Choice, chosen
 from parity.compare.recorded_pair import compare_pair
 from parity.report.mismatch import mismatch_text
 from parity.report.pair_values import pair_values
@@ -28,6 +29,10 @@ def assert_match(
     *,
     tolerances: Mapping[str, Tolerance] | None = None,
     html: str | Path | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    steps: range | None = None,
+    allow_missing: bool = False,
 ) -> None:
     """Assert that two recorded trainings match in every tensor of every step.
 
@@ -38,6 +43,10 @@ def assert_match(
         declare under the same key. For traces of a Recorder only.
       html: where to write the report as a page, whether they match or not; no page is written
         for traces that cannot be compared.
+      include, exclude: patterns of names: which tensors are compared. For traces of a Recorder
+        only, as is the rest.
+      steps: which steps are compared; None: all.
+      allow_missing: whether they match although one side has tensors that the other lacks.
 
     Raises:
       AssertionError: if they do not match, cannot be compared, or hold a NaN or an infinity;
@@ -58,7 +67,8 @@ def assert_match(
             raise UsageError(f"{page}: is a folder; allowed: a page's name")
         make_folder(page.parent)
     try:
-        values = compared(traces, _command(), tolerances)
+        choice = Choice(tuple(include), tuple(exclude), steps, allow_missing)
+        values = compared(traces, _command(), tolerances, choice=choice)
     except (UsageError, NumericFailure) as error:
         message = f"{error}\npage: not written" if page is not None else str(error)
         raise AssertionError(message) from None
@@ -82,6 +92,7 @@ def compared(
     tolerances: Mapping[str, Tolerance] | None = None,
     after_mismatch: int = 0,
     cause_seconds: float = CAUSE_SECONDS,
+    choice: Choice = WHOLE,
 ) -> dict[str, Any]:
     """Return the report of two recorded trainings as plain values.
 
@@ -91,6 +102,7 @@ def compared(
       tolerances: as for `assert_match`.
       after_mismatch: the number of steps to measure after the first that has a mismatch.
       cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
+      choice: which tensors of which steps are compared.
 
     Raises:
       UsageError: if they cannot be compared, or one is damaged.
@@ -100,8 +112,15 @@ def compared(
     # recorded numbers may be as large as floating point goes: no warning, but a verdict
     with np.errstate(all="ignore"):
         if any(trace.of_recorder for trace in traces):
-            of_pair = compare_pair(traces, tolerances, after_mismatch)
-            return pair_values(traces, of_pair, command, time.monotonic() - started)
+            parts, only = chosen(traces, choice)
+            of_pair = compare_pair(parts, tolerances, after_mismatch)
+            seconds = time.monotonic() - started
+            return pair_values(traces, of_pair, command, seconds, only, choice.allow_missing)
+        if choice != WHOLE or tolerances:
+            raise UsageError(
+                "a part of traces of train.py, or a tolerance for them, is asked for; allowed: "
+                "for those of a Recorder"
+            )
         compare_run = of_laboratory("compare.values:compare_recorded")
         assert compare_run is not None  # or `Trace` had not read the headers
         values: dict[str, Any] = compare_run(traces, command, after_mismatch, cause_seconds)
@@ -110,6 +129,8 @@ def compared(
 
 def _story(values: dict[str, Any]) -> str:
     """Return the report with the first mismatch on top, where pytest shows it."""
+    if values["first_mismatch"] is None:  # one side lacks tensors, as the report says
+        return report_text(values)
     first = mismatch_text(values["first_mismatch"])
     return f"{first}\n\n{report_text(values, story=False)}"
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from parity.base.text import counted
 from parity.compare.coverage import Fact
 
 
@@ -49,8 +50,13 @@ def covered_line(values: dict[str, Any]) -> str:
 
 def verdict_line(values: dict[str, Any]) -> str:
     """Return the verdict, and for a match what it does not speak for."""
+    lacking = [
+        f"{counted(len(names), 'tensor')} of {label} alone"
+        for label, names in values.get("only", {}).items()
+    ]
     if values["verdict"] != "match":
-        return f"verdict: {values['verdict']}"
+        because = lacking if not values["first_mismatch"] else []
+        return f"verdict: {values['verdict']}{': ' if because else ''}{' and '.join(because)}"
     count = len(values["not_covered"])
     sides = {
         known["side"]
@@ -58,7 +64,7 @@ def verdict_line(values: dict[str, Any]) -> str:
         for known in run.get("known_differences", [])
         if known["first"] is not None
     }
-    notes = [f"{count} case{'s' * (count > 1)} not covered"] if count else []
+    notes = [*lacking, *([f"{count} case{'s' * (count > 1)} not covered"] if count else [])]
     notes += [f"a known difference of {side}" for side in sorted(sides)]
     notes += [
         f"{label} {where}"

@@ -1,7 +1,7 @@
 """The report of two recorded trainings."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.compare.recorded_pair import PairVerdict
@@ -16,6 +16,8 @@ def pair_values(
     verdict: PairVerdict,
     command: str,
     seconds: float | None = None,
+    only: Mapping[str, list[str]] | None = None,
+    allow_missing: bool = False,
 ) -> dict[str, Any]:
     """Return the report of a pair, in the form of `parity.report.values.report_values`.
 
@@ -23,6 +25,8 @@ def pair_values(
       traces: the two that were compared.
       command: what the user ran, for the record.
       seconds: how long that took; None where nobody measured it.
+      only: label -> the names of tensors that this side alone has.
+      allow_missing: whether the two match all the same.
     """
     sides = list(verdict.sides)
     found = verdict_values(verdict)
@@ -40,8 +44,11 @@ def pair_values(
         for side, trace in zip(sides, traces, strict=True)
         for name, version in trace.header["versions"].items()
     }
+    if only and not allow_missing:
+        found["verdict"] = "mismatch"
     return {
         "verdict": found["verdict"],
+        "only": dict(only or {}),
         "network": "pair",
         "pair": sides,
         "tensors": len(verdict.tensors),

@@ -54,6 +54,10 @@ def notes(values: dict[str, Any]) -> list[str]:
         for label, where in values["runs"][0].get("cut", {}).items()
     ]
     if "pair" in values:
+        lines += [
+            f"Not compared, because only {label} has them: {', '.join(names)}."
+            for label, names in values["only"].items()
+        ]
         return [*lines, used, *_declarations(values["runs"][0]["bounds"])]
     isolated = any("isolated" in run for run in values["runs"])
     if isolated:

@@ -59,7 +59,7 @@ class Trace:
         Raises:
           UsageError: if a line cannot be read.
         """
-        return list(self._lines())
+        return list(self.lines())
 
     def cut(self) -> str:
         """Return where a trace ends that its writer did not finish; empty if it is whole.
@@ -77,8 +77,12 @@ class Trace:
         of_all = f" ({len(numbers)} of {planned} steps)" if type(planned) is int else ""
         return f"cut after step {numbers[-1]}{of_all}"
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the index; one that is cut off, at its end, does not count."""
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the index; one that is cut off, at its end, does not count.
+
+        Raises:
+          UsageError: if one cannot be read.
+        """
         path = self.folder / "steps.jsonl"
         number, line, last = 0, b"", -1
         try:
@@ -110,7 +114,7 @@ class Trace:
         Raises:
           UsageError: if a line cannot be read.
         """
-        return [line["step"] for line in self._lines()]
+        return [line["step"] for line in self.lines()]
 
     def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield (step, tensors) one by one, in the order recorded, checked as `read` does.
@@ -118,7 +122,7 @@ class Trace:
         Raises:
           UsageError: if a step is missing, truncated, or not what was written.
         """
-        for line in self._lines():
+        for line in self.lines():
             yield line["step"], self._checked(line["step"], line["sha256"])
 
     def read(self, step: int) -> dict[str, np.ndarray]:
@@ -128,7 +132,7 @@ class Trace:
           UsageError: if the step is missing, truncated, or not what was written.
         """
         if step not in self._hashes:
-            self._hashes = {line["step"]: line["sha256"] for line in self._lines()}
+            self._hashes = {line["step"]: line["sha256"] for line in self.lines()}
         if step not in self._hashes:
             raise UsageError(f"{self.folder}: step {step} was never finished")
         return self._checked(step, self._hashes[step])

@@ -32,4 +32,8 @@ def labels_of(sides: Sequence[Side], folders: Sequence[Path]) -> list[str]:
     labels = [side.framework for side in sides]
     if len(set(labels)) == len(labels):
         return labels
-    return [f"{label} ({folder})" for label, folder in zip(labels, folders, strict=True)]
+    labels = [f"{label} ({folder})" for label, folder in zip(labels, folders, strict=True)]
+    if len(set(labels)) == len(labels):
+        return labels
+    # a trace is compared with itself
+    return [f"{label}, {number}" for number, label in enumerate(labels, start=1)]

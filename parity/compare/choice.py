@@ -1,0 +1,118 @@
+"""Which tensors of which steps of a pair are compared: those that both sides have."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
+from parity.trace.side import labels_of
+
+Names = frozenset[str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a user chose of a pair of traces.
+
+    Attributes:
+      include: patterns of names; only tensors that fit one are compared. Empty: all.
+      exclude: patterns of names that are left out.
+      steps: which steps; None: all.
+      allow_missing: whether the two match although one has tensors that the other lacks.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    steps: range | None = None
+    allow_missing: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Return whether a tensor is compared."""
+        if any(fnmatchcase(name, pattern) for pattern in self.exclude):
+            return False
+        return not self.include or any(fnmatchcase(name, each) for each in self.include)
+
+
+WHOLE = Choice()
+
+
+class _Part(Trace):
+    """Some tensors of some steps of a trace.
+
+    Args:
+      names: step -> the names of its tensors, or None: all of them.
+    """
+
+    def __init__(self, trace: Trace, names: Mapping[int, Names | None]):
+        super().__init__(trace.folder)
+        self._names = names
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        return (line for line in super().lines() if line["step"] in self._names)
+
+    def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        for step, tensors in super().steps():
+            names = self._names[step]
+            yield step, {n: each for n, each in tensors.items() if names is None or n in names}
+
+
+def chosen(traces: Sequence[Trace], choice: Choice) -> tuple[list[Trace], dict[str, list[str]]]:
+    """Return the parts of two traces that can be compared, and what only one side has.
+
+    Returns:
+      The traces, with the tensors of each step that both have; and label -> the names of the
+      chosen tensors that only this side has in some step that both recorded.
+
+    Raises:
+      UsageError: if nothing is left to compare, or an index cannot be read.
+    """
+    labels = labels_of([trace.side for trace in traces], [trace.folder for trace in traces])
+    known: dict[Names, Names] = {}  # most steps have the same names: kept once
+    found = [
+        {
+            line["step"]: known.setdefault(names, names)
+            for line in trace.lines()
+            if choice.steps is None or line["step"] in choice.steps
+            for names in [frozenset(name for name in line["sha256"] if choice.takes(name))]
+        }
+        for trace in traces
+    ]
+    steps = [step for step in found[0] if step in found[1]]
+    pairs = dict.fromkeys((found[0][step], found[1][step]) for step in steps)
+    only: dict[str, list[str]] = {}
+    for label, place in zip(labels, (0, 1), strict=True):
+        names = {name for pair in pairs for name in pair[place] - pair[1 - place]}
+        if names:
+            only[label] = sorted(names)
+    common = {step: _common(known, found[0][step], found[1][step]) for step in steps}
+    for step in steps:
+        if not common[step]:
+            told = "; ".join(f"only {label} has {', '.join(n)}" for label, n in only.items())
+            raise UsageError(f"step {step}: no tensor to compare{f': {told}' if told else ''}")
+    parts = []
+    for trace, mine in zip(traces, found, strict=True):
+        part = _Part(trace, {step: common.get(step) for step in mine})
+        if choice.include or choice.exclude:  # what was declared for the rest does not apply
+            names = {name for each in common.values() for name in each}
+            part.header["tolerances"] = _that_fit(part.header["tolerances"], names)
+        parts.append(part)
+    return list(parts), only
+
+
+def _common(known: dict[Names, Names], a: Names, b: Names) -> Names:
+    """Return the names that both have, as an object that is kept once."""
+    both = a & b
+    return known.setdefault(both, both)
+
+
+def _that_fit(tolerances: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {
+        key: each
+        for key, each in tolerances.items()
+        if any(rung_of(name) == key or fnmatchcase(name, key) for name in names)
+    }

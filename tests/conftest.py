@@ -395,4 +395,4 @@ def assert_one_line(status: int, errors: str, expected: int = 2) -> str:
     return complaints[0]
 
 
-SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}

@@ -11,6 +11,7 @@ from parity.base.files import (
     UNFINISHED,
     make_folder,
     new_folder,
+    read_file,
     remove_unfinished,
     write_whole,
 )
@@ -105,3 +106,21 @@ def test_a_message_is_one_line_whatever_the_name(tmp_path):
     assert str(caught.value) == (
         f"{tmp_path}/two\\nlines\\r/file: cannot be written: No such file or directory"
     )
+
+
+def test_only_a_regular_file_is_read(tmp_path):
+    """At once: a pipe that nobody writes to, and a device without an end, are no files."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_file(tmp_path / "file", 5) == b"12345"
+    assert read_file(Path(os.devnull)) == b""
+    for path, most, said in (
+        (tmp_path / "pipe", 9, "pipe: is a pipe; allowed: a file"),
+        (Path("/dev/zero"), 9, "/dev/zero: is a device; allowed: a file"),
+        (tmp_path / "file", 4, "file: has 5 bytes; allowed: 4"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            read_file(path, most)
+    for path in (tmp_path, tmp_path / "none", tmp_path / ("n" * 256)):
+        with pytest.raises(OSError, match=r"Is a directory|No such file|File name too long"):
+            read_file(path)

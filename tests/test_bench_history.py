@@ -3,10 +3,10 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from parity.base.errors import UsageError
 from parity.twins.bench.history import compare_with_history, history_lines
 
 
@@ -159,10 +159,13 @@ def test_a_damaged_line_hides_no_other(damage, checkout, tmp_path):
     assert json.loads(last)["cases"]["paddle-2x1"]["speed"]["median"] == 10
 
 
-def test_a_history_that_cannot_be_read_is_one_line(checkout, tmp_path):
+def test_a_history_that_cannot_be_read_or_written_loses_no_figures(checkout, tmp_path, capsys):
     folder, _ = checkout
-    with pytest.raises(UsageError, match=r"^cannot read .*Is a directory"):
-        compare_with_history(measured(), tmp_path, "generated", folder)
+    for path, said in ((tmp_path, "cannot read "), (Path("/dev/full"), "cannot write ")):
+        assert compare_with_history(measured(), path, "generated", folder)["since"] is None
+        errors = capsys.readouterr().err
+        assert errors.startswith(said)
+        assert errors.endswith("; this benchmark is not added to the history\n")
 
 
 def test_a_history_that_cannot_be_written_is_told_before_anything_is_timed(tmp_path):

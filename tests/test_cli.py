@@ -1,7 +1,9 @@
 """The command lines: the same flags on both sides, and one line for each mistake."""
 
 import dataclasses
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 from conftest import FOLDERS
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
-from parity.base.errors import NumericFailure, UsageError
+from parity.base.errors import DEFECT_STATUS, NumericFailure, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import main, take_options
 from parity.cli.commands import parity
@@ -424,6 +426,11 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
         (["run", "--preset", "huge"], "--preset is 'huge'"),
         (["run", "--network", "gan"], "--network is 'gan'"),
         (["run", "--hidden-size", "-3"], "--hidden-size is -3; allowed: >= 1"),
+        (["run", "--hidden-size", "9" * 400], "allowed: less than 2**63"),
+        (["run", "--num-layers", "1000000"], "is 1000000; allowed: >= 1 and <= 1000"),
+        (["run", "--servers", "999999999"], "is 999999999; allowed: >= 1 and <= 1024"),
+        (["run", "--preset", "x" * 5000], "xxx...xxx"),
+        (["run", "--preset", "x " * 5000], "allowed: tiny"),
         (["run", "--no-hmm"], "--hmm is not a flag of --network language-model"),
         (
             ["run", "--network", "seq2seq", "--time", "5"],
@@ -443,6 +450,7 @@ def test_bad_use_of_the_harness_is_one_line_and_exit_2(capsys, words, said):
     assert errors.startswith("error: ")
     assert errors.count("\n") == 1
     assert said in errors
+    assert len(errors) < 2000
 
 
 def test_every_field_has_a_flag_in_the_harness(capsys):
@@ -600,3 +608,41 @@ def test_the_module_runs():
     done = run("-m", "parity", "compare", "none", "none")
     assert done.returncode == 2
     assert done.stderr == "error: none: no trace.json here; not a recorded trace\n"
+
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize("source", ["pipe", "/dev/zero", "folder", LONG])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --config {}",
+        "run --hosts {} --strategy data-parallel,multi-worker",
+        "run --schedule {} --strategy asynchronous",
+        "compare {} {}",
+        "losses {}",
+        "converge --data {}",
+    ],
+)
+def test_what_is_no_file_is_one_line(tmp_path, monkeypatch, capsys, source, command):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("folder").mkdir()
+    for name in ("trace.json", "losses.csv"):  # a trace and a run that have a pipe in them
+        os.mkfifo(Path("folder") / name)
+    assert main(parity, command.replace("{}", source).split()) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert source[:30] in errors
+
+
+def test_errors_of_the_system_are_one_line_and_others_are_defects(capsys):
+    for error, status in (
+        (OSError(errno.EIO, "Input/output error"), 2),
+        (OSError(errno.EACCES, "Permission denied", "a"), 2),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset"), DEFECT_STATUS),
+    ):
+        assert main(ending(error), []) == status
+        errors = capsys.readouterr().err
+        assert ("Traceback" in errors) == (status == DEFECT_STATUS)

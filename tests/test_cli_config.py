@@ -163,6 +163,9 @@ WRONG = {
     "hidden-size: wide": "line 1: hidden-size is 'wide'; allowed: an integer",
     "hidden-size: '7'": "line 1: hidden-size is '7'; allowed: an integer",
     "hidden-size: 7.5": "line 1: hidden-size is '7.5'; allowed: an integer",
+    "hidden-size: 010": "line 1: hidden-size is '010'; allowed: an integer",  # 8 in YAML 1.1
+    "hidden-size: 1:30": "line 1: hidden-size is '1:30'; allowed: an integer",  # 90
+    "learning-rate: 010": "line 1: learning-rate is '010'; allowed: a number",
     "hidden-size: true": "line 1: hidden-size is 'true'; allowed: an integer",
     "hidden-size: [7]": "line 1: hidden-size is a list; allowed: an integer",
     f"hidden-size: {'9' * 5000}": f"line 1: hidden-size is '{'9' * 40}...'; allowed: an int",

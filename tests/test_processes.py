@@ -259,6 +259,12 @@ def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, m
         ("tensorflow", {"TF_CONFIG": tf_config("a:1", "worker").replace("0", "1e999")}, "JSON"),
         ("tensorflow", {"TF_CONFIG": "[" * 10**5}, "allowed: JSON"),
         ("tensorflow", {"TF_CONFIG": "{"}, "TF_CONFIG is '{'; allowed: JSON"),
+        ("tensorflow", {"TF_CONFIG": "[" * 100_000}, "allowed: JSON with cluster"),
+        (
+            "tensorflow",
+            {"TF_CONFIG": tf_config("a:1", "worker").replace('"index": 0', '"index": 1e999')},
+            "allowed: JSON with cluster",
+        ),
         ("tensorflow", {"TF_CONFIG": tf_config("a:0", "worker")}, "host:port for each"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "a task that is one of them"),
     ],

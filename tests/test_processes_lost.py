@@ -122,15 +122,17 @@ def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
 
 @pytest.mark.parametrize("to", ["all", "one"])
 def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
-    """Whether the supervisor gets it, which passes it on, or a single rank."""
-    job = train()
+    """Whether a single rank gets it, or all do, and again from their supervisor."""
+    job = train(max_restarts=2)
     if to == "one":
         kill(job.pid, tmp_path / "run", 1, signal.SIGTERM)
     else:
         wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=120)
-        os.kill(job.pid, signal.SIGTERM)
+        for each in (job.pid, *ranks(job.pid)):
+            os.kill(each, signal.SIGTERM)
     status, _, errors = job.wait()
     assert status == 143, errors
+    assert "starting again" not in errors
     step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])
     saved = newest_checkpoint(tmp_path / "run" / "checkpoints", [])
     assert saved is not None
@@ -147,3 +149,14 @@ def test_a_rank_may_stand_still_for_a_while(name, train, tmp_path):
     os.kill(job.pid, signal.SIGTERM)
     status, _, errors = job.wait()
     assert status == 143, errors
+
+
+def test_what_is_asked_to_stop_while_it_starts_is_not_started_again(train):
+    job = train(max_restarts=2)
+    wait_for(lambda: len(ranks(job.pid)) == 2)
+    time.sleep(0.3)  # until the supervisor listens
+    os.kill(job.pid, signal.SIGTERM)
+    status, _, errors = job.wait()
+    assert status == 143, errors
+    assert "starting again" not in errors
+    assert "error: " in errors

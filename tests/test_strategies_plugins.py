@@ -114,6 +114,7 @@ def test_a_plugin_that_cannot_be_loaded_is_one_line(command):
             "(unfinished.py, line 1)",
         ),
         ("raising.py", "raise RuntimeError('of its own')\n", "RuntimeError: of its own"),
+        ("leaving.py", "raise SystemExit(0)\n", "SystemExit: 0"),
         ("json.py", "", "ImportError: another module is called json"),
     ],
 )

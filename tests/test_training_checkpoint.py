@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 import pickle
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,7 +18,9 @@ from parity.base.errors import UsageError
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.training.checkpoint import (
     Checkpoint,
+    best_checkpoint,
     check_fits,
+    keep_best,
     load_checkpoint,
     newest_checkpoint,
     read_vocabularies,
@@ -50,6 +53,30 @@ def one_line(caught) -> str:
 
 def names(folder) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[",
+        b"[" * 100_000,
+        b'{"step": 1%s, "valid_perplexity": 2.0}' % (b"0" * 300),
+        b'{"step": 3, "valid_perplexity": 1%s}' % (b"0" * 400),
+        b'{"step": [3], "valid_perplexity": 2.0}',
+    ],
+)
+def test_a_damaged_note_of_the_best_names_none(tmp_path, content):
+    save_checkpoint(tmp_path, checkpoint(3))
+    (tmp_path / "best.json").write_bytes(content)
+    assert best_checkpoint(tmp_path) is None
+    keep_best(tmp_path, 3, 5.0)
+    assert best_checkpoint(tmp_path).step == 3
+
+
+def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe: is a pipe; allowed: a file"):
+        load_checkpoint(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -89,7 +90,9 @@ def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(
     out = tmp_path / "run"
     job = framework.train(*flags(**given, out=out, checkpoint_every=7))
     wait_for((out / "checkpoints" / "latest").exists)
-    os.kill(job.pid, number)
+    for _ in range(3):  # within two seconds: the same request
+        os.kill(job.pid, number)
+        time.sleep(0.05)
     status, _, said = job.wait()
     line = assert_one_line(status, said, SIGNALS[number])
     stopped = int((out / "checkpoints" / "latest").read_text()[5:13])
@@ -107,17 +110,6 @@ def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(
     ours, theirs = (load_checkpoint(folder / name) for folder in (out, tmp_path / "whole"))
     for tensor, array in theirs.snapshot.items():
         assert np.array_equal(ours.snapshot[tensor], array), tensor
-
-
-def test_two_signals_at_once_leave_a_whole_checkpoint(framework, text, cache, tmp_path):
-    out = tmp_path / "run"
-    job = framework.train(*flags(data=text, cache=cache, epochs=100_000, out=out))
-    wait_for((out / "checkpoints" / "latest").exists)
-    os.kill(job.pid, signal.SIGTERM)
-    os.kill(job.pid, signal.SIGINT)
-    # the second ends the process, unless the first has done so
-    assert job.wait()[0] in (130, 143, -signal.SIGINT, -signal.SIGTERM)
-    load_checkpoint(next(iter(sorted((out / "checkpoints").glob("step-*")))))
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(framework, text, cache, tmp_path):

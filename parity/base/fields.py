@@ -70,10 +70,13 @@ def check_types(cls: type, values: Any) -> None:
         value, kinds = values[name], (int, float) if kind is float else (kind,)
         if type(value) not in kinds:
             raise UsageError(f"{flag(name)} is {shortened(value)}; allowed: {in_words(kind)}")
-        if isinstance(value, int) and value.bit_length() > 63:
-            raise UsageError(f"{flag(name)} is {shortened(value)}; allowed: less than 2**63")
+        if isinstance(value, int) and value.bit_length() > _BITS:
+            raise UsageError(
+                f"{flag(name)} is {shortened(value)}; allowed: less than 2**{_BITS}"
+            )
 
 
+_BITS = 63  # of a whole number, as NumPy and the frameworks have them
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -94,6 +97,8 @@ def _check(name: str, value: Any, declared: Any) -> None:
     if choices and value not in choices:
         raise UsageError(f"{name} is {value!r}; allowed: {', '.join(choices)}")
     bounds = {k: v for k, v in declared.get("bounds", {}).items() if v is not None}
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise UsageError(f"{name} is {shortened(value)}; allowed: less than 2**{_BITS}")
     # an integer may be too large for a float
     number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if bounds and (not number or isinstance(value, bool)):

@@ -3,10 +3,12 @@
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from parity.base.errors import UsageError
 
@@ -14,6 +16,13 @@ from parity.base.errors import UsageError
 # user's own, and never replaced.
 CONFIG = "config.yaml"
 HEADER = "# The whole configuration of a run. --config reads it, and flags win over it.\n"
+
+MOST_BYTES = 256 * 2**20  # of a file that is read whole
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 UNFINISHED = ".unfinished-"  # prefix of the names of temporary files and folders
 _NAME_LENGTH = 40  # characters of a file's name in that of its temporary file
@@ -23,6 +32,43 @@ _ABANDONED_SECONDS = 24 * 3600.0  # a process killed while writing cannot clean 
 def reason(error: OSError) -> str:
     """Return the operating system's message without its number and path."""
     return error.strerror or str(error)
+
+
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file; nothing of a pipe or a device is waited for.
+
+    Args:
+      path: the file.
+      most: the greatest number of bytes.
+
+    Raises:
+      OSError: if it cannot be read.
+      UsageError: if it is no regular file, or larger.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1)  # it may still grow
+    if len(content) > most:
+        raise UsageError(f"{path}: has {max(size, most + 1):,} bytes; allowed: {most:,}")
+    return content
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it, whose kind is checked before anything could wait for it.
+
+    Raises:
+      OSError: if it cannot be opened.
+      UsageError: if it is no regular file.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    status = os.fstat(file.fileno())
+    mode = status.st_mode
+    empty = os.path.samestat(status, Path(os.devnull).stat())  # as good as an empty file
+    if not stat.S_ISREG(mode) and not empty:
+        file.close()
+        kind = next((word for is_it, word in _KINDS if is_it(mode)), "no regular file")
+        raise UsageError(f"{path}: is {kind}; allowed: a file")
+    return file
 
 
 def make_folder(folder: Path, *, read_only: bool = False) -> None:
@@ -186,6 +232,7 @@ def written_by_run(path: Path) -> bool:
 
     Raises:
       OSError: if it cannot be read.
+      UsageError: if it is no regular file.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(HEADER)) == HEADER.encode()

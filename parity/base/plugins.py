@@ -26,7 +26,7 @@ def load_plugins() -> None:
     for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
         try:
             _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # a mistake in somebody else's module: its traceback is shown with --debug
             reason = f"{type(error).__name__}: {error}"
             raise UsageError(

@@ -1,4 +1,4 @@
-"""How a process gets memory from the system, and how it ends with the one that started it.
+"""How a process gets memory from the system, and how it ends: with its parent, by a signal.
 
 By default the C library returns every large array to the kernel, which provides the next one as
 pages of 4,096 bytes that are zeroed and mapped one by one: a fifth of the time of a training
@@ -10,7 +10,9 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
@@ -25,6 +27,35 @@ def die_with_parent(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the kernel was asked
         os._exit(1)
+
+
+# A process group's signal reaches a rank directly, and again from what supervises it.
+_SAME_REQUEST_SECONDS = 2.0
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that ask to stop; SIGHUP only unless it is ignored, as by `nohup`."""
+    hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])]
+
+
+def request_once(act: Callable[[int], None]) -> Callable[[int, Any], None]:
+    """Return a signal handler that acts on the first signal only.
+
+    Any within 2 s of it is taken for the same request, and a later one kills the process.
+    """
+    first = 0.0
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal first
+        if not first:
+            first = time.monotonic()
+            act(number)
+        elif time.monotonic() - first > _SAME_REQUEST_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    return handle
 
 
 # Parameters of mallopt(3), from <malloc.h>.

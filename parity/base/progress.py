@@ -27,7 +27,7 @@ def be_quiet() -> None:
 def say(message: str) -> None:
     """Print a line on stderr, control characters escaped, without breaking a progress bar."""
     if not _quiet:
-        tqdm.write(escaped(message, keep="\n"), file=sys.stderr)
+        tqdm.write(escaped(message), file=sys.stderr)
         sys.stderr.flush()
 
 

@@ -1,12 +1,14 @@
 """Text for people and from outside: counts and durations in words, safe to print, JSON."""
 
 import json
+import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+_LONGEST_WORD, _LONGEST_LINE = 600, 2000  # characters of a message
 _MOST_WHOLE_DIGITS = 9  # a larger number is written with an exponent
 
 
@@ -60,6 +62,17 @@ def escaped(text: str, keep: str = "") -> str:
     return "".join(
         each if each in keep or not _is_control(each) else _escape(each) for each in text
     )
+
+
+def one_line(message: str) -> str:
+    """Return an error's message as one line that is safe to print; a huge value is cut."""
+    line = escaped(" ".join(message.splitlines()))
+    line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda found: _cut(found[0], 200), line)
+    return _cut(line, 900) if len(line) > _LONGEST_LINE else line
+
+
+def _cut(text: str, kept: int) -> str:
+    return f"{text[:kept]}...{text[-kept:]}"
 
 
 def _is_control(character: str) -> bool:

@@ -1,6 +1,8 @@
 """Command lines made from classes of options, and what becomes of a command's errors."""
 
 import dataclasses
+import errno
+import os
 import sys
 import traceback
 import types
@@ -13,10 +15,22 @@ import click
 
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.fields import flag
+from parity.base.files import reason
 from parity.base.machine import out_of_memory
 from parity.base.plugins import load_plugins
 from parity.base.standard_streams import final_status, guard_standard_streams
-from parity.base.text import escaped
+from parity.base.text import one_line
+
+_LONGEST_NAME = 255  # bytes of a file's name
+_SHOWN = 40  # characters of a longer one
+# Errors of disks, rights and limits, at any moment; all others are a defect of this project.
+_OF_THE_SYSTEM = frozenset(
+    getattr(errno, f"E{name}")
+    for name in (
+        *("IO", "ACCES", "PERM", "NAMETOOLONG", "LOOP", "NOSPC", "DQUOT", "ROFS", "FBIG"),
+        *("MFILE", "NFILE", "NOTDIR", "ISDIR", "STALE"),
+    )
+)
 
 
 def print_error(error: BaseException, *, debug: bool) -> int:
@@ -30,8 +44,7 @@ def print_error(error: BaseException, *, debug: bool) -> int:
         raise error
     if debug:
         traceback.print_exception(error)
-    message = escaped(" ".join(str(error).splitlines()))
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {one_line(str(error))}", file=sys.stderr, flush=True)
     return int(status)
 
 
@@ -63,12 +76,14 @@ def _run(command: click.Command, words: list[str]) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = f" (see {context.command_path} --help)" if context else ""
-        message = escaped(" ".join(error.format_message().splitlines()))
-        print(f"error: {message}{where}", file=sys.stderr)
+        print(f"error: {one_line(error.format_message())}{where}", file=sys.stderr)
         return 2
     except Exception as error:  # noqa: BLE001 - it is printed with its traceback
         if told := out_of_memory(error):
             return print_error(UsageError(told), debug="--debug" in words)
+        if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
+            where = f"{error.filename}: " if error.filename else ""
+            return print_error(UsageError(where + reason(error)), debug="--debug" in words)
         if not hasattr(error, "exit_status"):
             traceback.print_exc()
             return DEFECT_STATUS
@@ -190,7 +205,13 @@ class PathType(click.ParamType):
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        return Path(value)
+        path = Path(value)
+        if any(len(os.fsencode(name)) > _LONGEST_NAME for name in path.parts):
+            raise UsageError(
+                f"{param.opts[0]} is {str(value)[:_SHOWN]!r}..., a name that is too long; "
+                f"allowed: {_LONGEST_NAME} bytes"
+            )
+        return path
 
 
 class _CommaSeparated(click.ParamType):

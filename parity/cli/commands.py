@@ -19,7 +19,7 @@ from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.text import command_text, escaped
 from parity.cli import doctor
-from parity.cli.command_line import add_options, take_options
+from parity.cli.command_line import PathType, add_options, take_options
 from parity.compare.choice import WHOLE, Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
 from parity.report.coverage_table import verdict_line
@@ -114,18 +114,18 @@ def _mismatch_options(command: Any) -> Any:
 
 
 @parity.command("compare")
-@click.argument("trace_a", type=click.Path(path_type=Path))
-@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.argument("trace_a", type=PathType())
+@click.argument("trace_b", type=PathType())
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     help="file to write the report to, as JSON; - prints it in place of the text",
 )
 @click.option(
     "--html",
     "html_file",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     help="file to write the report to, as a page",
 )
 @click.option("--quiet", is_flag=True, help="print the verdict's line alone")
@@ -225,12 +225,12 @@ def _check_page(path: Path) -> None:
 
 
 @parity.command("report")
-@click.argument("trace_a", type=click.Path(path_type=Path))
-@click.argument("trace_b", type=click.Path(path_type=Path))
+@click.argument("trace_a", type=PathType())
+@click.argument("trace_b", type=PathType())
 @click.option(
     "--html",
     "html_file",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     default=Path("out/report.html"),
     show_default=True,
     help="file to write the page to",

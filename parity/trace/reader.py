@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from parity.base.errors import UsageError
-from parity.base.files import reason
+from parity.base.files import open_regular, read_file, reason
 from parity.base.text import parse_json
 from parity.trace.folder import LAST_STEP, RECORDING, sha256, step_file
 from parity.trace.header import check_header
@@ -36,7 +36,7 @@ class Trace:
         self.folder = folder
         self._hashes: dict[int, dict[str, str]] = {}
         try:
-            self.header = parse_json((folder / "trace.json").read_text())
+            self.header = parse_json(read_file(folder / "trace.json"))
             self.side = check_header(self.header)
         except FileNotFoundError:
             raise UsageError(
@@ -86,7 +86,7 @@ class Trace:
         path = self.folder / "steps.jsonl"
         number, line, last = 0, b"", -1
         try:
-            with path.open("rb") as written:
+            with open_regular(path) as written:
                 for number, line in enumerate(written, start=1):
                     values = parse_json(line)
                     step, hashes = values["step"], dict(values["sha256"])

@@ -19,8 +19,9 @@ from parity.base.errors import Interrupted
 from parity.base.files import write_whole
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
+from parity.base.process import request_once, stop_signals
 from parity.base.text import command_text, escaped
-from parity.cli.command_line import take_options
+from parity.cli.command_line import PathType, take_options
 from parity.cli.commands import MATCH, MISMATCH
 from parity.report.save import save_report, save_values
 from parity.report.terminal import coloured, report_text
@@ -146,7 +147,8 @@ def profile_command(**values: Any) -> int:
     if options.json is not None:
         save_values(profiled, options.json)
     print(profile_text(profiled, options.operations))
-    print(f"\ntimeline for chrome://tracing or ui.perfetto.dev: {options.out / 'trace.json'}")
+    timeline = escaped(str(options.out / "trace.json"))
+    print(f"\ntimeline for chrome://tracing or ui.perfetto.dev: {timeline}")
     return 0
 
 
@@ -229,10 +231,10 @@ def scale_command(**values: Any) -> int:
 
 
 @click.command("losses", cls=GroupedCommand)
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=PathType())
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     default=Path("out/losses.png"),
     show_default=True,
     help="file to write the picture to (.png, .svg or .pdf)",
@@ -251,16 +253,19 @@ def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM end a command the way Ctrl-C does: every side is then stopped, too."""
+    """Make SIGTERM and SIGHUP end a command as Ctrl-C does: every side is then stopped, too."""
 
-    def handle(number: int, frame: Any) -> None:
+    def interrupt(number: int) -> None:
         raise Interrupted("terminated", number)
 
-    before = signal.signal(signal.SIGTERM, handle)
+    handle = request_once(interrupt)
+    caught = [number for number in stop_signals() if number != signal.SIGINT]
+    before = {number: signal.signal(number, handle) for number in caught}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _benchmarks(network: str, of_strategies: bool = False) -> tuple[str, ...]:

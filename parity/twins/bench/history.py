@@ -14,6 +14,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, reason
+from parity.base.progress import say
 from parity.base.text import parse_json
 from parity.twins.launch.processes import ROOT
 
@@ -42,13 +43,15 @@ def compare_with_history(
       nothing else. `date`: when that was measured. `compared`: the number of configurations
       found in both. `fell`: label -> `then` and `now`, each a median in real tokens/s and its
       spread. `machine`: speed of large products of matrices now, divided by that of then.
-
-    Raises:
-      UsageError: if the history cannot be read or written.
+      A history that cannot be read or written is told, and not used.
     """
     entry = _entry(values, text, checkout)
-    before = newest_alike(path, entry)
-    _append(path, entry)
+    try:
+        before = newest_alike(path, entry)
+        _append(path, entry)
+    except UsageError as error:  # minutes of measurements are worth more
+        say(f"{error}; this benchmark is not added to the history")
+        before = None
     found: dict[str, Any] = {"commit": entry["commit"], "since": None}
     if before is None:
         return found

@@ -6,6 +6,7 @@ stands for an option that is not given. Flags on the command line win over the f
 
 import dataclasses
 import difflib
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,15 @@ from click.core import ParameterSource
 
 from parity.base.errors import UsageError
 from parity.base.fields import flag
-from parity.base.files import CONFIG, HEADER, reason, write_whole, written_by_run
+from parity.base.files import (
+    CONFIG,
+    HEADER,
+    read_file,
+    reason,
+    write_whole,
+    written_by_run,
+)
+from parity.cli.command_line import PathType
 from parity.twins.spec.spec import Spec
 
 _MOST_BYTES = 64 * 1024  # ten times as many as all options take
@@ -63,7 +72,7 @@ def config_options(command: Callable) -> Callable:
     return click.option(
         "--config",
         metavar="FILE",
-        type=click.Path(path_type=Path),
+        type=PathType(),
         is_eager=True,  # the other options take their defaults from it
         expose_value=False,
         callback=_use_config,
@@ -257,14 +266,9 @@ def _checked_text(path: Path) -> str:
     The events are checked before a tree is made of them, which would take memory and stack.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = read_file(path, _MOST_BYTES)
     except OSError as error:
         raise UsageError(f"--config: {path}: cannot be read: {reason(error)}") from None
-    if len(content) > _MOST_BYTES:
-        raise UsageError(
-            f"{path}: is larger than {_MOST_BYTES:,} bytes; allowed: a YAML file of options"
-        )
     try:
         text = content.decode("utf-8-sig")
         depth = documents = 0
@@ -331,7 +335,10 @@ def _value(loader: _Loader, node: yaml.Node, kind: type, place: str) -> Any:
     tags = {int: ("int",), float: ("int", "float"), bool: ("bool",)}[kind]
     try:
         if node.tag.removeprefix(_YAML) in tags:
-            return kind(loader.construct_object(node))
+            value = kind(loader.construct_object(node))
+            # YAML 1.1 takes 010 for 8 and 1:30 for 90
+            if kind is bool or not math.isfinite(value) or value == kind(node.value):
+                return value
     except (ValueError, OverflowError):  # of thousands of digits
         pass
     raise UsageError(f"{place} is {_shown(node)!r}; allowed: {_NAMES[kind]}")

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parity.base.files import make_folder, write_whole
+from parity.base.errors import UsageError
+from parity.base.files import make_folder, read_file, write_whole
 from parity.base.machine import measured_here
 from parity.base.progress import ProgressBar
+from parity.base.text import parse_json
 from parity.twins.cli.options import ConvergeOptions
 from parity.twins.converge.sides import WholeSide
 from parity.twins.launch.processes import PEERS, ROOT, Process, SideProcess
@@ -144,10 +146,10 @@ class Trainings:
     def _finished(self, run: Run) -> dict[str, Any] | None:
         """Return the summary of an earlier training that was the same; None without one."""
         try:
-            finished = json.loads((self._folder(run) / "finished.json").read_text())
-        except (OSError, ValueError):
-            return None
-        return dict(finished["summary"]) if finished["of"] == self._key(run) else None
+            finished = parse_json(read_file(self._folder(run) / "finished.json"))
+            return dict(finished["summary"]) if finished["of"] == self._key(run) else None
+        except (OSError, UsageError, ValueError, KeyError, TypeError):
+            return None  # it is damaged: train again
 
     def _key(self, run: Run) -> dict[str, Any]:
         """Return everything that decides a training's result."""

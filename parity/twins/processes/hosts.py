@@ -15,6 +15,7 @@ else:
     import tomli as tomllib
 
 from parity.base.errors import UsageError
+from parity.base.files import read_file
 from parity.twins.processes.membership import RANK, WORKER
 from parity.twins.processes.ports import LAST_PORT, is_host_name
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -144,7 +145,7 @@ def read_hosts(path: Path) -> HostList:
       UsageError: for a file that cannot be read or used, with the key and what is allowed.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_file(path).decode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except RecursionError:

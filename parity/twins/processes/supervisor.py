@@ -13,7 +13,7 @@ from threading import Thread
 from typing import IO
 
 from parity.base.errors import RankLost, UsageError
-from parity.base.process import die_with_parent
+from parity.base.process import die_with_parent, stop_signals
 from parity.twins.processes.hosts import Host, HostList
 from parity.twins.processes.meeting import SECRET
 from parity.twins.processes.membership import RUN, Members, variables
@@ -40,12 +40,14 @@ class _Started:
       local: process -> number, for those on this machine.
       streams: number -> the file descriptor of what it prints on stderr, for the same.
       remote: the processes of each other host.
+      asked: the number of the signal that asked the training to stop; 0 if none has.
     """
 
     names: list[str] = field(default_factory=list)
     local: dict[int, int] = field(default_factory=dict)
     streams: dict[int, int] = field(default_factory=dict)
     remote: list[RemoteProcesses] = field(default_factory=list)
+    asked: int = 0
 
     def ended(self) -> dict[int, int]:
         """Return number -> exit status, negative for a signal, for those that just ended."""
@@ -65,6 +67,11 @@ class _Started:
                 os.kill(process, number)
         for each in self.remote:
             each.signal(number)
+
+    def stop(self, number: int) -> None:
+        """Pass on a signal that asks the training to stop."""
+        self.asked = self.asked or number
+        self.signal(number)
 
     def kill(self) -> None:
         """End all that run."""
@@ -116,6 +123,9 @@ def start_processes(
             if not started.local:
                 return
             status = _supervise(started)
+            if started.asked and status == RankLost.exit_status:
+                # a rank that had not begun to train: no loss to start again for
+                status = 128 + started.asked
         except RankLost as lost:
             if attempt == restarts:
                 raise
@@ -237,15 +247,10 @@ def _supervise(started: _Started) -> int:
     threads += [
         each.listen(lambda number, line: logs[number].add(line)) for each in started.remote
     ]
-    asked = 0
-
-    def pass_on(number: int, _: object) -> None:
-        nonlocal asked
-        asked = number
-        started.signal(number)
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, pass_on)
+    before = {
+        number: signal.signal(number, lambda number, _: started.stop(number))
+        for number in stop_signals()
+    }
     statuses: dict[int, int] = {}
     failed, deadline = 0, float("inf")
     while len(statuses) < len(logs):
@@ -258,17 +263,18 @@ def _supervise(started: _Started) -> int:
         time.sleep(_POLL_SECONDS)
     for thread in threads:
         thread.join(_GRACE_SECONDS)
+    if not started.asked:  # another attempt may follow
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if statuses[0] > 0 or not any(statuses.values()):
         return statuses[0]  # it has named the error itself
     code, lines = statuses[failed], logs[failed].errors
     if code < 0:
-        how = "was stopped" if -code == asked else "was killed"
+        how = "was stopped" if -code == started.asked else "was killed"
         lines = [f"error: {started.names[failed]} {how} by {signal.Signals(-code).name}\n"]
     elif not lines:
         lines = [f"error: {started.names[failed]} ended with status {code}\n"]
     print(*lines, sep="", end="", file=sys.stderr, flush=True)
-    if asked and (code < 0 or code == RankLost.exit_status):
-        return 128 + asked  # what was asked to stop does not start again
     return code if code > 0 else RankLost.exit_status
 
 

@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.files import read_file
 from parity.base.text import parse_json
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs
@@ -211,7 +212,7 @@ def read_schedule(path: Path, workers: int) -> tuple[int, list[Update]]:
       UsageError: naming the line, if the file lists no schedule of so many workers.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = read_file(path).decode().splitlines()
     except OSError as error:
         raise UsageError(
             f"--schedule is {str(path)!r}: {error.strerror}; allowed: free, a seed from 0 on, "

@@ -51,13 +51,13 @@ class StrategySettings:
     Each field is a flag of `train.py`, `parity run` and `parity bench`.
     """
 
-    stages: int | None = option(None, _STAGES, at_least=1)
-    micro_batches: int | None = option(None, _MICRO_BATCHES, at_least=1)
+    stages: int | None = option(None, _STAGES, at_least=1, at_most=1024)
+    micro_batches: int | None = option(None, _MICRO_BATCHES, at_least=1, at_most=65_536)
     shard_weights: str | None = option(None, _SHARD_WEIGHTS, choices=("tokens", "equal"))
     schedule: str | None = option(None, _SCHEDULE)
     staleness: int | None = option(None, _STALENESS, at_least=0)
-    processes: int | None = option(None, _PROCESSES, at_least=1)
-    servers: int | None = option(None, _SERVERS, at_least=1)
+    processes: int | None = option(None, _PROCESSES, at_least=1, at_most=1024)
+    servers: int | None = option(None, _SERVERS, at_least=1, at_most=1024)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
-from parity.base.files import make_folder, write_whole
+from parity.base.files import make_folder, read_file, write_whole
 from parity.base.progress import ProgressBar
 from parity.base.text import parse_json
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance
@@ -136,7 +136,7 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
     """Return the results in runs.jsonl of the runs before --start."""
     found = {}
     try:
-        lines = log.read_text().splitlines()
+        lines = read_file(log).splitlines()
     except OSError as error:
         raise UsageError(
             f"--start is {options.start}, but {log} cannot be read: {error.strerror}"
@@ -146,7 +146,8 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
             result = parse_json(line)
         except ValueError:
             break  # the sweep was killed while it wrote this one
-        if "chosen_from" not in result:
+        known = isinstance(result, dict) and result.keys() >= {"chosen_from", "seed", "number"}
+        if not known:
             raise UsageError(f"{log}: has runs of an earlier version; allowed: another --out")
         if result["seed"] != options.seed:
             raise UsageError(

@@ -20,8 +20,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from parity.base.errors import UsageError
-from parity.base.files import remove_file, write_whole
+from parity.base.files import open_regular, read_file, remove_file, write_whole
 from parity.base.machine import require_memory
+from parity.base.text import parse_json
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint_contents import STATE, check_types, checked_contents
 
@@ -110,11 +111,11 @@ class Best(NamedTuple):
 def best_checkpoint(folder: Path) -> Best | None:
     """Return the best checkpoint of a folder; None if none is known, or its file is gone."""
     try:
-        values = json.loads((folder / _BEST).read_bytes())
+        values = parse_json(read_file(folder / _BEST))
         step, perplexity = values["step"], values["valid_perplexity"]
-        if type(step) is not int or not math.isfinite(perplexity):
+        if type(step) is not int or step >= 10**8 or not math.isfinite(perplexity):
             return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+    except (OSError, UsageError, ValueError, KeyError, TypeError, OverflowError):
         return None
     best = Best(_name(step), step, perplexity)
     return best if (folder / best.name).is_file() else None
@@ -155,6 +156,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         its spec says.
     """
     try:
+        open_regular(path).close()
         metadata, tensors = _read(path)
         if metadata.pop("sha256", None) != _hash(tensors, metadata):
             raise UsageError("damaged: its content does not fit its sha256")

@@ -123,12 +123,22 @@ class Run:
                 if self.step >= self._all_steps:
                     self._validation.test(self.step, events)
                 if self.group.rank == 0:
-                    self.summary.write(self.options.out / "summary.json", self.text)
-                    self._say_last()
+                    self._finish()
         return self.summary
 
-    def _say_last(self) -> None:
-        """Say where the run is, and how it ended."""
+    def _finish(self) -> None:
+        """Write the summary, and say where the run is and how it ended."""
+        path = self.options.out / "summary.json"
+        if self.summary.steps or not path.exists():  # else it is of what was trained before
+            self.summary.write(path, self.text)
+        if not self.summary.steps:
+            end = ("--epochs", self.spec.training.epochs)
+            flag, last = end if self.options.steps is None else ("--steps", self.last_step)
+            say(
+                f"{self.options.out}: {counted(self.step, 'step')}; nothing is left to train: "
+                f"{flag} is {last}, and a greater one goes on"
+            )
+            return
         best = best_checkpoint(self.options.out / "checkpoints")
         figures = self.summary.figures(self.losses.last, self.meter.recent, best)
         say(f"{self.options.out}: {counted(self.step, 'step')}; {figures}")

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from parity.base.errors import UsageError
-from parity.base.files import write_whole
+from parity.base.files import read_file, write_whole
 
 _COLUMNS = ("step", "loss", "tokens")
 
@@ -63,7 +63,7 @@ def read_losses(path: Path) -> list[Row]:
         not ascend.
     """
     try:
-        content = path.read_text("utf-8")
+        content = read_file(path).decode().replace("\r\n", "\n")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

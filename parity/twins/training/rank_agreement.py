@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.plugins import load_object
+from parity.base.process import stop_signals
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.spec import Spec
@@ -74,7 +75,7 @@ def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Che
 def serve(spec: Spec, build: Build) -> None:
     """Serve the ranks of a training until rank 0 leaves the group.
 
-    Servers ignore SIGINT and SIGTERM: the ranks need them until they have stopped.
+    Servers ignore SIGINT, SIGTERM and SIGHUP: the ranks need them until they have stopped.
 
     Args:
       spec: the network and its training.
@@ -95,7 +96,7 @@ def serve(spec: Spec, build: Build) -> None:
         group.await_end()
         ended.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
     # both wait in code that no signal reaches
     for target in (run, wait):

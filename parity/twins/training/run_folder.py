@@ -8,8 +8,16 @@ from pathlib import Path
 
 from parity.base.errors import UsageError
 from parity.base.fields import flag
-from parity.base.files import CONFIG, make_folder, remove_file, remove_unfinished, write_whole
+from parity.base.files import (
+    CONFIG,
+    make_folder,
+    read_file,
+    remove_file,
+    remove_unfinished,
+    write_whole,
+)
 from parity.base.locks import only_writer
+from parity.base.text import parse_json
 from parity.twins.cli.config import check_config, write_config
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.spec import Spec
@@ -210,7 +218,7 @@ def as_started_again(options: TrainOptions, run: str) -> TrainOptions:
 def _name_of_run(folder: Path) -> str | None:
     """Return the name of the run that is in a folder; None if there is none."""
     try:
-        values = json.loads((folder / "run.json").read_text())
+        values = parse_json(read_file(folder / "run.json"))
         return str(values["name"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, UsageError, ValueError, KeyError, TypeError):
         return None

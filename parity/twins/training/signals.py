@@ -1,11 +1,10 @@
-"""SIGINT and SIGTERM end a training after the current step, on all ranks at once."""
+"""SIGINT, SIGTERM and SIGHUP end a training after the current step, on all ranks at once."""
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from parity.base.process import request_once, stop_signals
 from parity.twins.processes.group import ProcessGroup
 
 
@@ -21,23 +20,23 @@ class StopRequest:
 
 @contextmanager
 def catch_signals() -> Iterator[StopRequest]:
-    """Let SIGINT and SIGTERM only request a stop; a second signal kills the process at once."""
+    """Let a signal only request a stop; see `request_once` for further ones.
+
+    Once a stop is requested the process is about to end: the signals keep this meaning then.
+    """
     request = StopRequest()
 
-    def handle(number: int, frame: Any) -> None:
-        if request.signal:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+    def ask(number: int) -> None:
         request.signal = number
 
-    before = {
-        number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    handle = request_once(ask)
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield request
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not request.signal:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def agreed_signal(group: ProcessGroup, asked: int) -> int:

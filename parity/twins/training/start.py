@@ -179,7 +179,7 @@ def run_training(
     Raises:
       UsageError: for input that cannot be used.
       NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
-      Interrupted: after SIGINT or SIGTERM, once a checkpoint has been written.
+      Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint has been written.
     """
     group, calibration = side.group, side.calibration
     options = as_started_again(options, group.run)
@@ -251,7 +251,7 @@ def run_training(
 def _evaluate_only(
     strategy: Strategy, text: TextSource, checkpoint: Checkpoint | None, options: TrainOptions
 ) -> None:
-    """Evaluate a checkpoint, until SIGINT or SIGTERM."""
+    """Evaluate a checkpoint, until a signal asks to stop."""
     assert checkpoint is not None
     search = Search(options.beam, options.length_penalty, options.longest)
     with catch_signals() as request:

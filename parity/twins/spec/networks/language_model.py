@@ -30,7 +30,7 @@ class LanguageModelSpec:
     vocabulary_size: int = option(10_000, "largest size of the vocabulary, including <unk> and <eos>; the most frequent tokens are kept", at_least=3)
     embedding_size: int = option(200, "width of the embedding", at_least=1)
     hidden_size: int = option(200, "number of units in each recurrent layer", at_least=1)
-    num_layers: int = option(2, "number of recurrent layers", at_least=1)
+    num_layers: int = option(2, "number of recurrent layers", at_least=1, at_most=1000)
     keep: float = option(1.0, "probability that dropout keeps a unit; 1 means no dropout", above=0, at_most=1)
     initial_scale: float = option(0.1, "initial weights are uniform in [-scale, scale)", above=0)
 

@@ -34,7 +34,7 @@ class Seq2seqSpec:
     target_vocabulary_size: int = option(10_000, "largest size of the vocabulary of the answers, including the four special tokens; the most frequent tokens are kept", at_least=5)
     embedding_size: int = option(128, "width of both embeddings", at_least=1)
     hidden_size: int = option(256, "number of units in each recurrent layer", at_least=1)
-    num_layers: int = option(1, "number of recurrent layers in the encoder, and as many in the decoder", at_least=1)
+    num_layers: int = option(1, "number of recurrent layers in the encoder, and as many in the decoder", at_least=1, at_most=1000)
     cell: str = option("lstm", "recurrent cell", choices=("lstm", "gru"))
     attention: str = option("general", "how the attention scores the positions of the source: Luong's dot or general, scaled (general times a trained scalar), or bahdanau", choices=("dot", "general", "scaled", "bahdanau"))
     input_feeding: bool = option(False, "feed the attention into the decoder's cell: Luong's output of the previous step, or Bahdanau's context of the current step")

@@ -29,7 +29,7 @@ from parity.twins.decoding.sampling import sample
 from parity.twins.launch.processes import ROOT
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.spec.initial import initial_snapshot, zero_state
-from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
+from parity.twins.training.checkpoint import Checkpoint, best_checkpoint, save_checkpoint
 
 QUESTIONS = ["你 好", "他 来 吗", "猫", "猫 睡 好 吗", "不认识 狗", "我 去"]
 DTYPES = {"paddle": "float64", "tensorflow": "float32"}  # of the run that each side trains
@@ -167,7 +167,7 @@ def shown(text):
 @pytest.mark.parametrize("writer", FRAMEWORKS)
 def test_the_beams_are_shown_with_their_scores(frameworks, runs, questions, tmp_path, writer):
     """Of a file of answers, from a checkpoint named itself."""
-    (checkpoint,) = (runs[writer] / "checkpoints").glob("*60.safetensors")
+    checkpoint = runs[writer] / "checkpoints" / best_checkpoint(runs[writer] / "checkpoints").name
     jobs = {
         name: each.chat(
             f"--checkpoint={checkpoint}",
@@ -260,7 +260,7 @@ def test_a_person_asks(framework, runs, terminal, ends):
         f"--checkpoint={runs['tensorflow']}", "--top", "--beam=2", terminal=terminal.name
     )
     greeting = terminal.wait_for("> ")
-    assert "lstm with bahdanau attention, trained for 60 steps by tensorflow" in greeting
+    assert re.search(r"lstm with bahdanau attention, trained for \d+ steps by ten", greeting)
     assert re.search("it knows words such as .*(你|他|我)", greeting)
     trained, model, _ = opened(runs["tensorflow"])
     for question in QUESTIONS[:2]:
@@ -706,14 +706,27 @@ def test_both_programs_refuse_it_in_one_line(runs, tmp_path, monkeypatch, capsys
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_aloud(runs, tmp_path, capsys):
-    run = _copied(tmp_path, runs["paddle"])
-    newest = sorted((run / "checkpoints").glob("step-*"))[-1]
+    folder = _copied(tmp_path, runs["paddle"]) / "checkpoints"
+    (folder / "best.json").unlink()
+    newest = folder / "step-00000060.safetensors"
     newest.write_bytes(newest.read_bytes()[:-9])
-    trained, _, _ = opened(run)
+    trained, _, _ = opened(tmp_path / "run")
     assert trained.checkpoint.step == 54
     said = capsys.readouterr().err
     assert said.startswith(f"skipped a checkpoint: {newest}: not a whole safetensors file")
     assert said.count("\n") == 1
+
+
+def test_the_best_checkpoint_answers_in_place_of_the_newest(runs, tmp_path, capsys):
+    folder = _copied(tmp_path, runs["paddle"]) / "checkpoints"
+    (folder / "best.json").write_text('{"step": 54, "valid_perplexity": 1.0}')
+    best = folder / "step-00000054.safetensors"
+    assert opened(tmp_path / "run")[0].checkpoint.step == 54
+    assert capsys.readouterr().err == ""
+    best.write_bytes(best.read_bytes()[:-9])
+    assert opened(tmp_path / "run")[0].checkpoint.step == 60
+    said = capsys.readouterr().err
+    assert said.startswith(f"skipped the best checkpoint: {best}: not a whole safetensors file")
 
 
 def test_a_defect_in_reading_is_no_bad_question(runs, questions, capsys):

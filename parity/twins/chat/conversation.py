@@ -24,8 +24,8 @@ from parity.twins.decoding.sampling import sample
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.training.checkpoint import (
     Checkpoint,
+    best_or_newest,
     load_checkpoint,
-    newest_checkpoint,
     read_vocabularies,
 )
 
@@ -83,12 +83,12 @@ def open_trained(
     if path.is_dir():
         folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
         notes: list[str] = []
-        newest = newest_checkpoint(folder, notes)
+        found = best_or_newest(folder, notes)
         for note in notes:
             say(note)
-        if newest is None:
+        if found is None:
             raise UsageError(f"{path}: holds no checkpoint")
-        checkpoint = newest
+        checkpoint = found
     else:
         checkpoint = load_checkpoint(path)
     spec = checkpoint.spec

@@ -136,7 +136,7 @@ class TrainOptions:
 class ChatOptions:
     """Options of `chat.py`, the same on both sides."""
 
-    checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder, of which the newest checkpoint is used")
+    checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder, of which the checkpoint with the lowest perplexity on the validation text is used, or the newest where none is known")
     vocabulary: Path | None = option(None, "folder with the vocabulary files [default: the checkpoint's folder]")
     input: Path | None = option(None, "file with questions to answer, one per line [default: read them from the terminal]")
     output: Path | None = option(None, "file to write the answers to, one per line [default: print them]")

@@ -254,6 +254,20 @@ def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
     return None
 
 
+def best_or_newest(folder: Path, notes: list[str]) -> Checkpoint | None:
+    """Return the best checkpoint of a folder, or the newest where none is known to be the best.
+
+    Arguments and errors are those of `newest_checkpoint`.
+    """
+    best = best_checkpoint(folder)
+    if best is not None:
+        try:
+            return load_checkpoint(folder / best.name)
+        except UsageError as error:
+            notes.append(f"skipped the best checkpoint: {error}")
+    return newest_checkpoint(folder, notes)
+
+
 def newest_first(folder: Path) -> list[Path]:
     """Return a folder's checkpoints: the one that `latest` names, then the others by step."""
     try:

@@ -167,7 +167,9 @@ def shown(text):
 @pytest.mark.parametrize("writer", FRAMEWORKS)
 def test_the_beams_are_shown_with_their_scores(frameworks, runs, questions, tmp_path, writer):
     """Of a file of answers, from a checkpoint named itself."""
-    checkpoint = runs[writer] / "checkpoints" / best_checkpoint(runs[writer] / "checkpoints").name
+    checkpoint = (
+        runs[writer] / "checkpoints" / best_checkpoint(runs[writer] / "checkpoints").name
+    )
     jobs = {
         name: each.chat(
             f"--checkpoint={checkpoint}",

@@ -297,25 +297,6 @@ def test_vocabularies_are_read_as_they_were(with_vocabularies):
     assert read_vocabularies(*with_vocabularies) == WORDS
 
 
-def test_another_vocabulary_is_refused(with_vocabularies):
-    given, folder = with_vocabularies
-    (folder / "source.txt").write_bytes(WORDS["source.txt"].replace(b"ja", b"jo"))
-    with pytest.raises(UsageError) as caught:
-        read_vocabularies(given, folder)
-    said = one_line(caught)
-    assert said.startswith(f"{folder / 'source.txt'}: does not fit the checkpoint: 5 lines ")
-    assert given.vocabularies["source.txt"][:12] in said
-
-
-def test_a_missing_vocabulary_is_named(with_vocabularies):
-    given, folder = with_vocabularies
-    (folder / "target.txt").unlink()
-    with pytest.raises(UsageError) as caught:
-        read_vocabularies(given, folder)
-    said = f"{folder / 'target.txt'}: cannot be read: No such file or directory; allowed: "
-    assert one_line(caught).startswith(said)
-
-
 # another run
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import WARM_UP
+from parity.twins.training.rank_agreement import installed_versions
 from parity.twins.training.replicas_and_threads import (
     Layout,
     choose_layout,
@@ -48,8 +48,6 @@ _TIMED_SECONDS, _FEWEST, _MOST = 2.0, 6, 60  # of the steps that are timed; and 
 _TURNS = 2  # how often each layout is timed; the faster time counts: other work only slows
 _SAMPLED_BATCHES = 8  # batches whose sizes stand for all
 _LONGEST = 180.0  # seconds that measuring one layout may take
-
-_DISTRIBUTIONS = ("paddlepaddle", "tensorflow", "tensorflow-cpu", "training-parity")
 
 # Settings of a training on which its speed does not depend.
 _SAME_SPEED = ("learning_rate", "decay", "decay_after", "epochs", "seed")
@@ -154,7 +152,7 @@ class Calibration:
         choices = [list(each) for each in found]
         facts = {
             "cores": usable_cores(),
-            "versions": _versions(),
+            "versions": installed_versions(),
             "strategy": [self.entry.name, options.settings.text],
             "kernels": options.kernels,
             "layouts": choices,
@@ -270,17 +268,6 @@ def _step_seconds(spec: Spec, text: TextSource) -> float:
 def _steps(seconds: float) -> int:
     """Return how many steps to time."""
     return max(_FEWEST, min(_MOST, round(_TIMED_SECONDS / max(seconds, 1e-9))))
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of the frameworks and of this package, without importing them."""
-    from importlib.metadata import PackageNotFoundError, version  # takes long to import
-
-    found = {}
-    for name in _DISTRIBUTIONS:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def _run(command: list[str], output: BinaryIO) -> int:

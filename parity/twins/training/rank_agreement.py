@@ -27,6 +27,7 @@ _COMMON_OPTIONS = (
 # Read from what is installed: to import a framework would be too early.
 _PACKAGES = (
     *("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "horovod", "numpy"),
+    "training-parity",
 )
 
 
@@ -46,7 +47,7 @@ def facts_of_run(
     """
     common = {name: getattr(options, name) for name in _COMMON_OPTIONS}
     values = {
-        **_versions(),
+        **installed_versions(),
         "text": text.content_hash[:12],
         "network": spec.network,
         **spec.values(),
@@ -106,8 +107,8 @@ def serve(spec: Spec, build: Build) -> None:
         raise failed[0]
 
 
-def _versions() -> dict[str, str]:
-    """Return package -> version of those that are installed."""
+def installed_versions() -> dict[str, str]:
+    """Return package -> version of what trains and is installed, without importing it."""
     found = {}
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):

@@ -1,8 +1,12 @@
 """Loads the framework with the settings that must be made before it is first imported."""
 
 import os
+import tempfile
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from paddle_impl import processor
 from parity.base.errors import UsageError
@@ -36,8 +40,9 @@ def load_engine(threads: int, device: str = "cpu"):
     # unpacks anything later (`import numpy.random` does) would end with SIGSEGV.
     zlib.decompress(zlib.compress(b""))
     try:
-        import paddle
-        from paddle.base import core
+        with _home():
+            import paddle
+            from paddle.base import core
     except ImportError as error:
         raise UsageError(f"paddle cannot be imported ({error}); allowed: 2.6.2") from None
     if not hasattr(core, "ParallelExecutor"):
@@ -57,3 +62,22 @@ def versions() -> dict[str, str]:
     import paddle
 
     return {"paddle": paddle.__version__, "numpy": numpy.__version__}
+
+
+@contextmanager
+def _home() -> Iterator[None]:
+    """Lend a folder where HOME cannot be written: Paddle makes one there as it is imported."""
+    try:
+        Path("~/.cache/paddle/dataset").expanduser().mkdir(parents=True, exist_ok=True)
+    except OSError:
+        with tempfile.TemporaryDirectory() as folder:
+            before = os.environ.get("HOME")
+            os.environ["HOME"] = folder
+            try:
+                yield
+            finally:
+                del os.environ["HOME"]
+                if before is not None:
+                    os.environ["HOME"] = before
+    else:
+        yield

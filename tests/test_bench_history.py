@@ -161,7 +161,11 @@ def test_a_damaged_line_hides_no_other(damage, checkout, tmp_path):
 
 def test_a_history_that_cannot_be_read_or_written_loses_no_figures(checkout, tmp_path, capsys):
     folder, _ = checkout
-    for path, said in ((tmp_path, "cannot read "), (Path("/dev/full"), "cannot write ")):
+    for path, said in (
+        (tmp_path, f"cannot read {tmp_path}: Is a directory"),
+        (Path("/dev/full"), "/dev/full: is a device; allowed: a file"),
+        (Path("/proc/version"), "/proc: cannot be written: "),
+    ):
         assert compare_with_history(measured(), path, "generated", folder)["since"] is None
         errors = capsys.readouterr().err
         assert errors.startswith(said)

@@ -110,3 +110,18 @@ def test_openmp_sets_its_variable_before_replicas_compute():
         timeout=100,
     )
     assert done.stdout.split() == ["True", "True"]
+
+
+def test_paddle_is_loaded_where_home_cannot_be_written():
+    code = (
+        "import os; from paddle_impl.engine import load_engine; "
+        "load_engine(1); print(os.environ['HOME'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"HOME": "/proc"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "/proc\n"), done.stderr

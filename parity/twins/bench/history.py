@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, reason
+from parity.base.files import make_folder, read_file, reason
 from parity.base.progress import say
 from parity.base.text import parse_json
 from parity.twins.launch.processes import ROOT
@@ -83,7 +83,7 @@ def newest_alike(path: Path, entry: Mapping[str, Any]) -> dict[str, Any] | None:
       UsageError: if it cannot be read.
     """
     try:
-        lines = path.read_bytes().splitlines() if path.exists() else []
+        lines = read_file(path).splitlines() if path.exists() else []
     except OSError as error:
         raise UsageError(f"cannot read {path}: {reason(error)}") from error
     return next((each for each in map(_parsed, reversed(lines)) if _alike(each, entry)), None)
@@ -161,7 +161,7 @@ def _append(path: Path, entry: Mapping[str, Any]) -> None:
     line = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode() + b"\n"
     make_folder(path.parent)
     try:
-        torn = path.exists() and path.stat().st_size and path.read_bytes()[-1:] != b"\n"
+        torn = path.exists() and path.stat().st_size and read_file(path)[-1:] != b"\n"
         with path.open("ab", buffering=0) as file:
             file.write(b"\n" + line if torn else line)
             os.fsync(file.fileno())

@@ -619,7 +619,6 @@ LONG = "n" * 300
     [
         "run --config {}",
         "run --hosts {} --strategy data-parallel,multi-worker",
-        "run --schedule {} --strategy asynchronous",
         "compare {} {}",
         "losses {}",
         "converge --data {}",

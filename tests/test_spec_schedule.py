@@ -1,6 +1,7 @@
 """Schedules of asynchronous updates: what is drawn, written and refused."""
 
 import json
+import os
 from collections import Counter
 
 import pytest
@@ -152,3 +153,9 @@ def test_what_the_flag_names(listed):
     assert schedule_of("3", None, 2).between(0, 9) == DrawnSchedule(3, 2, 1).between(0, 9)
     assert schedule_of("3", 4, 2).between(0, 9) == DrawnSchedule(3, 2, 4).between(0, 9)
     assert schedule_of(str(path), None, 2).between(0, 4) == drawn(1, 2, 4, 1)
+
+
+def test_a_schedule_that_is_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe: is a pipe; allowed: a file"):
+        read_schedule(tmp_path / "pipe", 2)

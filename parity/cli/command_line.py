@@ -206,9 +206,11 @@ class PathType(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
         path = Path(value)
-        if any(len(os.fsencode(name)) > _LONGEST_NAME for name in path.parts):
+        if any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts):
+            name = param.opts[0]
+            name = name if name.startswith("-") else name.upper()
             raise UsageError(
-                f"{param.opts[0]} is {str(value)[:_SHOWN]!r}..., a name that is too long; "
+                f"{name} is {str(value)[:_SHOWN]!r}..., a name that is too long; "
                 f"allowed: {_LONGEST_NAME} bytes"
             )
         return path

@@ -36,15 +36,18 @@ class Trace:
         self.folder = folder
         self._hashes: dict[int, dict[str, str]] = {}
         try:
-            self.header = parse_json(read_file(folder / "trace.json"))
-            self.side = check_header(self.header)
+            content = read_file(folder / "trace.json")
         except FileNotFoundError:
             raise UsageError(
                 f"{folder}: no trace.json here; not a recorded trace{_how_to_record(folder)}"
             ) from None
-        except (OSError, ValueError) as error:
-            why = reason(error) if isinstance(error, OSError) else error
-            raise UsageError(f"{folder}/trace.json: cannot be read: {why}") from None
+        except OSError as error:
+            raise UsageError(f"{folder}/trace.json: cannot be read: {reason(error)}") from None
+        try:
+            self.header = parse_json(content)
+            self.side = check_header(self.header)
+        except ValueError as error:
+            raise UsageError(f"{folder}/trace.json: cannot be read: {error}") from None
         except UsageError as error:
             raise UsageError(f"{folder}/trace.json: {error}") from None
 

@@ -38,7 +38,7 @@ def without_phases(errors: str) -> str:
 
 
 def finish(process) -> tuple[int, str, str]:
-    said, errors = process.communicate(timeout=120)
+    said, errors = process.communicate(timeout=400)  # of a machine that is busy
     return process.returncode, said, errors
 
 
@@ -190,69 +190,11 @@ def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
         assert held[index] == values[side]
 
 
-def test_a_side_that_fails_after_a_mismatch_leaves_the_mismatch(swapped, text, cache, tmp_path):
-    """With such a learning rate, the second step is not finite.
-
-    Adam's first step is of about the learning rate in every weight, and so all products of two
-    weights are infinite, whatever kernels multiply them.
-    """
-    wild = {"learning_rate": 1e38, "optimizer": "adam", "dtype": "float32"}
-    command = run_flags(text, cache, tmp_path / "out", **wild, replicas=1)
-    status, said, errors = finish(start(command, cwd=swapped))
-    assert (status, without_phases(errors)) == (1, "")
-    first = json.loads((tmp_path / "out" / "report.json").read_text())["first_mismatch"]
-    assert (first["step"], first["tensor"]) == (0, "forward/lstm_0/hidden")
-    assert first["growth"]["ended"] is not None
-    assert "nothing was measured after step 0: " in said
-    assert "verdict: mismatch" in said
-
-
-def test_isolated_the_wrong_layers_alone_are_listed(swapped, text, cache, tmp_path):
-    command = run_flags(text, cache, tmp_path / "out", dtype="float64,float32", replicas=1)
-    status, said, errors = finish(start([*command, "--isolate"], cwd=swapped))
-    assert (status, without_phases(errors)) == (1, "")
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["trainings"] == {}
-    (run,) = report["runs"]
-    layers = ("lstm_0", "lstm_1")
-    kernels = ("input_kernel", "recurrent_kernel", "bias")
-    assert [each["tensor"] for each in run["isolated"]["wrong"]] == [
-        "forward/lstm_0/hidden",
-        "forward/lstm_1/hidden",
-        "forward/c",
-        "forward/h",
-        "activation_gradient/embedded",
-        "activation_gradient/lstm_0/hidden",
-        *(f"gradient/{layer}/{kernel}" for layer in layers for kernel in kernels),
-    ]
-    pairs = [pair for each in run["isolated"]["wrong"] for pair in each["pairs"]]
-    assert {pair["a"] for pair in pairs} == {"tensorflow-1"}
-    assert f"the other {run['isolated']['in_order']} are right on all sides" in said
-    assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
-
-
-@pytest.mark.parametrize(
-    ("values", "status", "parts"),
-    [
-        ({"replicas": 8}, 2, ["train: a batch of 7 rows cannot be shared by 8 replicas"]),
-        (
-            {"learning_rate": 1e37, "clip_norm": 1e3, "optimizer": "sgd", "dtype": "float32"},
-            3,
-            ["step ", "replica"],
-        ),
-    ],
-    ids=["bad-input", "not-finite"],
-)
-def test_what_a_side_says_is_what_the_harness_says(
-    text, cache, tmp_path, values, status, parts
-):
-    ended, said, errors = finish(
-        start(run_flags(text, cache, tmp_path, throughput=None, steps=7, **values))
-    )
-    line = assert_one_line(ended, errors, status)
+def test_what_a_side_says_is_what_the_harness_says(text, cache, tmp_path):
+    ended, said, errors = finish(start(run_flags(text, cache, tmp_path, replicas=8)))
     assert said == ""
-    for part in parts:
-        assert part in line
+    complaint = "train: a batch of 7 rows cannot be shared by 8 replicas"
+    assert complaint in assert_one_line(ended, errors)
 
 
 @pytest.mark.parametrize("number", [*SIGNALS, signal.SIGKILL], ids=lambda number: number.name)
@@ -309,10 +251,8 @@ def test_compare_finds_recorded_runs_equal(run_both, tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["compare.json"]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_two_runs_of_one_command_give_the_same_bits(run_both, replicas, dtype):
-    given = {"replicas": replicas, "batching": "stream", "optimizer": "adam", "dtype": dtype}
+def test_two_runs_of_one_command_give_the_same_bits(run_both):
+    given = {"batching": "stream", "optimizer": "adam", "dtype": "float32"}
     first, second = (run_both(again=again, **given) for again in (0, 1))
     for framework in FRAMEWORKS:
         folders = first[framework].folder, second[framework].folder

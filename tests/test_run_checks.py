@@ -12,7 +12,7 @@ from parity.twins.compare.values import report_values
 from parity.twins.faults.listing import parts_of_fault
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.proof import prove
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 
 SPEC = preset("language-model", "tiny").replace(
     **{name: value for name, value in TINY.items() if name != "replicas"} | {"decay": 0.5},

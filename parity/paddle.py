@@ -1,0 +1,195 @@
+"""Records a Paddle training while it runs: `watch` around a loop that stays as it is."""
+
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.watch.recording import Recording, leaves
+
+# Paddle 2.6's library exports zlib's functions. Whoever binds them after it was imported gets
+# its own, and crashes; so they are bound here, for those who import this module first.
+zlib.decompress(zlib.compress(b"parity"))
+
+
+@contextmanager
+def watch(
+    folder: str | Path, model: Any, optimizer: Any, **options: Any
+) -> Iterator[Recording]:
+    """Record every step of a dygraph training, which ends with the optimiser's step.
+
+        with parity.paddle.watch("out/port", model, optimizer):
+            train(model, optimizer, data)
+
+    What is recorded, and the options, are those of `parity.torch.watch`. `gradient` is what
+    the optimiser was given, `clipped_gradient` what its `grad_clip` made of it.
+
+    Raises:
+      UsageError: for a model that cannot be watched, or an option that is not allowed.
+    """
+    if "paddle" not in sys.modules and "tensorflow" in sys.modules:
+        raise UsageError(
+            "tensorflow was imported before paddle, which then crashes; allowed: import paddle "
+            "first, or record the two in two processes"
+        )
+    import paddle
+
+    if not isinstance(model, paddle.nn.Layer):
+        raise UsageError(f"model is {type(model).__name__}; allowed: a paddle.nn.Layer")
+    if not isinstance(optimizer, paddle.optimizer.Optimizer):
+        raise UsageError(f"optimizer is {optimizer!r}; allowed: a paddle.optimizer.Optimizer")
+    if not paddle.in_dynamic_mode():
+        raise UsageError("Paddle is in static mode; allowed: dygraph, paddle.disable_static()")
+    facts = {"device": paddle.get_device()}
+    kinds = {str(each.dtype).rpartition(".")[2] for each in model.parameters()}
+    versions = {"paddle": paddle.__version__}
+    recording = Recording(folder, "paddle", kinds, versions, facts, **options)
+    finished = False
+    try:
+        with _Hooks(recording, model, optimizer):
+            yield recording
+        finished = True
+    finally:
+        recording.close(finished=finished)
+
+
+class _Hooks:
+    """Hooks on a model and its optimiser, which hand what they see to a recording."""
+
+    def __init__(self, recording: Recording, model: Any, optimizer: Any):
+        import paddle
+
+        self._paddle, self._to, self._model = paddle, recording, model
+        self._optimizer, self._undo = optimizer, ExitStack()
+        self._layers = dict(model.named_sublayers(include_self=True))
+        self._parameters = dict(model.named_parameters())
+        self._buffers = dict(model.named_buffers())
+        # Paddle's own name of a parameter -> its name in the model
+        self._names = {each.name: name for name, each in self._parameters.items()}
+        self._stepping = False
+
+    def __enter__(self) -> "_Hooks":
+        for name, layer in self._layers.items():
+            handle = layer.register_forward_post_hook(self._output(name or "model"))
+            self._undo.callback(handle.remove)
+        self._undo.callback(self._model.register_forward_pre_hook(self._begin).remove)
+        self._replace(self._paddle.Tensor, "backward", self._watched_backward)
+        self._replace(self._optimizer, "step", self._watched_step)
+        self._replace(self._optimizer, "minimize", self._watched_step)
+        clip = getattr(self._optimizer, "_grad_clip", None)
+        if clip is not None:
+            self._replace(clip, "_dygraph_clip", self._watched_clip)
+        if self._to.wants("initial"):
+            for name, each in {**self._parameters, **self._buffers}.items():
+                self._to.add("initial", name, self._array(each))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._undo.close()
+
+    def _replace(self, owner: Any, name: str, wrap: Any) -> None:
+        """Put a function around a method until the watch ends."""
+        own = name in vars(owner)
+        before = getattr(owner, name)
+        setattr(owner, name, wrap(before))
+        if own:
+            self._undo.callback(setattr, owner, name, before)
+        else:
+            self._undo.callback(delattr, owner, name)
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        """Return a copy of a tensor's values; half precision becomes float32."""
+        if str(tensor.dtype).rpartition(".")[2] in ("bfloat16", "float16"):
+            # `numpy` would give bfloat16 as integers of 16 bits
+            tensor = tensor.detach().cast("float32")
+        return np.array(tensor.numpy())
+
+    def _counts(self) -> bool:
+        return bool(self._to.active and self._paddle.is_grad_enabled())
+
+    def _begin(self, layer: Any, inputs: Any) -> None:
+        if not self._counts() or not self._to.wants("batch"):
+            return
+        call = self._to.call("batch/").removeprefix("batch/")
+        for path, tensor in leaves(inputs, self._paddle.Tensor):
+            self._to.add("batch", path.removeprefix("/") + call, self._array(tensor))
+
+    def _output(self, label: str) -> Any:
+        def seen(layer: Any, inputs: Any, output: Any) -> None:
+            if not self._counts():
+                return
+            forward = self._to.wants("forward", label)
+            backward = self._to.wants("activation_gradient", label)
+            if not forward and not backward:
+                return
+            call = self._to.call(label)
+            for path, tensor in leaves(output, self._paddle.Tensor):
+                if forward:
+                    self._to.add("forward", call + path, self._array(tensor))
+                if backward and not tensor.stop_gradient:
+                    tensor.register_hook(self._gradient(call + path, self._to.step))
+
+        return seen
+
+    def _gradient(self, name: str, step: int) -> Any:
+        def seen(gradient: Any) -> None:
+            if self._to.active and self._to.step == step:
+                self._to.add("activation_gradient", name, self._array(gradient))
+
+        return seen
+
+    def _watched_backward(self, backward: Any) -> Any:
+        def watched(tensor: Any, *arguments: Any, **named: Any) -> Any:
+            if self._to.wants("loss"):
+                self._to.add("loss", "loss", self._array(tensor))
+            return backward(tensor, *arguments, **named)
+
+        return watched
+
+    def _watched_step(self, step: Any) -> Any:
+        """Put the record of a step around `step` or `minimize`, whichever is outermost."""
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            if self._stepping:
+                return step(*arguments, **named)
+            self._stepping = True
+            try:
+                if self._to.wants("gradient"):
+                    for name, each in self._parameters.items():
+                        if each.grad is not None:
+                            self._to.add("gradient", name, self._array(each.grad))
+                result = step(*arguments, **named)
+            finally:
+                self._stepping = False
+            self._states()
+            self._to.end_step()
+            return result
+
+        return watched
+
+    def _watched_clip(self, clip: Any) -> Any:
+        def watched(pairs: Any) -> Any:
+            clipped = clip(pairs)
+            if self._to.wants("clipped_gradient"):
+                for parameter, gradient in clipped:
+                    if gradient is not None and parameter.name in self._names:
+                        name = self._names[parameter.name]
+                        self._to.add("clipped_gradient", name, self._array(gradient))
+            return clipped
+
+        return watched
+
+    def _states(self) -> None:
+        if self._to.wants("optimizer"):
+            for slot, of_parameters in self._optimizer._accumulators.items():
+                for own, value in of_parameters.items():
+                    name = self._names.get(own, own)
+                    self._to.add("optimizer", f"{name}/{slot}", self._array(value))
+        if self._to.wants("weight"):
+            for name, each in {**self._parameters, **self._buffers}.items():
+                self._to.add("weight", name, self._array(each))

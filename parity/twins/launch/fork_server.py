@@ -263,14 +263,13 @@ class ForkServer:
 
 def serve(framework: str, threads: int, path: str) -> None:
     """Answer requests until killed, or until the process that started this one has ended."""
-    # Ctrl-C, and what ends a process group, are for the process that started this one
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    _ignore_signals()
     try:
         load_plugins()
         FRAMEWORKS[framework].load("engine:load_engine")(threads)
     except UsageError as error:
         sys.exit(print_error(error, debug=False))
+    _ignore_signals()  # Paddle has a handler of its own
     for module in ("data.text_corpus", "data.text_batches", "parity.twins.training.start"):
         importlib.import_module(module)
     gc.collect()
@@ -294,6 +293,12 @@ def serve(framework: str, threads: int, path: str) -> None:
             handle(connection, server)
             return
         connection.close()
+
+
+def _ignore_signals() -> None:
+    """Leave Ctrl-C, and what ends a process group, to the process that started this one."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def handle(connection: socket.socket, server: int) -> None:

@@ -183,12 +183,18 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
 
 def test_a_mistake_in_all_strategies_is_not_laid_to_one(hunter):
     """The default strategy, trained from the same source, departs as well."""
+    sources = [*(ROOT / "tf_impl").rglob("*.py"), *(ROOT / "parity").rglob("*.py")]
+    before = {path: path.read_bytes() for path in sources}
     edits = {"tensorflow": BY_NAME["lstm-gates-f-g"].edits["tensorflow"]}
     fault = Fault("made-up", "", "none", "mirrored", ("forward/*",), edits)
     found = hunter.find(Planting(fault, "tensorflow", "float64"))
     assert found.found_by == MISMATCH
     assert found.strategies == ["mirrored", "towers"]
     assert not found.right_place
+    # the checkout is as it was, and traces of faulty runs are removed
+    assert {path: path.read_bytes() for path in sources} == before
+    traces = hunter._options.out / "traces"
+    assert [path.name for path in traces.iterdir()] == ["correct"]
 
 
 ANCHOR = "    return tf.tanh(product(tf.concat([context"
@@ -213,15 +219,6 @@ def test_a_side_that_crashes_is_not_a_find(hunter):
     found = hunter.find(fault_of(f"    raise OSError\n{ANCHOR}"))
     assert not found.found
     assert found.story.startswith("broken: tensorflow ended with status")
-
-
-def test_traces_of_faulty_runs_are_removed_and_the_checkout_is_as_it_was(hunter):
-    sources = [*(ROOT / "tf_impl").rglob("*.py"), *(ROOT / "parity").rglob("*.py")]
-    before = {path: path.read_bytes() for path in sources}
-    hunter.find(fault_of(f"    context = context * 2\n{ANCHOR}"))
-    assert {path: path.read_bytes() for path in sources} == before
-    traces = hunter._options.out / "traces"
-    assert [path.name for path in traces.iterdir()] == ["correct"]
 
 
 def test_nothing_is_planted_where_the_correct_sides_differ(hunter, monkeypatch):

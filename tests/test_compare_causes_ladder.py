@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps
+from oracle_side import header, recorded_steps, small_spec
 from planted_step import Planted, specs
 
 from parity.base.replaceable import replacing
 from parity.report.mismatch import LOOKS_LIKE, confirmed_lines, mismatch_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.causes.confirmed import Confirmed
+from parity.twins.compare.causes.views import clipped, scaled_by, updated
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
@@ -22,22 +23,114 @@ def planted():
     return Planted(specs()["stream"], step=0)
 
 
-def compared(spec, steps, cause_seconds=1e9):
+def compared(spec, steps, cause_seconds=1e9, after=0, **values):
     """Return the verdict of the sides' first steps, label -> recorded steps."""
     comparison = RunComparison(
-        {side: header(spec, name) for side, name in SIDES.items()}, cause_seconds=cause_seconds
+        {side: header(spec, name, **values) for side, name in SIDES.items()},
+        after,
+        cause_seconds,
     )
-    for step in range(2):
-        comparison.step(step, {side: steps[side][step] for side in SIDES})
-        if not comparison.verdict.matches:
-            break
+    comparison.compare(
+        {side: steps[side][step] for side in SIDES} for step in range(len(steps["paddle-2"]))
+    )
     return comparison.verdict
 
 
-def wrong_steps(planted, name):
+def wrong_steps(planted, name, steps=2):
     """Return the steps of a side that makes a mistake from the first on."""
     with replacing(planted.suspect(name).ways[0].replacements):
-        return recorded_steps(planted.spec, 2)
+        return recorded_steps(planted.spec, steps)
+
+
+def causes_of(spec, wrong, **values):
+    """Return the sentences confirmed where Paddle's side is wrong, over all its steps."""
+    right = recorded_steps(spec, len(wrong))
+    sides = {"paddle-2": wrong, "tensorflow-2": right}
+    verdict = compared(spec, sides, after=len(wrong), **values)
+    assert not verdict.matches
+    return [each.sentence for each in verdict.confirmed]
+
+
+def with_update(spec, steps, change):
+    """Return the steps of a side whose weights are updated by another rule."""
+    with replacing(updated(change)):
+        return recorded_steps(spec, steps)
+
+
+def nesterov(update, spec, snapshot, slots, gradients, rate):
+    moments = {
+        f"optimizer/{n}/m": 0.9 * slots[f"optimizer/{n}/m"] + 0.1 * gradient
+        for n, gradient in gradients.items()
+    }
+    return dict(update(spec, snapshot, {**slots, **moments}, gradients, rate))
+
+
+def test_nesterov_in_adam_is_no_other_rate():
+    spec = small_spec(initial_scale=0.5, clip_norm=0.05)
+    assert causes_of(spec, with_update(spec, 3, nesterov)) == ["Nesterov's momentum in Adam"]
+
+
+def test_a_cause_must_hold_in_the_steps_after():
+    """In step 0, and there alone, the update is 1.7 times as large."""
+    spec = small_spec(initial_scale=0.5, clip_norm=0.05)
+
+    def first_larger(update, spec, snapshot, slots, gradients, rate):
+        is_first = float(snapshot["optimizer/beta1_power"]) == 0.9
+        return update(spec, snapshot, slots, gradients, rate * (1.7 if is_first else 1.5))
+
+    steps = with_update(spec, 3, first_larger)
+    assert causes_of(spec, steps[:1]) == ["an update by 1.7 times the learning rate"]
+    assert causes_of(spec, steps) == []
+
+
+def test_a_cause_must_leave_the_steps_before_right():
+    """The rate of the second epoch is lost once; in step 0 that would have been no other."""
+    spec = small_spec(initial_scale=0.5, clip_norm=0.05, optimizer="sgd", decay=0.25)
+    steps = recorded_steps(spec, 6)
+    held = {n: a for n, a in steps[2].items() if n.startswith("weight/")}
+    move = {n: 3 * (steps[3][n] - held[n]) for n in held}
+    assert any(each.any() for each in move.values())
+    wrong = [*steps[:3], steps[3] | {n: held[n] + move[n] for n in held}]
+    verdict = compared(spec, {"paddle-2": wrong, "tensorflow-2": steps[:4]})
+    assert verdict.mismatches[0].place.step == 3
+    assert verdict.confirmed == []
+
+
+def test_a_rate_a_step_late_is_told_from_that_of_the_first_epoch():
+    spec = small_spec(initial_scale=0.5, clip_norm=0.05, optimizer="sgd")
+    rates = []
+
+    def late(update, spec, snapshot, slots, gradients, rate):
+        rates.append(rate)
+        return update(spec, snapshot, slots, gradients, rates[max(len(rates) - 2, 0)])
+
+    found = causes_of(spec, with_update(spec, 6, late))
+    assert found == ["an update by the learning rate of the step before (0.01, not 0.005)"]
+
+
+def test_a_limit_divided_by_one_of_two_equal_numbers_names_both():
+    spec = small_spec(initial_scale=0.5, clip_norm=0.5, optimizer="sgd")
+    with replacing(clipped(scaled_by(factor=0.5))):
+        wrong = recorded_steps(spec, 3)
+    assert causes_of(spec, wrong, settings={"micro_batches": 2}) == [
+        "the limit divided by 2, the number of replicas, or of micro-batches (0.25)"
+    ]
+
+
+def test_a_limit_rounded_to_float32_is_named_as_that():
+    spec = small_spec(initial_scale=0.5, clip_norm=0.07, optimizer="sgd")
+    with replacing(clipped(scaled_by(factor=float(np.float32(0.07)) / 0.07))):
+        wrong = recorded_steps(spec, 3)
+    assert causes_of(spec, wrong) == ["the limit rounded to float32 (0.0700000003, not 0.07)"]
+
+
+def test_a_rate_rounded_to_float32_is_named_as_that():
+    spec = small_spec(initial_scale=0.5, clip_norm=0.05, optimizer="sgd")
+    wrong = with_update(
+        spec, 3, lambda update, *rest: update(*rest[:-1], float(np.float32(rest[-1])))
+    )
+    (found,) = causes_of(spec, wrong)
+    assert found.startswith("an update by the learning rate rounded to float32 (0.0099999998")
 
 
 def values_of(verdict, spec):
@@ -109,16 +202,16 @@ def test_what_is_not_confirmed_looks_like(planted):
 
 def test_causes_that_cannot_be_told_apart_stand_in_one_line():
     def cause(sentence, distance, *sides):
-        return Confirmed(sentence, sentence, (), distance, sides).to_json()
+        return Confirmed(sentence, sentence, (), distance, sides, steps=(0, 4)).to_json()
 
     assert confirmed_lines(
         [cause("one", 3e-16, "paddle-1"), cause("two", 2e-15, "paddle-1")]
     ) == [
-        "confirmed: with one, or with two, the oracle reproduces paddle-1 to 2e-15; this step "
-        "cannot tell these apart"
+        "confirmed: with one, or with two, the oracle reproduces paddle-1 to 2e-15 in every "
+        "step from 0 to 4; which of these, no step tells"
     ]
     assert confirmed_lines([cause("one", 0.0, "a", "b"), cause("two", 1e-9, "c")]) == [
-        "confirmed: with one, the oracle reproduces a and b exactly",
-        "confirmed: with two, the oracle reproduces c to 1e-09",
+        "confirmed: with one, the oracle reproduces a and b exactly in every step from 0 to 4",
+        "confirmed: with two, the oracle reproduces c to 1e-09 in every step from 0 to 4",
     ]
     assert confirmed_lines([]) == []

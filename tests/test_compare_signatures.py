@@ -7,6 +7,7 @@ from parity.compare.signatures import (
     Evidence,
     Signature,
     likely_causes,
+    narrower,
     signature,
     signatures,
 )
@@ -67,8 +68,9 @@ def test_where_two_tensors_differ(region):
 
 def entry(fault, **values):
     given = {"tensor": "forward/lstm/hidden", "relation": "other", "region": "whole"}
+    topic = values.pop("topic", f"topic of {fault}")
     kept = Signature(**given | {"wrong": frozenset(["forward/h"]), "late": False} | values)
-    cause, topic = f"cause of {fault}", f"topic of {fault}"
+    cause = f"cause of {fault}"
     given = {"fault": fault, "cause": cause, "topic": topic, "only_in": "seq2seq"}
     return given | {"signature": kept.to_json()}
 
@@ -118,12 +120,41 @@ def test_of_one_topic_all_are_named_and_of_topics_a_few():
     assert len({cause.topic for cause in causes}) == 3
     told = cause_lines([cause.to_json() for cause in causes])
     assert told[0] == (
-        "gates (100% alike): cause of alike 0 (alike 0); cause of alike 1 (alike 1); "
+        "gates: cause of alike 0 (alike 0); cause of alike 1 (alike 1); "
         "cause of alike 2 (alike 2); or, as likely, alike 3, alike 4, alike 5, alike 6, "
         "alike 7, alike 8"
     )
-    assert told[1] == "topic of other 0 (100% alike): cause of other 0 (other 0)"
+    assert told[1] == "topic of other 0: cause of other 0 (other 0)"
     assert len(told) == 3
+
+
+def test_a_mistake_that_the_run_cannot_have_is_not_named():
+    known = [
+        entry("epsilon", topic="Adam ε"),
+        entry("rate"),
+        entry("gates", topic="LSTM gates"),
+    ]
+    seen = Signature.from_json(entry("seen")["signature"])
+    for traits, named in (
+        ({"sgd", "lstm"}, ["rate", "gates"]),
+        ({"adam", "gru"}, ["epsilon", "rate"]),
+    ):
+        causes = likely_causes(seen, known=known, traits=frozenset(traits))
+        assert [cause.fault for cause in causes] == named
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_tensor_without_the_digits_of_its_precision_was_rounded(dtype):
+    rounded = EXPECTED.astype(dtype).astype("float64")
+    assert narrower(Evidence(0, "gradient/x/kernel", rounded, EXPECTED)) == dtype
+    assert narrower(Evidence(0, "gradient/x/kernel", EXPECTED * 1.01, EXPECTED)) == ""
+    assert narrower(Evidence(0, "gradient/x/kernel", np.round(EXPECTED), EXPECTED)) == ""
+
+
+def test_a_difference_of_the_size_of_a_rounding_is_named_as_that():
+    norm = np.array(1.2345678901)
+    for share, named in ((1e-8, "float32"), (1e-4, ""), (1e-12, "")):
+        assert narrower(Evidence(0, "gradient_norm", norm * (1 + share), norm)) == named
 
 
 def test_nothing_is_named_for_a_mismatch_like_none():

@@ -31,9 +31,33 @@ _WEIGHTS = {
     "size": 1.5,
     "likeness": 2.0,
 }
+# What a mistake needs of a run, by its topic or by a word of its name.
+_NEEDS = {
+    "Adam ε": "adam",
+    "Sparse Adam": "adam",
+    "moments": "adam",
+    "steps-of-first-worker": "adam",
+    "steps-per-replica": "adam",
+    "LSTM gates": "lstm",
+    "GRU": "gru",
+    "Attention": "attention",
+    "Bidirectional encoder": "bidirectional",
+    "Dropout": "dropout",
+    "mask-of": "dropout",
+    "before-dropout": "dropout",
+    "State from batch to batch": "carried state",
+    "state-not-carried": "carried state",
+    "Micro-batches": "micro-batches",
+}
+
 _FITS = 0.75  # the fit from which a fault is named as a likely cause
 _NEAR = 0.08  # how far below the best fit it may be
+_FEWEST = 8  # so many numbers do not lack the same digits by chance
 _MOST = 3  # the number of topics to name causes from
+
+# Unit roundoffs, and within which multiples of that of float32 a difference is of its size.
+_UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_OF_ITS_SIZE = 2.0**-5, 2.0**2
 
 _SAME = 1e-3  # how exactly a relation must hold, as a share of the difference
 
@@ -52,6 +76,7 @@ class Evidence:
       lengths: the length of each row along the tensor's time axis, if it has one.
       network: the name of the trained network.
       strategy: the name of the side's strategy.
+      traits: what the run has of which a mistake may need one, such as "adam"; None if unknown.
     """
 
     step: int
@@ -63,6 +88,7 @@ class Evidence:
     lengths: np.ndarray | None = None
     network: str = ""
     strategy: str = ""
+    traits: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +178,31 @@ def signature(evidence: Evidence) -> Signature:
         size,
         likeness,
     )
+
+
+def narrower(evidence: Evidence) -> str:
+    """Return the precision that a tensor seems to have been rounded to on its way; "" for none.
+
+    Either it has no digits beyond that precision, and should have some, or its difference is of
+    the size of one rounding to float32.
+    """
+    if evidence.found is None or evidence.expected is None:
+        return ""
+    found, expected = np.asarray(evidence.found), np.asarray(evidence.expected, np.float64)
+    if found.shape != expected.shape or found.dtype.kind != "f" or not found.size:
+        return ""
+    held = np.finfo(found.dtype).eps / 2
+    largest = float(np.abs(expected).max())
+    relative = float(np.abs(found - expected).max()) / largest if largest else 0.0
+    for dtype, unit in _UNITS.items():
+        if unit <= held or relative > 2 * unit:
+            continue
+        mantissas, _ = np.frexp(found.astype(np.float64))
+        digits = mantissas / unit
+        if found.size >= _FEWEST and not (digits % 1).any():
+            return dtype
+    low, high = (each * _UNITS["float32"] for each in _OF_ITS_SIZE)
+    return "float32" if held < _UNITS["float32"] and low <= relative <= high else ""
 
 
 def _extent(found: np.ndarray, expected: np.ndarray) -> tuple[str, int, int]:
@@ -292,6 +343,7 @@ def likely_causes(
     known: Iterable[Mapping[str, Any]] | None = None,
     *,
     strategy: str | None = None,
+    traits: frozenset[str] | None = None,
 ) -> list[Cause]:
     """Return the faults whose signature fits a mismatch, likeliest first.
 
@@ -305,12 +357,18 @@ def likely_causes(
       known: entries of signatures.json; None for the saved ones.
       strategy: the strategy of the side. Faults of other strategies are not named for it: a
         micro-batch cannot count twice where there is none. None to name those of any strategy.
+      traits: what the run has; faults that need something else are not named. None for all.
     """
     found: dict[str, Cause] = {}
     for entry in signatures() if known is None else known:
         if network and entry.get("only_in", network) != network:
             continue
         if strategy is not None and entry.get("strategy", strategy) != strategy:
+            continue
+        said = f"{entry['topic']} {entry['fault']}"
+        if traits is not None and any(
+            word in said and trait not in traits for word, trait in _NEEDS.items()
+        ):
             continue
         fit = seen.fit(Signature.from_json(entry["signature"]))
         name = entry["fault"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from parity.compare.disagreement import ALL_ALIKE
-from parity.compare.signatures import Cause, likely_causes, signature
+from parity.compare.signatures import Cause, likely_causes, narrower, signature
 from parity.compare.tensors import ORACLE, Mismatch
 from parity.compare.verdict import Verdict
 from parity.report.growth import growth_sentence
@@ -14,12 +14,11 @@ from parity.report.growth import growth_sentence
 # What the report calls the oracle's values where it may print two of them.
 _FREE_RUN = "oracle, free run"
 
-# What the percentage of a likely cause means, where it is printed.
+# What is said before the likely causes. How alike they are is no measure of how likely: of the
+# mistakes that were planted, half look at least as much (0.95) like one of another kind.
 LOOKS_LIKE = (
     "No cause is confirmed. The mismatch looks like these mistakes did when they were planted "
-    "on purpose (`parity faults --show NAME` shows one). The percentage is the share of the "
-    "signature that agrees: the first wrong tensor, how its values relate to the right ones, "
-    "where, how many and how much they are wrong, and which other tensors are wrong:"
+    "on purpose (`parity faults --show NAME` shows one); so may one that never was planted:"
 )
 
 _MOST_CAUSES = 3  # the number of causes of one topic that are described in full
@@ -81,18 +80,29 @@ def nearest_to_loss(verdict: Verdict) -> str:
 def likely(verdict: Verdict) -> list[Cause]:
     """Return the faults of the catalogue that resemble the first mismatch, likeliest first.
 
-    None where all sides depart from the oracle alike: each fault is a mistake of one side.
+    None where all sides depart from the oracle alike: each fault is a mistake of one side. Nor
+    where the difference is a rounding: any mistake that changes little looks like that.
     """
     if verdict.disagreement is not None and verdict.disagreement.kind == ALL_ALIKE:
+        return []
+    if rounded_to(verdict):
         return []
     best: dict[str, Cause] = {}
     for evidence in verdict.evidence.values():
         for cause in likely_causes(
-            signature(evidence), evidence.network, strategy=evidence.strategy
+            signature(evidence),
+            evidence.network,
+            strategy=evidence.strategy,
+            traits=evidence.traits,
         ):
             if cause.fault not in best or cause.fit > best[cause.fault].fit:
                 best[cause.fault] = cause
     return sorted(best.values(), key=lambda cause: -cause.fit)
+
+
+def rounded_to(verdict: Verdict) -> str:
+    """Return the narrower precision that the first wrong tensor was rounded to, or ""."""
+    return next(filter(None, map(narrower, verdict.evidence.values())), "")
 
 
 def mismatch_story(first: dict[str, Any]) -> str:
@@ -102,6 +112,11 @@ def mismatch_story(first: dict[str, Any]) -> str:
         lines.append(
             "  the backward pass computes gradients from the loss down; the first wrong one is "
             f"{first['nearest_to_loss']}"
+        )
+    if first.get("rounded_to"):
+        lines.append(
+            f"  the difference is that of a rounding to {first['rounded_to']}: of "
+            f"{first['tensor']}, or of what it is computed from"
         )
     sentence = growth_sentence(first.get("growth"))
     if sentence:
@@ -124,18 +139,21 @@ def cause_text(first: dict[str, Any]) -> list[str]:
 
 def confirmed_lines(confirmed: list[dict[str, Any]]) -> list[str]:
     """Return a line for the confirmed causes of each side, or of several sides alike."""
-    by_sides: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[int, ...]], list[dict[str, Any]]] = {}
     for cause in confirmed:
-        by_sides.setdefault(tuple(cause["sides"]), []).append(cause)
+        alike.setdefault((tuple(cause["sides"]), tuple(cause["steps"])), []).append(cause)
     lines = []
-    for sides, causes in by_sides.items():
+    for (sides, steps), causes in alike.items():
         mistakes = ", or with ".join(cause["sentence"] for cause in causes)
         worst = max(cause["distance"] for cause in causes)
         exactly = f"to {worst:.0e}" if worst else "exactly"
+        first, last = steps[0], steps[-1]
+        where = f"in every step from {first} to {last}" if first < last else f"in step {first}"
         line = (
-            f"confirmed: with {mistakes}, the oracle reproduces {' and '.join(sides)} {exactly}"
+            f"confirmed: with {mistakes}, the oracle reproduces {' and '.join(sides)} "
+            f"{exactly} {where}"
         )
-        lines.append(line + ("; this step cannot tell these apart" if len(causes) > 1 else ""))
+        lines.append(line + ("; which of these, no step tells" if len(causes) > 1 else ""))
     return lines
 
 
@@ -150,5 +168,5 @@ def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
         if len(mine) > len(shown):
             others = ", ".join(cause["fault"] for cause in mine[len(shown) :])
             shown.append(f"or, as likely, {others}")
-        lines.append(f"{topic} ({mine[0]['fit']:.0%} alike): {'; '.join(shown)}")
+        lines.append(f"{topic}: {'; '.join(shown)}")
     return lines

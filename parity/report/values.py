@@ -8,7 +8,7 @@ from parity.base.machine import measured_here
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
 from parity.report.disagreement import blame, disagreement_of
-from parity.report.mismatch import describe_mismatch, likely, nearest_to_loss
+from parity.report.mismatch import describe_mismatch, likely, nearest_to_loss, rounded_to
 from parity.trace.rungs import rungs
 from parity.trace.side import Side
 
@@ -69,6 +69,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
             "confirmed": [],
+            "rounded_to": rounded_to(verdict) or None,
             "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }

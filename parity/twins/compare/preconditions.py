@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.compare.tensors import Mismatch, check_numbers, compare_tensor, other_type
+from parity.compare.tensors import ORACLE, Mismatch, check_numbers, compare_tensor, other_type
 from parity.trace.reader import Trace
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import snapshot_shapes
@@ -104,7 +104,7 @@ def check_recorded(
     Raises:
       UsageError, NumericFailure: as `check_shapes` and `check_numbers`.
     """
-    if unlike := tensors_of_other_types(tensors, step, names):
+    if unlike := tensors_of_other_types(tensors, step, names, spec.training.dtype):
         return unlike
     for side, recorded in tensors.items():
         of_side = list(names)
@@ -116,19 +116,29 @@ def check_recorded(
 
 
 def tensors_of_other_types(
-    tensors: Mapping[str, Mapping[str, np.ndarray]], step: int, names: Iterable[str]
+    tensors: Mapping[str, Mapping[str, np.ndarray]],
+    step: int,
+    names: Iterable[str],
+    dtype: str,
 ) -> list[Mismatch]:
     """Return a mismatch for each tensor that has another type on some side.
 
+    Where one of the types is the run's precision, the sides that have another one differ from
+    the oracle.
+
     Args:
       tensors: label -> recorded tensors.
+      dtype: the precision of the run.
     """
+    asked = np.empty(0, dtype)
     found = []
     for name in names:
         having = [(side, each[name]) for side, each in tensors.items() if name in each]
         for side, array in having[1:]:
             first, of_first = having[0]
             found.append(other_type(of_first, array, (first, side), step, name))
+        if any(array.dtype == asked.dtype for _, array in having):
+            found += [other_type(a, asked, (side, ORACLE), step, name) for side, a in having]
     return [mismatch for mismatch in found if mismatch]
 
 

@@ -38,8 +38,7 @@ from parity.compare.step_series import History
 from parity.compare.steps import StepFound, compare_step
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.trace.reader import Trace
-from parity.twins.compare.causes.confirm import confirm_causes
-from parity.twins.compare.causes.search import Budget
+from parity.twins.compare.causes.confirm import RunCauses
 from parity.twins.compare.decode_rung import DecodeRung
 from parity.twins.compare.evaluation import EvaluationRung
 from parity.twins.compare.intended_differences import IntendedDifferences
@@ -102,7 +101,6 @@ class RunComparison:
         after_mismatch: int = 0,
         cause_seconds: float = 0.0,
     ):
-        self._cause_seconds = cause_seconds
         self.sides = {label: TrainedSide.from_json(header) for label, header in headers.items()}
         first, *others = headers.items()
         for other in others:
@@ -134,6 +132,9 @@ class RunComparison:
         self.verdict.known = self._known.found
         self._oracles = OracleSteps(self._expected, self.sides, self._known)
         self._one_step = self._oracles.one_step
+        self._causes = RunCauses(
+            self._expected, self.names, self._one_step, self.sides, cause_seconds
+        )
         self._isolated: IsolatedRun | None = None
         self._steps_left = self._steps_after = 0 if isolated else after_mismatch
         if isolated:
@@ -212,6 +213,7 @@ class RunComparison:
             self._steps_left -= 1
         if self._steps_after and not self.verdict.matches:
             self._measure_growth(step, tensors, expected)
+        self._add_to_causes(step, tensors, inputs, expected[ONE_STEP])
         self._one_step.remember(tensors)
         for side, recorded in tensors.items():
             self.verdict.add_update(side, step, recorded)
@@ -259,7 +261,6 @@ class RunComparison:
             self.verdict.evidence = gather_evidence(
                 self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
             )
-            self._confirm_causes(tensors, inputs)
 
     def _measure_growth(
         self, step: int, tensors: Mapping[str, Tensors], expected: Expectations
@@ -283,23 +284,19 @@ class RunComparison:
         if self.verdict.growth is not None and not self.is_done:
             self.verdict.growth.ended = reason
 
-    def _confirm_causes(
-        self, tensors: Mapping[str, Tensors], inputs: Mapping[str, StepInputs]
+    def _add_to_causes(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        inputs: Mapping[str, StepInputs],
+        exact: Mapping[str, Tensors],
     ) -> None:
+        """Look for the causes of the first mismatch, and drop those that do not hold."""
         verdict = self.verdict
-        if not self._cause_seconds or not verdict.departing():
+        if not verdict.matches and not (verdict.evidence and verdict.departing()):
             return
-        verdict.confirmed = confirm_causes(
-            verdict.evidence,
-            self._expected,
-            self.per_epoch,
-            self.names,
-            tensors,
-            inputs,
-            self._one_step,
-            self.sides,
-            Budget(self._cause_seconds),
-        )
+        evidence = None if verdict.matches else verdict.evidence
+        verdict.confirmed = self._causes.add(step, tensors, inputs, exact, evidence)
 
     def _judged_pairs(self) -> list[tuple[str, str]]:
         """Return the sides that are compared with each other and must be equal to rounding."""
@@ -477,5 +474,21 @@ def gather_evidence(
             own.batch[lengths] if lengths else None,
             spec.network,
             verdict.sides[side].strategy,
+            traits_of(spec, verdict.sides[side]),
         )
     return found
+
+
+def traits_of(spec: Spec, side: TrainedSide) -> frozenset[str]:
+    """Return what a run has of which a mistake may need one, as signatures.py names it."""
+    model, network = spec.model, NETWORKS[spec.network]
+    has = {
+        spec.training.optimizer: True,
+        getattr(model, "cell", "lstm"): True,
+        "attention": hasattr(model, "attention"),
+        "bidirectional": getattr(model, "bidirectional", False),
+        "dropout": model.keep < 1,
+        "carried state": bool(network.state(model)),
+        "micro-batches": side.micro_batches > 1,
+    }
+    return frozenset(trait for trait, given in has.items() if given)

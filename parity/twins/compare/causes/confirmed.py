@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A mistake with which the oracle reproduces what a side recorded.
+    """A mistake with which the oracle reproduces what a side recorded of every step.
 
     Attributes:
       suspect: the suspect's name.
@@ -15,6 +15,8 @@ class Confirmed:
       distance: the largest distance between oracle and side in the tensors that were wrong,
         each divided by the largest magnitude in its tensor.
       sides: the labels of the sides that are reproduced.
+      steps: the first and the last step that were tried, and are reproduced.
+      value: the number of the mistake that was solved for; None if it has none.
     """
 
     suspect: str
@@ -22,6 +24,8 @@ class Confirmed:
     faults: tuple[str, ...]
     distance: float
     sides: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    value: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -31,4 +35,5 @@ class Confirmed:
             "faults": list(self.faults),
             "distance": self.distance,
             "sides": list(self.sides),
+            "steps": list(self.steps),
         }

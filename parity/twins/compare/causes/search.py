@@ -1,7 +1,7 @@
 """The search for a confirmed cause: the oracle makes each suspected mistake in turn."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -81,7 +81,7 @@ class CauseSearch:
         self._names = [name for name in names if not name.startswith(others)]
         self._names.append("batch/learning_rate")
         self._drifted = any(name.startswith("replicas/") for name in case.wrong)
-        self._few = _few_rows(case) if case.kind == "forward" else None
+        self._few = _few_rows(case) if case.is_first and case.kind == "forward" else None
 
     def confirmed(self, likely: Sequence[str] = ()) -> list[Confirmed]:
         """Return the mistakes that reproduce the case; several cannot be told apart.
@@ -104,10 +104,31 @@ class CauseSearch:
                 if distance is not None:
                     value = "" if change.value is None else telling(change.value, suspect.right)
                     sentence = suspect.sentence.replace("{}", value)
-                    found.append(Confirmed(suspect.name, sentence, suspect.faults, distance))
+                    found.append(
+                        Confirmed(
+                            suspect.name,
+                            sentence,
+                            suspect.faults,
+                            distance,
+                            steps=(self._case.place,),
+                            value=change.value,
+                        )
+                    )
                     explained = explained or suspect.solve is None
                     break
         return found
+
+    def holds(self, cause: Confirmed) -> float | None:
+        """Return how far the oracle is from the case with a cause; None if it does not fit.
+
+        Where the case has no such suspect, the mistake changes nothing of it.
+        """
+        named = [each for each in suspects(self._case) if each.name == cause.suspect]
+        ways: Iterable[Change] = named[0].ways if named else (Change({}),)
+        if named and named[0].solve is not None and cause.value is not None:
+            ways = (named[0].solve(cause.value),)
+        tried = (self._distance(way, self._tensors(self._case, way)) for way in ways)
+        return min((each for each in tried if each is not None), default=None)
 
     def _is_clear(self) -> bool:
         """Return whether a wrong tensor is far enough beyond its bound; see _CLEAR."""
@@ -219,8 +240,11 @@ class CauseSearch:
         ):
             return None
         found = self._tensors(case, change)
-        if not _is_close(case, found):
-            return None
+        return self._distance(change, found) if _is_close(case, found) else None
+
+    def _distance(self, change: Change, found: Mapping[str, np.ndarray]) -> float | None:
+        """Return how far computed tensors are from the side's; None if one is too far."""
+        case = self._case
         with replacing(change.replacements, add=True):
             rounding = Rounding(
                 case.spec,
@@ -326,6 +350,6 @@ def _relative(recorded: np.ndarray, found: np.ndarray, expected: np.ndarray) -> 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Say nothing of numbers that a mistake makes infinite: it is then no explanation."""
+    """Silence warnings of overflow: a suspect that overflows is rejected anyway."""
     with np.errstate(all="ignore"):
         yield

@@ -44,6 +44,8 @@ class WrongStep:
         step, as in an asynchronous training.
       side: the side that recorded it.
       is_first: whether it is the first wrong step; others show whether a cause holds there.
+      place: its place among the recorded steps, which in an asynchronous training is another
+        number than its own.
     """
 
     spec: Spec
@@ -60,6 +62,7 @@ class WrongStep:
     read: Tensors | None = None
     side: TrainedSide = field(default_factory=lambda: TrainedSide(""))
     is_first: bool = True
+    place: int = 0
 
     @property
     def activations(self) -> Collection[str]:
@@ -80,6 +83,11 @@ class WrongStep:
     def kind(self) -> str:
         """Return the first part of the name of the first wrong tensor, such as "forward"."""
         return self.first.split("/")[0]
+
+    def follows_drift(self, first: "WrongStep") -> bool:
+        """Return whether it comes after a wrong step that let the replicas drift apart."""
+        distances = (a for n, a in first.recorded.items() if n.startswith("replicas/weight"))
+        return self.place > first.place and any(map(np.any, distances))
 
     def parameters(self, ending: str = "") -> list[str]:
         """Return the names of the parameters, those that end so."""

@@ -114,28 +114,6 @@ def test_a_replicas_tokens_are_all_its_own():
             join_activations(spec, parts, random_inputs(spec, [1, 2, 0, 3]))
 
 
-def test_a_join_by_hand():
-    """Two replicas of pairs, one row each, of 1 and 2 target tokens."""
-    spec = small_pairs_spec()
-    inputs = step_inputs(spec, 0, pair_batch(spec, [2, 1], [1, 2]))
-    joined = join_activations(
-        spec,
-        {
-            "token_loss": [np.array([0.5]), np.array([0.25, 0.125])],
-            "attention/weights": [
-                np.array([[[0.75, 0.25]]]),  # [time, rows, source_time]
-                np.array([[[1.0]], [[1.0]]]),
-            ],
-        },
-        inputs,
-    )
-    assert joined["forward/token_loss"].tolist() == [[0.5, 0.0], [0.25, 0.125]]
-    assert joined["forward/attention/weights"].tolist() == [
-        [[0.75, 0.25], [0.0, 0.0]],
-        [[1.0, 0.0], [1.0, 0.0]],
-    ]
-
-
 # dropout
 
 

@@ -134,12 +134,8 @@ def test_bytes_are_told_as_a_share(monkeypatch, capsys):
     )
 
 
-def test_a_terminal_gets_a_bar_of_bytes_after_a_second():
-    code = (
-        "import time; from parity.base.progress import ByteProgressBar\n"
-        "with ByteProgressBar('encoding', 4096) as counter:\n"
-        "    counter.add(1024); time.sleep(1.1); counter.add(1024)"
-    )
+def on_a_terminal(code):
+    """Return what a program shows on the stderr of a terminal of 80 columns."""
     terminal, other_end = os.openpty()
     fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=other_end, check=True)
@@ -147,5 +143,24 @@ def test_a_terminal_gets_a_bar_of_bytes_after_a_second():
     seen = os.read(terminal, 10_000).decode()
     os.close(other_end)
     os.close(terminal)
+    return seen
+
+
+def test_a_terminal_gets_a_bar_of_bytes_after_a_second():
+    seen = on_a_terminal(
+        "import time; from parity.base.progress import ByteProgressBar\n"
+        "with ByteProgressBar('encoding', 4096) as counter:\n"
+        "    counter.add(1024); time.sleep(1.1); counter.add(1024)"
+    )
     assert "encoding:" in seen
     assert "2.00k/4.00k" in seen
+
+
+def test_loss_and_speed_are_whole_on_80_columns():
+    seen = on_a_terminal(
+        "import time; from parity.twins.training.train_steps import TrainingProgress\n"
+        "with TrainingProgress('tensorflow', 1233, 10250, 100) as shown:\n"
+        "    time.sleep(0.2); shown.trained(2.0, 12345.0)"
+    )
+    assert "tensorflow: 1234/10250 <" in seen
+    assert "loss 2.0000, perplexity 7.39, 12,345 tokens/s |" in seen

@@ -38,6 +38,7 @@ def values(checked=2, peers=True):
         "layouts": {},
         "processor": "A & B",
         "checked_steps": checked,
+        "noise": "noise: equal matrix products take up to 3% longer",
         "cores": 2,
         "rounds": 3,
         "steps": 40,

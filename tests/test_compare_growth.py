@@ -9,7 +9,8 @@ from oracle_side import header, recorded_steps, small_spec
 from parity.base.errors import NumericFailure
 from parity.compare.growth import GROWS, STAYS, VANISHES, Growth
 from parity.compare.tensors import Distance, Place
-from parity.report.growth import growth_sentence
+from parity.report.charts import losses
+from parity.report.mismatch import growth_sentence
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.run_comparison import RunComparison
@@ -76,6 +77,12 @@ def test_a_wrong_update_grows(right, drifting):
     assert said in page
     assert "growth-float64" in page
     assert "the first wrong step and those after it" in text
+    drawn = losses(
+        "float64", values["history"]["float64"], dict.fromkeys(SIDES, "paddle"), "token"
+    )
+    assert drawn.table.headers[0] == "step"
+    assert [row[0] for row in drawn.table.rows] == growth["steps"]
+    assert all(isinstance(loss, float) for row in drawn.table.rows for loss in row[1:])
 
 
 def test_what_goes_wrong_once_vanishes(right):
@@ -102,7 +109,9 @@ def test_the_verdict_is_that_of_the_first_wrong_step(right, drifting):
     assert first.mismatches == followed.mismatches
     assert first.steps == followed.steps
     assert first.pairs == followed.pairs
-    assert first.history.to_json() == followed.history.to_json()
+    history = followed.history.to_json()
+    assert history.pop("after")["steps"] == [1, 2, 3, 4, 5]
+    assert first.history.to_json() == history
     assert first.evidence.keys() == followed.evidence.keys()
     told = [values_of(each)["first_mismatch"] for each in (first, followed)]
     assert told[0].pop("growth") is None

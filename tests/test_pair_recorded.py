@@ -383,13 +383,19 @@ def test_a_wrong_tensor_is_named_with_all_there_is_to_say(pair, capsys, name):
     size, index = (1, "[]") if name == "loss/mean" else (12, "[2, 3]")
     right = float(steps_of()[3][name].reshape(-1)[-1])
     rung = name.split("/")[0]
-    assert f"{rung}: original and port differ in {name}, step 3: 1 of {size} el" in printed
+    said = " ".join(printed.split())
+    assert said.startswith(
+        f"mismatch in {name}, step 3, rung {rung}: 1 of {size} elements who: "
+    )
+    assert f"{rung}: original and port differ in {name}, step 3: 1 of {size} el" in said
     assert f"farthest beyond the bound at {index}\n    original  {right!r}\n" in printed
     assert f"\n    port      {right + 1e-2!r}\n" in printed
     assert "difference 0.01" in printed
     assert (
-        "1 of the step's 7 tensors differ by more than is allowed; there is no oracle"
-        in printed
+        said.count(
+            "1 of the step's 7 tensors differ by more than is allowed; there is no oracle"
+        )
+        == 2
     )
     assert printed.splitlines()[-1] == "verdict: mismatch"
 
@@ -580,6 +586,7 @@ def test_a_declared_tolerance_holds_for_what_it_names(pair, capsys):
     }
     by_port = {"of_b": {"tolerances": declared}}
     status, printed, _ = run(capsys, "compare", *pair(nudge("gradient/a", by=3e-3), **by_port))
+    printed = " ".join(printed.split())
     assert status == 0
     tensor = "of the element, 0 of the tensor"
     assert f"Declared by port: gradient 0.0001 {tensor} (1): sums in another order." in printed
@@ -587,7 +594,7 @@ def test_a_declared_tolerance_holds_for_what_it_names(pair, capsys):
     assert "Not declared: forward 1e-11 (2), loss 1e-11 (1), weight 1e-11 (1): " in printed
     status, printed, _ = run(capsys, "compare", *pair(nudge("gradient/b", by=3e-3), **by_port))
     assert status == 1
-    assert "differ in gradient/b, step 3" in printed
+    assert "differ in gradient/b, step 3" in " ".join(printed.split())
 
 
 def test_who_compares_may_declare_otherwise(pair):
@@ -633,7 +640,8 @@ def test_what_was_recorded_before_a_crash_is_compared(pair, tmp_path, capsys):
     status, printed, _ = run(capsys, "compare", a, b)
     assert status == 0
     assert "original and port, 3 steps" in printed
-    assert "port was cut after step 2: only the steps that all traces hold are" in printed
+    cut = "port was cut after step 2: only the steps that all traces hold are"
+    assert cut in " ".join(printed.split())
     assert printed.endswith("verdict: match, with port cut after step 2\n")
     with pytest.raises(AssertionError, match="port was cut after step 2; allowed: whole"):
         assert_match(a, b)
@@ -652,7 +660,7 @@ def test_types_are_part_of_equality(pair, capsys):
 
     status, printed, _ = run(capsys, "compare", *pair(change))
     assert status == 1
-    (line,) = (line for line in printed.splitlines() if "type int64" in line)
+    line = printed.splitlines()[0]
     assert "batch/tokens" in line
     assert "step 1" in line
     assert "type int64 against float64" in line
@@ -678,10 +686,7 @@ def test_the_assertion_tells_the_whole_story(pair, tmp_path):
     with pytest.raises(AssertionError) as caught:
         assert_match(str(a), Trace(b), html=page)
     story = str(caught.value)
-    assert story.startswith(
-        "first mismatch, on the rung gradient: "
-        "original and port differ in gradient/b, step 3: 1 of 12"
-    )
+    assert story.startswith("mismatch in gradient/b, step 3, rung gradient: 1 of 12 elements")
     values = [repr(float(steps_of()[3]["gradient/b"][2, 3]) + by) for by in (0, 1e-2)]
     for each in ("[2, 3]", *values, "allowed ", "units in the last place", "worst", "Not decl"):
         assert each in story
@@ -838,4 +843,4 @@ def test_a_mistake_in_the_example_is_named(frameworks, example, tmp_path, mistak
     frameworks["tensorflow"].call(run_example, "tensorflow", str(port), mistake)
     with pytest.raises(AssertionError) as caught:
         assert_match(example / "paddle", port)
-    assert f"paddle and tensorflow differ in {tensor}, step 0: " in str(caught.value)
+    assert str(caught.value).startswith(f"mismatch in {tensor}, step 0, rung forward: ")

@@ -26,12 +26,11 @@ from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, Distance, Place
 from parity.report import charts
 from parity.report.charts import throughput
-from parity.report.columns import meanings
-from parity.report.mismatch import cause_lines, mismatch_story
+from parity.report.mismatch import cause_lines, first_lines, mismatch_story
 from parity.report.save import save_report
-from parity.report.tables import rung_table, training_table, wrong_table
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
+from parity.report.verdict_tables import rung_table, training_table, wrong_table
 from parity.twins.compare.decoded_answers import Tie
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
@@ -213,8 +212,8 @@ def test_verdict_and_tables_are_those_of_the_values(shown, window):
     assert (
         window.evaluate("document.getElementById('verdict').getBoundingClientRect().top") < 60
     )
-    assert cells(window, "#rungs") == as_texts(*zip(*rung_table(values)[0], strict=True))
-    trained = training_table(values)[0]
+    assert cells(window, "#rungs") == as_texts(*zip(*rung_table(values).rows, strict=True))
+    trained = training_table(values).rows
     assert cells(window, "#trainings") == as_texts(*zip(*trained, strict=True))
     said = window.evaluate("document.querySelector('main').textContent")
     for note in notes(values):
@@ -231,14 +230,14 @@ def test_every_column_is_explained(reports):
         changed = copy.deepcopy(values[0])
         changed["sides"]["paddle-2"][key] = other
         values.append(changed)
-    names = {name for each in values for name in rung_table(each)[1]}
-    assert len(names) == 17
+    tables = [rung_table(each) for each in values]
+    assert len({name for table in tables for name in table.headers}) == 17
     full = {"bleu": {"score": 20.0}, "exact_answers": 0.5}
     trained = {label: summary | full for label, summary in trainings().items()}
-    names |= set(training_table({"trainings": trained})[1])
-    names |= set(wrong_table({"isolated": {"wrong": []}})[1])
-    for name in names:
-        assert list(meanings([name])) == [name.replace("-\n", "-").replace("\n", " ")]
+    tables += [training_table({"trainings": trained}), wrong_table({"isolated": {"wrong": []}})]
+    for table in tables:
+        explained = [name for names in table.meanings for name in names.split(", ")]
+        assert sorted(explained) == sorted(table.headers)
 
 
 @pytest.mark.browser
@@ -365,6 +364,12 @@ def test_a_mismatch_names_its_tensor_first(reports, window):
         assert window.evaluate(f"{named}.textContent") == first["tensor"]
         assert window.evaluate(f"{named}.getBoundingClientRect().bottom") < 400
         assert window.evaluate("document.getElementById('step').textContent") == "3"
+        head = window.evaluate("document.querySelector('header').textContent")
+        who, why = (line.strip() for line in first_lines(first)[1:])
+        assert who == f"who: {first['blame']}"
+        assert why.startswith("why: not confirmed; it looks as if ")
+        assert who in head
+        assert why in head
         story = window.evaluate("document.querySelector('#mismatch pre').textContent")
         assert story == mismatch_story(first)
         named = window.evaluate(

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from asynchronous_side import SPEC, train
 
-from parity.report.staleness import staleness_table
-from parity.report.staleness_figure import staleness_figure
+from parity.report.charts import staleness_figure
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
+from parity.report.verdict_tables import staleness_table
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
@@ -43,23 +43,23 @@ def test_the_table_counts_the_updates_of_each_staleness(reports):
     counts = values["runs"][0]["staleness"]["paddle-3"]
     assert sum(counts.values()) == UPDATES
     assert set(counts) == {"0", "1", "2", "3"}
-    rows, headers = staleness_table(values)
-    assert [row[:3] for row in rows] == [
-        ["paddle-3", "float64", "30"],
-        ["tensorflow-3", "float64", "30"],
+    table = staleness_table(values)
+    assert [row[:3] for row in table.rows] == [
+        ["paddle-3", "float64", 30],
+        ["tensorflow-3", "float64", 30],
     ]
     mean = sum(int(stale) * count for stale, count in counts.items()) / UPDATES
-    assert rows[0][3:] == [f"{mean:.2f}", *map(str, counts.values())]
-    assert headers[-1] == "staleness\n3"
+    assert table.rows[0][3:] == [f"{mean:.2f}", *counts.values()]
+    assert table.headers[-1] == "staleness 3"
     assert staleness_figure(values).table.rows[0] == ("paddle-3, float64", 0, counts["0"])
 
 
 def test_what_is_very_stale_shares_a_column(reports):
     values = json.loads(json.dumps(reports["1"]))
     values["runs"][0]["staleness"] = {"paddle-3": {"0": 1, "11": 2, "40": 3}}
-    rows, headers = staleness_table(values)
-    assert rows == [["paddle-3", "float64", "6", "23.67", "1", *["0"] * 10, "5"]]
-    assert headers[-1] == "staleness\n11 or more"
+    table = staleness_table(values)
+    assert table.rows == [["paddle-3", "float64", 6, "23.67", 1, *[0] * 10, 5]]
+    assert table.headers[-1] == "staleness 11 or more"
 
 
 @pytest.mark.parametrize("schedule", ["1", "free"])
@@ -78,7 +78,7 @@ def test_text_and_page_show_it(reports, schedule):
 def test_synchronous_sides_have_no_such_table(reports):
     values = json.loads(json.dumps(reports["1"]))
     del values["runs"][0]["staleness"]
-    assert staleness_table(values)[0] == []
+    assert staleness_table(values).rows == []
     assert staleness_figure(values) is None
     assert "staleness" not in report_text(values)
     assert "Asynchronous updates" not in report_html(values)

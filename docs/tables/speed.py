@@ -70,8 +70,7 @@ def strategies_table(measured: Sequence[Measurement]) -> str:
         said = f"{sizes(values)}; {count(values['rounds'], 'round')} of {values['steps']} steps"
         table = strategy_table(values)
         rows = [["–" if cell is None else cell for cell in row] for row in table.rows]
-        headers = [header.replace("\n", " ") for header in table.headers]
-        parts += [f"{said}.", markdown_table(headers, rows)]
+        parts += [f"{said}.", markdown_table(table.headers, rows)]
     return joined(*parts)
 
 

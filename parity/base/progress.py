@@ -14,6 +14,9 @@ _SECONDS_BEFORE_BYTES = 1.0  # reading a small file takes less, and then no bar 
 
 _Self = TypeVar("_Self", bound="ProgressBar")
 
+# the bar last, so that a narrow terminal cuts off nothing but the bar
+_BAR_FORM = "{desc}: {n_fmt}/{total_fmt} <{remaining}{postfix} |{bar}|"
+
 _quiet = False
 _phases: "Phases | None" = None  # the display of this process, if it has one
 
@@ -50,7 +53,7 @@ class Phases:
         self._thread = threading.Thread(target=self._tick, daemon=True)
         self._bar = None
         if sys.stderr.isatty() and not _quiet:
-            form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+            form = "{desc}: {percentage:3.0f}% {elapsed}{postfix} |{bar}|"
             self._bar = tqdm(total=count, leave=False, bar_format=form)
 
     def begin(self, label: str) -> None:
@@ -155,7 +158,7 @@ class ProgressBar:
             say(", ".join(filter(None, words)))
 
     def _bar_style(self) -> dict[str, Any]:
-        return {"unit": self._unit}
+        return {"unit": self._unit, "bar_format": _BAR_FORM}
 
     def _state(self) -> str:
         return f"{self._unit} {self._done} of {self._total}"
@@ -184,7 +187,7 @@ class ByteProgressBar(ProgressBar):
         self.update(count=count)
 
     def _bar_style(self) -> dict[str, Any]:
-        return {
+        return super()._bar_style() | {
             "unit": "B",
             "unit_scale": True,
             "unit_divisor": 1024,

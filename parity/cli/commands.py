@@ -22,9 +22,8 @@ from parity.cli import doctor
 from parity.cli.command_line import PathType, add_options, take_options
 from parity.compare.choice import WHOLE, Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
-from parity.report.coverage_table import verdict_line
 from parity.report.save import save_values, utf_8
-from parity.report.terminal import coloured, report_text
+from parity.report.terminal import coloured, report_text, verdict_line
 from parity.report.verdict_page import report_html
 from parity.trace.folder import LAST_STEP
 from parity.trace.reader import Trace

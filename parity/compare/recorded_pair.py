@@ -141,6 +141,11 @@ def _measure_growth(
     """Measure the distances of a step that is not judged."""
     if verdict.growth is None:
         verdict.growth = Growth(verdict.mismatches[0].place.tensor)
+    losses = {
+        side: _value(each, verdict.loss) for side, each in zip(sides, (a, b), strict=True)
+    }
+    known = {side: loss for side, loss in losses.items() if loss is not None}
+    verdict.history.add_losses_after(step, known)
     found = compare_step(a, b, sides, step, _in_order(a), None)
     verdict.growth.add(step, {sides: found.distances})
 

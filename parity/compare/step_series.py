@@ -74,6 +74,7 @@ class History:
     ):
         self._dtype, self._sides, self._pair = np.dtype(dtype), list(sides), pair
         self._points: list[_Point] = []
+        self._after: list[tuple[int, dict[str, float]]] = []
         self._span, self._in_last = 1, 0
 
     def add(
@@ -129,6 +130,11 @@ class History:
         )
         self._append(point)
 
+    def add_losses_after(self, step: int, losses: Mapping[str, float]) -> None:
+        """Add the losses of a step after a mismatch, which is measured and not judged."""
+        if not self._points or step > self._points[-1].step:
+            self._after.append((step, dict(losses)))
+
     def add_shares(self, shares: Mapping[str, float]) -> None:
         """Add how much of its bound each tensor used at the step that was added last.
 
@@ -176,6 +182,14 @@ class History:
                 for side in (points[0].from_oracle if points else ())
             },
         }
+        if self._after:
+            found["after"] = {
+                "steps": [step for step, _ in self._after],
+                "loss": {
+                    side: [_number(losses.get(side)) for _, losses in self._after]
+                    for side in found["loss"]
+                },
+            }
         if self._pair is not None:
             found |= {
                 "pair": list(self._pair),

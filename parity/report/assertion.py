@@ -13,7 +13,6 @@ from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.compare.choice import WHOLE, Choice, chosen
 from parity.compare.recorded_pair import compare_pair
-from parity.report.mismatch import mismatch_text
 from parity.report.pair_values import pair_values
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
@@ -81,7 +80,7 @@ def assert_match(
         write_whole(page, report_html(values).encode())
         written = f"\npage: {page}"
     if values["verdict"] != "match":
-        raise AssertionError(_story(values) + written)
+        raise AssertionError(f"{report_text(values)}{written}")
     for label, where in values["runs"][0].get("cut", {}).items():
         raise AssertionError(f"{label} was {where}; allowed: whole traces{written}")
 
@@ -125,14 +124,6 @@ def compared(
         assert compare_run is not None  # or `Trace` had not read the headers
         values: dict[str, Any] = compare_run(traces, command, after_mismatch, cause_seconds)
         return values
-
-
-def _story(values: dict[str, Any]) -> str:
-    """Return the report with the first mismatch on top, where pytest shows it."""
-    if values["first_mismatch"] is None:  # one side lacks tensors, as the report says
-        return report_text(values)
-    first = mismatch_text(values["first_mismatch"])
-    return f"{first}\n\n{report_text(values, story=False)}"
 
 
 def _command() -> str:

@@ -11,9 +11,16 @@ import plotly.graph_objects as go
 from parity.report.frameworks import LOOKS
 from parity.report.page import ORACLE_COLOUR, Figure, Values, colour, empty_figure, escape_html
 from parity.report.table import Table
+from parity.report.verdict_tables import (
+    GROWTH,
+    differing_rungs,
+    growth_table,
+    staleness_counts,
+)
 
 SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
 
+_LEAST = 1e-18  # where a distance of zero is drawn: below the last bit of float64
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
 _HATCHINGS = ("", "/", "x", ".")  # of bars in the colour of one framework
@@ -27,7 +34,7 @@ PER = {"token": "real token", "row": "row"}
 def losses(
     dtype: str, history: dict[str, Any], frameworks: Mapping[str, str], loss_per: str | None
 ) -> Figure:
-    """Draw the loss of every step, the sides' lines over the oracle's.
+    """Draw the loss of every step, those after a mismatch too, the sides' over the oracle's.
 
     Args:
       dtype: the precision, for the figure's name.
@@ -35,7 +42,9 @@ def losses(
       frameworks: side -> its framework.
       loss_per: what the loss is divided by, a key of `PER`; None of a recorded pair.
     """
-    steps, loss = history["steps"], history["loss"]
+    after = history.get("after", {"steps": [], "loss": {}})  # of a mismatch
+    steps = history["steps"] + after["steps"]
+    loss = {side: each + after["loss"].get(side, []) for side, each in history["loss"].items()}
     drawing = empty_figure(_unit(loss_per), steps)
     if "oracle" in loss:
         _add_oracle(drawing, steps, loss["oracle"], "oracle")
@@ -162,6 +171,66 @@ def throughput(
     drawing.update_yaxes(rangemode="tozero")
     headers = ["side", "replicas", "median", "lowest", "highest", "times fewest replicas"]
     return Figure("throughput", drawing, Table(headers, rows))
+
+
+def growth_chart(dtype: str, growth: dict[str, Any]) -> Figure:
+    """Draw the distances of the first wrong step and of those after it.
+
+    Args:
+      dtype: the precision, for the figure's name.
+      growth: one precision's, of report.json.
+    """
+    steps = growth["steps"]
+    drawing = empty_figure("relative distance", steps)
+    lines = {
+        f"{growth['tensor']}, {title}": (growth["of_tensor"][kind], dash, 3, 0)
+        for (kind, title), dash in zip(GROWTH.items(), ("solid", "dash", "dot"), strict=True)
+    } | {
+        f"rung {rung}": (series, "solid", 1, place)
+        for place, (rung, series) in enumerate(differing_rungs(growth).items(), start=1)
+    }
+    drawn = []
+    for name, (series, dash, width, place) in lines.items():
+        if all(value is None for value in series):
+            continue
+        drawn += [value for value in series if value]
+        drawing.add_scatter(
+            x=steps,
+            y=[None if value is None else max(value, _LEAST) for value in series],
+            customdata=series,
+            name=escape_html(name),
+            mode="lines+markers",
+            line={"dash": dash, "width": width, "color": colour("", place)},
+            hovertemplate="%{customdata:.3~g}",
+        )
+    exponents = [math.floor(math.log10(value)) for value in drawn] or [0]
+    drawing.update_yaxes(type="log", range=[min(exponents) - 0.5, max(exponents) + 1.5])
+    drawing.update_layout(
+        height=300 + 20 * len(drawing.data)
+    )  # the legend grows with the lines
+    return Figure(f"growth-{dtype}", drawing, growth_table(growth))
+
+
+def staleness_figure(values: dict[str, Any]) -> Figure | None:
+    """Draw how many updates had each staleness; None without an asynchronous side."""
+    counts = staleness_counts(values)
+    if not counts:
+        return None
+    drawing, rows = empty_figure("updates"), []
+    for place, (side, dtype, found) in enumerate(counts):
+        name = f"{side}, {dtype}"
+        drawing.add_bar(
+            x=list(found),
+            y=list(found.values()),
+            name=escape_html(name),
+            marker={"color": colour(values["sides"][side]["framework"], place)},
+            hovertemplate="%{y} updates",
+        )
+        rows += [(name, stale, count) for stale, count in found.items()]
+    drawing.update_layout(barmode="group")
+    drawing.update_xaxes(title={"text": "staleness", "standoff": 4}, dtick=1)
+    drawing.update_yaxes(rangemode="tozero")
+    return Figure("staleness", drawing, Table(["side", "staleness", "updates"], rows))
 
 
 def bars_with_spread(

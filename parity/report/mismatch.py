@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from parity.compare.disagreement import ALL_ALIKE
+from parity.compare.growth import GROWS, SHRINKS, STAYS, VANISHES
 from parity.compare.signatures import Cause, likely_causes, narrower, signature
 from parity.compare.tensors import ORACLE, Mismatch
 from parity.compare.verdict import Verdict
-from parity.report.growth import growth_sentence
 
 # What the report calls the oracle's values where it may print two of them.
 _FREE_RUN = "oracle, free run"
@@ -20,6 +20,13 @@ LOOKS_LIKE = (
     "No cause is confirmed. The mismatch looks like these mistakes did when they were planted "
     "on purpose (`parity faults --show NAME` shows one); so may one that never was planted:"
 )
+
+_VERBS = {
+    GROWS: "grows",
+    STAYS: "stays about the same",
+    SHRINKS: "shrinks",
+    VANISHES: "vanishes",
+}
 
 _MOST_CAUSES = 3  # the number of causes of one topic that are described in full
 
@@ -127,6 +134,57 @@ def mismatch_story(first: dict[str, Any]) -> str:
 def mismatch_text(first: dict[str, Any]) -> str:
     """Return the text about the first mismatch, given as plain values."""
     return "\n".join([mismatch_story(first), *(f"  {line}" for line in cause_text(first))])
+
+
+def first_lines(first: dict[str, Any]) -> list[str]:
+    """Return what a reader needs first: what differs and where, who departs, and why.
+
+    Args:
+      first: the first mismatch, of report.json.
+    """
+    count, size = first["elements"]
+    how_much = first["problem"] or f"{count:,} of {size:,} elements"
+    lines = [
+        f"mismatch in {first['tensor']}, step {first['step']}, rung {first['rung']}: "
+        f"{how_much}",
+        f"  who: {first['blame']}",
+    ]
+    confirmed, likely = first.get("confirmed", []), first["likely_causes"]
+    if confirmed:
+        lines += [f"  why: {line}" for line in confirmed_lines(confirmed)]
+    elif first.get("rounded_to"):
+        lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
+    elif likely:
+        cause, fault = likely[0]["cause"], likely[0]["fault"]
+        lines.append(f"  why: not confirmed; it looks as if {cause} ({fault})")
+    return lines
+
+
+def growth_sentence(growth: dict[str, Any] | None) -> str:
+    """Say how the difference develops; empty where that cannot be said.
+
+    Args:
+      growth: what `Growth.to_json` returned, if anything.
+    """
+    if growth is None:
+        return ""
+    parts = []
+    if growth["trend"] is not None:
+        known = [
+            (step, value)
+            for step, value in zip(growth["steps"], growth["series"], strict=True)
+            if value is not None
+        ]
+        (first, before), (last, after) = known[0], known[-1]
+        parts.append(
+            f"the difference {_VERBS[growth['trend']]}: {before:.2g} in step {first}, "
+            f"{after:.2g} in step {last}"
+        )
+    if growth["ended"] is not None:
+        parts.append(
+            f"nothing was measured after step {growth['steps'][-1]}: {growth['ended']}"
+        )
+    return "; ".join(parts)
 
 
 def cause_text(first: dict[str, Any]) -> list[str]:

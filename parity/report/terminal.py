@@ -5,12 +5,25 @@ from typing import Any
 import click
 
 from parity.base.text import counted, escaped
-from parity.report.coverage_table import coverage_table, not_covered_line, verdict_line
-from parity.report.fitted_text import tabulated, wrapped
-from parity.report.growth import growth_table
-from parity.report.mismatch import mismatch_text
-from parity.report.staleness import NOTE, staleness_table
-from parity.report.tables import FIRST_BOUND, rung_table, training_table, where, wrong_table
+from parity.report.mismatch import first_lines, mismatch_text
+from parity.report.table import wrapped
+from parity.report.verdict_tables import (
+    case_meanings,
+    coverage_table,
+    growth_table,
+    rung_table,
+    staleness_table,
+    training_table,
+    where,
+    wrong_table,
+)
+
+_STALENESS = (
+    "In an asynchronous run each step is one update by one replica, and its staleness is the "
+    "number of other updates that were applied after the replica had read the weights. The "
+    "oracle computes each gradient from the weights that were read, and each update from the "
+    "weights just before it."
+)
 
 
 def in_order(run: dict[str, Any]) -> str:
@@ -82,7 +95,7 @@ def notes(values: dict[str, Any]) -> list[str]:
         )
     lines.append(used)
     if any("staleness" in run for run in values["runs"]):
-        lines.append(NOTE)
+        lines.append(_STALENESS)
     for run in values["runs"]:
         if "amplified" in run:
             a, b = run["amplified"]["sides"]
@@ -134,47 +147,95 @@ def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def report_text(values: dict[str, Any], *, story: bool = True) -> str:
-    """Return the report for a terminal, 120 columns wide: rungs, speeds, coverage, verdict.
+def not_covered_line(values: dict[str, Any]) -> str:
+    """Return a line that names the cases not covered; empty if there are none."""
+    names = values["not_covered"]
+    return f"not covered by this run: {', '.join(names)}" if names else ""
 
-    Args:
-      story: whether to describe the first mismatch.
-    """
-    rungs = tabulated(*rung_table(values), keys=2, part=FIRST_BOUND)
-    lines = [headline(values), "", rungs, "", *notes(values), ""]
-    if values["trainings"]:
-        lines += [tabulated(*training_table(values)), ""]
-    stale, columns = staleness_table(values)
-    if stale:
-        lines += [tabulated(stale, columns, keys=2), ""]
+
+def covered_line(values: dict[str, Any]) -> str:
+    """Return how many of the cases were covered; empty if there is no coverage."""
+    cases = len(case_meanings(values))
+    covered = cases - len(values["not_covered"])
+    return f"{covered} of {cases} cases covered" if cases else ""
+
+
+def verdict_line(values: dict[str, Any]) -> str:
+    """Return the verdict, and for a match what it does not speak for."""
+    lacking = [
+        f"{counted(len(names), 'tensor')} of {label} alone"
+        for label, names in values.get("only", {}).items()
+    ]
+    if values["verdict"] != "match":
+        because = lacking if not values["first_mismatch"] else []
+        return f"verdict: {values['verdict']}{': ' if because else ''}{' and '.join(because)}"
+    count = len(values["not_covered"])
+    sides = {
+        known["side"]
+        for run in values["runs"]
+        for known in run.get("known_differences", [])
+        if known["first"] is not None
+    }
+    notes = [*lacking, *([f"{count} case{'s' * (count > 1)} not covered"] if count else [])]
+    notes += [f"a known difference of {side}" for side in sorted(sides)]
+    notes += [
+        f"{label} {where}"
+        for run in values["runs"]
+        for label, where in run.get("cut", {}).items()
+    ]
+    return f"verdict: match{', with ' if notes else ''}{' and '.join(notes)}"
+
+
+def report_text(values: dict[str, Any]) -> str:
+    """Return the report for a terminal: of a mismatch first what, where, who and why."""
     first = values["first_mismatch"]
-    for run in values["runs"]:
-        if first and "isolated" in run and run["isolated"]["wrong"]:
-            lines += [tabulated(*wrong_table(run)), "", in_order(run), ""]
-    cases, columns = coverage_table(values)
-    if cases:
-        lines += [tabulated(cases, columns), ""]
-    if missing := not_covered_line(values):
-        lines += [missing, ""]
-    if first and story:
+    lines = [*first_lines(first), ""] if first else []
+    lines += [headline(values), "", *_tables_of_rungs(values)]
+    if first:
         lines += [mismatch_text(first), ""]
-    growth = first.get("growth") if first else None
-    if growth and len(growth["steps"]) > 1:
-        of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
-        lines += [
-            f"the first wrong step and those after it (relative distances{of_rungs}):",
-            tabulated(*growth_table(growth)),
-            "",
-        ]
-    lines.append(verdict_line(values))
-    return wrapped(escaped("\n".join(lines), keep="\n"))
+        lines += _growth_lines(values, first.get("growth"))
+    return wrapped(escaped("\n".join([*lines, verdict_line(values)]), keep="\n"))
+
+
+def _tables_of_rungs(values: dict[str, Any]) -> list[str]:
+    """Return the tables of what was compared and trained, with how to read them."""
+    lines = [rung_table(values).text(), "", *notes(values), ""]
+    for run in values["runs"]:
+        if "isolated" in run and run["isolated"]["wrong"]:
+            lines += [wrong_table(run).text(), "", in_order(run), ""]
+    for table in (training_table(values), staleness_table(values), coverage_table(values)):
+        lines += [table.text(), ""] if table.rows else []
+    missing = not_covered_line(values)
+    return [*lines, missing, ""] if missing else lines
+
+
+def _growth_lines(values: dict[str, Any], growth: dict[str, Any] | None) -> list[str]:
+    if not growth or len(growth["steps"]) < 2:
+        return []
+    of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
+    return [
+        f"the first wrong step and those after it (relative distances{of_rungs}):",
+        growth_table(growth).text(),
+        "",
+    ]
+
+
+def coloured(text: str, values: dict[str, Any]) -> str:
+    """Return a report in colours, for `click.echo` alone, which leaves them out of a file.
+
+    The first lines of a mismatch are red, the verdict of a match is green, and what was not
+    covered is yellow.
+    """
+    first = values["first_mismatch"]
+    marked = [("\n".join(first_lines(first)), "red")] if first else []
+    marked += [(not_covered_line(values), "yellow")]
+    marked += [(verdict_line(values), "green" if values["verdict"] == "match" else "red")]
+    for plain, colour in marked:
+        shown = wrapped(escaped(plain, keep="\n"))
+        if shown:
+            text = text.replace(shown, click.style(shown, fg=colour))
+    return text
 
 
 def _listed(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def coloured(text: str, values: dict[str, Any]) -> str:
-    """Return a report in which what was not covered is yellow; for `click.echo` alone."""
-    missing = wrapped(escaped(not_covered_line(values)))
-    return text.replace(missing, click.style(missing, fg="yellow")) if missing else text

@@ -9,28 +9,31 @@ from parity.report.charts import (
     PER,
     SMALLEST,
     difference,
+    growth_chart,
     losses,
     most_replicas,
     replicas,
+    staleness_figure,
     throughput,
 )
-from parity.report.columns import meanings
-from parity.report.coverage_table import (
-    case_meanings,
-    coverage_table,
-    covered_line,
-    not_covered_line,
-)
-from parity.report.growth import growth_sentence
-from parity.report.growth_chart import growth_chart
 from parity.report.heat_map import heat_map
-from parity.report.mismatch import LOOKS_LIKE, cause_lines, confirmed_lines, mismatch_story
+from parity.report.mismatch import (
+    LOOKS_LIKE,
+    cause_lines,
+    confirmed_lines,
+    first_lines,
+    growth_sentence,
+    mismatch_story,
+)
 from parity.report.page import Figure, render
-from parity.report.staleness import staleness_table
-from parity.report.staleness_figure import staleness_figure
-from parity.report.table import Table
-from parity.report.tables import rung_table, training_table, wrong_table
-from parity.report.terminal import headline, in_order, notes
+from parity.report.terminal import covered_line, headline, in_order, not_covered_line, notes
+from parity.report.verdict_tables import (
+    coverage_table,
+    rung_table,
+    staleness_table,
+    training_table,
+    wrong_table,
+)
 
 # The figures of a section in the page's order, and how the table of contents calls them.
 _FIGURES = {
@@ -63,8 +66,13 @@ def report_html(values: dict[str, Any]) -> str:
         speeds=speeds,
         staleness=stale,
         **_verdict(values),
-        **_tables(values),
-        **_coverage(values),
+        rungs=rung_table(values),
+        notes=notes(values),
+        trainings=training_table(values),
+        stale=staleness_table(values),
+        coverage=coverage_table(values, explained=True),
+        covered_line=covered_line(values),
+        not_covered=not_covered_line(values),
         **_environment(values),
     )
 
@@ -78,6 +86,7 @@ def _verdict(values: dict[str, Any]) -> dict[str, Any]:
         "precisions": ", ".join(f"{run['dtype']} {run['verdict']}" for run in values["runs"]),
         "margins": [line for run in values["runs"] if (line := _margin(run))],
         "first": first,
+        "first_lines": [line.strip() for line in first_lines(first)[1:]] if first else [],
         "story": mismatch_story(first) if first else "",
         "confirmed": confirmed_lines(first.get("confirmed", [])) if first else [],
         "looks_like": LOOKS_LIKE,
@@ -107,6 +116,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     growth = first.get("growth") if first else None
     several = growth is not None and len(growth["steps"]) > 1
     loss_per = None if "pair" in values else values["spec"]["training"]["loss_per"]
+    wrong = run.get("isolated", {}).get("wrong")
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
     has_shares = drawn and bool(history["replica_loss"])
@@ -129,22 +139,11 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "difference": difference(dtype, history) if has_loss and pair else None,
         "heat": heat_map(dtype, history, marked) if drawn and pair else None,
         "replicas": replicas(dtype, history, frameworks, loss_per) if has_shares else None,
-        **_wrong(run),
+        "wrong": wrong_table(run) if wrong else None,
+        "in_order": in_order(run) if wrong else "",
     }
     figures = [(each, words) for name, words in _FIGURES.items() if (each := found[name])]
     return found | {"figures": figures, "shown": bool(figures or found["wrong"])}
-
-
-def _wrong(run: dict[str, Any]) -> dict[str, Any]:
-    """Return what an isolated run found wrong, if anything."""
-    if "isolated" not in run or not run["isolated"]["wrong"]:
-        return {"wrong": None}
-    rows, headers = wrong_table(run)
-    return {
-        "wrong": Table(headers, rows),
-        "wrong_columns": meanings(headers),
-        "in_order": in_order(run),
-    }
 
 
 def _speeds(values: dict[str, Any]) -> Figure | None:
@@ -154,37 +153,6 @@ def _speeds(values: dict[str, Any]) -> Figure | None:
         if summary["tokens_per_second"]
     }
     return throughput(timed, values["sides"]) if timed else None
-
-
-def _tables(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables of rungs and of trainings, with what their columns hold."""
-    rung_rows, rung_headers = rung_table(values)
-    found: dict[str, Any] = {
-        "rungs": Table(rung_headers, rung_rows),
-        "rung_columns": meanings(rung_headers),
-        "notes": notes(values),
-        "trainings": None,
-    }
-    if values["trainings"]:
-        rows, headers = training_table(values)
-        found |= {"trainings": Table(headers, rows), "training_columns": meanings(headers)}
-    rows, headers = staleness_table(values)
-    if rows:
-        found |= {"stale": Table(headers, rows), "stale_columns": meanings(headers)}
-    return found
-
-
-def _coverage(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the table of what the run covered, if it has one, and what it did not cover."""
-    rows, headers = coverage_table(values)
-    explained = case_meanings(values)
-    return {
-        "coverage": Table([*headers, "meaning"], [[*row, explained[row[0]]] for row in rows])
-        if rows
-        else None,
-        "covered_line": covered_line(values),
-        "not_covered": not_covered_line(values),
-    }
 
 
 def _environment(values: dict[str, Any]) -> dict[str, Any]:

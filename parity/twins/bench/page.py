@@ -12,7 +12,7 @@ from parity.twins.bench.speed_table import peer_table, speed_table
 from parity.twins.bench.strategy_table import strategy_table
 
 # Values of bench.json that the page shows as they are.
-_SHOWN = ("checked_steps", "cores", "rounds", "steps", "command", "versions")
+_SHOWN = ("checked_steps", "noise", "cores", "rounds", "steps", "command", "versions")
 
 
 def bench_html(values: Mapping[str, Any], sizes: str) -> str:

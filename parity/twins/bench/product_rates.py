@@ -29,6 +29,7 @@ from parity.twins.training.flops import Product
 
 NUMPY = "numpy"
 _LARGE = Product(2048, 2048, 2048)
+_EQUAL, _SIZE = 24, 768  # products that show how steady the machine is
 _SECONDS_OF_LARGE, _SECONDS_OF_STEP = 1.0, 0.2  # the latter for each of its products
 
 
@@ -75,6 +76,33 @@ def product_rates(
             fastest[product] = min(fastest[product], slowest)
     flops = sum(product.flops for product in of_step)
     return ProductRates(large, cores * flops / sum(fastest[product] for product in of_step))
+
+
+def noise(cores: int) -> str:
+    """Return in a line how much the time of equal work varies on this machine."""
+    matrix, seconds = np.ones((_SIZE, _SIZE), np.float32), []
+    for _ in range(_EQUAL):
+        started = time.perf_counter()
+        matrix @ matrix
+        seconds.append(time.perf_counter() - started)
+    return noise_line(seconds, os.getloadavg()[0], cores)
+
+
+def noise_line(seconds: Sequence[float], load: float, cores: int) -> str:
+    """Return the same for some times of equal work.
+
+    Args:
+      seconds: the times.
+      load: how many programs wanted a core in the last minute, on average.
+    """
+    apart = max(seconds) / min(seconds) - 1
+    line = (
+        f"noise: equal matrix products take up to {apart:.0%} longer than the fastest of "
+        f"{len(seconds)}; smaller differences of speed say nothing"
+    )
+    if load < cores / 2:
+        return line
+    return f"{line}; other programs run here (load {load:.1f} on {cores} cores)"
 
 
 def _seconds(

@@ -5,10 +5,9 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from tabulate import tabulate
-
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import ProgressBar
+from parity.report.table import Table
 from parity.twins.cli.options import ProfileOptions
 from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
@@ -128,7 +127,7 @@ def profile_text(values: Mapping[str, Any], operations: int) -> str:
             for each in side["operations"][:operations]
         ]
         headers = [f"{name}: operation", "phase", "calls", "ms", "share of step"]
-        lines += ["", tabulate(rows, headers, tablefmt="simple", disable_numparse=True)]
+        lines += ["", Table(headers, rows).text()]
     return "\n".join(lines)
 
 
@@ -145,7 +144,7 @@ def _phases(sides: Mapping[str, Any]) -> str:
             *(f"{side['unprofiled_milliseconds_per_step']:.1f}" for side in sides.values()),
         ],
     ]
-    return tabulate(rows, ["phase", *sides], tablefmt="simple", disable_numparse=True)
+    return Table(["phase", *sides], rows).text()
 
 
 def _share(milliseconds: float, side: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ def speed_table(values: Mapping[str, Any]) -> Table:
     columns = [
         Column("side", "The framework, or the peer.", lambda row: row["title"]),
         Column(
-            "replicas\nx threads",
+            "replicas x threads",
             "How many replicas share each batch, and the CPU threads of each.",
             lambda row: row["layout"],
         ),
@@ -37,33 +37,31 @@ def speed_table(values: Mapping[str, Any]) -> Table:
             gain,
         ),
         Column(
-            "of the\nlimit",
+            "of the limit",
             "The speed as a share of what matrix products alone would allow, at "
             f"{limit:,.0f} GFLOP/s, the best rate seen for large ones on all cores ({rates}).",
             lambda row: f"{values['share_of_limit'][row['label']]:.0%}",
         ),
         Column(
-            "of its\nproducts",
+            "of its products",
             "The speed as a share of what products of a step's own shapes would allow, each as "
             f"fast as any library takes it on all cores at once: {own:,.0f} GFLOP/s.",
             lambda row: f"{values['share_of_step_products'][row['label']]:.0%}",
         ),
         Column(
-            "waiting\nfor data",
+            "waiting for data",
             "The share of the time that went into waiting for batches, worst run.",
             lambda row: f"{values['waiting_share'][row['label']]:.1%}",
         ),
         Column(
-            "seconds to\nfirst step",
+            "seconds to first step",
             "The time from the start of the program to its first step's end.",
             lambda row: f"{values['seconds_to_first_step'][row['label']]:.1f}",
         ),
-        Column(
-            "peak\nMB", MEMORY, lambda row: memory_text(values["peak_memory"][row["label"]])
-        ),
+        Column("peak MB", MEMORY, lambda row: memory_text(values["peak_memory"][row["label"]])),
     ]
     return table_of(
-        columns, [case | {"label": label} for label, case in values["cases"].items()]
+        columns, [case | {"label": label} for label, case in values["cases"].items()], keys=2
     )
 
 
@@ -91,11 +89,11 @@ def peer_table(values: Mapping[str, Any]) -> Table | None:
 
     def heading(label: str) -> str:
         case = values["cases"].get(label)
-        return f"{case['title']}\n{case['layout']}" if case else "best\npeer"
+        return f"{case['title']} {case['layout']}" if case else "best peer"
 
     peers = list(next(iter(values["against"].values())))
     rows = [
-        [heading(side).replace("\n", " "), *(ratio_text(ratios[peer]) for peer in peers)]
+        [heading(side), *(ratio_text(ratios[peer]) for peer in peers)]
         for side, ratios in values["against"].items()
     ]
     return Table(["times as fast as", *map(heading, peers)], rows)

@@ -97,7 +97,7 @@ def strategy_table(values: Mapping[str, Any]) -> Table:
             lambda row: cases[row["label"]]["settings"] or None,
         ),
         Column(
-            "replicas\nx threads",
+            "replicas x threads",
             "How many replicas share each batch, and the CPU threads of each; with stages, the "
             "threads of each stage.",
             lambda row: cases[row["label"]]["layout"],
@@ -119,7 +119,7 @@ def strategy_table(values: Mapping[str, Any]) -> Table:
         *(_to_peer(peer) for peer in PEERS if peer in timed),
         Column("peak MB", MEMORY, lambda row: memory_text(memory[row["label"]])),
     ]
-    return table_of(columns, values["strategies"])
+    return table_of(columns, values["strategies"], keys=3)
 
 
 def _to_peer(peer: str) -> Column:

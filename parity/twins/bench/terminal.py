@@ -1,8 +1,8 @@
 """Formats the measurements of a benchmark as tables for a terminal."""
 
-import textwrap
 from typing import Any
 
+from parity.report.table import wrapped
 from parity.twins.bench.history import history_lines
 from parity.twins.bench.layouts import layout_lines
 from parity.twins.bench.speed_table import peer_table, speed_table
@@ -21,15 +21,15 @@ def bench_text(values: dict[str, Any]) -> str:
         lines += ["", against.text(), "", meaning]
     if values["losses_apart"]:
         lines.append(_losses_line(values))
-    lines += [textwrap.fill(line, 96) for line in layout_lines(values["layouts"])]
+    lines += layout_lines(values["layouts"])
     if values["padding"]:
         lines.append(
             f"padding: {values['padding']['source']:.1%} of the source positions and "
             f"{values['padding']['target']:.1%} of the target positions; tokens/s counts real "
             "target tokens only"
         )
-    lines += [textwrap.fill(line, 96) for line in history_lines(values["history"])]
-    return "\n".join(lines)
+    lines += history_lines(values["history"])
+    return wrapped("\n".join(lines), "  ")
 
 
 def _what_was_timed(values: dict[str, Any]) -> list[str]:
@@ -40,6 +40,7 @@ def _what_was_timed(values: dict[str, Any]) -> list[str]:
         f"checked: {checked} steps of every configuration of both sides match the oracle"
         if checked
         else "not compared with the oracle",
+        values["noise"],
     ]
 
 

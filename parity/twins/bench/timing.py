@@ -14,17 +14,17 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parity.base.errors import MismatchError
+from parity.base.errors import Interrupted, MismatchError
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here, usable_cores
-from parity.base.progress import ProgressBar
+from parity.base.progress import ProgressBar, say
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
 from parity.twins.bench.history import compare_with_history
 from parity.twins.bench.layouts import chosen_layouts, layout_cases
 from parity.twins.bench.page import bench_html
-from parity.twins.bench.product_rates import ProductRates, product_rates
+from parity.twins.bench.product_rates import ProductRates, noise, product_rates
 from parity.twins.bench.ratios import (
     check_losses,
     highest_field,
@@ -89,6 +89,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     """
     cores = usable_cores()
     cases, left_out = cases_to_time(spec, options, cores)
+    noise_here = noise(cores)
+    say(noise_here)
     for folder in (options.out, options.history.parent):  # before anything is timed
         make_folder(folder)
     data = options.data
@@ -102,31 +104,62 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     losses: dict[str, list[float]] = {}
     sides = dict.fromkeys(case.name for case in cases if not case.is_peer)
     rates = product_rates(spec.training.dtype, cores, sides, step_products(spec, cores))
-    of_layouts = [] if options.strategies else layout_cases(spec, options, cases)
+    measurements = Measurements(readings, summaries, losses, rates)
+    alone = options.strategies or len(options.replicas) == 1  # nothing to choose from
+    of_layouts = [] if alone else layout_cases(spec, options, cases)
     untimed = [case for case in of_layouts if case not in cases]
     runs = list(itertools.product(range(options.rounds), cases))
     runs += [(options.rounds, case) for case in untimed]
-    with ProgressBar("timing", len(runs), "run") as progress:
-        for _, case in runs:
-            summary, losses[case.label] = _timed_run(spec, options, data, case)
-            speed = summary["tokens_per_second"]["median"]
-            summaries.setdefault(case.label, []).append(summary)
-            if case in cases:
-                readings[case.label].append(speed)
-            progress.update(f"{case.label} {speed:,.0f} tokens/s")
+    more = {"command": command, "peers_left_out": left_out, "noise": noise_here}
+    try:
+        with ProgressBar("timing", len(runs), "run") as progress:
+            for _, case in runs:
+                summary, losses[case.label] = _timed_run(spec, options, data, case)
+                speed = summary["tokens_per_second"]["median"]
+                summaries.setdefault(case.label, []).append(summary)
+                if case in cases:
+                    readings[case.label].append(speed)
+                say(f"{case.label}: {speed:,.0f} tokens/s")
+                progress.update(f"{case.label} {speed:,.0f} tokens/s")
+    except (KeyboardInterrupt, Interrupted):
+        if ended := ended_cases(cases, measurements):
+            _write(options, _values(spec, options, ended, measurements) | more)
+            say(f"stopped; what ended is in {options.out / 'bench.html'}")
+        raise
     chosen = chosen_layouts(of_layouts, summaries)
     for case in untimed:
         del summaries[case.label], losses[case.label]
-    measurements = Measurements(readings, summaries, losses, rates)
-    values = _values(spec, options, cases, measurements)
-    values |= {"command": command, "peers_left_out": left_out, "layouts": chosen}
+    values = _values(spec, options, cases, measurements) | more | {"layouts": chosen}
     values["history"] = compare_with_history(values, options.history, text)
+    _write(options, values)
+    return values
+
+
+def ended_cases(cases: list[BenchCase], measurements: Measurements) -> list[BenchCase]:
+    """Return what was timed before an interruption, and forget the round that it cut.
+
+    All configurations of the whole rounds; or, of the first round, those that ended.
+    """
+    readings, summaries = measurements.readings, measurements.summaries
+    whole = min(map(len, readings.values()))
+    ended = [case for case in cases if readings[case.label]]
+    kept = {case.label for case in ended}
+    for found in (readings, summaries):
+        for label in list(found):
+            if label not in kept:
+                del found[label]
+            else:
+                del found[label][max(whole, 1) :]
+    return ended
+
+
+def _write(options: BenchOptions, values: dict[str, Any]) -> None:
+    """Write bench.json, .html and .txt."""
     content = json.dumps(values, indent=2).encode() + b"\n"
     write_whole(options.out / "bench.json", content)
     page = bench_html(values, sizes_text(values["spec"]))
     write_whole(options.out / "bench.html", page.encode())
     write_whole(options.out / "bench.txt", bench_text(values).encode() + b"\n")
-    return values
 
 
 def cases_to_time(
@@ -191,7 +224,7 @@ def _values(
         "threads": options.threads,
         **measured_here(),
         "steps": options.steps,
-        "rounds": options.rounds,
+        "rounds": len(readings[cases[0].label]),
         "readings": readings,
         "throughput": {label: median_and_spread(each) for label, each in readings.items()},
         "product_limit": rates.limit,
@@ -217,6 +250,8 @@ def _values(
             for each in summaries.values()
             for name, version in each[0]["versions"].items()
         },
+        "layouts": {},
+        "history": {"since": None},
         "machine": f"{platform.system()} {platform.machine()}",
     }
 

@@ -268,6 +268,10 @@ class RunComparison:
         """Measure all distances of the first wrong step, or of one after it."""
         if self.verdict.growth is None:
             self.verdict.growth = Growth(self.verdict.mismatches[0].place.tensor)
+        losses = {side: float(each["loss/global"]) for side, each in tensors.items()}
+        first = next(iter(tensors))
+        losses["oracle"] = float(expected[ORACLE][first]["loss/global"])
+        self.verdict.history.add_losses_after(step, losses)
         compared = {(a, b): (tensors[a], tensors[b]) for a, b in self._pairs}
         for other, of_side in expected.items():
             compared |= {(side, other): (tensors[side], of_side[side]) for side in tensors}

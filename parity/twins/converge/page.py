@@ -8,6 +8,7 @@ from parity.report.table import Table
 from parity.twins.converge.terminal import (
     published_line,
     results_table,
+    seeds_to_show,
     side_title,
     summary_line,
     test_note,
@@ -16,38 +17,34 @@ from parity.twins.converge.terminal import (
 )
 
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
-_COLUMNS = {
-    "mean": "Over the seeds; of perplexities the geometric mean, whose ratios are mean ratios.",
-    "deviation": "The standard deviation over the seeds.",
-    "90 % interval": "Where the mean difference lies with a confidence of 90 %; it is within "
-    "the margin exactly if the test passes.",
-    "seeds": "How many seeds, with this spread, would show the equivalence of sides that "
-    "do not differ on average, with a probability of 80 %.",
-    "p": "The larger p-value of the two one-sided tests.",
-}
 
 
 def converge_html(values: Mapping[str, Any]) -> str:
     """Return a page that shows what `parity.twins.converge.converging.converge` returns."""
-    rows, headers = results_table(values)
-    tests, columns = tests_table(values)
     curves = _curves(values)
     return render(
         "converge.html.jinja",
         [curves],
         title=f"Convergence: {verdict_text(values)}",
         verdict=verdict_text(values),
+        tone=_tone(values),
         summary=summary_line(values),
         curves=curves,
-        tests=Table(columns, tests),
-        results=Table(headers, rows),
-        meanings=_COLUMNS,
-        note=test_note(values).splitlines()[0],
+        tests=tests_table(values),
+        results=results_table(values),
+        note=test_note(values),
         published=published_line(values),
         command=values["command"],
         machine=f"{values['processor']}, {values['cores']} cores; {values['date']}",
         versions=values["versions"],
     )
+
+
+def _tone(values: Mapping[str, Any]) -> str:
+    """Return the class of the page's head: red only where more seeds are no help."""
+    if values["verdict"] == "not shown":
+        return "mismatch" if seeds_to_show(values) is None else "unchecked"
+    return "match" if values["verdict"] else ""
 
 
 def _curves(values: Mapping[str, Any]) -> Figure:

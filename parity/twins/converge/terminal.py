@@ -1,11 +1,10 @@
 """Formats a comparison of whole trainings as tables for a terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tabulate import tabulate
-
 from parity.report.frameworks import short_of
+from parity.report.table import Column, Table, table_of, wrapped
 from parity.twins.spec.strategies import StrategySettings
 
 _PEERS = {"pytorch": "PyTorch"}
@@ -20,29 +19,41 @@ def side_title(side: str) -> str:
 
 def converge_text(values: Mapping[str, Any]) -> str:
     """Return the comparison as tables for a terminal, the verdict last."""
-    rows, headers = results_table(values)
-    tests, columns = tests_table(values)
-    lines = [
-        summary_line(values),
-        "",
-        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
-        "",
-        tabulate(tests, columns, tablefmt="simple", disable_numparse=True),
-        "",
-        test_note(values),
-    ]
+    results, tests = results_table(values), tests_table(values)
+    first = [verdict_text(values), ""] if values["verdict"] == "not shown" else []
+    lines = [*first, summary_line(values), "", results.text(), "", tests.text(), ""]
+    lines += [test_note(values), *tests.legend()]
     published = published_line(values)
     if published:
         lines.append(published)
     reused = sum(s["reused"] for runs in values["runs"].values() for s in runs.values())
     if reused:
         lines.append(f"{reused} trainings were already in --out, of the same text and code")
-    return "\n".join([*lines, f"verdict: {verdict_text(values)}"])
+    return wrapped("\n".join([*lines, f"verdict: {verdict_text(values)}"]), "  ")
 
 
 def verdict_text(values: Mapping[str, Any]) -> str:
-    """Return the verdict in words."""
-    return values["verdict"] or "none, for no two sides are meant to train in the same way"
+    """Return the verdict in words; of what is not shown, how many seeds would show it."""
+    if values["verdict"] is None:
+        return "none, for no two sides are meant to train in the same way"
+    if values["verdict"] != "not shown":
+        return str(values["verdict"])
+    seeds, needed = len(next(iter(values["runs"].values()))), seeds_to_show(values)
+    if needed is None:
+        return "not shown: the sides differ, or vary, too much for the margin"
+    return f"not shown by {seeds} seeds; {needed:,} would show it if the sides do not differ"
+
+
+def seeds_to_show(values: Mapping[str, Any]) -> int | None:
+    """Return how many seeds would show what is not shown; None if more seeds are no help."""
+    seeds = len(next(iter(values["runs"].values())))
+    needed = [
+        pair["seeds_needed"] or 0
+        for each in values["quantities"].values()
+        for pair in each["pairs"]
+        if pair["same_training"] and not pair["shown"]
+    ]
+    return max(needed) if needed and min(needed) > seeds else None
 
 
 def summary_line(values: Mapping[str, Any]) -> str:
@@ -58,41 +69,95 @@ def summary_line(values: Mapping[str, Any]) -> str:
     return f"{line}; {settings}" if settings else line
 
 
-def results_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
-    """Return the rows and headers of the table of results, a row per quantity and side."""
-    seeds = list(next(iter(values["runs"].values())))
-    rows = []
-    for name, each in values["quantities"].items():
-        for side, found in each["sides"].items():
-            form = each["form"]
-            numbers = [found["mean"], found["deviation"], *found["values"]]
-            shown = [form.format(n) if abs(n) < _HUGE else f"{n:.3g}" for n in numbers]
-            rows.append([name, side_title(side), *shown])
-    return rows, ["result", "side", "mean", "deviation", *(f"seed {seed}" for seed in seeds)]
+def results_table(values: Mapping[str, Any]) -> Table:
+    """Return the table of results, a row per quantity and side."""
+
+    def shown(read: Callable[[Mapping[str, Any]], float]) -> Callable[[Any], str]:
+        return lambda row: _number(read(row[2]), row[1]["form"])
+
+    def of_seed(k: int) -> Callable[[Any], str]:
+        return shown(lambda found: found["values"][k])
+
+    columns = [
+        Column("result", "", lambda row: row[1]["name"]),
+        Column("side", "", lambda row: row[0]),
+        Column(
+            "mean",
+            "Over the seeds; of perplexities the geometric mean, whose ratios are mean ratios.",
+            shown(lambda found: found["mean"]),
+        ),
+        Column(
+            "deviation",
+            "The standard deviation over the seeds.",
+            shown(lambda found: found["deviation"]),
+        ),
+        *(
+            Column(f"seed {seed}", "", of_seed(k))
+            for k, seed in enumerate(next(iter(values["runs"].values())))
+        ),
+    ]
+    rows = [
+        (side_title(side), each | {"name": name}, found)
+        for name, each in values["quantities"].items()
+        for side, found in each["sides"].items()
+    ]
+    return table_of(columns, rows, keys=2)
 
 
-def tests_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
-    """Return the rows and headers of the table of tests, a row per quantity and pair."""
-    rows = []
-    for name, each in values["quantities"].items():
-        for pair in each["pairs"]:
-            form = "{:+.2%}" if each["relative"] else "{:+.3f}"
-            low, high = form.format(pair["low"]), form.format(pair["high"])
-            margin = f"{each['margin']:.2%}" if each["relative"] else f"{each['margin']:g}"
-            rows.append(
-                [
-                    name,
-                    f"{side_title(pair['a'])} - {side_title(pair['b'])}",
-                    form.format(pair["difference"]),
-                    f"{low} to {high}",
-                    f"± {margin}",
-                    f"{pair['p']:.1e}" if pair["p"] < 0.001 else f"{pair['p']:.3f}",
-                    _judgement(pair),
-                    _seeds_needed(pair),
-                ]
-            )
-    columns = ["difference of", "sides", "mean", "90 % interval", "margin", "p", "", "seeds"]
-    return rows, columns
+def _number(value: float, form: str) -> str:
+    return form.format(value) if abs(value) < _HUGE else f"{value:.3g}"
+
+
+def tests_table(values: Mapping[str, Any]) -> Table:
+    """Return the table of tests, a row per quantity and pair."""
+
+    def form(row: Any) -> str:
+        return "{:+.2%}" if row[1]["relative"] else "{:+.3f}"
+
+    columns = [
+        Column("difference of", "", lambda row: row[0]),
+        Column(
+            "sides",
+            "",
+            lambda row: f"{side_title(row[2]['a'])} - {side_title(row[2]['b'])}",
+        ),
+        Column("mean", "", lambda row: form(row).format(row[2]["difference"])),
+        Column(
+            "90 % interval",
+            "Where the mean difference lies with a confidence of 90 %; it is within the margin "
+            "exactly if the test passes.",
+            lambda row: " to ".join(form(row).format(row[2][end]) for end in ("low", "high")),
+        ),
+        Column(
+            "margin",
+            "",
+            lambda row: (
+                f"± {row[1]['margin']:.2%}" if row[1]["relative"] else f"± {row[1]['margin']:g}"
+            ),
+        ),
+        Column(
+            "p",
+            "The larger p-value of the two one-sided tests.",
+            lambda row: f"{row[2]['p']:.1e}" if row[2]["p"] < 0.001 else f"{row[2]['p']:.3f}",
+        ),
+        Column("shown", "", lambda row: _judgement(row[2])),
+        Column(
+            "seeds",
+            "How many seeds, with a spread like this, would show the equivalence of sides that "
+            f"do not differ, with a probability of {values['power']:.0%}.",
+            lambda row: (
+                f"{row[2]['seeds_needed']:,}"
+                if row[2]["same_training"] and row[2]["seeds_needed"]
+                else None
+            ),
+        ),
+    ]
+    rows = [
+        (name, each, pair)
+        for name, each in values["quantities"].items()
+        for pair in each["pairs"]
+    ]
+    return table_of(columns, rows, keys=2)
 
 
 def _judgement(pair: Mapping[str, Any]) -> str:
@@ -101,20 +166,12 @@ def _judgement(pair: Mapping[str, Any]) -> str:
     return "equivalent" if pair["shown"] else "not shown"
 
 
-def _seeds_needed(pair: Mapping[str, Any]) -> str:
-    return (
-        f"{pair['seeds_needed']:,}" if pair["same_training"] and pair["seeds_needed"] else "-"
-    )
-
-
 def test_note(values: Mapping[str, Any]) -> str:
     """Return how the table of tests is to be read."""
     return (
         "equivalent: two one-sided t tests, paired by seed, exclude a difference of the margin "
         f"at level {values['level']:g}; not shown: they do not; another training: the sides "
-        "are not meant to train in the same way, and the verdict leaves them out.\n"
-        "seeds: as many, with a spread like this, show it with a probability of "
-        f"{values['power']:.0%} for sides that do not differ"
+        "are not meant to train in the same way, and the verdict leaves them out."
     )
 
 

@@ -39,14 +39,13 @@ def scale_html(values: Mapping[str, Any]) -> str:
         for link in by_link
         for scaling in SCALINGS
     ]
-    rows, headers = measured_table(values)
     return render(
         "scale.html.jinja",
         [figure for section in sections for figure in section["figures"].values()],
         title=f"Scaling: {values['network']} {values['preset']}",
         summary=gradients_text(values["gradients"]),
         sections=sections,
-        measured=Table(headers, rows),
+        measured=measured_table(values),
         notes=notes(values),
         command=values["command"],
         machine=f"{values['processor']}, {values['cores']} cores, {values['date']}",

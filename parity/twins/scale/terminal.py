@@ -1,11 +1,10 @@
 """Formats predictions of steps as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 from parity.report.frameworks import short_of
+from parity.report.table import Column, Table, table_of, wrapped
 from parity.twins.scale.model import SOFTWARE, Link
 from parity.twins.scale.quantities import link_text, megabytes, milliseconds
 
@@ -21,16 +20,16 @@ def scale_text(values: Mapping[str, Any]) -> str:
     lines = [
         f"{values['network']} {values['preset']}: {gradients_text(values['gradients'])}",
         "",
-        _simple(*measured_table(values)),
+        measured_table(values).text(),
     ]
     for side, by_link in values["predictions"].items():
         for link, found in by_link.items():
             for scaling, meaning in SCALINGS.items():
                 title = f"{short_of(side)}, link {link} ({_link(values, link)}), {meaning}"
-                lines += ["", title, "", _simple(*_speeds(found, scaling))]
+                lines += ["", title, "", _speeds(found, scaling).text()]
                 lines += fastest_lines(found["fastest"][scaling], values)
                 lines.append(overlap_line(found, scaling))
-    return "\n".join([*lines, "", *notes(values)])
+    return wrapped("\n".join([*lines, "", *notes(values)]), "  ")
 
 
 def gradients_text(found: Mapping[str, float]) -> str:
@@ -43,28 +42,35 @@ def gradients_text(found: Mapping[str, float]) -> str:
     )
 
 
-def measured_table(values: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
-    """Return the rows and headers of the table of what the predictions rest on."""
-    rows = []
-    for side, found in values["sides"].items():
-        compute, engine, hidden = found["compute"], found["engine"], found["hidden"]
-        software = [
-            "not measured"
-            if hidden.get(name) == []
-            else _at_most(_software(name, engine[name]), name in hidden)
-            for name in SOFTWARE
-        ]
-        rows.append(
-            [
-                short_of(side),
-                milliseconds(compute["fixed"]),
-                milliseconds(compute["per_row"]),
-                "asked for" if engine["segment"] else "sent",
-                *software,
-            ]
-        )
-    headers = ["side", "fixed", "per row", "chunks are"]
-    return rows, [*headers, "per all-reduce", "per message", "per byte"]
+def measured_table(values: Mapping[str, Any]) -> Table:
+    """Return the table of what the predictions rest on."""
+
+    def software(name: str) -> Callable[[Any], str]:
+        def shown(row: Any) -> str:
+            engine, hidden = row[1]["engine"], row[1]["hidden"]
+            if hidden.get(name) == []:
+                return "not measured"
+            return "at most " * (name in hidden) + _software(name, engine[name])
+
+        return shown
+
+    columns = [
+        Column("side", "", lambda row: short_of(row[0])),
+        Column("fixed", "", lambda row: milliseconds(row[1]["compute"]["fixed"])),
+        Column("per row", "", lambda row: milliseconds(row[1]["compute"]["per_row"])),
+        Column(
+            "chunks are",
+            "",
+            lambda row: "asked for" if row[1]["engine"]["segment"] else "sent",
+        ),
+        *(
+            Column(header, "", software(name))
+            for header, name in zip(
+                ("per all-reduce", "per message", "per byte"), SOFTWARE, strict=True
+            )
+        ),
+    ]
+    return table_of(columns, values["sides"].items())
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
@@ -142,27 +148,23 @@ def overlap_line(found: Mapping[str, Any], scaling: str) -> str:
     )
 
 
-def _speeds(found: Mapping[str, Any], scaling: str) -> tuple[list[list[str]], list[str]]:
+def _speeds(found: Mapping[str, Any], scaling: str) -> Table:
     shown = _some(found["ranks"])
     rows = []
     for strategy, curve in found[scaling].items():
         cells = [
-            "-" if seconds is None else f"{milliseconds(seconds)}, {speed_up:.3g}x"
+            None if seconds is None else f"{milliseconds(seconds)}, {speed_up:.3g}x"
             for ranks, seconds, speed_up in zip(
                 found["ranks"], curve["seconds"], curve["speed_up"], strict=True
             )
             if ranks in shown
         ]
         rows.append([strategy, *cells])
-    return rows, ["step, speed-up", *map(str, shown)]
+    return Table(["step, speed-up", *map(str, shown)], rows)
 
 
 def _software(name: str, seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns" if name == "per_byte" else milliseconds(seconds)
-
-
-def _at_most(text: str, hidden: bool) -> str:
-    return f"at most {text}" if hidden else text
 
 
 def _some(ranks: Sequence[int]) -> list[int]:
@@ -178,7 +180,3 @@ def _name(strategy: str, values: Mapping[str, Any]) -> str:
 
 def _link(values: Mapping[str, Any], name: str) -> str:
     return link_text(Link(**values["links"][name]))
-
-
-def _simple(rows: list[list[str]], headers: list[str]) -> str:
-    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)

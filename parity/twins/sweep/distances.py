@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tabulate import tabulate
-
+from parity.report.table import Table
 from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
 
@@ -126,10 +125,10 @@ def sweep_text(sweep: Sweep) -> str:
         "precision",
         "rung",
         "distance",
-        "worst over\nlargest",
+        "worst over largest",
         "where",
         "allowed",
-        "most used\nof it",
+        "most used of it",
         "run",
     ]
     order = list(dict.fromkeys(RUNGS.values()))
@@ -139,11 +138,11 @@ def sweep_text(sweep: Sweep) -> str:
         for rung in sorted(rungs, key=order.index)
         for kind, worst in rungs[rung].items()
     ]
-    lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
+    lines = [Table(headers, rows, keys=3).text(), ""]
     cases = [(name, f"{met} of {could}") for name, (met, could) in sweep.covered().items()]
-    lines += [tabulate(cases, ["case", "met in runs"], tablefmt="simple"), ""]
+    lines += [Table(["case", "met in runs"], cases).text(), ""]
     runs = sorted(sweep.strategies().items())
-    lines += [tabulate(runs, ["strategy", "runs"], tablefmt="simple"), ""]
+    lines += [Table(["strategy", "runs"], runs).text(), ""]
     strategy = f"--strategy={','.join(sweep.chosen_from)} " if sweep.chosen_from else ""
     for alarm in sweep.alarms:
         number, seed = alarm["number"], sweep.seed
@@ -161,7 +160,7 @@ def sweep_text(sweep: Sweep) -> str:
 
 
 def _row(dtype: str, rung: str, kind: str, worst: Worst) -> list[Any]:
-    where = "-"
+    where = None
     if worst.where and worst.relative:
         where = "{tensor}, run {run}, step {step}".format_map(worst.where)
     return [
@@ -171,8 +170,8 @@ def _row(dtype: str, rung: str, kind: str, worst: Worst) -> list[Any]:
         f"{worst.relative:.2g}",
         where,
         _allowed(dtype, rung, kind),
-        "-" if worst.used is None else f"{worst.used:.3f}",
-        worst.used_in if worst.used else "-",
+        None if worst.used is None else f"{worst.used:.3f}",
+        worst.used_in if worst.used else None,
     ]
 
 

@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tabulate import tabulate
-
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
+from parity.report.table import Table
 from parity.trace.reader import Trace
 from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
@@ -143,6 +142,6 @@ def run_harmless(options: SweepOptions) -> tuple[str, bool]:
             )
             progress.update()
     headers = ["rewrite", "planted in", "kernels", "precision", "verdict"]
-    table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+    table = Table(headers, rows).text()
     total = f"{len(planned)} harmless rewrites planted, {len(alarms)} false alarms"
     return "\n".join([table, "", *alarms, total]), not alarms

@@ -8,11 +8,11 @@ import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, text_batch
 
 from data.load import load_pair_text, load_stream_text
-from parity.compare.coverage import Coverage, Fact, not_covered
+from parity.compare.coverage import Fact, join_facts, not_covered
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.run_comparison import RunComparison
-from parity.twins.compare.step_coverage import StepCoverage
+from parity.twins.compare.step_coverage import StepCoverage, answer_facts
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
@@ -38,15 +38,14 @@ DECODING = {
 }
 
 
-def counts(coverage):
+def counts(facts):
     """Return case -> how often it was met."""
-    return {fact.name: fact.count for fact in coverage.facts}
+    return {fact.name: fact.count for fact in facts}
 
 
 def counted(spec, batches, norms=None, per_epoch=4, sides=SIDES):
     """Return the coverage of some steps, given their batches and gradient norms."""
-    coverage = Coverage()
-    steps = StepCoverage(spec, per_epoch, sides, coverage)
+    steps = StepCoverage(spec, per_epoch, sides)
     for step, batch in enumerate(batches):
         inputs = step_inputs(spec, step, batch)
         norm = 1.0 if norms is None else norms[step]
@@ -56,7 +55,7 @@ def counted(spec, batches, norms=None, per_epoch=4, sides=SIDES):
         }
         oracle = {label: {"gradient_norm": np.array(norm)} for label in sides}
         steps.step(step, recorded, dict.fromkeys(recorded, inputs), oracle)
-    return coverage
+    return steps.facts
 
 
 @pytest.mark.parametrize("network", LOADS)
@@ -139,23 +138,23 @@ def test_what_pairs_cannot_meet_is_not_named():
 
 
 def test_answers_are_counted_by_how_their_search_ended():
-    coverage = Coverage()
-    steps = StepCoverage(small_pairs_spec(), 4, SIDES, coverage)
-    assert set(not_covered([coverage])) >= DECODING
+    facts = StepCoverage(small_pairs_spec(), 4, SIDES).facts
+    assert set(not_covered([facts])) >= DECODING
     ended, cut = Hypothesis((4,), True, -1.0, -1.0), Hypothesis((4, 5), False, -2.0, -2.0)
-    steps.answers([Hypotheses((ended,), 0.5), Hypotheses((ended, cut), 0.0)])
-    steps.answers([Hypotheses((ended, ended), 1e-13, ended_early=True)])
-    found = {fact.name: fact for fact in coverage.facts}
+    greedy = answer_facts([Hypotheses((ended,), 0.5), Hypotheses((ended, cut), 0.0)])
+    beam = answer_facts([Hypotheses((ended, ended), 1e-13, ended_early=True)])
+    found = {fact.name: fact for fact in join_facts(facts, greedy, beam)}
     assert [found[name].count for name in sorted(DECODING)] == [1, 3, 1, 2]
     assert found["tie between answers"].amount == "2 of 3 searches"
 
 
 def test_facts_add_up_and_one_precision_is_enough():
-    first, second = Coverage(), Coverage()
-    first.add(Fact("a", "", 0, 4), Fact("b", "", 0, 4), Fact("c", "", applies=False))
-    first.add(Fact("a", "", 0, 2))
-    second.add(Fact("a", "", 3, 4))
-    assert [fact.amount for fact in first.facts] == ["0 of 6 steps", "0 of 4 steps", "no"]
+    first = join_facts(
+        [Fact("a", "", 0, 4), Fact("b", "", 0, 4), Fact("c", "", applies=False)],
+        [Fact("a", "", 0, 2)],
+    )
+    second = [Fact("a", "", 3, 4)]
+    assert [fact.amount for fact in first] == ["0 of 6 steps", "0 of 4 steps", "no"]
     assert not_covered([first]) == ["a", "b"]
     assert not_covered([first, second]) == ["b"]
 

@@ -13,11 +13,9 @@ from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
-from parity.twins.compare.decode_rung import DecodeRung
-from parity.twins.compare.decoded_answers import score_recorded
+from parity.twins.compare.decoded_answers import compare_searches, score_recorded
 from parity.twins.compare.pair_comparison import PairComparison
 from parity.twins.compare.run_comparison import RunComparison
-from parity.twins.compare.step_coverage import StepCoverage
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.rounding import rounding_of_scores
@@ -78,13 +76,11 @@ def tied(faithful):
 
 def judged(spec, recorded, expected=None):
     """Compare what two sides decoded, the one as given, the other without a fault."""
-    verdict = RunVerdict(spec.training.dtype)
     tensors = (recorded, recorded if expected is None else expected)
     pairs = [tuple(SIDES)] if spec.training.dtype == "float64" else []
-    coverage = StepCoverage(spec, 4, SIDES_OF_RUN, verdict.coverage)
-    rung = DecodeRung(spec, verdict, coverage)
-    found = rung.compare(0, dict(zip(SIDES, tensors, strict=True)), pairs)
-    return verdict, [mismatch for mismatch in found if mismatch]
+    found = compare_searches(spec, 0, dict(zip(SIDES, tensors, strict=True)), pairs)
+    verdict = RunVerdict(spec.training.dtype).with_checks(found)
+    return verdict, list(verdict.mismatches)
 
 
 def changed(tensors, **changes):

@@ -14,24 +14,22 @@ SIDES = ("paddle-2", "tensorflow-2")
 TENSOR = "weight/embed/table"
 
 
-def add(history, step, loss=(2.0, 2.0), oracle=2.0, relative=0.0, where=True, shares=None):
+def add(
+    history, step, loss=(2.0, 2.0), oracle=2.0, relative=0.0, where=True, replicas=None, used=()
+):
     """Add a step of two sides."""
-    tensors = {
-        side: {
-            "loss/global": np.asarray(value),
-            "loss/replicas": np.array(shares or [value / 2] * 2),
-        }
-        for side, value in zip(SIDES, loss, strict=True)
+    losses = dict(zip(SIDES, loss, strict=True))
+    shares = {
+        side: (replicas or [value / 2] * 2, [oracle / 2] * 2) for side, value in losses.items()
     }
-    expected = {"loss/global": np.asarray(oracle), "loss/replicas": np.array([oracle / 2] * 2)}
     place = Place(step, TENSOR, (0,)) if where else None
-    distance = Distance(relative, relative, place)
-    history.add(step, tensors, dict.fromkeys(SIDES, expected), {TENSOR: distance})
+    distances = {TENSOR: Distance(relative, relative, place)}
+    history.add(step, losses, distances, used, dict.fromkeys(SIDES, oracle), shares)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_distances_are_in_units_in_the_last_place(dtype):
-    history = History(dtype, SIDES, SIDES)
+    history = History(dtype, SIDES)
     unit = float(np.spacing(np.dtype(dtype).type(2.5)))
     add(history, 0, (2.5, 2.5 + 3 * unit), 2.5 + 4 * unit)
     found = history.to_json()
@@ -43,7 +41,7 @@ def test_distances_are_in_units_in_the_last_place(dtype):
 
 @pytest.mark.parametrize("steps", [1, MOST_POINTS, MOST_POINTS + 1, 4 * MOST_POINTS + 7])
 def test_a_long_run_keeps_the_greatest_of_equal_spans(steps):
-    history = History("float64", SIDES, SIDES)
+    history = History("float64", SIDES)
     draw = np.random.default_rng(1)
     relative = [float(f"{each:.3g}") for each in draw.random(steps)]
     for step in range(steps):
@@ -59,9 +57,9 @@ def test_a_long_run_keeps_the_greatest_of_equal_spans(steps):
 
 
 def test_what_json_cannot_hold_is_left_out():
-    history = History("float32", SIDES, SIDES)
+    history = History("float32", SIDES)
     add(history, 0, (np.inf, np.nan), np.nan, relative=np.nan)
-    add(history, 1, (0.0, 0.0), 0.0, where=False, shares=[1.0])
+    add(history, 1, (0.0, 0.0), 0.0, where=False, replicas=[1.0])
     found = history.to_json()
     json.dumps(found, allow_nan=False)
     assert found["loss"] == {"paddle-2": [None, 0.0], "tensorflow-2": [None, 0.0]} | {
@@ -111,13 +109,12 @@ def test_a_comparison_keeps_every_step_of_the_first_pair(spec):
 
 
 def test_the_largest_share_of_a_bound_is_kept_of_every_span():
-    history = History("float64", SIDES, SIDES)
+    history = History("float64", SIDES)
     for step in range(MOST_POINTS + 2):
-        add(history, step)
-        history.add_shares({TENSOR: step / 10, "weight/other": np.inf})
-        history.add_shares({TENSOR: step / 20})
+        used = {TENSOR: step / 10, "weight/other": np.inf}, {TENSOR: step / 20}
+        add(history, step, used=used)
     found = history.to_json()
     largest = [float(f"{step / 10:.3g}") for step in range(1, MOST_POINTS + 2, 2)]
     assert found["used"] == {TENSOR: largest}
-    history.add_shares({TENSOR: np.inf})
+    add(history, MOST_POINTS + 2, used=[{TENSOR: np.inf}])
     assert history.to_json()["used"][TENSOR][-1] == MOST_SHARE

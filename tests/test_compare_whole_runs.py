@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from oracle_side import OracleStrategy, recorded_steps, small_pairs_spec, small_spec, text
 
+from parity.compare.findings import find_in_exact_check
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
 from parity.twins.compare.answers import AnswersRung, SideAnswers
@@ -68,8 +69,7 @@ def test_two_runs_that_differ_are_told_as_one_sides():
     found = compare_repeated("paddle-2", 0, tensors, other, tensors)
     assert (found.place.tensor, found.rung, found.within) == (name, "repeat", "paddle-2")
     assert found.count == tensors[name].size
-    verdict = verdict_of()
-    verdict.add_exact_check("repeat", found.sides, found)
+    verdict = verdict_of().with_checks([find_in_exact_check("repeat", found.sides, found)])
     assert verdict.departing() == ["paddle-2"]
     assert not verdict.matches
 
@@ -113,19 +113,18 @@ def resumed(went_on, folder, saver, loader, mistake=None, replicas=2):
     checkpoint, steps = went_on
     given = {"steps": 4, "resume": str(checkpoint), "evaluate": 0, "replicas": replicas}
     found = run(folder, mistake=mistake, **given)
-    verdict = verdict_of()
     around = {number: steps[number] for number in (1, 2, 3)}
-    ResumeRung(SPEC, PER_EPOCH, verdict).compare(Resumed(saver, loader, 2, around, found))
-    return verdict
+    run_again = Resumed(saver, loader, 2, around, found)
+    return verdict_of().with_checks([ResumeRung(SPEC, PER_EPOCH, SIDES).compare(run_again)])
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_a_run_that_is_resumed_goes_on(went_on, tmp_path, replicas):
     verdict = resumed(went_on, tmp_path / "a", "paddle-2", "tensorflow-2", replicas=replicas)
-    assert verdict.mismatches == []
+    assert verdict.matches
     if replicas == 2:
         own = resumed(went_on, tmp_path / "b", "paddle-2", "paddle-2")
-        assert own.mismatches == []
+        assert own.matches
         assert own.pairs["paddle-2", "paddle-2 resumed"]["resume"].absolute == 0
 
 
@@ -171,10 +170,10 @@ def test_a_checkpoint_of_another_step_is_found(went_on, tmp_path):
     checkpoint, steps = went_on
     found = run(tmp_path, steps=4, resume=str(checkpoint), evaluate=0, replicas=2)
     later = {number + 1: tensors for number, tensors in found.items()}
-    verdict = verdict_of()
-    rung = ResumeRung(SPEC, PER_EPOCH, verdict)
-    rung.compare(Resumed("paddle-2", "paddle-2", 2, {n: steps[n] for n in (1, 2, 3)}, later))
-    assert "has steps [3, 4]; steps [2, 3] follow" in verdict.mismatches[0].problem
+    around = {n: steps[n] for n in (1, 2, 3)}
+    rung = ResumeRung(SPEC, PER_EPOCH, SIDES)
+    finding = rung.compare(Resumed("paddle-2", "paddle-2", 2, around, later))
+    assert "has steps [3, 4]; steps [2, 3] follow" in finding.first.problem
 
 
 def test_the_checkpoint_is_within_an_epoch_if_there_is_one():
@@ -308,10 +307,11 @@ def probes():
 
 
 def judged(probe, other):
-    verdict = verdict_of(PAIRS)
-    rung = AnswersRung(PAIRS, weights_of(probe.snapshot), 7, verdict)
+    rung = AnswersRung(PAIRS, weights_of(probe.snapshot), 7)
     right = answered(probe.snapshot, probe.search)
-    return verdict, rung.compare({"paddle-2": right, "tensorflow-2": other}, probe.search)
+    found = rung.compare({"paddle-2": right, "tensorflow-2": other}, probe.search)
+    verdict = verdict_of(PAIRS).with_checks(found)
+    return verdict, next(iter(verdict.mismatches), None)
 
 
 def test_faithful_answers_match():
@@ -358,7 +358,6 @@ def test_another_answer_is_found_in_its_place(name):
     probe = probes()[0]
     verdict, found = judged(probe, CHANGES[name](answered(probe.snapshot, probe.search)))
     assert (found.place.tensor, found.rung, found.place.step) == (name, "answers", 7)
-    verdict.add_check(found)
     assert "tensorflow-2" in verdict.departing()
     if name not in ("answers/answer", "answers/reference", "answers/source"):
         assert verdict.departing() == ["tensorflow-2"]

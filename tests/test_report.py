@@ -61,18 +61,24 @@ def test_columns_are_those_of_the_frameworks_whatever_the_sides_are_called(verdi
     assert "strategies" not in found
     assert "TF-oracle" not in found, "no free run of that side was compared"
     named = dict(zip(verdict.sides, ["one", "two", "three", "four"], strict=True))
-    verdict.sides = {named[label]: side for label, side in verdict.sides.items()}
-    verdict.pairs = {
-        (named[a], named.get(b, b)): rungs for (a, b), rungs in verdict.pairs.items()
-    }
+    sides = {named[label]: side for label, side in verdict.sides.items()}
+    verdict = replace(verdict, sides=sides)
+    verdict = replace(
+        verdict,
+        pairs={(named[a], named.get(b, b)): rungs for (a, b), rungs in verdict.pairs.items()},
+    )
     assert columns(verdict) == found
 
 
 def test_a_third_framework_and_a_second_strategy_have_columns(verdict):
-    verdict.sides = SIDES | {
-        "mxnet-2": TrainedSide("mxnet", replicas=2),
-        "tensorflow-2 other": TrainedSide("tensorflow", "other", 2),
-    }
+    verdict = replace(
+        verdict,
+        sides=SIDES
+        | {
+            "mxnet-2": TrainedSide("mxnet", replicas=2),
+            "tensorflow-2 other": TrainedSide("tensorflow", "other", 2),
+        },
+    )
     verdict.pairs["tensorflow-2", "mxnet-2"] = {"gradient": distance(7e-3)}
     verdict.pairs["tensorflow-2", "tensorflow-2 other"] = {"gradient": distance(8e-3)}
     verdict.pairs["mxnet-2", ORACLE] = {"gradient": distance(9e-3)}
@@ -86,7 +92,7 @@ def test_each_bound_has_a_column(verdict):
     found = columns(verdict)
     assert found["rounding bound"] == "7 x"
     assert found["element bound"] is None, "float32 gradients are judged by one step alone"
-    verdict.dtype = "float64"
+    verdict = replace(verdict, dtype="float64")
     found = columns(verdict)
     bounds = [found[f"{name} bound"] for name in ("element", "tensor", "step", "rounding")]
     assert bounds == ["1e-11", "1e-11", "3e-16", "7 x"]
@@ -141,12 +147,15 @@ def test_story_of_tensors_that_cannot_be_compared():
 
 
 def test_blame_names_the_side_that_departs_from_the_oracle(verdict):
-    verdict.mismatches = [
-        mismatch("paddle-2", "tensorflow-2"),
-        mismatch("tensorflow-2", ORACLE),
-    ]
+    verdict = replace(
+        verdict,
+        mismatches=[
+            mismatch("paddle-2", "tensorflow-2"),
+            mismatch("tensorflow-2", ORACLE),
+        ],
+    )
     assert blame(verdict) == "in this tensor, only tensorflow-2 differs from the oracle"
-    verdict.mismatches = verdict.mismatches[:1]
+    verdict = replace(verdict, mismatches=verdict.mismatches[:1])
     assert blame(verdict).startswith("in this tensor, no side differs from the oracle")
 
 
@@ -157,38 +166,40 @@ def at(tensor, *sides):
 def test_blame_names_the_side_whose_replicas_differ(verdict):
     name = "replicas/weight/softmax/bias"
     found = at(name, "paddle-2 replica", "paddle-2 replica 0")
-    verdict.mismatches = [replace(found, within="paddle-2")]
+    verdict = replace(verdict, mismatches=[replace(found, within="paddle-2")])
     assert blame(verdict) == "the replicas of paddle-2 no longer hold the same values"
 
 
 def test_nobody_is_blamed_for_a_batch_that_the_oracle_cannot_know(verdict):
     """The oracle reads what the first side has read, so the other one would be blamed."""
     both = "paddle-2", "tensorflow-2"
-    verdict.mismatches = [at("batch/tokens", *both), at("batch/tokens", both[1], ORACLE)]
+    found = [at("batch/tokens", *both), at("batch/tokens", both[1], ORACLE)]
+    verdict = replace(verdict, mismatches=found)
     assert blame(verdict).startswith("the sides did not read the same batch")
     rate = "batch/learning_rate"
-    verdict.mismatches = [at(rate, *both), at(rate, both[0], ORACLE)]
+    verdict = replace(verdict, mismatches=[at(rate, *both), at(rate, both[0], ORACLE)])
     assert blame(verdict) == "in this tensor, only paddle-2 differs from the oracle"
 
 
 def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
-    verdict.mismatches = [at("gradient/embed/table", "paddle-2", ORACLE)]
+    verdict = replace(verdict, mismatches=[at("gradient/embed/table", "paddle-2", ORACLE)])
     wrong = ("gradient/embed/table", "gradient/lstm_0/bias", "gradient_norm", "weight/x")
-    verdict.evidence = {"paddle-2": Evidence(4, "gradient/embed/table", wrong=wrong)}
+    evidence = {"paddle-2": Evidence(4, "gradient/embed/table", wrong=wrong)}
+    verdict = replace(verdict, evidence=evidence)
     outcome = Outcome(preset("language-model", "tiny"), verdicts=[verdict])
     values = report_values(outcome, "tiny", "")
     assert values["first_mismatch"]["nearest_to_loss"] == "gradient/lstm_0/bias"
     assert "the first wrong one is gradient/lstm_0/bias" in " ".join(
         report_text(values).split()
     )
-    verdict.mismatches = [at("forward/h", "paddle-2", ORACLE)]
+    verdict = replace(verdict, mismatches=[at("forward/h", "paddle-2", ORACLE)])
     assert nearest_to_loss(verdict) == ""
 
 
 @pytest.mark.parametrize("matches", [True, False])
 def test_report_holds_what_is_promised(verdict, matches):
     if not matches:
-        verdict.mismatches = [mismatch("paddle-2", ORACLE)]
+        verdict = replace(verdict, mismatches=[mismatch("paddle-2", ORACLE)])
     outcome = Outcome(preset("language-model", "tiny"), SIDES, verdicts=[verdict])
     outcome.versions = {"paddle": "1.2.3", "tensorflow": "1.2.3"}
     summary = {"framework": "paddle", "replicas": 2, "dtype": "float32", "steps": 20}
@@ -216,19 +227,23 @@ def test_report_holds_what_is_promised(verdict, matches):
 
 def long_values(verdict):
     """Return a report with all columns, long names and long stories."""
-    verdict.sides = SIDES | {
-        "paddle-2 parallel-executor plain": TrainedSide(
-            "paddle", "parallel-executor", 2, kernels="plain", processes=2
-        ),
-        "jax-2 of somebody's own": TrainedSide("mxnet", replicas=2),
-    }
+    verdict = replace(
+        verdict,
+        sides=SIDES
+        | {
+            "paddle-2 parallel-executor plain": TrainedSide(
+                "paddle", "parallel-executor", 2, kernels="plain", processes=2
+            ),
+            "jax-2 of somebody's own": TrainedSide("mxnet", replicas=2),
+        },
+    )
     name = "gradient/" + "a-layer-with-a-long-name/" * 5 + "kernel"
     for a in list(verdict.sides)[1:]:
         for b in (ORACLE, ONE_STEP, "paddle-1"):
             place = Place(12345, name, (100, 100))
             verdict.pairs[a, b] = {"gradient": Distance(1e-3, 1e-3, place, 0.5)}
     found = mismatch("paddle-2", ORACLE)
-    verdict.mismatches = [replace(found, place=Place(4, name, (1,)))]
+    verdict = replace(verdict, mismatches=[replace(found, place=Place(4, name, (1,)))])
     outcome = Outcome(preset("language-model", "tiny"), verdict.sides, verdicts=[verdict])
     summary = {"framework": "paddle", "replicas": 2, "dtype": "float32", "steps": 10**9}
     summary |= {"tokens_per_second": {"median": 5e8, "low": 4e8, "high": 6e8}}

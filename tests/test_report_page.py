@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import browser
@@ -128,7 +128,8 @@ def pairs():
     verdict = climbed(spec, 3)
     place = Place(2, "decode/beam_tokens", (0, 0, 1))
     verdict.pairs["paddle-1", ONE_STEP] = {"decode": Distance(1e-13, 2e-14, place, 0.25)}
-    verdict.ties.append(Tie("paddle-1", place, (-1.5, -math.inf), 1e-17))
+    ties = (Tie("paddle-1", place, (-1.5, -math.inf), 1e-17),)
+    verdict = replace(verdict, ties=ties)
     return values_of(spec, [verdict])
 
 
@@ -608,20 +609,18 @@ def test_long_runs_make_small_pages_soon(tmp_path):
     labels = list(sides)
     draw, verdicts = np.random.default_rng(0), []
     for dtype in ("float64", "float32"):
-        verdict = RunVerdict(dtype, steps=1000, sides=sides)
-        verdict.history = History(dtype, labels, labels[:2])
         place = Place(0, names[0], ())
-        verdict.pairs["paddle-1", "tensorflow-1"] = {"forward": Distance(0.0, 0.0, place, 0.0)}
+        pairs = {("paddle-1", "tensorflow-1"): {"forward": Distance(0.0, 0.0, place, 0.0)}}
+        history = History(dtype, labels[:2])
+        verdict = RunVerdict(dtype, pairs, steps=1000, history=history, sides=sides)
         for step in range(verdict.steps):
-            losses = {
-                label: {
-                    "loss/global": np.asarray(draw.random(), dtype),
-                    "loss/replicas": draw.random(side.replicas),
-                }
+            losses = {label: float(draw.random()) for label in sides}
+            shares = {
+                label: (draw.random(side.replicas).tolist(),) * 2
                 for label, side in sides.items()
             }
             distances = {name: Distance(0.0, float(draw.random()), place) for name in names}
-            verdict.history.add(step, losses, losses, distances)
+            history.add(step, losses, distances, (), losses, shares)
         verdicts.append(verdict)
     values = values_of(spec, verdicts)
     assert len(values["history"]["float32"]["steps"]) == 1000

@@ -7,11 +7,11 @@ training can meet, how often the run met each, and by name those that it never m
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fact:
     """One case, and how often a run met it.
 
@@ -45,6 +45,15 @@ class Fact:
             return f"{self.count} of {self.of} {self._unit_of(self.of)}"
         return f"{self.count} {self._unit_of(self.count)}" if self.count else "no"
 
+    def plus(self, other: "Fact") -> "Fact":
+        """Return the case with the counts of another run or part of a run added."""
+        return replace(
+            self,
+            count=self.count + other.count,
+            of=self.of + other.of,
+            applies=self.applies or other.applies,
+        )
+
     def _unit_of(self, number: int) -> str:
         if number != 1:
             return self.unit
@@ -55,35 +64,17 @@ class Fact:
         return asdict(self)
 
 
-class Coverage:
-    """The cases of one run, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self._facts: dict[str, Fact] = {}
-
-    def add(self, *facts: Fact) -> None:
-        """Add facts; counts of a case that is already there are added to it."""
-        for fact in facts:
-            known = self._facts.get(fact.name)
-            if known is None:
-                self._facts[fact.name] = fact
-            else:
-                known.count += fact.count
-                known.of += fact.of
-                known.applies = known.applies or fact.applies
-
-    @property
-    def facts(self) -> list[Fact]:
-        """Return all cases in their order."""
-        return list(self._facts.values())
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return plain values."""
-        return [fact.to_json() for fact in self.facts]
+def join_facts(*lists: Iterable[Fact]) -> tuple[Fact, ...]:
+    """Return the cases of several lists in their order, the counts of one case added up."""
+    joined: dict[str, Fact] = {}
+    for fact in (each for facts in lists for each in facts):
+        known = joined.get(fact.name)
+        joined[fact.name] = fact if known is None else known.plus(fact)
+    return tuple(joined.values())
 
 
-def not_covered(runs: Iterable[Coverage]) -> list[str]:
+def not_covered(runs: Iterable[Iterable[Fact]]) -> list[str]:
     """Return the names of the cases that none of several runs met although one could have."""
-    facts = [fact for run in runs for fact in run.facts]
+    facts = [fact for run in runs for fact in run]
     met = {fact.name for fact in facts if fact.count}
     return list(dict.fromkeys(f.name for f in facts if f.missing and f.name not in met))

@@ -2,23 +2,21 @@
 
 There is no oracle here: the report says where two sides part, not which of them is right. The
 tensors of each step are judged in the order of computation (rung by rung, and within a rung as
-the first side recorded them). The first step that has a mismatch decides the verdict; steps
-after it can be measured, to show how the difference develops.
+the first side recorded them).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from parity.base.errors import NumericFailure, UsageError
-from parity.compare.common_steps import common_steps
+from parity.base.errors import UsageError
 from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
-from parity.compare.growth import Growth
+from parity.compare.step_comparison import StepComparison, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import StepBounds, compare_step
-from parity.compare.tensors import check_numbers
+from parity.compare.tensors import Distance, check_numbers
 from parity.compare.verdict import Verdict
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of, rungs
@@ -28,7 +26,7 @@ from parity.trace.tolerances import Tolerance
 Tensors = Mapping[str, np.ndarray]
 
 
-@dataclass
+@dataclass(frozen=True)
 class PairVerdict(Verdict):
     """What the comparison of two recorded trainings found.
 
@@ -38,9 +36,9 @@ class PairVerdict(Verdict):
       bounds: the bounds that were used, in the order of the rungs.
     """
 
-    tensors: list[str] = field(default_factory=list)
+    tensors: Sequence[str] = ()
     loss: str | None = None
-    bounds: list[Bound] = field(default_factory=list)
+    bounds: Sequence[Bound] = ()
 
 
 def compare_pair(
@@ -68,29 +66,80 @@ def compare_pair(
     _check_same_run(sides, first.header, second.header)
     dtype = str(first.header["dtype"])
     bounds = Bounds(dtype, declared_tolerances(sides, traces, tolerances or {}))
-    verdict = PairVerdict(dtype, {(a, b): {}}, sides={a: first.side, b: second.side})
-    verdict.history = History(dtype, sides, (a, b))
-    steps, verdict.cut = common_steps({a: first, b: second})
-    try:
-        for _, (step, of_a), (_, of_b) in zip(  # noqa: B905  one may go on where the other was cut
-            steps, first.steps(), second.steps()
-        ):
-            _check_step(sides, step, of_a, of_b)
-            if verdict.matches:
-                _judge_step(verdict, bounds, (a, b), step, of_a, of_b)
-            if after_mismatch and not verdict.matches:
-                _measure_growth(verdict, (a, b), step, of_a, of_b)
-            measured = len(verdict.growth.steps) - 1 if verdict.growth is not None else 0
-            if not verdict.matches and measured == after_mismatch:
-                break
-        else:
-            _end_growth(verdict, "the run has no more steps")
-    except (UsageError, NumericFailure) as error:
-        if verdict.matches:
-            raise
-        _end_growth(verdict, str(error))
-    verdict.bounds = bounds.used()
-    return verdict
+    comparison = _PairComparison((a, b), History(dtype, (a, b)), bounds, after_mismatch)
+    numbers, cut = common_steps({a: first, b: second})
+    tensors = (
+        {a: of_a, b: of_b}
+        for (_, of_a), (_, of_b) in zip(  # noqa: B905  one may go on where the other was cut
+            first.steps(), second.steps()
+        )
+    )
+    comparison.compare(tensors, numbers=numbers)
+    return PairVerdict(
+        dtype,
+        comparison.worst,
+        comparison.mismatches,
+        growth=comparison.growth,
+        steps=comparison.steps,
+        history=comparison.history,
+        sides={a: first.side, b: second.side},
+        cut=cut,
+        tensors=comparison.tensors,
+        loss=comparison.loss,
+        bounds=bounds.used(),
+    )
+
+
+class _PairComparison(StepComparison):
+    """Compares the steps of a pair by the bounds of its tensors."""
+
+    def __init__(
+        self, sides: tuple[str, str], history: History, bounds: Bounds, after_mismatch: int
+    ):
+        super().__init__(after_mismatch)
+        self._sides, self._bounds, self.history = sides, bounds, history
+        self.tensors: list[str] = []
+        self.loss: str | None = None
+        self.worst = {sides: {}}
+
+    def _step(self, step: int, tensors: Mapping[str, Tensors], *, judge: bool) -> None:
+        a, b = (tensors[side] for side in self._sides)
+        _check_step(self._sides, step, a, b)
+        if judge:
+            self._judge(step, a, b)
+
+        def distances() -> Mapping[tuple[str, str], Mapping[str, Distance]]:
+            self.history.add_losses_after(step, self._losses(a, b))
+            found = compare_step(a, b, self._sides, step, _in_order(a), None)
+            return {self._sides: found.distances}
+
+        self._add_growth(step, distances)
+
+    def _judge(self, step: int, a: Tensors, b: Tensors) -> None:
+        names = _in_order(a)
+        if not self.tensors:
+            self.tensors, self.loss = names, _loss(a)
+            if unused := self._bounds.unused(names):
+                raise UsageError(
+                    f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"
+                )
+        bounds = StepBounds(lambda name: self._bounds.find(name).at(step))
+        known = self.worst[self._sides]
+        found = compare_step(a, b, self._sides, step, names, bounds, known, types=True)
+        self._add([found])
+        self.mismatches = found.mismatches
+        # neither is drawn where one is no single number, which is a mismatch
+        losses = self._losses(a, b)
+        both = losses if len(losses) == 2 else {}
+        self.history.add(step, both, found.distances, [found.shares])
+        self.steps += 1
+
+    def _losses(self, a: Tensors, b: Tensors) -> dict[str, float]:
+        """Return label -> loss, of the sides whose loss is a single number."""
+        losses = {
+            side: _value(each, self.loss) for side, each in zip(self._sides, (a, b), strict=True)
+        }
+        return {side: loss for side, loss in losses.items() if loss is not None}
 
 
 def _labels(traces: Sequence[Trace]) -> list[str]:
@@ -105,54 +154,6 @@ def _check_step(sides: Sequence[str], step: int, a: Tensors, b: Tensors) -> None
         # batch/sizes says which replica had a row only in this project's own trainings
         known = {name: each for name, each in tensors.items() if name != "batch/sizes"}
         check_numbers(known, side, step, names)
-
-
-def _judge_step(
-    verdict: PairVerdict,
-    bounds: Bounds,
-    sides: tuple[str, str],
-    step: int,
-    a: Tensors,
-    b: Tensors,
-) -> None:
-    names = _in_order(a)
-    if not verdict.tensors:
-        verdict.tensors = names
-        if unused := bounds.unused(names):
-            raise UsageError(
-                f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"
-            )
-        verdict.loss = _loss(a)
-    of_step = StepBounds(lambda name: bounds.find(name).at(step))
-    known = verdict.pairs[sides]
-    found = compare_step(a, b, sides, step, names, of_step, known, types=True)
-    verdict.add_distances(sides, found.of_rungs)
-    verdict.mismatches = list(found.mismatches)
-    losses = [_value(each, verdict.loss) for each in (a, b)]
-    # neither is drawn where one is no single number, which is a mismatch
-    verdict.history.add_pair(step, losses if None not in losses else [], found.distances)
-    verdict.history.add_shares(found.shares)
-    verdict.steps += 1
-
-
-def _measure_growth(
-    verdict: PairVerdict, sides: tuple[str, str], step: int, a: Tensors, b: Tensors
-) -> None:
-    """Measure the distances of a step that is not judged."""
-    if verdict.growth is None:
-        verdict.growth = Growth(verdict.mismatches[0].place.tensor)
-    losses = {
-        side: _value(each, verdict.loss) for side, each in zip(sides, (a, b), strict=True)
-    }
-    known = {side: loss for side, loss in losses.items() if loss is not None}
-    verdict.history.add_losses_after(step, known)
-    found = compare_step(a, b, sides, step, _in_order(a), None)
-    verdict.growth.add(step, {sides: found.distances})
-
-
-def _end_growth(verdict: PairVerdict, reason: str) -> None:
-    if verdict.growth is not None:
-        verdict.growth.ended = reason
 
 
 def _check_same_run(sides: Sequence[str], a: Mapping[str, Any], b: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Losses and distances of every step, small enough for a figure however long the run is."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,6 @@ MOST_POINTS = 1000
 
 # A share of nothing, where no difference is allowed and there is one: JSON has no infinity.
 MOST_SHARE = 1e6
-
-Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass
@@ -62,17 +60,15 @@ class History:
 
     Args:
       dtype: the precision of the sides, for units in the last place.
-      sides: the labels of the sides.
       pair: the labels of the two whose tensors are compared; None if there is only one side.
     """
 
     def __init__(
         self,
         dtype: str = "float64",
-        sides: Sequence[str] = (),
         pair: Sequence[str] | None = None,
     ):
-        self._dtype, self._sides, self._pair = np.dtype(dtype), list(sides), pair
+        self._dtype, self._pair = np.dtype(dtype), pair
         self._points: list[_Point] = []
         self._after: list[tuple[int, dict[str, float]]] = []
         self._span, self._in_last = 1, 0
@@ -80,71 +76,43 @@ class History:
     def add(
         self,
         step: int,
-        tensors: Mapping[str, Tensors],
-        oracle: Mapping[str, Tensors],
+        losses: Mapping[str, float],
         distances: Mapping[str, Distance],
+        shares: Iterable[Mapping[str, float]] = (),
+        expected: Mapping[str, float] | None = None,
+        replicas: Mapping[str, tuple[list[float], list[float]]] | None = None,
     ) -> None:
         """Add a step.
 
         Args:
-          tensors: label -> what that side recorded.
-          oracle: label -> what the oracle expects of that side, with losses for its replicas.
+          losses: label -> the loss of that side; empty where it is no single number.
           distances: tensor -> distance of the pair, without a place where shapes differ.
+          shares: tensor -> the share of its bound that a comparison used: above 1 is a
+            mismatch, and infinite where no difference is allowed.
+          expected: label -> the loss that the oracle expects of that side, if there is one.
+          replicas: label -> the losses of the side's replicas, and the oracle's.
         """
-        loss = {side: float(tensors[side]["loss/global"]) for side in self._sides}
-        expected = {side: float(oracle[side]["loss/global"]) for side in self._sides}
-        replicas = {
-            side: (
-                np.asarray(tensors[side]["loss/replicas"], np.float64).tolist(),
-                np.asarray(oracle[side]["loss/replicas"], np.float64).tolist(),
-            )
-            for side in self._sides
-        }
+        expected = expected or {}
+        oracle = {"oracle": next(iter(expected.values()))} if expected else {}
+        of_pair = [losses[side] for side in self._pair or () if side in losses]
         point = _Point(
             step,
-            loss | {"oracle": next(iter(expected.values()))},
-            replicas,
-            self._ulps(*(loss[side] for side in self._pair)) if self._pair else 0.0,
-            {side: self._ulps(loss[side], expected[side]) for side in self._sides},
+            {**losses, **oracle},
+            dict(replicas or {}),
+            self._ulps(*of_pair) if of_pair else 0.0,
+            {side: self._ulps(losses[side], each) for side, each in expected.items()},
             {name: each.relative for name, each in distances.items() if each.where},
         )
-        self._append(point)
-
-    def add_pair(
-        self, step: int, losses: Sequence[float | None], distances: Mapping[str, Distance]
-    ) -> None:
-        """Add a step of a pair that has no oracle.
-
-        Args:
-          losses: the loss of each side; None where none was recorded.
-          distances: as for `add`.
-        """
-        known = [loss for loss in losses if loss is not None]
-        point = _Point(
-            step,
-            dict(zip(self._sides, known, strict=True)) if known else {},
-            {},
-            self._ulps(*known) if known else 0.0,
-            {},
-            {name: each.relative for name, each in distances.items() if each.where},
-        )
+        for used in shares:
+            for name, share in used.items():
+                most = min(share, MOST_SHARE)
+                point.shares[name] = _larger(point.shares.get(name, 0.0), most)
         self._append(point)
 
     def add_losses_after(self, step: int, losses: Mapping[str, float]) -> None:
         """Add the losses of a step after a mismatch, which is measured and not judged."""
         if not self._points or step > self._points[-1].step:
             self._after.append((step, dict(losses)))
-
-    def add_shares(self, shares: Mapping[str, float]) -> None:
-        """Add how much of its bound each tensor used at the step that was added last.
-
-        Args:
-          shares: tensor -> share; above 1 is a mismatch, and infinite where no difference is
-            allowed.
-        """
-        mine = self._points[-1].shares
-        for name, share in shares.items():
-            mine[name] = _larger(mine.get(name, 0.0), min(share, MOST_SHARE))
 
     def _append(self, point: _Point) -> None:
         if self._points and self._in_last < self._span:

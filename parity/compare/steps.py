@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
+from parity.compare.findings import Finding, find_in_step
 from parity.compare.tensors import (
     Distance,
     Mismatch,
@@ -54,43 +54,6 @@ class StepBounds:
         return None
 
 
-@dataclass(frozen=True)
-class StepFound:
-    """What the comparison of one step found.
-
-    Attributes:
-      distances: tensor -> how far it is apart, of those that both sides have.
-      mismatches: what differs by more than is allowed, in the order of the names.
-    """
-
-    distances: Mapping[str, Distance] = field(default_factory=dict)
-    mismatches: tuple[Mismatch, ...] = ()
-
-    @property
-    def first(self) -> Mismatch | None:
-        """Return the first mismatch."""
-        return next(iter(self.mismatches), None)
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Return tensor -> the share of its bound, of those that were judged."""
-        used = {name: distance.used for name, distance in self.distances.items()}
-        return {name: share for name, share in used.items() if share is not None}
-
-    @property
-    def of_rungs(self) -> dict[str, Distance]:
-        """Return rung -> the worst distance of its tensors."""
-        found: dict[str, Distance] = {}
-        for name, distance in self.distances.items():
-            found.setdefault(rung_of(name), Distance()).add(distance)
-        return found
-
-    def __add__(self, other: "StepFound") -> "StepFound":
-        return StepFound(
-            {**self.distances, **other.distances}, (*self.mismatches, *other.mismatches)
-        )
-
-
 def compare_step(
     a: Tensors,
     b: Tensors,
@@ -101,7 +64,7 @@ def compare_step(
     known: Mapping[str, Distance] | None = None,
     *,
     types: bool = False,
-) -> StepFound:
+) -> Finding:
     """Compare the tensors that two sides recorded of a step.
 
     Args:
@@ -143,7 +106,7 @@ def compare_step(
         shares[rung] = max(most, distance.used or 0.0)
         if mismatch is not None:
             mismatches.append(mismatch)
-    return StepFound(distances, tuple(mismatches))
+    return find_in_step(sides, distances, mismatches)
 
 
 def _judged(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.disagreement import Disagreement
+from parity.compare.findings import Pair
 from parity.compare.growth import Growth
 from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
@@ -15,9 +16,9 @@ from parity.trace.side import Side
 Tensors = Mapping[str, np.ndarray]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Verdict:
-    """What the comparison of two trainings found.
+    """What the comparison of two trainings found, put together once from its findings.
 
     Attributes:
       dtype: the precision of the run.
@@ -41,22 +42,16 @@ class Verdict:
     """
 
     dtype: str
-    pairs: dict[tuple[str, str], dict[str, Distance]] = field(default_factory=dict)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    pairs: Mapping[Pair, Mapping[str, Distance]] = field(default_factory=dict)
+    mismatches: tuple[Mismatch, ...] = ()
     oracle: Mapping[str, Tensors] = field(default_factory=dict)
     disagreement: Disagreement | None = None
     growth: Growth | None = None
     steps: int = 0
-    evidence: dict[str, Evidence] = field(default_factory=dict)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
     history: History = field(default_factory=History)
     sides: Mapping[str, Side] = field(default_factory=dict)
-    cut: dict[str, str] = field(default_factory=dict)
-
-    def add_distances(self, sides: tuple[str, str], found: Mapping[str, Distance]) -> None:
-        """Add rung -> distance of one comparison of a pair."""
-        worst = self.pairs.setdefault(sides, {})
-        for rung, distance in found.items():
-            worst.setdefault(rung, Distance()).add(distance)
+    cut: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def matches(self) -> bool:

@@ -8,7 +8,7 @@ the decode rung.
 `--evaluate-only` writes what is compared: see parity/twins/training/validation.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,19 +18,21 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.base.text import parse_json
-from parity.compare.tensors import ORACLE, Distance, Mismatch, Place
+from parity.compare.coverage import Fact
+from parity.compare.findings import Finding
+from parity.compare.tensors import ORACLE, Mismatch, Place
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
 from parity.twins.compare.decoded_answers import (
-    Rescore,
+    DecodedFinding,
     compare_decoded,
     score_recorded,
     scores_again,
 )
 from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.compare.step_coverage import answer_facts
-from parity.twins.compare.verdict import RunVerdict
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share
+from parity.twins.decoding.hypotheses import Hypotheses
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.rounding import rounding_of_scores
 from parity.twins.spec.spec import Spec
@@ -104,41 +106,48 @@ def read_answers(folder: Path) -> SideAnswers:
 
 
 class AnswersRung:
-    """Compares the sides' answers, and adds distances and ties to a verdict.
+    """Compares the sides' answers.
 
     Args:
       spec: what was trained, with the sizes of the real vocabularies.
       weights: parameter name -> array, the weights that all sides answered from.
       step: the number of steps that they were trained for.
-      verdict: what the distances are added to.
     """
 
-    def __init__(self, spec: Spec, weights: Tensors, step: int, verdict: RunVerdict):
-        self._spec, self._step, self._verdict = spec, step, verdict
+    def __init__(self, spec: Spec, weights: Tensors, step: int):
+        self._spec, self._step = spec, step
         self._weights = weights
         self._oracle = OracleModel(spec.model, {n: as_float64(a) for n, a in weights.items()})
 
     def compare(
         self, answers: Mapping[str, SideAnswers], search: AnswerSettings
-    ) -> Mismatch | None:
-        """Compare the answers of all sides with the oracle's; return the first mismatch.
+    ) -> list[Finding]:
+        """Compare the answers of all sides with the oracle's, up to the first mismatch.
 
         Args:
           answers: label -> what that side wrote.
           search: how the questions were answered.
         """
-        found = self._compare_questions(answers)
-        if found is not None:
-            return self._named(found, search)
+        findings: list[Finding] = []
+        for finding in self._findings(answers, search):
+            named = tuple(self._named(each, search) for each in finding.mismatches)
+            findings.append(replace(finding, mismatches=named))
+            if named:
+                break
+        return findings
+
+    def _findings(
+        self, answers: Mapping[str, SideAnswers], search: AnswerSettings
+    ) -> Iterator[Finding]:
+        yield from _problems(self._compare_questions(answers))
         asked = _questions(next(iter(answers.values())))
-        expected, margins = self._expected(asked, search)
+        expected, margins, facts = self._expected(asked, search)
         for side, given in answers.items():
             found = self._compare_tokens(side, given, asked, expected, margins, search)
-            found = found or self._compare_scoring(side, given)
-            if found is not None:
-                return self._named(found, search)
-        found = self._compare_texts(answers)
-        return found and self._named(found, search)
+            yield replace(found, facts=facts)
+            facts = ()
+            yield from _problems(self._compare_scoring(side, given))
+        yield from _problems(self._compare_texts(answers))
 
     def _compare_questions(self, answers: Mapping[str, SideAnswers]) -> Mismatch | None:
         """Compare the questions and references, of which the oracle has none of its own."""
@@ -157,20 +166,22 @@ class AnswersRung:
 
     def _expected(
         self, asked: tuple[np.ndarray, np.ndarray], search: AnswerSettings
-    ) -> tuple[dict[str, np.ndarray], list[float]]:
-        """Return the oracle's answers, and the margin by which each was decided."""
-        tokens, finished, scores, margins = [], [], [], []
+    ) -> tuple[dict[str, np.ndarray], list[float], tuple[Fact, ...]]:
+        """Return the oracle's answers, the margin of each, and the cases that were met."""
+        every: list[Hypotheses] = []
         for start in range(0, len(asked[0]), _SENTENCES_PER_BATCH):
             rows = slice(start, start + _SENTENCES_PER_BATCH)
             settings = search.beam, search.length_penalty, search.longest
-            searches = beam_search(self._oracle, asked[0][rows], asked[1][rows], *settings)
-            self._verdict.coverage.add(*answer_facts(searches))
-            for found in searches:
-                tokens.append(found.best.tokens)
-                finished.append(found.best.finished)
-                scores.append(found.best.score)
-                margins.append(found.margin)
-        return _arrays(asked, tokens, finished, scores, search), margins
+            every += beam_search(self._oracle, asked[0][rows], asked[1][rows], *settings)
+        best = [found.best for found in every]
+        expected = _arrays(
+            asked,
+            [each.tokens for each in best],
+            [each.finished for each in best],
+            [each.score for each in best],
+            search,
+        )
+        return expected, [found.margin for found in every], tuple(answer_facts(every))
 
     def _compare_tokens(
         self,
@@ -180,12 +191,13 @@ class AnswersRung:
         expected: Tensors,
         margins: list[float],
         search: AnswerSettings,
-    ) -> Mismatch | None:
+    ) -> DecodedFinding:
         sides, dtype = (side, ORACLE), self._spec.training.dtype
         longest = max([search.longest, *(len(line["tokens"]) for line in given.lines)])
         if longest > search.longest:
             seen = f"an answer of {longest} tokens; allowed: {search.longest}"
-            return self._problem(sides, "answers/tokens", (), seen)
+            wrong = self._problem(sides, "answers/tokens", (), seen)
+            return DecodedFinding(sides, mismatches=(wrong,))
         recorded = _arrays(
             asked,
             [line["tokens"] for line in given.lines],
@@ -195,8 +207,7 @@ class AnswersRung:
         )
         if search.exact:
             margins = [np.inf] * len(margins)
-        rescored = self._rescored(recorded)
-        compare: Callable[..., tuple] = partial(
+        compare: Callable[..., DecodedFinding] = partial(
             compare_decoded,
             recorded,
             expected,
@@ -204,21 +215,22 @@ class AnswersRung:
             sides,
             self._step,
             TABLE[dtype, "answers"],
-            rescored,
+            score_recorded(self._oracle, recorded, self._spec.model.target_vocabulary_size),
             searches=("beam",),
         )
-        distance, mismatch, ties = compare()
-        if mismatch is not None:
+        found = compare()
+        if found.first is not None:
             weights = {f"weight/{name}": array for name, array in self._weights.items()}
             again = partial(scores_again, self._spec.model, recorded, searches=("beam",))
             rounding = rounding_of_scores(weights, dtype, again)
-            distance, mismatch, ties = compare(least=ONE_STEP_TIMES["forward"] * rounding)
-        rungs = self._verdict.pairs.setdefault(sides, {})
-        rungs.setdefault("answers", Distance()).add(
-            replace(distance, where=_renamed(distance.where))
+            found = compare(least=ONE_STEP_TIMES["forward"] * rounding)
+        distance = found.rungs["decode"]
+        return DecodedFinding(
+            sides,
+            {"answers": replace(distance, where=_renamed(distance.where))},
+            tuple(replace(each, place=_renamed(each.place)) for each in found.mismatches),
+            ties=tuple(replace(tie, place=_renamed(tie.place)) for tie in found.ties),
         )
-        self._verdict.ties += [replace(tie, place=_renamed(tie.place)) for tie in ties]
-        return replace(mismatch, place=_renamed(mismatch.place)) if mismatch else None
 
     def _compare_scoring(self, side: str, given: SideAnswers) -> Mismatch | None:
         """Score the side's own answers again, and compare with what it reports."""
@@ -251,9 +263,6 @@ class AnswersRung:
                     return self._problem((first, side), "answers/answer", (row,), said)
         return None
 
-    def _rescored(self, recorded: Tensors) -> Rescore:
-        return score_recorded(self._oracle, recorded, self._spec.model.target_vocabulary_size)
-
     def _problem(
         self, sides: tuple[str, str], name: str, index: tuple[int, ...], problem: str
     ) -> Mismatch:
@@ -266,6 +275,10 @@ class AnswersRung:
             who = f"{found.within} reports a score that its own answers do not have"
         note = f"{who} in the answers to the test questions ({search.name})"
         return replace(found, check="answers", note=note)
+
+
+def _problems(found: Mismatch | None) -> list[Finding]:
+    return [] if found is None else [Finding(found.sides, mismatches=(found,))]
 
 
 def _questions(answers: SideAnswers) -> tuple[np.ndarray, np.ndarray]:

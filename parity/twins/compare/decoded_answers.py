@@ -1,25 +1,34 @@
-"""The answers that a side decoded, compared with the oracle's.
+"""The decode rung: greedy and beam search of each side, and of the oracle with its weights.
 
-Tokens must be equal, one by one, and scores within the tolerance. There is one exception: a
-tie. Where the oracle's own search decided by less than rounding can change, a side may have
-decided the other way; the report then shows both scores. The side's score must still be the one
-that the oracle gives to the side's tokens.
+After the last recorded step a side decodes some sentences with the weights that it has then.
+The oracle decodes the same sentences in float64 from the weights that the side recorded. Tokens
+must be equal, one by one, and scores within the tolerance. There is one exception: a tie. Where
+the oracle's own search decided by less than rounding can change, a side may have decided the
+other way; the report then shows both scores. The side's score must still be the one that the
+oracle gives to the side's tokens.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.special_tokens import PAIR_EOS_ID
-from parity.compare.tensors import Distance, Mismatch, Place
-from parity.trace.tolerances import Tolerance
+from parity.compare.coverage import Fact, join_facts
+from parity.compare.findings import Finding
+from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
+from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
+from parity.twins.compare.oracle_tensors import recorded_weights
+from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.decoding.hypotheses import length_penalty_of
 from parity.twins.oracle.decode import OracleModel, rescore
-from parity.twins.trace.decoded import DECODED, SEARCHES
+from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.spec.spec import Spec
+from parity.twins.trace.decoded import DECODED, SEARCHES, decode, decode_tensors
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -60,6 +69,66 @@ class Tie:
             "scores": [score if math.isfinite(score) else None for score in self.scores],
             "margin": self.margin,
         }
+
+
+@dataclass(frozen=True)
+class DecodedFinding(Finding):
+    """What the comparison of decoded answers found.
+
+    Attributes:
+      ties: the sentences that a side decoded differently where rounding can decide either way.
+      facts: the cases that the oracle's search met.
+    """
+
+    ties: tuple[Tie, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+def compare_searches(
+    spec: Spec, step: int, tensors: Mapping[str, Arrays], pairs: Iterable[tuple[str, str]]
+) -> list[DecodedFinding]:
+    """Compare what each side decoded with the oracle's, and the pairs with each other.
+
+    Args:
+      spec: what was trained.
+      tensors: label -> recorded tensors.
+      pairs: labels of the sides to compare with each other.
+
+    Raises:
+      UsageError, NumericFailure: as `check_decoded`.
+    """
+    model, dtype = spec.model, spec.training.dtype
+    first = next(iter(tensors.values()))
+    for side, recorded in tensors.items():
+        check_decoded(recorded, first, side, step, model.source_vocabulary_size)
+    findings, margins = [], dict[str, dict[str, list[float]]]()
+    tolerance = TABLE[dtype, "decode"]
+    for side, recorded in tensors.items():
+        beam, penalty, most = recorded["decode/settings"].tolist()
+        asked = recorded["decode/source"], recorded["decode/source_lengths"]
+        oracle = OracleModel(model, recorded_weights(recorded))
+        searches = decode(oracle, *asked, int(beam), penalty, int(most))
+        expected = decode_tensors(*asked, searches, int(beam), penalty, int(most))
+        margins[side] = {
+            search: [hypotheses.margin for hypotheses in sentences]
+            for search, sentences in zip(SEARCHES, searches, strict=True)
+        }
+        rescored = score_recorded(oracle, recorded, model.target_vocabulary_size)
+        given = recorded, expected, margins[side], (side, ONE_STEP), step, tolerance, rescored
+        found = compare_decoded(*given)
+        if found.first and not found.first.problem:
+            # the weights may amplify rounding by more than the tolerance allows for
+            again = partial(scores_again, model, recorded)
+            rounding = rounding_of_scores(recorded, dtype, again)
+            found = compare_decoded(*given, least=ONE_STEP_TIMES["forward"] * rounding)
+        if recorded is first:  # the others decode the same sentences
+            facts = join_facts(*(answer_facts(sentences) for sentences in searches))
+            found = replace(found, facts=facts)
+        findings.append(found)
+    return findings + [
+        compare_decoded(tensors[a], tensors[b], margins[a], (a, b), step, tolerance)
+        for a, b in pairs
+    ]
 
 
 _WIDEST = 10_000  # a beam that no search could work with
@@ -201,8 +270,8 @@ def compare_decoded(
     rescored: Rescore | None = None,
     least: float = 0.0,
     searches: Sequence[str] = SEARCHES,
-) -> tuple[Distance, Mismatch | None, list[Tie]]:
-    """Compare what a side decoded with what was expected.
+) -> DecodedFinding:
+    """Compare what a side decoded with what was expected; return the first mismatch.
 
     Args:
       recorded, expected: decoded sentences as a trace records them.
@@ -212,9 +281,6 @@ def compare_decoded(
       rescored: returns the scores that the recorded hypotheses of a tie should have.
       least: a difference that is allowed in every score, in nats.
       searches: the searches that were recorded.
-
-    Returns:
-      The worst distance of scores, the first mismatch, and the ties.
     """
     worst, ties = Distance(used=0.0), list[Tie]()
     first: Mismatch | None = None
@@ -224,7 +290,7 @@ def compare_decoded(
             if recorded[name].shape != expected[name].shape:
                 seen = f"{list(recorded[name].shape)} against {list(expected[name].shape)}"
                 found = Mismatch(sides, Place(step, name, ()), problem=f"shape {seen}")
-                return worst, first or found, ties
+                return _finding(sides, worst, first or found, ties)
         tokens, finished, scores = ([a[name] for a in (recorded, expected)] for name in names)
         same = (tokens[0] == tokens[1]).all(axis=2) & (finished[0] == finished[1])
         for row in range(len(same)):
@@ -248,7 +314,14 @@ def compare_decoded(
             )
             worst.add(distance)
             first = first or found_here
-    return worst, first, ties
+    return _finding(sides, worst, first, ties)
+
+
+def _finding(
+    sides: tuple[str, str], worst: Distance, first: Mismatch | None, ties: list[Tie]
+) -> DecodedFinding:
+    mismatches = (first,) if first else ()
+    return DecodedFinding(sides, {"decode": worst}, mismatches, ties=tuple(ties))
 
 
 _PARTS = ("tokens", "finished", "scores")

@@ -16,10 +16,10 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.base.run_parallel import run_parallel
+from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
 from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
 from parity.twins.compare.oracle_tensors import recorded_weights
-from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.evaluation import evaluation_losses
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
@@ -33,14 +33,14 @@ _TIMES = ONE_STEP_TIMES["loss"]  # a loss of evaluation is computed as one of tr
 
 
 class EvaluationRung:
-    """Compares what the sides evaluated, and adds the distances to a verdict."""
+    """Compares what the sides evaluated."""
 
-    def __init__(self, spec: Spec, verdict: RunVerdict):
-        self._spec, self._verdict = spec, verdict
+    def __init__(self, spec: Spec):
+        self._spec = spec
 
     def compare(
         self, step: int, tensors: Mapping[str, Tensors], pairs: list[tuple[str, str]]
-    ) -> list[Mismatch | None]:
+    ) -> list[Finding]:
         """Compare the batches of all sides, each side with the oracle, and the pairs.
 
         Args:
@@ -53,13 +53,12 @@ class EvaluationRung:
         first = next(iter(tensors))
         for side, recorded in tensors.items():
             self._check(recorded, side, step)
-        found: list[Mismatch | None] = []
-        for side in tensors:
-            if side != first:
-                found.append(
-                    self._compare_batches(tensors[first], tensors[side], (first, side), step)
-                )
-        if any(found):
+        found = [
+            self._compare_batches(tensors[first], tensors[side], (first, side), step)
+            for side in tensors
+            if side != first
+        ]
+        if any(finding.mismatches for finding in found):
             return found  # sides that read other batches have other losses
         expected = run_parallel(
             [partial(self._expected, recorded) for recorded in tensors.values()]
@@ -91,16 +90,16 @@ class EvaluationRung:
 
     def _compare_batches(
         self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int
-    ) -> Mismatch | None:
-        worst = self._verdict.pairs.setdefault(sides, {}).setdefault("evaluation", Distance())
+    ) -> Finding:
+        worst = Distance()
         for split in SPLITS:
             arrays = [f"batch/{name}" for name in NETWORKS[self._spec.network].batch]
             for name in (f"evaluate/{split}/{part}" for part in (*arrays, "rows", "carry")):
                 distance, mismatch = compare_tensor(a[name], b[name], sides, step, name, EXACT)
                 worst.add(distance)
                 if mismatch is not None:
-                    return replace(mismatch, check="evaluation")
-        return None
+                    return _found(sides, worst, mismatch)
+        return _found(sides, worst)
 
     def _expected(self, recorded: Tensors) -> dict[str, np.ndarray]:
         """Return what the oracle computes from the side's weights, on its batches."""
@@ -117,13 +116,11 @@ class EvaluationRung:
             }
         return expected
 
-    def _compare(
-        self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int
-    ) -> Mismatch | None:
+    def _compare(self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int) -> Finding:
         """Compare token counts, losses and perplexities; return the first mismatch."""
         dtype = self._spec.training.dtype
         judged = sides[1] == ONE_STEP
-        worst = self._verdict.pairs.setdefault(sides, {}).setdefault("evaluation", Distance())
+        worst = Distance()
         for split in SPLITS:
             for part in ("tokens_per_batch", "losses", "perplexity"):
                 name = f"evaluate/{split}/{part}"
@@ -136,8 +133,8 @@ class EvaluationRung:
                     distance, mismatch = compare_tensor(*given, again)
                 worst.add(distance)
                 if mismatch is not None:
-                    return replace(mismatch, check="evaluation")
-        return None
+                    return _found(sides, worst, mismatch)
+        return _found(sides, worst)
 
     def _rounding(
         self, recorded: Tensors, split: str, part: str, value: float
@@ -158,6 +155,13 @@ class EvaluationRung:
         if part == "perplexity":
             rounding = (rounding + UNIT[dtype]) * value
         return RoundingMultiple(_TIMES, rounding)
+
+
+def _found(
+    sides: tuple[str, str], worst: Distance, mismatch: Mismatch | None = None
+) -> Finding:
+    wrong = (replace(mismatch, check="evaluation"),) if mismatch else ()
+    return Finding(sides, {"evaluation": worst}, wrong)
 
 
 def _exp(mean: float) -> float:

@@ -8,40 +8,47 @@ first.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from parity.compare.disagreement import find_disagreement
-from parity.compare.steps import StepFound
-from parity.compare.tensors import ONE_STEP, Distance, Mismatch
+from parity.compare.findings import Finding, Worst
+from parity.compare.tensors import ONE_STEP, Distance
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.compare.pair_comparison import PairComparison, check_replicas
-from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.isolated_step import Isolation
 from parity.twins.spec.step_arrays import StepInputs
 
 Tensors = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class IsolatedStep:
+    """What one step of an isolated run found.
+
+    Attributes:
+      findings: those of the pairs first, in their order, then those of each side.
+      free, one_steps: label -> what the oracle expects of that side, in the rungs above the
+        gradients from its own values or from those that the side recorded below.
+    """
+
+    findings: list[Finding]
+    free: dict[str, Tensors]
+    one_steps: dict[str, Tensors]
+
+
 class IsolatedRun:
-    """Compares the steps of an isolated run, and keeps what they show in a verdict.
+    """Compares the steps of an isolated run.
 
     Args:
       expected: computes what a trace should hold.
       names: the tensors of a step, in the order of computation.
       pairs: compares two sides.
-      verdict: what is filled.
     """
 
-    def __init__(
-        self,
-        expected: OracleTensors,
-        names: list[str],
-        pairs: PairComparison,
-        verdict: RunVerdict,
-    ):
+    def __init__(self, expected: OracleTensors, names: list[str], pairs: PairComparison):
         self._expected, self._names, self._pairs = expected, names, pairs
-        self._verdict, self._isolation = verdict, Isolation(expected.spec)
+        self._isolation = Isolation(expected.spec)
 
     def step(
         self,
@@ -49,63 +56,40 @@ class IsolatedRun:
         tensors: Mapping[str, Tensors],
         inputs: StepInputs,
         pairs: list[tuple[str, str]],
-    ) -> None:
+        known: Worst,
+    ) -> IsolatedStep:
         """Compare one step.
 
         Args:
           tensors: label -> recorded tensors.
           inputs: the inputs of the step.
           pairs: labels of the sides to compare with each other.
+          known: pair -> rung -> the worst distance of the steps before.
         """
         batch = next(iter(tensors.values()))
         rate, sizes = self._expected.rate(step, batch), batch["batch/sizes"].tolist()
         oracle = self._isolation.step(inputs, rate, sizes)
         expected = self._expected.with_batch(oracle.expected, step, batch)
-        every: list[Mismatch] = []
-        distances: Mapping[str, Distance] = {}
-        shared: dict[str, Tensors] = {}
-        one_steps: dict[str, Tensors] = {}
-        for place, (a, b) in enumerate(pairs):
-            found = self._compare(tensors[a], tensors[b], (a, b), step, judge=False)
-            every += found.mismatches
-            if not place:
-                distances = found.distances
+        findings = [
+            self._pairs.compare(
+                tensors[a], tensors[b], (a, b), step, known.get((a, b)), judge=False
+            )
+            for a, b in pairs
+        ]
+        found = IsolatedStep(findings, {}, {})
         for side, recorded in tensors.items():
-            shared[side] = with_replica_losses(expected, recorded, inputs)
+            found.free[side] = with_replica_losses(expected, recorded, inputs)
             losses = with_replica_losses(recorded, recorded, inputs)["loss/replicas"]
             above = self._expected.above_gradients(oracle.snapshot, recorded, rate)
             one_step = expected | above
             one_step["batch/sizes"] = recorded["batch/sizes"]
             one_step |= {"loss/replicas": losses, "loss/global": losses.sum()}
-            one_steps[side] = one_step
-            every += self._compare(recorded, one_step, (side, ONE_STEP), step).mismatches
+            found.one_steps[side] = one_step
+            pair = side, ONE_STEP
             replicas = check_replicas(recorded, side, step, self._names)
-            every += replicas.mismatches
-            held = {"replicas": Distance(used=0.0)} | replicas.of_rungs
-            self._verdict.add_distances((side, ONE_STEP), held)
-        self._verdict.history.add(step, tensors, shared, distances)
-        self._verdict.history.add_shares(self._pairs.take_shares())
-        self._verdict.mismatches = sorted(
-            every, key=lambda mismatch: self._names.index(mismatch.place.tensor)
-        )
-        self._verdict.oracle = shared
-        if every:
-            self._verdict.disagreement = find_disagreement(
-                self._verdict.mismatches,
-                self._verdict.sides,
-                self._verdict.dtype,
-                tensors,
-                {ONE_STEP: one_steps},
-            )
-        self._verdict.steps = step + 1
-        self._verdict.compared = sum(
-            any(name in recorded for recorded in tensors.values()) for name in self._names
-        )
-
-    def _compare(
-        self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int, *, judge: bool = True
-    ) -> StepFound:
-        known = self._verdict.pairs.get(sides)
-        found = self._pairs.compare(a, b, sides, step, known, judge=judge)
-        self._verdict.add_distances(sides, found.of_rungs)
+            held = {"replicas": Distance(used=0.0)} | dict(replicas.rungs)
+            findings += [
+                self._pairs.compare(recorded, one_step, pair, step, known.get(pair)),
+                Finding(pair, held, replicas.mismatches),
+            ]
         return found

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.steps import StepBounds, StepFound, compare_step
+from parity.compare.findings import Finding
+from parity.compare.steps import StepBounds, compare_step
 from parity.compare.tensors import Distance, Mismatch, compare_tensor
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.oracle.replay import RecordedUpdate
@@ -17,7 +18,7 @@ Tensors = Mapping[str, np.ndarray]
 
 
 class PairComparison:
-    """Compares pairs of one run, and keeps how much of its bounds each tensor used.
+    """Compares pairs of one run.
 
     Args:
       spec: what was trained.
@@ -30,12 +31,6 @@ class PairComparison:
         self._batch = [name for name in names if name.startswith(("batch/", "schedule/"))]
         others = ("batch/", "schedule/", "read/", "replicas/", "decode/", "evaluate/")
         self._rest = [name for name in names if not name.startswith(others)]
-        self._shares: dict[str, float] = {}
-
-    def take_shares(self) -> dict[str, float]:
-        """Return tensor -> the largest share of its bound in any pair since the last call."""
-        taken, self._shares = self._shares, {}
-        return taken
 
     def compare(
         self,
@@ -47,7 +42,7 @@ class PairComparison:
         *,
         judge: bool = True,
         rounding: Rounding | None = None,
-    ) -> StepFound:
+    ) -> Finding:
         """Compare one step of a pair.
 
         Args:
@@ -64,13 +59,10 @@ class PairComparison:
             rest.remove("loss/replicas")
         bounds = bounds_of(self._dtype, rounding) if judge else None
         found = compare_step(a, b, sides, step, batch, bounds_of(self._dtype))
-        found += compare_step(a, b, sides, step, rest, bounds, known)
-        for name, share in found.shares.items():
-            self._shares[name] = max(self._shares.get(name, 0.0), share)
-        return found
+        return found + compare_step(a, b, sides, step, rest, bounds, known)
 
     def first(
-        self, a: Tensors, b: Tensors, found: StepFound, rounding: Rounding | None = None
+        self, a: Tensors, b: Tensors, found: Finding, rounding: Rounding | None = None
     ) -> Mismatch | None:
         """Return the mismatch that is computed first, of what `compare` found."""
         bounds = bounds_of(self._dtype, rounding)
@@ -124,7 +116,7 @@ def in_order_of_loop(spec: Spec, names: list[str]) -> list[str]:
     return [next(places) if name in loop else name for name in names]
 
 
-def check_replicas(tensors: Tensors, side: str, step: int, names: Iterable[str]) -> StepFound:
+def check_replicas(tensors: Tensors, side: str, step: int, names: Iterable[str]) -> Finding:
     """Check that all replicas of a side hold the same weights and optimizer state, to the bit.
 
     A side whose replicas share one copy records no distances, and nothing can differ.

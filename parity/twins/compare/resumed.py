@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from parity.compare.findings import Finding, find_in_exact_check
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.compare.pair_comparison import PairComparison
-from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import first_difference
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
+from parity.twins.trace.side import TrainedSide
 
 Tensors = Mapping[str, np.ndarray]
 Steps = Mapping[int, Tensors]
@@ -48,57 +49,47 @@ class Resumed:
     resumed: Steps
 
 
+def find_unsaved(side: str, step: int) -> Finding:
+    """Return the finding about a side that has not written the checkpoint before a step."""
+    sides = side, f"{side} resumed"
+    found = Mismatch(
+        sides,
+        Place(step, "weight", ()),
+        problem=f"no checkpoint whose next step is {step}",
+        within=side,
+        check="resume",
+        note="the checkpoint's step number is not the step that was trained",
+    )
+    return find_in_exact_check("resume", sides, found)
+
+
 class ResumeRung:
-    """Compares resumed runs, and adds their distances to a verdict.
+    """Compares resumed runs.
 
     Args:
       spec: what was trained, with the size of the real vocabulary.
       per_epoch: the number of steps of an epoch.
-      verdict: what the distances are added to.
+      sides: label -> side.
     """
 
-    def __init__(self, spec: Spec, per_epoch: int, verdict: RunVerdict):
-        self._spec, self._verdict = spec, verdict
+    def __init__(self, spec: Spec, per_epoch: int, sides: Mapping[str, TrainedSide]):
+        self._spec, self._sides_of_run = spec, sides
         self._names = tensor_names(spec)
         self._expected = OracleTensors(spec, per_epoch, self._names)
 
-    def compare(self, run: Resumed) -> None:
-        """Compare a resumed run with the run that went on, and add the first mismatch."""
-        found = self._compare(run)
-        if run.saver == run.loader:
-            self._verdict.add_exact_check("resume", self._sides(run), found)
-        else:
-            self._verdict.add_check(found)
-
-    def check_saved(self, side: str, step: int, *, exists: bool) -> bool:
-        """Return whether a side has written the checkpoint before a step; if not, say so."""
-        if exists:
-            return True
-        sides = side, f"{side} resumed"
-        problem = f"no checkpoint whose next step is {step}"
-        note = f"{side} numbers its checkpoints otherwise than its steps"
-        found = Mismatch(
-            sides,
-            Place(step, "weight", ()),
-            problem=problem,
-            within=side,
-            check="resume",
-            note=note,
-        )
-        self._verdict.add_exact_check("resume", sides, found)
-        return False
-
-    def _compare(self, run: Resumed) -> Mismatch | None:
+    def compare(self, run: Resumed) -> Finding:
+        """Compare a resumed run with the run that went on, up to the first mismatch."""
         steps = sorted(run.resumed)
         due = [step for step in sorted(run.went_on) if step >= run.step]
         if not steps or steps[0] != run.step or steps != due[: len(steps)]:
             seen = f"steps {steps or 'none'}; steps {due} follow the checkpoint"
             problem = f"the resumed run has {seen}"
-            return self._found(
-                run, Mismatch(self._sides(run), self._begin(run), problem=problem)
-            )
+            place = Place(run.step, "weight", ())
+            wrong = self._found(run, Mismatch(self._sides(run), place, problem=problem))
+            return find_in_exact_check("resume", self._sides(run), wrong)
         if run.saver == run.loader:
-            return self._compare_own(run, steps)
+            found = self._compare_own(run, steps)
+            return find_in_exact_check("resume", self._sides(run), found)
         return self._compare_others(run, steps)
 
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:
@@ -111,9 +102,10 @@ class ResumeRung:
                 return self._found(run, found)
         return None
 
-    def _compare_others(self, run: Resumed, steps: list[int]) -> Mismatch | None:
+    def _compare_others(self, run: Resumed, steps: list[int]) -> Finding:
         sides = self._sides(run)
         before = run.went_on[run.step - 1]
+        found = Finding((f"{run.loader} from {run.saver}", ONE_STEP))
         for step in steps:
             recorded = run.resumed[step]
             batch = [
@@ -121,19 +113,19 @@ class ResumeRung:
                 for name in self._names
                 if name.startswith("batch/") and not name.startswith(_OF_REPLICAS)
             ]
-            found = first_difference(recorded, run.went_on[step], sides, step, batch)
-            found = found or self._one_step(run, step, before, recorded)
-            if found is not None:
-                return self._found(run, found)
+            other = first_difference(recorded, run.went_on[step], sides, step, batch)
+            if other is not None:
+                return found + Finding(found.sides, mismatches=(self._found(run, other),))
+            found += self._one_step(run, step, before, recorded)
+            if found.mismatches:
+                break
             before = recorded
-        return None
+        return found
 
-    def _one_step(
-        self, run: Resumed, step: int, before: Tensors, recorded: Tensors
-    ) -> Mismatch | None:
+    def _one_step(self, run: Resumed, step: int, before: Tensors, recorded: Tensors) -> Finding:
         """Compare a step with the oracle's, from what was recorded of the step before it."""
         label = f"{run.loader} from {run.saver}"
-        known = IntendedDifferences({label: self._verdict.sides[run.loader]})
+        known = IntendedDifferences({label: self._sides_of_run[run.loader]})
         one_step = OneStep(self._expected, known)
         one_step.remember({label: before})
         inputs = self._expected.inputs(step, recorded)
@@ -145,22 +137,19 @@ class ResumeRung:
             compared = pair.compare(recorded, exact, sides, step, rounding=rounding)
             found = pair.first(recorded, exact, compared, rounding)
         worst = Distance()
-        for distance in compared.of_rungs.values():
+        for distance in compared.rungs.values():
             worst.add(distance)
-        self._verdict.add_distances(sides, {"resume": worst})
         if found is None:
-            return None
-        sides = self._sides(run)
-        values = dict(zip(sides, found.values.values(), strict=False))
-        return replace(found, sides=sides, values=values)
+            return Finding(sides, {"resume": worst})
+        named = self._sides(run)
+        values = dict(zip(named, found.values.values(), strict=False))
+        wrong = self._found(run, replace(found, sides=named, values=values))
+        return Finding(sides, {"resume": worst}, (wrong,))
 
     def _sides(self, run: Resumed) -> tuple[str, str]:
         if run.saver == run.loader:
             return run.saver, f"{run.saver} resumed"
         return run.loader, run.saver
-
-    def _begin(self, run: Resumed) -> Place:
-        return Place(run.step, "weight", ())
 
     def _found(self, run: Resumed, found: Mismatch) -> Mismatch:
         saved = f"the checkpoint that {run.saver} wrote after step {run.step - 1}"

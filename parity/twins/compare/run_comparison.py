@@ -19,27 +19,26 @@ rounding that the training amplifies; it is reported, not judged.
 
 In an isolated run (parity/twins/compare/isolated_run.py) every step is the oracle's own, layer
 by layer.
-
-The first step that has a mismatch decides the verdict. Steps after it can be measured, to show
-how the difference develops: see parity/compare/growth.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from parity.base.errors import NumericFailure, SideFailed, UsageError
-from parity.compare.common_steps import common_steps
-from parity.compare.disagreement import find_disagreement
-from parity.compare.growth import Growth
+from parity.compare.coverage import join_facts
+from parity.compare.disagreement import departing_sides, find_disagreement
+from parity.compare.findings import Finding, join_findings
 from parity.compare.signatures import Evidence
+from parity.compare.step_comparison import StepComparison, common_steps
 from parity.compare.step_series import History
-from parity.compare.steps import StepFound, compare_step
+from parity.compare.steps import compare_step
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.trace.reader import Trace
 from parity.twins.compare.causes.confirm import RunCauses
-from parity.twins.compare.decode_rung import DecodeRung
+from parity.twins.compare.decoded_answers import DecodedFinding, compare_searches
 from parity.twins.compare.evaluation import EvaluationRung
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.isolated_run import IsolatedRun
@@ -59,6 +58,7 @@ from parity.twins.compare.preconditions import (
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.step_coverage import StepCoverage
 from parity.twins.compare.verdict import RunVerdict
+from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
@@ -73,7 +73,7 @@ Tensors = Mapping[str, np.ndarray]
 Expectations = Mapping[str, Mapping[str, Tensors]]
 
 
-class RunComparison:
+class RunComparison(StepComparison):
     """Compares the sides of one run with each other and with the oracle.
 
     Args:
@@ -89,7 +89,6 @@ class RunComparison:
       per_epoch: the number of steps of an epoch.
       names: the tensors of a step, in the order of computation.
       judges_free_runs: whether free runs are judged, or only measured.
-      verdict: what was found so far.
 
     Raises:
       UsageError: if the sides did not train the same spec on the same text.
@@ -108,90 +107,71 @@ class RunComparison:
         self.spec = Spec.from_json(first[1]["spec"])
         self.per_epoch = first[1]["batches_per_epoch"]
         isolated = first[1].get("isolated", False)
+        super().__init__(0 if isolated else after_mismatch)
         dtype = self.spec.training.dtype
         self.names = tensor_names(
             self.spec,
             isolated=isolated,
             asynchronous=not all(side.synchronous for side in self.sides.values()),
         )
-        self._order = in_order_of_loop(self.spec, self.names)
+        # no tensor of an isolated run is wrong because of another one
+        self._order = self.names if isolated else in_order_of_loop(self.spec, self.names)
         self.judges_free_runs = dtype == "float64" and not isolated
         self._pairs = pairs_of(self.sides)
-        self.verdict = RunVerdict(dtype, isolated=isolated, sides=self.sides)
         # the figures show the first pair: both frameworks, where two are compared
-        self.verdict.history = History(dtype, list(self.sides), next(iter(self._pairs), None))
+        self._history = History(dtype, next(iter(self._pairs), None))
         self._expected = OracleTensors(self.spec, self.per_epoch, self.names)
         self._pairwise = PairComparison(self.spec, self.names)
-        self._coverage = StepCoverage(
-            self.spec, self.per_epoch, self.sides, self.verdict.coverage
-        )
-        self._decode_rung = DecodeRung(self.spec, self.verdict, self._coverage)
-        self._evaluation_rung = EvaluationRung(self.spec, self.verdict)
+        self._coverage = StepCoverage(self.spec, self.per_epoch, self.sides)
         self._evaluated = set(evaluated_names(self.spec))
         self._known = IntendedDifferences(self.sides)
-        self.verdict.known = self._known.found
         self._oracles = OracleSteps(self._expected, self.sides, self._known)
         self._one_step = self._oracles.one_step
         self._causes = RunCauses(
             self._expected, self.names, self._one_step, self.sides, cause_seconds
         )
-        self._isolated: IsolatedRun | None = None
-        self._steps_left = self._steps_after = 0 if isolated else after_mismatch
+        self._isolated = None
         if isolated:
-            self._isolated = IsolatedRun(
-                self._expected, self.names, self._pairwise, self.verdict
-            )
+            self._isolated = IsolatedRun(self._expected, self.names, self._pairwise)
+        self._decoded: list[DecodedFinding] = []
+        self._staleness: dict[str, Counter[int]] = {}
+        self._unmeasured: list[int] = []
+        self._of_mismatch: dict[str, Any] = {}  # fields of a verdict, in the first wrong step
+        self._oracle: Mapping[str, Tensors] = {}
+        self._amplified: Mismatch | None = None
+        self._compared = 0
+
+    @property
+    def verdict(self) -> RunVerdict:
+        """Return the verdict on the steps so far."""
+        return RunVerdict(
+            self.spec.training.dtype,
+            join_findings(self.worst, []),
+            self.mismatches,
+            oracle=self._oracle,
+            growth=self.growth,
+            steps=self.steps,
+            history=self._history,
+            sides=self.sides,
+            amplified=self._amplified,
+            ties=tuple(tie for each in self._decoded for tie in each.ties),
+            isolated=self._isolated is not None,
+            compared=self._compared,
+            coverage=join_facts(
+                self._coverage.facts, *(found.facts for found in self._decoded)
+            ),
+            staleness=self._staleness,
+            known=self._known.found,
+            unmeasured=self._unmeasured,
+            **self._of_mismatch,
+        )
 
     @property
     def rounding(self) -> Mapping[str, Rounding]:
         """Return label -> the rounding error of the step that was compared last."""
         return self._one_step.rounding
 
-    def compare(
-        self,
-        steps: Iterable[Mapping[str, Tensors]],
-        after_step: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Compare steps from 0 on, to the last or to the last one to measure after a mismatch.
-
-        Once there is a mismatch, the verdict stands: a NaN in a later step, or a side that
-        fails there, ends the comparison, and `verdict.growth` says so.
-
-        Args:
-          steps: for each step label -> what that side recorded.
-          after_step: called after each.
-
-        Raises:
-          UsageError, NumericFailure, SideFailed: for what goes wrong before any mismatch.
-        """
-        try:
-            for step, tensors in enumerate(steps):
-                self.step(step, tensors)
-                after_step()
-                if self.is_done:
-                    return
-        except (UsageError, NumericFailure, SideFailed) as error:
-            if self.verdict.matches:
-                raise
-            self._end_growth(str(error))
-        else:
-            self._end_growth("the run has no more steps")
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether there is a mismatch, and no step after it is left to measure."""
-        return not self.verdict.matches and self._steps_left <= 0
-
-    def step(self, step: int, tensors: Mapping[str, Tensors]) -> None:
-        """Compare one step; after a mismatch, only measure how large the differences are.
-
-        Args:
-          tensors: label -> what that side recorded.
-
-        Raises:
-          UsageError: for a side that lacks a tensor, or holds one that its spec does not allow.
-          NumericFailure: for a NaN or infinity on any side.
-        """
+    def _step(self, step: int, tensors: Mapping[str, Tensors], *, judge: bool) -> None:
         tensors = {side: tensors[side] for side in self.sides}
         unlike = check_recorded(self.spec, self.sides, tensors, step, self._order) or [
             mismatch
@@ -199,33 +179,56 @@ class RunComparison:
             for mismatch in batches_of_other_shapes(self.spec, group, step)
         ]
         if unlike:
-            self._end_at(step, unlike)
+            self._end_at(step, unlike, judge=judge)
             return
         inputs = self._oracles.inputs(step, tensors)
         if self._isolated is not None:
-            self._isolated.step(step, tensors, next(iter(inputs.values())), self._pairs)
-            self._coverage.step(step, tensors, inputs, self.verdict.oracle)
+            self._judge_isolated(step, tensors, inputs)
             return
         expected = self._oracles.take(step, tensors, inputs)
-        if self.verdict.matches:
+        if judge:
             self._judge(step, tensors, inputs, expected)
-        else:
-            self._steps_left -= 1
-        if self._steps_after and not self.verdict.matches:
-            self._measure_growth(step, tensors, expected)
+        self._add_growth(step, lambda: self._distances(step, tensors, expected))
         self._add_to_causes(step, tensors, inputs, expected[ONE_STEP])
         self._one_step.remember(tensors)
         for side, recorded in tensors.items():
-            self.verdict.add_update(side, step, recorded)
+            update = RecordedUpdate.of(recorded)
+            if update is not None:
+                self._staleness.setdefault(side, Counter())[step - update.read] += 1
 
-    def _end_at(self, step: int, mismatches: list[Mismatch]) -> None:
+    def _end_at(self, step: int, mismatches: list[Mismatch], *, judge: bool) -> None:
         """End the comparison at a step of which nothing else can be compared."""
-        if self.verdict.matches:
-            self.verdict.mismatches, self.verdict.steps = mismatches, step + 1
+        if judge:
+            self.mismatches, self.steps = tuple(mismatches), step + 1
         else:
             first = mismatches[0]
             self._end_growth(f"step {step}: {first.place.tensor} has {first.problem}")
-        self._steps_left = 0
+        self._left = 0
+
+    def _judge_isolated(
+        self, step: int, tensors: Mapping[str, Tensors], inputs: Mapping[str, StepInputs]
+    ) -> None:
+        """Compare a step of an isolated run; all that is wrong in it is found."""
+        assert self._isolated is not None
+        found = self._isolated.step(
+            step, tensors, next(iter(inputs.values())), self._pairs, self.worst
+        )
+        self._add(found.findings)
+        self._conclude(step, found.findings)
+        self._add_to_history(step, tensors, found.free, found.findings, found.findings)
+        self._oracle = found.free
+        self._compared = sum(
+            any(name in recorded for recorded in tensors.values()) for name in self.names
+        )
+        if self.mismatches:
+            self._of_mismatch["disagreement"] = find_disagreement(
+                self.mismatches,
+                self.sides,
+                self.spec.training.dtype,
+                tensors,
+                {ONE_STEP: found.one_steps},
+            )
+        self._coverage.step(step, tensors, inputs, self._oracle)
 
     def _judge(
         self,
@@ -234,59 +237,85 @@ class RunComparison:
         inputs: Mapping[str, StepInputs],
         expected: Expectations,
     ) -> None:
-        """Compare a step rung by rung, and add what is found to the verdict.
+        """Compare a step rung by rung.
 
         Args:
           inputs: label -> the inputs of that side's step.
           expected: `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
         """
         free = self._compare_free_runs(step, tensors, expected[ORACLE])
-        shares_of_free = self._pairwise.take_shares()
         found = self._compare_one_steps(step, tensors, inputs, expected[ONE_STEP])
+        pairs = self._judged_pairs()
         if any(name in recorded for recorded in tensors.values() for name in DECODED):
-            found += self._decode_rung.compare(step, tensors, self._judged_pairs())
+            self._decoded += compare_searches(self.spec, step, tensors, pairs)
+            found += self._decoded
         if any(not self._evaluated.isdisjoint(recorded) for recorded in tensors.values()):
-            found += self._evaluation_rung.compare(step, tensors, self._judged_pairs())
-        self._conclude(step, free, found)
-        self.verdict.history.add_shares(self._pairwise.take_shares())
-        if self.judges_free_runs:  # they may have stopped being judged with this very step
-            self.verdict.history.add_shares(shares_of_free)
-        self.verdict.oracle = expected[ORACLE]
-        self._coverage.step(step, tensors, inputs, self.verdict.oracle)
+            found += EvaluationRung(self.spec).compare(step, tensors, pairs)
+        self._add([*free, *found])
+        self._conclude(step, self._without_amplified_rounding(free, found))
+        # they may have stopped being judged with this very step
+        judged = [*free, *found] if self.judges_free_runs else found
+        self._add_to_history(step, tensors, expected[ORACLE], free, judged)
+        self._oracle = expected[ORACLE]
+        self._coverage.step(step, tensors, inputs, self._oracle)
         # what was evaluated after the step is no part of what the oracle's step computes
-        if not self.verdict.matches and not self.verdict.mismatches[0].check:
-            self.verdict.disagreement = find_disagreement(
-                self.verdict.mismatches, self.sides, self.verdict.dtype, tensors, expected
-            )
-            self.verdict.evidence = gather_evidence(
-                self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
-            )
+        if self.mismatches and not self.mismatches[0].check:
+            self._explain(step, tensors, inputs, expected)
 
-    def _measure_growth(
-        self, step: int, tensors: Mapping[str, Tensors], expected: Expectations
+    def _add_to_history(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        expected: Mapping[str, Tensors],
+        found: Sequence[Finding],
+        judged: Sequence[Finding],
     ) -> None:
+        """Add a step to what the figures show.
+
+        Args:
+          expected: label -> what the oracle, training by itself, expects of that side.
+          found: findings of the step, that of the first pair first if there is a pair.
+          judged: those whose shares count.
+        """
+        self._history.add(
+            step,
+            {side: float(each["loss/global"]) for side, each in tensors.items()},
+            found[0].distances if self._pairs else {},
+            [each.shares for each in judged],
+            {side: float(expected[side]["loss/global"]) for side in tensors},
+            {side: (_losses(each), _losses(expected[side])) for side, each in tensors.items()},
+        )
+
+    def _distances(
+        self, step: int, tensors: Mapping[str, Tensors], expected: Expectations
+    ) -> dict[tuple[str, str], Mapping[str, Distance]]:
         """Measure all distances of the first wrong step, or of one after it."""
-        if self.verdict.growth is None:
-            self.verdict.growth = Growth(self.verdict.mismatches[0].place.tensor)
         losses = {side: float(each["loss/global"]) for side, each in tensors.items()}
-        first = next(iter(tensors))
-        losses["oracle"] = float(expected[ORACLE][first]["loss/global"])
-        self.verdict.history.add_losses_after(step, losses)
+        losses["oracle"] = float(expected[ORACLE][next(iter(tensors))]["loss/global"])
+        self._history.add_losses_after(step, losses)
         compared = {(a, b): (tensors[a], tensors[b]) for a, b in self._pairs}
         for other, of_side in expected.items():
             compared |= {(side, other): (tensors[side], of_side[side]) for side in tensors}
-        pairwise = PairComparison(self.spec, self.names)
-        self.verdict.growth.add(
-            step,
-            {
-                pair: pairwise.compare(a, b, pair, step, judge=False).distances
-                for pair, (a, b) in compared.items()
-            },
-        )
+        return {
+            pair: self._pairwise.compare(a, b, pair, step, judge=False).distances
+            for pair, (a, b) in compared.items()
+        }
 
-    def _end_growth(self, reason: str) -> None:
-        if self.verdict.growth is not None and not self.is_done:
-            self.verdict.growth.ended = reason
+    def _explain(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        inputs: Mapping[str, StepInputs],
+        expected: Expectations,
+    ) -> None:
+        """Find who departs in the first wrong step, and the evidence and the cause of it."""
+        self._of_mismatch["disagreement"] = find_disagreement(
+            self.mismatches, self.sides, self.spec.training.dtype, tensors, expected
+        )
+        evidence = gather_evidence(
+            self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
+        )
+        self._of_mismatch["evidence"] = evidence
 
     def _add_to_causes(
         self,
@@ -296,11 +325,10 @@ class RunComparison:
         exact: Mapping[str, Tensors],
     ) -> None:
         """Look for the causes of the first mismatch, and drop those that do not hold."""
-        verdict = self.verdict
-        if not verdict.matches and not (verdict.evidence and verdict.departing()):
-            return
-        evidence = None if verdict.matches else verdict.evidence
-        verdict.confirmed = self._causes.add(step, tensors, inputs, exact, evidence)
+        evidence = self._of_mismatch.get("evidence")
+        if not self.mismatches or (evidence and departing_sides(self.mismatches)):
+            found = self._causes.add(step, tensors, inputs, exact, evidence)
+            self._of_mismatch["confirmed"] = found
 
     def _judged_pairs(self) -> list[tuple[str, str]]:
         """Return the sides that are compared with each other and must be equal to rounding."""
@@ -310,22 +338,16 @@ class RunComparison:
 
     def _compare_free_runs(
         self, step: int, tensors: Mapping[str, Tensors], expected: Mapping[str, Tensors]
-    ) -> list[Mismatch | None]:
+    ) -> list[Finding]:
         judge, judged = self.judges_free_runs, self._judged_pairs()
-        distances: Mapping[str, Distance] = {}
-        first = []
-        for place, (a, b) in enumerate(self._pairs):
-            both = tensors[a], tensors[b], (a, b)
-            found, mismatch = self._compare(*both, step, judge=(a, b) in judged)
-            first.append(mismatch)
-            if not place:
-                distances = found.distances
-        first += [
-            self._compare(each, expected[side], (side, ORACLE), step, judge=judge)[1]
+        found = [
+            self._compare(tensors[a], tensors[b], (a, b), step, judge=(a, b) in judged)
+            for a, b in self._pairs
+        ]
+        return found + [
+            self._compare(each, expected[side], (side, ORACLE), step, judge=judge)
             for side, each in tensors.items()
         ]
-        self.verdict.history.add(step, tensors, expected, distances)
-        return first
 
     def _compare(
         self,
@@ -336,12 +358,12 @@ class RunComparison:
         *,
         judge: bool = True,
         rounding: Rounding | None = None,
-    ) -> tuple[StepFound, Mismatch | None]:
-        """Compare a pair, and return what was found and the mismatch that is computed first."""
-        known = self.verdict.pairs.get(sides)
+    ) -> Finding:
+        """Compare a pair; of its mismatches, only the one that is computed first is kept."""
+        known = self.worst.get(sides)
         found = self._pairwise.compare(a, b, sides, step, known, judge=judge, rounding=rounding)
-        self.verdict.add_distances(sides, found.of_rungs)
-        return found, self._pairwise.first(a, b, found, rounding)
+        first = self._pairwise.first(a, b, found, rounding)
+        return replace(found, mismatches=(first,) if first else ())
 
     def _compare_one_steps(
         self,
@@ -349,55 +371,66 @@ class RunComparison:
         tensors: Mapping[str, Tensors],
         inputs: Mapping[str, StepInputs],
         expected: Mapping[str, Tensors],
-    ) -> list[Mismatch | None]:
+    ) -> list[Finding]:
         found = []
         for side, recorded in tensors.items():
             replicas = check_replicas(recorded, side, step, self.names)
             read, mismatch = self._one_step.check_read_weights(side, recorded, step)
-            for held in (replicas.of_rungs, {"replicas": read}):
-                self.verdict.add_distances((side, ORACLE), held)
-            found += [replicas.first, mismatch]
+            found += [
+                Finding((side, ORACLE), replicas.rungs, replicas.mismatches[:1]),
+                Finding((side, ORACLE), {"replicas": read}, (mismatch,) if mismatch else ()),
+            ]
         self._one_step.forget_rounding()
         for side, recorded in tensors.items():
             rounding = self._one_step.measure(side, inputs[side], recorded, expected[side])
             with self._known.oracle_of(side):
                 sides = side, ONE_STEP
                 found.append(
-                    self._compare(recorded, expected[side], sides, step, rounding=rounding)[1]
+                    self._compare(recorded, expected[side], sides, step, rounding=rounding)
                 )
         if not any(rounding.runs for rounding in self.rounding.values()):
-            self.verdict.unmeasured.append(step)
+            self._unmeasured.append(step)
         return found
 
-    def _conclude(
-        self, step: int, free: list[Mismatch | None], found: list[Mismatch | None]
-    ) -> None:
-        """Add a step's mismatches to the verdict, unless only amplified rounding is the cause.
+    def _without_amplified_rounding(
+        self, free: list[Finding], found: list[Finding]
+    ) -> list[Finding]:
+        """Return a step's findings, less free runs that only amplified rounding is wrong in.
 
         Args:
-          free: the mismatches of the free runs.
-          found: all other mismatches.
+          free: those of the free runs.
+          found: all others.
         """
-        departed = [mismatch for mismatch in free if mismatch and mismatch.rung != "batch"]
-        if departed and not any(found) and len(departed) == sum(map(bool, free)):
-            self._stop_judging_free_runs(departed)
-        else:
-            found = free + found
-        self.verdict.mismatches = sorted(
-            (mismatch for mismatch in found if mismatch),
-            key=lambda mismatch: self._order.index(mismatch.place.tensor),
+        wrong = [mismatch for finding in free for mismatch in finding.mismatches]
+        amplified = wrong and all(mismatch.rung != "batch" for mismatch in wrong)
+        if amplified and not any(finding.mismatches for finding in found):
+            self._stop_judging_free_runs(wrong)
+            return found
+        return free + found
+
+    def _conclude(self, step: int, findings: Iterable[Finding]) -> None:
+        """Keep a step's mismatches, in the order of computation."""
+        self.mismatches = tuple(
+            sorted(
+                (mismatch for finding in findings for mismatch in finding.mismatches),
+                key=lambda mismatch: self._order.index(mismatch.place.tensor),
+            )
         )
-        self.verdict.steps = step + 1
+        self.steps = step + 1
 
     def _stop_judging_free_runs(self, departed: list[Mismatch]) -> None:
         self.judges_free_runs = False
-        self.verdict.amplified = min(
+        self._amplified = min(
             departed, key=lambda mismatch: self.names.index(mismatch.place.tensor)
         )
-        for (_, b), rungs_of_pair in self.verdict.pairs.items():
+        for (_, b), rungs_of_pair in self.worst.items():
             for rung, distance in rungs_of_pair.items():
                 if b != ONE_STEP and rung not in ("batch", "replicas"):
                     distance.used = None
+
+
+def _losses(tensors: Tensors) -> list[float]:
+    return [float(loss) for loss in tensors["loss/replicas"]]
 
 
 def compare_traces(
@@ -422,12 +455,11 @@ def compare_traces(
     for label, trace in by_label.items():
         check_sizes(label, trace, steps[0])
     comparison = RunComparison(headers, after_mismatch, cause_seconds)
-    comparison.verdict.cut = cut
     comparison.compare(
         {label: trace.read(step) for label, trace in by_label.items()}
         for step in range(len(steps))
     )
-    return comparison.verdict
+    return replace(comparison.verdict, cut=cut)
 
 
 def gather_evidence(

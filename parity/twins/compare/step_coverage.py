@@ -1,12 +1,13 @@
 """Counts the cases that the recorded steps of a run meet, and those of its decoded answers."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.coverage import Coverage, Fact
+from parity.compare.coverage import Fact
 from parity.twins.decoding.hypotheses import Hypotheses
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.spec.networks import NETWORKS
@@ -32,19 +33,17 @@ def answer_facts(found: Iterable[Hypotheses] = ()) -> list[Fact]:
     Args:
       found: what the oracle's search found, for each sentence.
     """
-    facts = {name: Fact(name, meaning, unit="searches") for name, meaning in _MEANINGS.items()}
+    met: dict[str, list[bool]] = {name: [] for name in _MEANINGS}
     for each in found:
         ended = [hypothesis.finished for hypothesis in each.ranked]
-        met = {
-            "answer ended by <eos>": any(ended),
-            "answer cut off at the limit": not all(ended),
-            "beam search ended early": each.ended_early,
-            "tie between answers": each.margin <= _TIE,
-        }
-        for name, fact in facts.items():
-            fact.of += 1
-            fact.count += met[name]
-    return list(facts.values())
+        met["answer ended by <eos>"].append(any(ended))
+        met["answer cut off at the limit"].append(not all(ended))
+        met["beam search ended early"].append(each.ended_early)
+        met["tie between answers"].append(each.margin <= _TIE)
+    return [
+        Fact(name, meaning, sum(met[name]), len(met[name]), "searches")
+        for name, meaning in _MEANINGS.items()
+    ]
 
 
 _REPLICAS = (1, 2, 3)  # one; several; several of which one is neither the first nor the last
@@ -78,18 +77,15 @@ _Case = tuple[Fact, Callable[[_Step], bool]]
 
 
 class StepCoverage:
-    """Counts what the recorded steps of a run, and the answers decoded after them, meet.
+    """Counts what the recorded steps of a run meet.
 
     Args:
       spec: the network, its text and its training.
       per_epoch: the number of steps of an epoch.
       sides: label -> side.
-      coverage: where the cases are added and counted.
     """
 
-    def __init__(
-        self, spec: Spec, per_epoch: int, sides: Mapping[str, TrainedSide], coverage: Coverage
-    ):
+    def __init__(self, spec: Spec, per_epoch: int, sides: Mapping[str, TrainedSide]):
         self._per_epoch, self._sides = per_epoch, sides
         # place in the epoch and first row of an asynchronous worker -> digest of the last batch
         self._digests: dict[tuple[int, int], bytes] = {}
@@ -99,10 +95,18 @@ class StepCoverage:
             *_row_cases(spec),
             *_replica_cases(spec),
         ]
-        coverage.add(*(fact for fact, _ in self._cases), *_layout_facts(spec, sides.values()))
-        self._coverage = coverage
+        self._steps, self._met = 0, Counter[str]()
+        self._rest = _layout_facts(spec, sides.values())
         if NETWORKS[spec.network].decodes:
-            coverage.add(*answer_facts())
+            self._rest += answer_facts()
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Return all cases, with how often the steps so far met them."""
+        counted = (
+            replace(fact, count=self._met[fact.name], of=self._steps) for fact, _ in self._cases
+        )
+        return (*counted, *self._rest)
 
     def step(
         self,
@@ -142,17 +146,8 @@ class StepCoverage:
             reshuffled=self._digests.get(rows, digest) != digest,
         )
         self._digests[rows] = digest
-        for fact, is_met in self._cases:
-            fact.of += 1
-            fact.count += bool(is_met(seen))
-
-    def answers(self, found: Iterable[Hypotheses]) -> None:
-        """Count how searches for answers ended.
-
-        Args:
-          found: what the oracle's search found, for each sentence.
-        """
-        self._coverage.add(*answer_facts(found))
+        self._steps += 1
+        self._met.update(fact.name for fact, is_met in self._cases if is_met(seen))
 
 
 def _update_cases(spec: Spec, per_epoch: int) -> list[_Case]:

@@ -17,12 +17,12 @@ def run_values(verdict: RunVerdict) -> dict[str, Any]:
     values = verdict_values(verdict)
     for rung, found in values["rungs"].items():
         found["allowed"] = _allowed(verdict, rung)
-    if verdict.coverage.facts:
-        values["coverage"] = verdict.coverage.to_json()
+    if verdict.coverage:
+        values["coverage"] = [fact.to_json() for fact in verdict.coverage]
     if verdict.isolated:
         values["isolated"] = isolated_values(verdict)
     if verdict.unmeasured:
-        values["rounding_not_measured"] = verdict.unmeasured
+        values["rounding_not_measured"] = list(verdict.unmeasured)
     if verdict.unchecked:
         values["unchecked"] = verdict.unchecked
     if verdict.staleness:

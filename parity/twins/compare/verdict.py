@@ -1,30 +1,24 @@
 """What the comparison of one run of the two networks found, and what a whole run did."""
 
-import math
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from parity.compare.coverage import Coverage
+from parity.compare.coverage import Fact, join_facts
 from parity.compare.disagreement import checked_sides, departing_sides
-from parity.compare.tensors import Distance, Mismatch
+from parity.compare.findings import Finding, join_findings
+from parity.compare.tensors import Mismatch
 from parity.compare.verdict import Verdict
 from parity.trace.rungs import CHECKS
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
 from parity.twins.compare.causes.confirmed import Confirmed
-from parity.twins.compare.decoded_answers import Tie
+from parity.twins.compare.decoded_answers import DecodedFinding, Tie
 from parity.twins.compare.intended_differences import IntendedDifference
-from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.side import TrainedSide
 
-Tensors = Mapping[str, np.ndarray]
 
-
-@dataclass
+@dataclass(frozen=True)
 class RunVerdict(Verdict):
     """What the comparison of one run found: that of a `Verdict`, and what the oracle knows.
 
@@ -45,45 +39,31 @@ class RunVerdict(Verdict):
     """
 
     amplified: Mismatch | None = None
-    confirmed: list[Confirmed] = field(default_factory=list)
-    ties: list[Tie] = field(default_factory=list)
+    confirmed: Sequence[Confirmed] = ()
+    ties: tuple[Tie, ...] = ()
     isolated: bool = False
     compared: int = 0
-    coverage: Coverage = field(default_factory=Coverage)
-    sides: dict[str, TrainedSide] = field(default_factory=dict)
-    unchecked: dict[str, str] = field(default_factory=dict)
-    staleness: dict[str, Counter[int]] = field(default_factory=dict)
-    known: dict[str, IntendedDifference] = field(default_factory=dict)
-    unmeasured: list[int] = field(default_factory=list)
+    coverage: tuple[Fact, ...] = ()
+    sides: Mapping[str, TrainedSide] = field(default_factory=dict)
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    staleness: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    known: Mapping[str, IntendedDifference] = field(default_factory=dict)
+    unmeasured: Sequence[int] = ()
 
-    def add_update(self, side: str, step: int, recorded: Tensors) -> None:
-        """Count the staleness of a step, if the side is asynchronous."""
-        update = RecordedUpdate.of(recorded)
-        if update is not None:
-            self.staleness.setdefault(side, Counter())[step - update.read] += 1
-
-    def add_check(self, found: Mismatch | None) -> None:
-        """Add what a check of whole runs found; see parity/trace/rungs.py for their order."""
-        if found is not None:
-            self.mismatches.append(found)
-            self.mismatches.sort(
-                key=lambda each: CHECKS.index(each.check) if each.check else -1
-            )
-
-    def add_exact_check(
-        self, check: str, sides: tuple[str, str], found: Mismatch | None
-    ) -> None:
-        """Add a check of two runs, or two numbers, that must be equal to the bit."""
-        distance = Distance(used=0.0)
-        if found is not None:
-            values = list(found.values.values())
-            apart = abs(values[0] - values[1]) if values else 0.0
-            largest = max(map(abs, values), default=0.0)
-            share = apart / largest if largest else 0.0
-            distance = Distance(apart, share, found.place, math.inf)
-        rungs = self.pairs.setdefault(sides, {})
-        rungs.setdefault(check, Distance()).add(distance)
-        self.add_check(found)
+    def with_checks(self, findings: Iterable[Finding]) -> "RunVerdict":
+        """Return the verdict with what checks of whole runs found, in the order of `CHECKS`."""
+        findings = list(findings)
+        decoded = [each for each in findings if isinstance(each, DecodedFinding)]
+        mismatches = [*self.mismatches, *(m for each in findings for m in each.mismatches)]
+        return replace(
+            self,
+            pairs=join_findings(self.pairs, findings),
+            mismatches=tuple(
+                sorted(mismatches, key=lambda m: CHECKS.index(m.check) if m.check else -1)
+            ),
+            ties=(*self.ties, *(tie for each in decoded for tie in each.ties)),
+            coverage=join_facts(self.coverage, *(each.facts for each in decoded)),
+        )
 
     def departing(self) -> list[str]:
         """Return the sides that depart from the oracle in the first tensor that differs.
@@ -120,7 +100,7 @@ class Outcome:
     """
 
     spec: Spec
-    sides: dict[str, TrainedSide] = field(default_factory=dict)
+    sides: Mapping[str, TrainedSide] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     verdicts: list[RunVerdict] = field(default_factory=list)
     trainings: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -192,7 +192,7 @@ class Hunt:
             traces.append(self._runs.record(side, run, name, planting.edits, **more | default))
         verdict = compare_traces(traces, cause_seconds=_CAUSE_SECONDS)
         if verdict.matches:
-            self._checks.make(fault.check, planted, faulty, verdict)
+            return verdict.with_checks(self._checks.make(fault.check, planted, faulty))
         return verdict
 
     def _write_page(self, planting: Planting, verdict: RunVerdict) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from parity.compare.findings import Finding, find_in_exact_check
 from parity.trace.reader import Trace
 from parity.twins.compare.answers import AnswerSettings, AnswersRung, SideAnswers
 from parity.twins.compare.resumed import Resumed, ResumeRung
-from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import (
     compare_counts,
     compare_repeated,
@@ -70,14 +70,13 @@ class PlantedChecks:
         self._answered: dict[tuple[str, str, str], SideAnswers] = {}
         self._lock = threading.Lock()
 
-    def make(self, check: str, planted: Planted, faulty: Trace, verdict: RunVerdict) -> None:
-        """Make a check, and add what it finds to the verdict of the recorded steps.
+    def make(self, check: str, planted: Planted, faulty: Trace) -> list[Finding]:
+        """Make a check on recorded steps that match, and return what it finds.
 
         Args:
           check: the name of the check; one without processes of its own does nothing here.
           planted: the fault, and where it is planted.
           faulty: the trace of the side that has it.
-          verdict: the verdict of the recorded steps, which match.
         """
         checks = {
             "answers": self._answers,
@@ -85,9 +84,9 @@ class PlantedChecks:
             "untraced": self._trained,
             "counting": self._trained,
         }
-        checks.get(check, self._repeat)(planted, faulty, verdict)
+        return checks.get(check, self._repeat)(planted, faulty)
 
-    def _repeat(self, planted: Planted, faulty: Trace, verdict: RunVerdict) -> None:
+    def _repeat(self, planted: Planted, faulty: Trace) -> list[Finding]:
         """Train the faulty side again: a correct side would compute the same bits."""
         # names of unequal length: "order-of-sums" depends on the length of the command line
         again = self._runs.record(
@@ -99,13 +98,16 @@ class PlantedChecks:
             found = compare_repeated(label, step, first, second, names)
             if found is not None:
                 break
-        verdict.add_exact_check("repeat", (label, repeated(label)), found)
+        return [find_in_exact_check("repeat", (label, repeated(label)), found)]
 
-    def _resume(self, planted: Planted, faulty: Trace, verdict: RunVerdict) -> None:
+    def _resume(self, planted: Planted, faulty: Trace) -> list[Finding]:
         """Resume the faulty side's checkpoint on both sides, and the other's on the faulty."""
         traces = dict(planted.correct) | {planted.side: faulty}
         spec, per_epoch = _spec(faulty), faulty.header["batches_per_epoch"]
-        rung = ResumeRung(spec, per_epoch, verdict)
+        sides = {
+            _label(trace): TrainedSide.from_json(trace.header) for trace in traces.values()
+        }
+        rung, findings = ResumeRung(spec, per_epoch, sides), list[Finding]()
         (other,) = (name for name in FRAMEWORKS if name != planted.side)
         for saver, loader in (
             (planted.side, planted.side),
@@ -129,11 +131,13 @@ class PlantedChecks:
                 if step - 1 <= number < step + RESUMED_STEPS
             }
             labels = _label(traces[saver]), _label(resumed)
-            rung.compare(Resumed(*labels, step, went_on, dict(resumed.steps())))
-            if not verdict.matches:
-                return
+            resumption = Resumed(*labels, step, went_on, dict(resumed.steps()))
+            findings.append(rung.compare(resumption))
+            if findings[-1].mismatches:
+                break
+        return findings
 
-    def _trained(self, planted: Planted, faulty: Trace, verdict: RunVerdict) -> None:
+    def _trained(self, planted: Planted, faulty: Trace) -> list[Finding]:
         """Train the faulty side without a trace; compare its losses and its counts."""
         out, seconds = self._runs.train(
             planted.side, planted.run, f"{planted.name}/training", planted.edits, TRAINED
@@ -141,18 +145,27 @@ class PlantedChecks:
         label, rows = _label(faulty), read_losses(out / "losses.csv")
         loss_per = _spec(faulty).training.loss_per
         recorded = [recorded_step(step, each, loss_per) for step, each in faulty.steps()]
-        found = compare_untraced(label, recorded, rows)
-        verdict.add_exact_check("untraced", (label, f"{label} untraced"), found)
         summary = json.loads((out / "summary.json").read_text())
-        found = compare_counts(label, recorded, rows, summary, seconds, WARM_UP)
-        verdict.add_exact_check("counting", (label, f"{label} counted anew"), found)
+        return [
+            find_in_exact_check(
+                "untraced",
+                (label, f"{label} untraced"),
+                compare_untraced(label, recorded, rows),
+            ),
+            find_in_exact_check(
+                "counting",
+                (label, f"{label} counted anew"),
+                compare_counts(label, recorded, rows, summary, seconds, WARM_UP),
+            ),
+        ]
 
-    def _answers(self, planted: Planted, faulty: Trace, verdict: RunVerdict) -> None:
+    def _answers(self, planted: Planted, faulty: Trace) -> list[Finding]:
         """Let both sides answer from the correct side's weights, and compare."""
         (other,) = (name for name in FRAMEWORKS if name != planted.side)
         checkpoint = load_checkpoint(_oldest_checkpoint(planted.correct[other]))
         spec = checkpoint.spec
         longest = int(spec.text.target_limit) + 1
+        findings: list[Finding] = []
         for number, probe in enumerate(answer_probes(checkpoint.snapshot, 5, 0.6, longest)):
             folder = self._runs.folder(f"{planted.name}/weights-{number}")
             folder.mkdir(parents=True, exist_ok=True)
@@ -166,10 +179,10 @@ class PlantedChecks:
                 _label(planted.correct[side]): self._answer(planted, side, saved, probe.search)
                 for side in FRAMEWORKS
             }
-            rung = AnswersRung(spec, weights, checkpoint.step, verdict)
-            verdict.add_check(rung.compare(given, probe.search))
-            if not verdict.matches:
-                return
+            findings += AnswersRung(spec, weights, checkpoint.step).compare(given, probe.search)
+            if findings[-1].mismatches:
+                break
+        return findings
 
     def _answer(
         self, planted: Planted, side: str, checkpoint: Path, search: AnswerSettings

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
+from parity.compare.findings import Finding, find_in_exact_check
 from parity.compare.tensors import Mismatch
 from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace, wait_for_trace
@@ -131,7 +132,7 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
 
         def delete(step: int) -> bool:
             """Return whether a step that was compared is no longer needed."""
-            wrong = None if comparison.verdict.matches else comparison.verdict.steps - 1
+            wrong = comparison.steps - 1 if comparison.mismatches else None
             return not options.keep_traces and step != wrong
 
         readers = [
@@ -152,9 +153,10 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
         )
         comparison.compare(steps.watched(tensors), progress.update)
         # after a mismatch, leaving the context kills the sides; the wrong step's files are kept
-        if comparison.verdict.matches:
+        verdict = comparison.verdict
+        if verdict.matches:
             _finish(running, traces, keep=options.keep_traces)
-            steps.conclude()
+            verdict = verdict.with_checks(steps.repeated())
     versions = {
         name: version
         for trace in traces.values()
@@ -162,7 +164,7 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
     }
     return ComparedRun(
         comparison.spec,
-        comparison.verdict,
+        verdict,
         versions,
         comparison.per_epoch,
         steps.recorded,
@@ -216,11 +218,12 @@ class StepsToCheck:
                 if different is not None:
                     self._differing[label] = different
 
-    def conclude(self) -> None:
-        """Add to the verdict whether the repeated runs were the same."""
-        for label in self._repeat:
-            pair = label, repeated(label)
-            self._comparison.verdict.add_exact_check("repeat", pair, self._differing.get(label))
+    def repeated(self) -> list[Finding]:
+        """Return whether the repeated runs were the same."""
+        return [
+            find_in_exact_check("repeat", (label, repeated(label)), self._differing.get(label))
+            for label in self._repeat
+        ]
 
 
 def _start(run: PlannedRun, label: str, side: TrainedSide, *, saves: bool) -> SideProcess:

@@ -10,10 +10,10 @@ from parity.base.files import make_folder
 from parity.base.progress import Phases, begin_phase
 from parity.twins.cli.config import write_config
 from parity.twins.cli.options import RunOptions
-from parity.twins.compare.verdict import Outcome
+from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.run.choose_sides import resolved
-from parity.twins.run.compare_while_training import ComparedRun, compare_recorded
+from parity.twins.run.compare_while_training import compare_recorded
 from parity.twins.run.measure_throughput import train_untraced
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.whole_run_checks import (
@@ -66,45 +66,47 @@ def prove(planned: PlannedRun) -> Outcome:
       UsageError, NumericFailure: as `run`.
     """
     outcome = Outcome(planned.spec)
-    _fill(outcome, planned)
-    for verdict in outcome.verdicts:
-        verdict.coverage.add(*check_facts(verdict, NETWORKS[planned.spec.network]))
+    network = NETWORKS[planned.spec.network]
+    for dtype in planned.options.dtype:
+        planned = planned.in_precision(dtype)
+        last = dtype == planned.options.dtype[-1]
+        verdict = _judge(planned, outcome, trains=last and planned.trains)
+        covered = (*verdict.coverage, *check_facts(verdict, network))
+        outcome.verdicts.append(replace(verdict, coverage=covered))
+        if not verdict.matches:
+            break
     return outcome
 
 
-def _fill(outcome: Outcome, planned: PlannedRun) -> None:
-    """Add the recorded steps of every precision, and the checks of whole runs."""
+def _judge(planned: PlannedRun, outcome: Outcome, *, trains: bool) -> RunVerdict:
+    """Return the verdict on one precision: its recorded steps, and the checks of whole runs.
+
+    Args:
+      outcome: what to add to, beside the verdict.
+      trains: whether the sides are to train without recording in this precision.
+    """
     options = planned.options
-    for dtype in options.dtype:
-        planned = planned.in_precision(dtype)
-        compared = _compare(planned)
-        outcome.spec, outcome.sides = compared.spec, compared.verdict.sides
-        outcome.versions |= compared.versions
-        outcome.verdicts.append(compared.verdict)
-        compared.verdict.unchecked = unchecked(planned, compared.verdict)
-        if not compared.verdict.matches:
-            return
-    if planned.trains:
+    begin_phase(f"comparing, {planned.dtype}")
+    compared = compare_recorded(planned)
+    verdict = compared.verdict
+    outcome.spec, outcome.sides = compared.spec, verdict.sides
+    outcome.versions |= compared.versions
+    if verdict.matches and compared.saved:
+        begin_phase("comparing resumed runs")
+        verdict = verdict.with_checks(check_resume(planned, compared))
+    if verdict.matches:
+        for name in ("resume", "saved"):
+            shutil.rmtree(options.out / name, ignore_errors=True)
+    verdict = replace(verdict, unchecked=unchecked(planned, verdict))
+    if verdict.matches and trains:
         begin_phase("training without recording")
         trained = train_untraced(planned, compared.batches_per_epoch)
         outcome.trainings = {label: each.summary for label, each in trained.items()}
-        check_training(planned, compared, trained)
-        if options.wants("answers") and planned.decodes and compared.verdict.matches:
+        verdict = verdict.with_checks(check_training(planned, compared, trained))
+        if options.wants("answers") and planned.decodes and verdict.matches:
             begin_phase("comparing answers")
-            check_answers(planned, compared.verdict)
-
-
-def _compare(planned: PlannedRun) -> ComparedRun:
-    """Compare the recorded steps of one precision, and the runs that resume them."""
-    begin_phase(f"comparing, {planned.dtype}")
-    compared = compare_recorded(planned)
-    if compared.verdict.matches and compared.saved:
-        begin_phase("comparing resumed runs")
-        check_resume(planned, compared)
-    if compared.verdict.matches:
-        for name in ("resume", "saved"):
-            shutil.rmtree(planned.options.out / name, ignore_errors=True)
-    return compared
+            verdict = verdict.with_checks(check_answers(planned))
+    return verdict
 
 
 def _start_servers(

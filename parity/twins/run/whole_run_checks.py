@@ -14,11 +14,12 @@ from parity.base.errors import UsageError
 from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
 from parity.compare.coverage import Fact
+from parity.compare.findings import Finding, find_in_exact_check
 from parity.trace.folder import clear_trace, step_file
 from parity.trace.reader import Trace, read_step
 from parity.trace.rungs import CHECKS
 from parity.twins.compare.answers import AnswersRung, read_answers
-from parity.twins.compare.resumed import Resumed, ResumeRung, Steps
+from parity.twins.compare.resumed import Resumed, ResumeRung, Steps, find_unsaved
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import compare_counts, compare_untraced
 from parity.twins.run.answer_probes import Probe, answer_probes
@@ -104,44 +105,47 @@ def check_facts(verdict: RunVerdict, network: Network) -> list[Fact]:
 
 def check_training(
     run: PlannedRun, compared: ComparedRun, trained: Mapping[str, Training]
-) -> None:
+) -> list[Finding]:
     """Compare every untraced training with the recorded one, and its speed with its batches.
 
     Args:
       run: the run.
-      compared: the recorded steps in the precision of the trainings; their verdict gets what is
-        found.
+      compared: the recorded steps in the precision of the trainings.
       trained: label -> the untraced training.
     """
-    verdict = compared.verdict
+    findings = []
     for label, training in trained.items():
         recorded = compared.recorded[label]
         # the updates of a side that runs freely come in another order each time
         if run.options.wants("untraced") and not run.sides[label].runs_freely:
             found = compare_untraced(label, recorded, training.rows)
-            verdict.add_exact_check("untraced", (label, f"{label} untraced"), found)
+            sides = label, f"{label} untraced"
+            findings.append(find_in_exact_check("untraced", sides, found))
         if run.options.wants("counting"):
             found = compare_counts(
                 label, recorded, training.rows, training.summary, training.seconds, WARM_UP
             )
-            verdict.add_exact_check("counting", (label, f"{label} counted anew"), found)
+            sides = label, f"{label} counted anew"
+            findings.append(find_in_exact_check("counting", sides, found))
+    return findings
 
 
-def check_resume(run: PlannedRun, compared: ComparedRun) -> None:
+def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
     """Resume every checkpoint on its own side and on the other frameworks, and compare.
 
     Args:
       run: the run, in the precision of the recorded steps.
-      compared: the recorded steps; their verdict gets what is found.
+      compared: the recorded steps.
     """
-    saved, verdict = compared.saved, compared.verdict
-    rung = ResumeRung(compared.spec, compared.batches_per_epoch, verdict)
-    written = [
-        rung.check_saved(saver, each.step, exists=each.checkpoint.exists())
+    saved = compared.saved
+    rung = ResumeRung(compared.spec, compared.batches_per_epoch, compared.verdict.sides)
+    findings = [
+        find_unsaved(saver, each.step)
         for saver, each in saved.items()
+        if not each.checkpoint.exists()
     ]
-    if not all(written):
-        return
+    if findings:
+        return findings
     jobs = [
         (saver, label, side) for saver in saved for label, side in _loaders(run, saver).items()
     ]
@@ -153,11 +157,13 @@ def check_resume(run: PlannedRun, compared: ComparedRun) -> None:
             for (saver, loader, _), trace in zip(pair, _resume(run, saved, pair), strict=True):
                 went_on = _recorded(saved[saver])
                 resumed = dict(trace.steps())
-                rung.compare(Resumed(saver, loader, saved[saver].step, went_on, resumed))
+                run_again = Resumed(saver, loader, saved[saver].step, went_on, resumed)
+                findings.append(rung.compare(run_again))
                 clear_trace(trace.folder)
                 progress.update()
-            if not verdict.matches:
-                return
+            if any(finding.mismatches for finding in findings):
+                break
+    return findings
 
 
 def _loaders(run: PlannedRun, saver: str) -> dict[str, TrainedSide]:
@@ -209,14 +215,13 @@ def _recorded(saved: Saved) -> Steps:
     return {number: read_step(saved.steps / step_file(number)) for number in _numbers(saved)}
 
 
-def check_answers(run: PlannedRun, verdict: RunVerdict) -> None:
+def check_answers(run: PlannedRun) -> list[Finding]:
     """Let each framework answer the test questions from the same checkpoints.
 
     They are made from the newest one that the first framework has trained.
 
     Args:
       run: the run, in the precision of the trainings.
-      verdict: that of the same precision, which gets what differs.
 
     Raises:
       UsageError: if there is no checkpoint.
@@ -228,6 +233,7 @@ def check_answers(run: PlannedRun, verdict: RunVerdict) -> None:
     longest = int(run.spec.text.target_limit) + 1  # with <eos>
     beam, penalty = run.options.beam, run.options.length_penalty
     probes = answer_probes(checkpoint.snapshot, beam, penalty, longest)
+    findings: list[Finding] = []
     with ProgressBar("comparing answers", len(probes), "search") as progress:
         for number, probe in enumerate(probes):
             folder = run.options.out / "answers" / str(number)
@@ -237,13 +243,13 @@ def check_answers(run: PlannedRun, verdict: RunVerdict) -> None:
                 for name, array in probe.snapshot.items()
                 if name.startswith("weight/")
             }
-            rung = AnswersRung(checkpoint.spec, weights, checkpoint.step, verdict)
+            rung = AnswersRung(checkpoint.spec, weights, checkpoint.step)
             given = {label: read_answers(folder / file_name(label)) for label in run.leading}
-            found = rung.compare(given, probe.search)
+            findings += rung.compare(given, probe.search)
             progress.update()
-            if found is not None:
-                verdict.add_check(found)
-                return
+            if any(finding.mismatches for finding in findings):
+                break
+    return findings
 
 
 def _answer(run: PlannedRun, checkpoint: Checkpoint, probe: Probe, folder: Path) -> None:

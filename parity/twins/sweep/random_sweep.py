@@ -107,9 +107,7 @@ def attempt(
     else:
         result["worst"] = _by_kind(verdict)
         result["amplified"] = verdict.amplified is not None
-        result["covered"] = {
-            fact.name: fact.count for fact in verdict.coverage.facts if fact.applies
-        }
+        result["covered"] = {fact.name: fact.count for fact in verdict.coverage if fact.applies}
         if not verdict.matches:
             outcome = Outcome(run.spec, verdict.sides, verdicts=[verdict])
             values = report_values(outcome, "-", "")

@@ -2,6 +2,8 @@
 
 import copy
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,12 @@ from parity.compare.coverage import Fact, join_facts, not_covered
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.run_comparison import RunComparison
-from parity.twins.compare.step_coverage import StepCoverage, answer_facts
+from parity.twins.compare.step_coverage import (
+    SOFTMAX_ENDS,
+    StepCoverage,
+    answer_facts,
+    staleness_fact,
+)
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
@@ -21,6 +28,7 @@ from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import preset
 from parity.twins.spec.step_arrays import step_inputs
+from parity.twins.spec.strategies import StrategySettings
 from parity.twins.spec.training import learning_rate
 from parity.twins.trace.side import TrainedSide
 
@@ -36,6 +44,9 @@ DECODING = {
     "beam search ended early",
     "tie between answers",
 }
+
+
+LIMITS = {"loss beyond 63 nats", "hidden unit saturated", "clip norm inexact in float32"}
 
 
 def counts(facts):
@@ -72,7 +83,9 @@ def test_the_first_steps_of_the_proof_preset_meet_every_case(network, cache):
         found = oracle.step(inputs, rate, [inputs.rows])
         norms.append(float(found["gradient_norm"]))
     coverage = counted(spec, batches, norms, per_epoch)
-    assert set(not_covered([coverage])) == (DECODING if network == "seq2seq" else set())
+    assert set(not_covered([coverage])) == LIMITS | (
+        DECODING if network == "seq2seq" else set()
+    )
     found = counts(coverage)
     assert 6 <= found["gradient clipped"] <= 14
     assert found["new epoch"] == found["learning rate decayed"] == 2
@@ -100,6 +113,39 @@ def test_what_a_continuous_text_meets():
     assert found["dropout"] == found["uneven shares"] == 6
     assert found["1 replica"] == found["2 replicas"] == found["3 replicas"] == 2
     assert found["3 layers or more"] == 0
+
+
+def test_limits_are_covered_by_what_reaches_them_alone():
+    spec = small_spec(clip_norm=0.7)
+    inputs, steps = step_inputs(spec, 0, text_batch(spec, 0)), StepCoverage(spec, 4, SIDES)
+    for loss, hidden in ((63.0, 0.99), (63.5, -0.999)):
+        tensors = {"gradient_norm": np.array(1.0), "forward/token_loss": np.array([0.0, loss])}
+        tensors["forward/lstm_1/hidden"] = np.array([[hidden, 0.5]])
+        recorded = {label: {"batch/sizes": np.array([inputs.rows])} for label in SIDES}
+        inputs_of = dict.fromkeys(SIDES, inputs)
+        steps.step(0, recorded, inputs_of, dict.fromkeys(SIDES, tensors))
+    assert {name: counts(steps.facts)[name] for name in LIMITS} == dict.fromkeys(LIMITS, 1)
+    layers = (Path(__file__).parents[1] / "paddle_impl" / "layers.py").read_text()
+    (ends,) = re.findall(r"^_LARGEST_LOSS = ([\d.]+)", layers, re.MULTILINE)
+    assert float(ends) == SOFTMAX_ENDS, "the side's branch is taken from there on"
+
+
+def test_layouts_and_schedules_that_hide_a_mistake_are_named():
+    two = TrainedSide("paddle", "nccl2", 2, processes=2)
+    four = replace(two, replicas=4)
+    name = "several replicas in a process"
+    for sides, count, named in (
+        ({"a": TrainedSide("paddle", replicas=4)}, 0, False),
+        ({"a": two}, 0, True),
+        ({"a": two, "b": four}, 1, False),
+    ):
+        facts = StepCoverage(small_spec(), 4, sides).facts
+        assert (counts(facts)[name], name in not_covered([facts])) == (count, named)
+    settings = StrategySettings(schedule="1", staleness=2)
+    free = {"a": TrainedSide("paddle", "a", 2, synchronous=False, settings=settings)}
+    assert staleness_fact(free, {"a": {0: 5, 1: 3}}).missing
+    assert staleness_fact(free, {"a": {0: 5, 2: 3}}).amount == "3 of 8 updates"
+    assert not staleness_fact({"a": two}, {}).applies
 
 
 def test_an_unknown_word_counts_where_it_is_real_only():

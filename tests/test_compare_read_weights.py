@@ -1,11 +1,15 @@
 """The weights that a worker read: whole, of another version, torn, or of none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from parity.twins.compare.read_weights import check_read_weights
-from parity.twins.oracle.replay import PastWeights
-from parity.twins.spec.schedule import Update
+from parity.twins.oracle.replay import PastWeights, RecordedUpdate
+from parity.twins.spec.schedule import FREE, STALENESS, Update
+from parity.twins.spec.strategies import StrategySettings
+from parity.twins.trace.side import TrainedSide
 
 NAMES = ("embed/table", "lstm_0/bias", "softmax/kernel")
 
@@ -15,6 +19,26 @@ def version(number: int) -> dict[str, np.ndarray]:
         f"weight/{name}": np.arange(6.0).reshape(2, 3) + 10 * number + k
         for k, name in enumerate(NAMES)
     }
+
+
+def test_a_version_beyond_the_staleness_that_is_allowed_is_not_expected():
+    def expected(staleness: int | None, read: int) -> int:
+        past = PastWeights(2, 100, version(0), staleness)
+        for number, update in enumerate([(0, 0), (0, 1), (0, 2)], start=1):
+            past.add(Update(*update), version(number))
+        return past.expected(RecordedUpdate(1, 0, read, 0, 7)).read
+
+    assert [expected(None, 0), expected(3, 0), expected(1, 0), expected(1, 2)] == [0, 0, 2, 2]
+    settings = StrategySettings(schedule="5")
+    side = TrainedSide("paddle", settings=settings)
+    assert side.greatest_staleness == STALENESS
+    for changes, allowed in (
+        ({"staleness": 3}, 3),
+        ({"schedule": FREE}, None),
+        ({"schedule": "file.jsonl"}, None),
+    ):
+        changed = replace(side, settings=replace(settings, **changes))
+        assert changed.greatest_staleness == allowed
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
 from parity.report.disagreement import blame
 from parity.report.mismatch import describe_mismatch, nearest_to_loss
 from parity.report.table import WIDTH, wrapped
-from parity.report.terminal import coloured, not_covered_line, report_text
+from parity.report.terminal import UNSEEN, WITNESSES, coloured, not_covered_line, report_text
 from parity.report.values import rung_values
 from parity.report.verdict_tables import rung_table
 from parity.twins.compare.values import report_values, run_values
@@ -272,3 +273,18 @@ def test_the_text_fits_80_columns_and_loses_nothing(verdict):
     shown = coloured(text, values)
     assert "\x1b[33mnot covered by this run" in shown
     assert shown.count("\n") == text.count("\n")
+
+
+def test_a_report_says_what_no_run_sees_and_which_tests_stand_for_it(verdict):
+    outcome = Outcome(preset("language-model", "tiny"), SIDES, verdicts=[verdict])
+    text = report_text(report_values(outcome, "tiny", ""))
+    assert " ".join(UNSEEN.split()) in " ".join(text.split())
+    tests = Path(__file__).parent
+    assert all((tests / f"test_witness_{name}.py").exists() for name in WITNESSES)
+
+
+def test_what_is_trained_beyond_the_recorded_steps_is_said_to_be_reported_only(verdict):
+    text = report_text(long_values(verdict))
+    assert "perplexity, BLEU, exact answers and speed are reported, not judged." in " ".join(
+        text.split()
+    )

@@ -19,6 +19,7 @@ from parity.twins.compare.oracle_tensors import OracleTensors
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
+from parity.twins.trace.side import TrainedSide
 from parity.twins.training.asynchronous_steps import EventOrder, Stopped
 from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.loss_table import read_losses
@@ -197,11 +198,12 @@ def test_the_rounding_error_is_that_of_the_weights_that_were_read(tmp_path):
     train(tmp_path, trace=tmp_path / "trace", schedule="1", steps=2, evaluate=0)
     trace = Trace(tmp_path / "trace")
     names = tensor_names(SPEC, asynchronous=True)
+    side = TrainedSide.from_json(trace.header)
     expected, sizes = OracleTensors(SPEC, PER_EPOCH, names), []
     first, second = trace.read(0), trace.read(1)
     assert int(second["schedule/read"]) == 0
     for read in (0, 1):
-        one_step = OneStep(expected, IntendedDifferences({}), {"a": 2})
+        one_step = OneStep(expected, IntendedDifferences({}), {"a": side})
         # the first update is taken to have made the weights a thousand times as large
         one_step.remember(
             {"a": {n: a * (1000 if "weight/" in n else 1) for n, a in first.items()}}

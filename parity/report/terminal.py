@@ -49,6 +49,25 @@ def headline(values: dict[str, Any]) -> str:
     )
 
 
+# What the sides and the oracle share, and the tests that stand for it.
+WITNESSES = (
+    "text",
+    "masks",
+    "schedule",
+    "initial_values",
+    "replicas",
+    "search",
+    "scores",
+    "pytorch",
+)
+UNSEEN = (
+    "No run sees a mistake that the sides and the oracle share: batches, targets and <eos>, "
+    "when the state is reset, dropout's masks and scale, the schedule of the learning rate, "
+    "initial values, the length penalty. Tests stand for these: tests/test_witness_*.py, of "
+    f"{', '.join(WITNESSES)}; docs/witnesses.md says how."
+)
+
+
 def notes(values: dict[str, Any]) -> list[str]:
     """Return how to read the table of rungs, and what is special about this run."""
     lines = [
@@ -109,7 +128,14 @@ def notes(values: dict[str, Any]) -> list[str]:
         known = run.get("known_differences", [])
         lines += [f"{run['dtype']}: {each['story']}." for each in known]
     lines += _unchecked(values["runs"])
-    return lines
+    if values["trainings"]:
+        lines.append(
+            "Trained alone: the losses of the steps that were recorded, and the tokens that "
+            "speeds rest on, are judged by the rungs untraced and counting where these were "
+            "checked; later losses, perplexity, BLEU, exact answers and speed are reported, "
+            "not judged."
+        )
+    return [*lines, UNSEEN]
 
 
 def _steps_unmeasured(run: dict[str, Any]) -> str:

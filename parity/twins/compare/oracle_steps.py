@@ -49,7 +49,7 @@ class OneStep:
     Args:
       expected: computes what a trace should hold.
       known: the sides that differ from the exact training on purpose.
-      workers: label -> the number of workers, for the sides that are asynchronous.
+      asynchronous: label -> side, of those that are asynchronous.
       alike: label -> label of the first side that computes the same rows with nearly the same
         weights in each step; None if all sides do.
 
@@ -61,7 +61,7 @@ class OneStep:
         self,
         expected: OracleTensors,
         known: IntendedDifferences,
-        workers: Mapping[str, int] | None = None,
+        asynchronous: Mapping[str, TrainedSide] | None = None,
         alike: Mapping[str, str] | None = None,
     ):
         self._expected, self._spec, self._known = expected, expected.spec, known
@@ -69,8 +69,10 @@ class OneStep:
         self._alike = alike or {}
         initial = weights_of(initial_snapshot(self._spec))
         self._past = {
-            side: PastWeights(number, expected.batches_per_epoch, initial)
-            for side, number in (workers or {}).items()
+            label: PastWeights(
+                side.replicas, expected.batches_per_epoch, initial, side.greatest_staleness
+            )
+            for label, side in (asynchronous or {}).items()
         }
         # side -> worker -> the recurrent state that its last update left
         self._left: dict[str, dict[int, Tensors]] = {side: {} for side in self._past}
@@ -273,15 +275,13 @@ class OracleSteps:
         for label, side in sides.items():
             leaders = (each for each in self._leader if _share(sides[each], side))
             self._leader[label] = self._leader.get(next(leaders, label), label)
-        workers = {
-            label: side.replicas for label, side in sides.items() if not side.synchronous
-        }
-        self.one_step = OneStep(expected, known, workers, self._leader)
+        free = {label: side for label, side in sides.items() if not side.synchronous}
+        self.one_step = OneStep(expected, known, free, self._leader)
         self._own_oracles = DeviatingOracles(known, expected, self.one_step)
         initial, per_epoch = initial_snapshot(expected.spec), expected.batches_per_epoch
         self._oracles: dict[str, Oracle | Replay] = {
-            leader: Replay(expected.spec, initial, workers[leader], per_epoch)
-            if leader in workers
+            leader: Replay(expected.spec, initial, sides[leader].replicas, per_epoch)
+            if leader in free
             else Oracle(expected.spec, initial)
             for leader in dict.fromkeys(self._leader.values())
         }

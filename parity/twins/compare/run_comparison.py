@@ -56,7 +56,7 @@ from parity.twins.compare.preconditions import (
     check_sizes,
 )
 from parity.twins.compare.rounding_bounds import bounds_of
-from parity.twins.compare.step_coverage import StepCoverage
+from parity.twins.compare.step_coverage import StepCoverage, staleness_fact
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.oracle.rounding import Rounding
@@ -158,7 +158,9 @@ class RunComparison(StepComparison):
             isolated=self._isolated is not None,
             compared=self._compared,
             coverage=join_facts(
-                self._coverage.facts, *(found.facts for found in self._decoded)
+                self._coverage.facts,
+                [staleness_fact(self.sides, self._staleness)],
+                *(found.facts for found in self._decoded),
             ),
             staleness=self._staleness,
             known=self._known.found,

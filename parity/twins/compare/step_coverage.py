@@ -4,10 +4,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import filter as matching
 
 import numpy as np
 
 from parity.compare.coverage import Fact
+from parity.compare.tensors import magnitude
 from parity.twins.decoding.hypotheses import Hypotheses
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.spec.networks import NETWORKS
@@ -48,6 +50,8 @@ def answer_facts(found: Iterable[Hypotheses] = ()) -> list[Fact]:
 
 _REPLICAS = (1, 2, 3)  # one; several; several of which one is neither the first nor the last
 _LAYERS = 3  # a bottom, a middle and a top layer
+SOFTMAX_ENDS = 63  # nats; above it Paddle's softmax clips, and the side adds what is missing
+_SATURATED = 0.995  # tanh(3): a cell state that is clipped at 3 would show
 _ROWS = {"time": "row", "source_time": "source"}  # time axis -> what a row along it is called
 
 
@@ -59,6 +63,8 @@ class _Step:
       number: the step's number.
       inputs: the global batch.
       norm: the norm of the gradient before clipping, by the oracle.
+      loss: the largest loss of a token in nats, by the oracle.
+      hidden: the largest magnitude of a recurrent layer's output, by the oracle.
       shares: for each side, the number of rows of each replica.
       begins_epoch: whether it is the first step of an epoch that followed another.
       reshuffled: whether the batch differs from the one at its place of the epoch before.
@@ -67,6 +73,8 @@ class _Step:
     number: int
     inputs: StepInputs
     norm: float
+    loss: float
+    hidden: float
     shares: list[np.ndarray]
     begins_epoch: bool
     reshuffled: bool
@@ -94,6 +102,7 @@ class StepCoverage:
             *_epoch_cases(spec),
             *_row_cases(spec),
             *_replica_cases(spec),
+            *_limit_cases(),
         ]
         self._steps, self._met = 0, Counter[str]()
         self._rest = _layout_facts(spec, sides.values())
@@ -133,10 +142,13 @@ class StepCoverage:
         step = step if update is None else update.step
         place, digest = step % self._per_epoch, _digest(batch)
         rows = place, 0 if update is None else update.first_row
+        expected = next(iter(oracle.values()))
         seen = _Step(
             step,
             inputs[first],
-            float(next(iter(oracle.values()))["gradient_norm"]),
+            float(expected["gradient_norm"]),
+            _largest(expected, "forward/*token_loss"),
+            _largest(expected, "forward/*hidden"),
             [
                 recorded["batch/sizes"]
                 for side, recorded in tensors.items()
@@ -318,8 +330,54 @@ def _replica_cases(spec: Spec) -> list[_Case]:
     ]
 
 
+def _limit_cases() -> list[_Case]:
+    return [
+        (
+            Fact(
+                f"loss beyond {SOFTMAX_ENDS} nats",
+                "A token was so unlikely that a softmax in single precision ends before it: a "
+                "loss that is clipped would show.",
+            ),
+            lambda step: step.loss > SOFTMAX_ENDS,
+        ),
+        (
+            Fact(
+                "hidden unit saturated",
+                f"A recurrent layer's output was beyond {_SATURATED}: a cell state that is "
+                "clipped would show.",
+            ),
+            lambda step: step.hidden > _SATURATED,
+        ),
+    ]
+
+
+def staleness_fact(
+    sides: Mapping[str, TrainedSide], staleness: Mapping[str, Mapping[int, int]]
+) -> Fact:
+    """Return how many updates were as stale as their side's settings allow.
+
+    Args:
+      staleness: label -> staleness -> the number of the side's updates.
+    """
+    bounds = {
+        label: side.greatest_staleness
+        for label, side in sides.items()
+        if not side.synchronous and side.replicas > 1 and side.greatest_staleness is not None
+    }
+    counts = [(staleness.get(label, {}), bound) for label, bound in bounds.items()]
+    return Fact(
+        "staleness at its bound",
+        "An update was as stale as its schedule allows.",
+        sum(found.get(bound, 0) for found, bound in counts),
+        sum(sum(found.values()) for found, _ in counts),
+        "updates",
+        applies=bool(bounds),
+    )
+
+
 def _layout_facts(spec: Spec, sides: Iterable[TrainedSide]) -> list[Fact]:
-    counts = [side.replicas for side in sides]
+    sides = list(sides)
+    counts, clip = [side.replicas for side in sides], spec.training.clip_norm
     layers = getattr(spec.model, "num_layers", None)
     return [
         *(
@@ -333,6 +391,19 @@ def _layout_facts(spec: Spec, sides: Iterable[TrainedSide]) -> list[Fact]:
             for number in _REPLICAS
         ),
         Fact(
+            "several replicas in a process",
+            "A side of several processes had more replicas than processes.",
+            sum(1 < side.processes < side.replicas for side in sides),
+            unit="sides",
+            applies=any(side.processes > 1 for side in sides),
+        ),
+        Fact(
+            "clip norm inexact in float32",
+            "The clip norm is a number that single precision rounds, as it does 0.7, not 2.",
+            int(float(np.float32(clip)) != clip),
+            unit="settings",
+        ),
+        Fact(
             f"{_LAYERS} layers or more",
             "The network has a recurrent layer that is neither the bottom nor the top one.",
             layers if layers is not None and layers >= _LAYERS else 0,
@@ -340,6 +411,10 @@ def _layout_facts(spec: Spec, sides: Iterable[TrainedSide]) -> list[Fact]:
             applies=layers is not None,
         ),
     ]
+
+
+def _largest(tensors: Tensors, pattern: str) -> float:
+    return max((magnitude(tensors[name]) for name in matching(tensors, pattern)), default=0.0)
 
 
 def _digest(batch: Tensors) -> bytes:

@@ -51,10 +51,13 @@ class PastWeights:
       workers: the number of workers.
       per_epoch: the number of steps of an epoch.
       initial: the initial weights.
+      staleness: the greatest staleness of an update; None for no limit.
     """
 
-    def __init__(self, workers: int, per_epoch: int, initial: Tensors):
-        self._per_epoch = per_epoch
+    def __init__(
+        self, workers: int, per_epoch: int, initial: Tensors, staleness: int | None = None
+    ):
+        self._per_epoch, self._staleness = per_epoch, staleness
         self._kept: dict[int, Tensors] = {0: initial}
         self._taken = [0] * workers  # the number of updates of each worker
         self._oldest = [0] * workers  # the oldest version that each worker may read next
@@ -68,7 +71,10 @@ class PastWeights:
     def expected(self, update: RecordedUpdate) -> Update:
         """Return the worker and the version of an update: as recorded, where they can be so."""
         worker = min(max(update.worker, 0), len(self._taken) - 1)
-        read = min(max(update.read, self._oldest[worker]), self.newest)
+        oldest = self._oldest[worker]
+        if self._staleness is not None:
+            oldest = max(oldest, self.newest - self._staleness)
+        read = min(max(update.read, oldest), self.newest)
         return Update(worker, read)
 
     @property

@@ -133,22 +133,38 @@ def leading_sides(
       sides: label -> side, in the order of the report.
       most_replicas: whether to take the largest number of replicas, or the smallest.
     """
-    found: dict[str, TrainedSide] = {}
-    for framework in dict.fromkeys(side.framework for side in sides.values()):
-        own = {
-            label: side
-            for label, side in sides.items()
-            if side.framework == framework and side.synchronous
-        }
-        for first in list(own.values())[:1]:
-            alike = [
-                label
-                for label, side in own.items()
-                if (side.strategy, side.kernels) == (first.strategy, first.kernels)
-            ]
-            alike.sort(key=lambda label: own[label].replicas, reverse=most_replicas)
-            found[alike[0]] = own[alike[0]]
-    return found
+    each = sides_of_strategies(sides, most_replicas=most_replicas)
+    first: dict[str, str] = {}
+    for label, side in each.items():
+        first.setdefault(side.framework, label)
+    return {label: each[label] for label in first.values()}
+
+
+def sides_of_strategies(
+    sides: Mapping[str, TrainedSide], *, most_replicas: bool = True
+) -> dict[str, TrainedSide]:
+    """Return one side of each framework's synchronous strategies and kernels, label -> side.
+
+    Args:
+      sides, most_replicas: as for `leading_sides`.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for label, side in sides.items():
+        if side.synchronous:
+            found.setdefault(_kind(side), []).append(label)
+    choose = max if most_replicas else min
+    chosen = (choose(alike, key=lambda each: sides[each].replicas) for alike in found.values())
+    return {label: sides[label] for label in chosen}
+
+
+def without_leader(sides: Mapping[str, TrainedSide]) -> list[str]:
+    """Return the labels of the sides that none of `sides_of_strategies` stands for."""
+    led = {_kind(side) for side in sides_of_strategies(sides).values()}
+    return [label for label, side in sides.items() if _kind(side) not in led]
+
+
+def _kind(side: TrainedSide) -> tuple[str, str, str]:
+    return side.framework, side.strategy, side.kernels
 
 
 def parse_strategies(

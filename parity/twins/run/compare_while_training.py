@@ -97,7 +97,7 @@ class ComparedRun:
 def compare_recorded(run: PlannedRun) -> ComparedRun:
     """Train all sides at the same time, and compare each step once all of them recorded it.
 
-    In the first precision, one side of each framework is trained twice and writes checkpoints,
+    In the first precision, one side of each strategy is trained twice and writes checkpoints,
     if the options want runs to be repeated and resumed.
 
     Args:
@@ -108,9 +108,9 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
       NumericFailure: for a NaN or infinity on any side.
     """
     options = run.options
-    leading = tuple(run.leading) if run.dtype == options.dtype[0] else ()
-    repeat = leading if options.wants("repeat") else ()
-    saves = leading if options.wants("resume") else ()
+    again = tuple(run.of_strategies) if run.dtype == options.dtype[0] else ()
+    repeat = again if options.wants("repeat") else ()
+    saves = again if options.wants("resume") else ()
     recordings = run.sides | {repeated(label): run.sides[label] for label in repeat}
     with ExitStack() as stack:
         running = {

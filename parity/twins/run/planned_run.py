@@ -9,7 +9,12 @@ from parity.twins.cli.options import RunOptions
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import SideProcess, has_own_environment
-from parity.twins.run.choose_sides import compared_settings, leading_sides, sides_of
+from parity.twins.run.choose_sides import (
+    compared_settings,
+    leading_sides,
+    sides_of,
+    sides_of_strategies,
+)
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
@@ -44,6 +49,11 @@ class PlannedRun:
     def leading(self) -> dict[str, TrainedSide]:
         """Return one side of each framework that stands for its others, label -> side."""
         return leading_sides(self.sides)
+
+    @property
+    def of_strategies(self) -> dict[str, TrainedSide]:
+        """Return one side of each synchronous strategy that takes part, label -> side."""
+        return sides_of_strategies(self.sides)
 
     @property
     def dtype(self) -> str:

@@ -23,7 +23,7 @@ from parity.twins.compare.resumed import Resumed, ResumeRung, Steps, find_unsave
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import compare_counts, compare_untraced
 from parity.twins.run.answer_probes import Probe, answer_probes
-from parity.twins.run.choose_sides import leading_sides
+from parity.twins.run.choose_sides import leading_sides, without_leader
 from parity.twins.run.compare_while_training import (
     RESUMED_STEPS,
     ComparedRun,
@@ -60,6 +60,12 @@ def unchecked(run: PlannedRun, verdict: RunVerdict) -> dict[str, str]:
       verdict: that of its recorded steps.
     """
     reasons = {check: _reason(check, run, verdict) for check in CHECKS}
+    for check in ("resume", "repeat"):
+        if not reasons[check]:
+            reasons |= {
+                f"{check} of {label}": "its updates are asynchronous"
+                for label in without_leader(run.sides)
+            }
     return {check: reason for check, reason in reasons.items() if reason}
 
 
@@ -169,8 +175,11 @@ def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
 def _loaders(run: PlannedRun, saver: str) -> dict[str, TrainedSide]:
     """Return the sides that resume a side's checkpoint: itself, and the other frameworks.
 
-    Those resume it with another number of replicas where they can: it must change nothing.
+    Those resume it with another number of replicas where they can: it must change nothing. They
+    read one file of each framework: its other strategies write the same layout.
     """
+    if saver not in run.leading:
+        return {saver: run.sides[saver]}
     framework = run.sides[saver].framework
     others = leading_sides(run.sides, most_replicas=False)
     return {saver: run.sides[saver]} | {

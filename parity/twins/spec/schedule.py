@@ -275,6 +275,17 @@ def is_seed(schedule: str) -> bool:
     return schedule.isascii() and schedule.isdigit()
 
 
+def greatest_staleness(schedule: str | None, staleness: int | None) -> int | None:
+    """Return the greatest staleness that settings allow; None where they set no limit.
+
+    Args:
+      schedule, staleness: as for `schedule_of`; no schedule is a free one.
+    """
+    if schedule is None or not is_seed(schedule):
+        return None
+    return STALENESS if staleness is None else staleness
+
+
 def schedule_of(schedule: str, staleness: int | None, workers: int) -> Schedule | None:
     """Return the schedule that --schedule names; None if the workers are to run freely.
 
@@ -288,8 +299,8 @@ def schedule_of(schedule: str, staleness: int | None, workers: int) -> Schedule 
     """
     if schedule == FREE:
         return None
-    if is_seed(schedule):
-        greatest = STALENESS if staleness is None else staleness
+    greatest = greatest_staleness(schedule, staleness)
+    if greatest is not None:
         return DrawnSchedule(int(schedule), workers, greatest)
     return ListedSchedule(Path(schedule), workers)
 

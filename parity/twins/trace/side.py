@@ -8,7 +8,7 @@ from typing import Any
 from parity.base.errors import UsageError
 from parity.base.fields import in_words
 from parity.trace.side import Side
-from parity.twins.spec.schedule import FREE
+from parity.twins.spec.schedule import FREE, greatest_staleness
 from parity.twins.spec.strategies import StrategySettings
 
 
@@ -38,6 +38,11 @@ class TrainedSide(Side):
     def runs_freely(self) -> bool:
         """Return whether the order of its updates is another in every run."""
         return not self.synchronous and self.settings.schedule == FREE and self.replicas > 1
+
+    @property
+    def greatest_staleness(self) -> int | None:
+        """Return the greatest staleness that its settings allow; None if there is no limit."""
+        return greatest_staleness(self.settings.schedule, self.settings.staleness)
 
     def takes_steps_of(self, other: "TrainedSide") -> bool:
         """Return whether another side has the same rows and the same weights in each step.

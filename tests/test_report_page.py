@@ -614,7 +614,7 @@ def test_long_runs_make_small_pages_soon(tmp_path):
         history = History(dtype, labels[:2])
         verdict = RunVerdict(dtype, pairs, steps=1000, history=history, sides=sides)
         for step in range(verdict.steps):
-            losses = {label: float(draw.random()) for label in sides}
+            losses = {label: float(np.asarray(draw.random(), dtype)) for label in sides}
             shares = {
                 label: (draw.random(side.replicas).tolist(),) * 2
                 for label, side in sides.items()

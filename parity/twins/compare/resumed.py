@@ -58,7 +58,7 @@ def find_unsaved(side: str, step: int) -> Finding:
         problem=f"no checkpoint whose next step is {step}",
         within=side,
         check="resume",
-        note="the checkpoint's step number is not the step that was trained",
+        note=f"{side}: the checkpoint's step number is not the step that was trained",
     )
     return find_in_exact_check("resume", sides, found)
 

@@ -1,6 +1,6 @@
 """Which sides of a run stand for others, and which a run names as left out."""
 
-from parity.twins.spec.presets import preset
+from parity.twins.spec.spec import preset
 
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.verdict import RunVerdict

@@ -1,12 +1,11 @@
 """Which sides of a run stand for others, and which a run names as left out."""
 
-from parity.twins.spec.spec import preset
-
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.run.choose_sides import leading_sides, sides_of_strategies
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.whole_run_checks import unchecked
+from parity.twins.spec.spec import preset
 
 STRATEGIES = ("tensorflow=towers", "tensorflow=mirrored", "tensorflow=asynchronous")
 

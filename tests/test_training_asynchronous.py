@@ -12,11 +12,12 @@ from asynchronous_side import PER_EPOCH, SPEC, train
 from oracle_side import OracleStrategy, small_pairs_spec
 
 from parity.base.errors import Interrupted, NumericFailure, UsageError
+from parity.compare.tensors import ONE_STEP
 from parity.trace.reader import Trace
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors
-from parity.twins.compare.run_comparison import compare_traces
+from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
 from parity.twins.trace.side import TrainedSide
@@ -214,6 +215,20 @@ def test_the_rounding_error_is_that_of_the_weights_that_were_read(tmp_path):
         rounding = one_step.measure("a", inputs, recorded, exact)
         sizes.append(rounding.scale("forward/embedded"))
     assert sizes[1] > 100 * sizes[0]
+
+
+def test_an_update_that_is_staler_than_its_side_allows_is_found(tmp_path):
+    train(tmp_path, trace=tmp_path, schedule="1", staleness=3, replicas=3, steps=8, evaluate=0)
+    trace = Trace(tmp_path)
+    for allowed in (3, 1):
+        settings = trace.header["settings"] | {"staleness": allowed}
+        comparison = RunComparison({"a": trace.header | {"settings": settings}})
+        comparison.compare({"a": trace.read(step)} for step in trace.numbers())
+        assert comparison.verdict.matches == (allowed == 3)
+    first = comparison.verdict.mismatches[0]
+    assert first.place.tensor == "schedule/read"
+    assert first.values["a"] < first.values[ONE_STEP], "it read too old a version"
+    assert comparison.verdict.departing() == ["a"]
 
 
 def test_no_worker_reads_or_updates_once_the_run_has_stopped():

@@ -29,8 +29,8 @@ BATCH = "batch"
 CHECK = "check of whole runs"
 REPLICAS = "replicas of one side"
 
-# The tensors of a batch that the spec determines, not the text.
-_SCHEDULED = ("batch/learning_rate",)
+# The tensors on the rung of a batch that the settings determine, not the text.
+_SCHEDULED = ("batch/learning_rate", "schedule/")
 
 # Two sides depart from the oracle in the same way if their departures differ by no more than
 # this share of the smaller one, or by what is allowed. In float64 the two have come from the
@@ -163,7 +163,7 @@ def find_disagreement(
 
 def _is_text(mismatch: Mismatch) -> bool:
     """Return whether a tensor comes from the text, which the oracle reads from the sides."""
-    return mismatch.rung == "batch" and mismatch.place.tensor not in _SCHEDULED
+    return mismatch.rung == "batch" and not mismatch.place.tensor.startswith(_SCHEDULED)
 
 
 def _kind(groups: Sequence[Sequence[str]], sides: Mapping[str, Side]) -> str:

@@ -137,7 +137,8 @@ class _PairComparison(StepComparison):
     def _losses(self, a: Tensors, b: Tensors) -> dict[str, float]:
         """Return label -> loss, of the sides whose loss is a single number."""
         losses = {
-            side: _value(each, self.loss) for side, each in zip(self._sides, (a, b), strict=True)
+            side: _value(each, self.loss)
+            for side, each in zip(self._sides, (a, b), strict=True)
         }
         return {side: loss for side, loss in losses.items() if loss is not None}
 

@@ -1,0 +1,392 @@
+"""Records a Keras 3 training while it runs: `watch` around `fit` or a loop of one's own."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.watch.recording import Recording, leaves
+
+COMPILED = (
+    "the training is compiled with jit_compile=True, Keras's choice on a GPU, and nothing can "
+    "be seen in it; allowed: jit_compile=False"
+)
+
+
+@contextmanager
+def watch(
+    folder: str | Path, model: Any, optimizer: Any = None, **options: Any
+) -> Iterator[Recording]:
+    """Record every step of a training on TensorFlow or PyTorch, which `optimizer.apply` ends.
+
+        with parity.keras.watch("out/port", model):
+            model.fit(x, y)
+
+    What is recorded, and the options, are those of `parity.torch.watch`. Layers and variables
+    have Keras's paths. `loss` is what the gradients were asked of, `gradient` what the
+    optimiser was given, `clipped_gradient` what its `clipnorm` or `clipvalue` made of it.
+
+    Args:
+      folder: where the trace is written; one that is there is replaced.
+      model: the `keras.Model`, which is built.
+      optimizer: the `keras.optimizers.Optimizer`. None: the one the model is compiled with.
+      **options: those of `parity.watch.recording.Recording`.
+
+    Raises:
+      UsageError: for a model that cannot be watched, or an option that is not allowed.
+    """
+    import keras
+
+    engines: dict[str, Any] = {"tensorflow": _TensorFlow, "torch": _PyTorch}
+    name = keras.backend.backend()
+    if name not in engines:
+        raise UsageError(f"Keras runs on {name}; allowed: {', '.join(sorted(engines))}")
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+    _check(model, optimizer)
+    engine = engines[name]()
+    kinds = {str(each.dtype) for each in model.weights}
+    versions = {"keras": keras.__version__, name: engine.version}
+    recording = Recording(folder, "keras", kinds, versions, {"backend": name}, **options)
+    hooks, finished = _Hooks(recording, engine, model, optimizer), False
+    try:
+        with hooks:
+            yield recording
+        finished = True
+    except Exception as error:
+        if hooks.failure is not None:  # TensorFlow hands on its text alone
+            raise hooks.failure from error
+        if "PyFunc" in str(error) and "XLA" in str(error):
+            raise UsageError(COMPILED) from error
+        raise
+    finally:
+        recording.close(finished=finished)
+
+
+def _check(model: Any, optimizer: Any) -> None:
+    """Refuse what would be seen in part only."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise UsageError(f"model is {type(model).__name__}; allowed: a keras.Model")
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UsageError(
+            f"optimizer is {optimizer!r}; allowed: a keras.optimizers.Optimizer, or None for a "
+            "model that is compiled"
+        )
+    if getattr(model, "_distribute_strategy", None) is not None:
+        raise UsageError("model is under a tf.distribute strategy; allowed: one replica")
+    if model.compiled and model.jit_compile:
+        raise UsageError(COMPILED)
+    missing = [each.name for each in model._flatten_layers() if not each.built]
+    if not model.built or (missing and not getattr(model, "_called", True)):
+        raise UsageError(
+            f"not built yet: {', '.join(missing)}; allowed: a model that was built, or called "
+            "once, before it is watched"
+        )
+
+
+class _TensorFlow:
+    """How TensorFlow shows a tensor to a function, eagerly and from inside a `tf.function`."""
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+        from tensorflow.python.eager import record
+
+        self._tf, self.version, self.tensor = tf, tf.__version__, tf.Tensor
+        self.training: Callable[[], bool] = record.could_possibly_record
+        # of losses: the class, the name of its method, and where it says how to differentiate
+        self.backward = (tf.GradientTape, "gradient", 1)
+        with tf.device("CPU"):
+            self._turn = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
+        """Call a function with arrays when the tensors have their values; return a number.
+
+        In a graph this keeps its place in the program, next to a loop as well, because all
+        read and then write one variable.
+        """
+        number = self._call(lambda arrays: function(arrays[1:]), [self._turn, *tensors])
+        with self._tf.control_dependencies([number]):
+            self._turn.assign_add(1)
+        return number
+
+    def _call(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
+        def called(*arrays: Any) -> np.ndarray:
+            number = function([np.asarray(each) for each in arrays])
+            return np.asarray(0 if number is None else number, np.int64)
+
+        dense = [self._tf.convert_to_tensor(each) for each in tensors]
+        return self._tf.numpy_function(called, dense, self._tf.int64)
+
+    def pass_on(self, tensor: Any, number: Any, function: Callable[..., Any] | None) -> Any:
+        """Return a tensor whose gradient, and the number that `show` gave, a function sees."""
+        tf = self._tf
+
+        @tf.custom_gradient
+        def identity(x: Any) -> Any:
+            def gradient(y: Any) -> Any:
+                # what is recorded next waits for the weights, and they for all gradients
+                with tf.control_dependencies([self._call(seen, [number, y])]):
+                    return tf.identity(y)
+
+            return tf.identity(x), gradient
+
+        def seen(arrays: list[np.ndarray]) -> None:
+            assert function is not None
+            function(*arrays)
+
+        with tf.control_dependencies([number]):
+            return identity(tensor) if function else tf.identity(tensor)
+
+    def unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that AutoGraph leaves as it is, as it does Keras's own."""
+        found: Callable[..., Any] = self._tf.autograph.experimental.do_not_convert(function)
+        return found
+
+
+class _PyTorch:
+    """How PyTorch shows a tensor to a function: at once, and its gradient by a hook."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch, self.version, self.tensor = torch, torch.__version__, torch.Tensor
+        self.training: Callable[[], bool] = torch.is_grad_enabled
+        self.backward = (torch.Tensor, "backward", 0)
+
+    def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
+        return function([self._array(each) for each in tensors])
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        tensor = self._torch.as_tensor(tensor).detach()
+        if tensor.is_floating_point() and tensor.element_size() < 4:
+            tensor = tensor.float()
+        array: np.ndarray = tensor.cpu().numpy()
+        return array
+
+    def pass_on(self, tensor: Any, number: Any, function: Callable[..., Any] | None) -> Any:
+        if function and tensor.requires_grad:
+            tensor.register_hook(lambda y: function(number, self._array(y)))
+        return tensor
+
+    def unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+
+class _Hooks:
+    """Functions around the layers' `call` and the optimiser, which hand on what they see.
+
+    What a function around a `call` decides in a graph holds for all of its runs; so whether a
+    step is recorded, and which call of it this is, is asked when the values are there.
+    """
+
+    def __init__(self, recording: Recording, engine: Any, model: Any, optimizer: Any):
+        self._to, self._engine, self._model = recording, engine, model
+        self._optimizer, self._undo = optimizer, ExitStack()
+        self._open, self._seen = False, set[str]()
+        self.failure: UsageError | None = None
+
+    def __enter__(self) -> "_Hooks":
+        from keras.layers import InputLayer
+
+        model = self._model
+        self._layers = [
+            (each.path or each.name, each)
+            for each in model._flatten_layers(include_self=False)
+            if not isinstance(each, InputLayer)  # which returns nothing of its own
+        ]
+        for label, layer in (*self._layers, ("model", model)):
+            self._replace(layer, "call", partial(self._watched_call, label))
+        self._replace(self._optimizer, "apply", self._watched_apply)
+        if any(
+            getattr(self._optimizer, each, None) is not None
+            for each in ("clipnorm", "clipvalue", "global_clipnorm")
+        ):
+            self._replace(self._optimizer, "_backend_update_step", self._watched_update)
+        owner, name, _ = self._engine.backward
+        self._replace(owner, name, self._watched_backward)
+        # what `fit` has compiled before saw nothing, and what it compiles now must not stay
+        model.train_function = None
+        self._undo.callback(setattr, model, "train_function", None)
+        self._open = True
+        if self._to.wants("initial"):
+            self._show("initial", [(each.path, each.value) for each in model.variables])
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open = False
+        self._undo.close()
+
+    def _replace(self, owner: Any, name: str, wrap: Any) -> None:
+        """Put a function around a method until the watch ends."""
+        own = vars(owner).get(name)
+        watched = wrap(getattr(owner, name))
+        if isinstance(owner, type):
+            setattr(owner, name, watched)
+            self._undo.callback(setattr, owner, name, own)
+            return
+        # past `__setattr__`, with which Keras tracks what a layer holds
+        vars(owner)[name] = watched
+        undo = vars(owner).pop if own is None else vars(owner).__setitem__
+        self._undo.callback(undo, name, own)
+
+    def _show(self, rung: str, pairs: list[tuple[str, Any]], then: Any = None) -> None:
+        """Record tensors by name when they have their values, and do something after it."""
+
+        def seen(arrays: list[np.ndarray]) -> None:
+            if not self._open:
+                return
+            for (name, _), array in zip(pairs, arrays, strict=True):
+                if self._to.wants(rung):
+                    self._to.add(rung, name, _copy(array))
+            if then is not None:
+                then()
+
+        self._engine.show(seen, [each for _, each in pairs])
+
+    def _watched_call(self, label: str, call: Any) -> Any:
+        root = label == "model"
+
+        def watched(*inputs: Any, **named: Any) -> Any:
+            if not self._open or not self._engine.training():
+                return call(*inputs, **named)
+            self._seen.add(label)
+            if root:
+                given = leaves(
+                    {**dict(enumerate(inputs)), **named}, (self._engine.tensor, np.ndarray)
+                )
+                self._batch([(path.removeprefix("/"), tensor) for path, tensor in given])
+            output = call(*inputs, **named)
+            found = list(leaves(output, self._engine.tensor))
+            if not found:
+                return output
+            paths = [path for path, _ in found]
+            number = self._engine.show(
+                partial(self._output, label, paths), [each for _, each in found]
+            )
+            passed = {}
+            for path, tensor in found:
+                differentiable = "float" in str(tensor.dtype)
+                seen = partial(self._gradient, label, path) if differentiable else None
+                passed[id(tensor)] = self._engine.pass_on(tensor, number, seen)
+                mask = getattr(tensor, "_keras_mask", None)
+                if mask is not None:
+                    passed[id(tensor)]._keras_mask = mask
+            from keras import tree
+
+            return tree.map_structure(lambda each: passed.get(id(each), each), output)
+
+        return self._engine.unwatched(watched)
+
+    def _batch(self, pairs: list[tuple[str, Any]]) -> None:
+        def seen(arrays: list[np.ndarray]) -> None:
+            if self._open and self._to.wants("batch"):
+                call = self._to.call("batch/").removeprefix("batch/")
+                for (name, _), array in zip(pairs, arrays, strict=True):
+                    self._to.add("batch", name + call, _copy(array))
+
+        self._engine.show(seen, [each for _, each in pairs])
+
+    def _output(self, label: str, paths: list[str], arrays: list[np.ndarray]) -> int:
+        """Record what a layer returned, and return which call of it in the step this was."""
+        if not self._open or not self._to.active:
+            return 0
+        call = self._to.call(label)
+        for path, array in zip(paths, arrays, strict=True):
+            if self._to.wants("forward", label):
+                self._to.add("forward", call + path, _copy(array))
+        return int(call.rpartition("#")[2]) if call != label else 0
+
+    def _gradient(self, label: str, path: str, number: Any, array: np.ndarray) -> None:
+        if self._open and self._to.wants("activation_gradient", label):
+            call = f"{label}#{number}" if number else label
+            self._to.add("activation_gradient", call + path, _copy(array))
+
+    def _watched_backward(self, backward: Any) -> Any:
+        place = self._engine.backward[2]
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            target = arguments[place] if len(arguments) > place else named["target"]
+            found = leaves(target, self._engine.tensor)
+            self._show("loss", [("loss", each) for _, each in found])
+            return backward(*arguments, **named)
+
+        return watched
+
+    def _watched_update(self, update: Any) -> Any:
+        def watched(gradients: Any, variables: Any, *rest: Any) -> Any:
+            pairs = zip(variables, gradients, strict=True)
+            self._show("clipped_gradient", [(each.path, y) for each, y in pairs])
+            return update(gradients, variables, *rest)
+
+        return watched
+
+    def _watched_apply(self, apply: Any) -> Any:
+        def watched(gradients: Any, trainable_variables: Any = None) -> Any:
+            gradients = list(gradients)
+            if trainable_variables is None:
+                variables = self._optimizer._trainable_variables
+            else:
+                variables = trainable_variables = list(trainable_variables)
+            self._check_seen()
+            pairs = zip(variables, gradients, strict=True)
+            self._show("gradient", [(v.path, y) for v, y in pairs if y is not None])
+            result = apply(gradients, trainable_variables)
+            self._show("optimizer", list(self._slots(variables)))
+            weights = {id(each): each for each in (*self._model.variables, *variables)}
+            found = [(each.path, each.value) for each in weights.values()]
+            self._show("weight", found, self._end_step)
+            return result
+
+        return self._engine.unwatched(watched)
+
+    def _slots(self, variables: list[Any]) -> Iterator[tuple[str, Any]]:
+        """Yield what the optimiser keeps: dense_kernel_velocity is dense/kernel/velocity."""
+        owners = {each.path.replace("/", "_") + "_": each.path for each in variables}
+        for each in self._optimizer.variables:
+            own = each.path.rpartition("/")[2]
+            start = max((name for name in owners if own.startswith(name)), key=len, default="")
+            name = owners.get(start, "model")
+            yield f"{name}/{own.removeprefix(start)}", each.value
+
+    def _end_step(self) -> None:
+        try:
+            self._to.end_step()
+        except UsageError as error:
+            self.failure = error
+            raise
+
+    def _check_seen(self) -> None:
+        """Say, when the first step is computed or traced, which layers were never seen.
+
+        Raises:
+          UsageError: if there are none that were seen.
+        """
+        if not self._open or self._to.began or not self._to.wants("forward"):
+            return
+        if not self._seen:
+            raise UsageError(
+                "no layer of the model was called under a gradient tape; allowed: the model "
+                "that the loop trains, watched before a tf.function of the loop is first called"
+            )
+        hidden = [
+            label
+            for label, layer in self._layers
+            if label not in self._seen and not layer._layers
+        ]
+        if hidden:
+            warnings.warn(
+                f"{', '.join(hidden)}: not called, so their outputs are not recorded; their "
+                "weights are",
+                stacklevel=4,
+            )
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+    """Return a copy of values that TensorFlow may reuse; bfloat16, NumPy's not, as float32."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else np.array(array)

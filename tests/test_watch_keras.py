@@ -1,0 +1,265 @@
+"""Keras trainings that record themselves: what is seen, and that it changes nothing.
+
+Each runs in a process of its own: Keras has one backend in a process.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity import Trace, assert_match
+
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "watching.md"
+
+MODEL = """
+import json
+import warnings
+import keras
+import numpy as np
+import parity.keras
+
+warnings.simplefilter("error", UserWarning)
+draw = np.random.default_rng(2)
+x, y = draw.integers(0, 11, (40, 5)), draw.random((40, 3), dtype=np.float32)
+
+def model_of(**compiled):
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    tokens = keras.Input((5,))
+    states = keras.layers.LSTM(6)(keras.layers.Embedding(11, 6, mask_zero=True)(tokens))
+    hidden = keras.layers.Dense(7)(keras.layers.Dropout(0.3)(states))
+    hidden = keras.layers.BatchNormalization()(keras.layers.ReLU()(hidden))
+    model = keras.Model(tokens, keras.layers.Dense(3, activation="tanh")(hidden))
+    model.compile(keras.optimizers.Adam(0.01, clipnorm=0.1), loss="mse", **compiled)
+    return model
+
+def same(a, b):
+    pairs = zip(a.variables + a.optimizer.variables, b.variables + b.optimizer.variables)
+    return all(np.array_equal(v.numpy(), w.numpy()) for v, w in pairs)
+"""
+
+FIT = """
+def fit(model):
+    keras.utils.set_random_seed(3)
+    model.fit(x, y, 4, epochs=1, verbose=0, validation_split=0.2)
+    model.fit(x[:8], y[:8], 4, verbose=0)
+    model.predict(x, verbose=0)
+
+plain, watched = model_of(), model_of()
+fit(plain)
+with parity.keras.watch("a", watched):
+    fit(watched)
+assert same(plain, watched)
+fit(plain), fit(watched)  # nothing of the watch is left
+assert same(plain, watched)
+leaves = [each.path or each.name for each in watched._flatten_layers() if not each._layers]
+names = [each.path for each in watched.variables]
+trained = [each.path for each in watched.trainable_variables]
+slots = len(watched.optimizer.variables)
+print(json.dumps([leaves, names, trained, slots]))
+"""
+
+TAPE = """
+import tensorflow as tf
+
+def train(model, optimizer, compiled):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+    step = tf.function(step) if compiled else step
+    losses = [float(step(x[i:i + 4], y[i:i + 4])) for i in range(0, 12, 4)]
+    model(x)
+    return losses
+
+for compiled in (False, True):
+    plain, watched = model_of(), model_of()
+    losses = train(plain, plain.optimizer, compiled)
+    with parity.keras.watch(f"{compiled}", watched, watched.optimizer):
+        assert train(watched, watched.optimizer, compiled) == losses
+    assert same(plain, watched)
+print(losses)
+"""
+
+
+def run(code, cwd, backend="tensorflow"):
+    """Run code in a process of its own; return what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env={**environment, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_fit_computes_the_same_and_is_seen_whole(tmp_path, backend):
+    leaves, names, trained, slots = json.loads(run(MODEL + FIT, tmp_path, backend))
+    trace = Trace(tmp_path / "a")
+    assert trace.numbers() == list(range(10))
+    first, tensors = trace.read(0), trace.read(7)
+    outputs = {name.partition("#")[0] for name in tensors}
+    for each in leaves:
+        if each == "input_layer":
+            continue
+        assert f"forward/{each}" in outputs or f"forward/{each}/0" in outputs, each
+        assert f"activation_gradient/{each}" in outputs or f"forward/{each}/0" in outputs, each
+    of = {
+        rung: [name.removeprefix(f"{rung}/") for name in tensors if name.startswith(f"{rung}/")]
+        for rung in ("batch", "loss", "weight", "gradient", "clipped_gradient", "optimizer")
+    }
+    assert (of["batch"], of["loss"]) == (["0"], ["loss"])
+    assert sorted(of["weight"]) == sorted(names)
+    assert {f"initial/{each}" for each in names} <= first.keys()
+    assert sorted(of["gradient"]) == sorted(of["clipped_gradient"]) == sorted(trained)
+    pairs = {f"{each}/{slot}" for each in trained for slot in ("momentum", "velocity")}
+    assert set(of["optimizer"]) == {*pairs, "model/iteration", "model/learning_rate"}
+    assert len(of["optimizer"]) == slots
+    clipped = [  # Keras clips the rows of an embedding before it sums those of the same word
+        np.linalg.norm(tensors[f"clipped_gradient/{each}"])
+        for each in trained
+        if not each.startswith("embedding")
+    ]
+    assert max(clipped) <= 0.1 * (1 + 1e-5)
+    relu, dense = tensors["activation_gradient/dense"], tensors["forward/dense"]
+    np.testing.assert_array_equal(tensors["forward/re_lu"], np.maximum(dense, 0))
+    np.testing.assert_array_equal(relu, tensors["activation_gradient/re_lu"] * (dense > 0))
+
+
+def test_a_loop_of_one_s_own_is_seen_eagerly_and_as_a_graph(tmp_path):
+    losses = eval(run(MODEL + TAPE, tmp_path))
+    eager, graph = Trace(tmp_path / "False"), Trace(tmp_path / "True")
+    assert eager.numbers() == graph.numbers() == [0, 1, 2]
+    np.testing.assert_allclose([graph.read(n)["loss/loss"] for n in range(3)], losses)
+    names = [set(trace.read(1)) for trace in (eager, graph)]
+    # eagerly, a state that nothing uses has no gradient; in a graph it is zero
+    assert names[1] - names[0] == {"activation_gradient/lstm/lstm_cell#5/1/1"}
+    assert names[0] <= names[1]
+    for name, value in eager.read(2).items():
+        np.testing.assert_allclose(graph.read(2)[name], value, atol=1e-5, err_msg=name)
+    assert any(name.startswith("forward/lstm/lstm_cell#") for name in eager.read(1))
+    assert "forward/model#1" not in eager.read(1)  # the call without a tape
+
+
+REFUSED = """
+import tensorflow as tf
+
+@tf.function(jit_compile=True)
+def compiled(model):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.ones((2, 4))))
+    model.optimizer.apply(tape.gradient(loss, model.trainable_variables))
+
+def small():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+def told(train, *given, **options):
+    try:
+        with parity.keras.watch("a", *given, **options):
+            train(given[0])
+    except parity.base.errors.UsageError as error:
+        print(str(error))
+
+def fit(model):
+    model.fit(np.ones((8, 4)), np.ones((8, 2)), 4, verbose=0)
+
+def only_apply(model):
+    model.optimizer.apply([tf.zeros_like(v) for v in model.trainable_variables])
+
+sgd = keras.optimizers.SGD()
+told(fit, model_of(jit_compile=True))
+told(compiled, small())
+told(fit, None)
+told(fit, small(), "adam")
+told(fit, keras.Sequential([keras.layers.Dense(2, name="fc")], name="net"), sgd)
+told(only_apply, small())
+told(fit, small(), names={"nothing": "b"})
+"""
+
+
+def test_what_cannot_be_seen_is_told_in_a_sentence(tmp_path):
+    lines = run(MODEL + REFUSED, tmp_path).splitlines()
+    compiled = "the training is compiled with jit_compile=True, Keras's choice on a GPU"
+    expected = [
+        compiled,
+        compiled,
+        "model is NoneType; allowed: a keras.Model",
+        "optimizer is 'adam'; allowed: a keras.optimizers.Optimizer",
+        "not built yet: net, fc; allowed: a model that was built",
+        "no layer of the model was called under a gradient tape; allowed: the model that",
+        "step 0: no tensor of the name map's 'nothing'",
+    ]
+    assert len(lines) == len(expected), lines
+    assert all(each.startswith(told) for each, told in zip(lines, expected, strict=True)), lines
+
+
+TWIN = """
+import parity.keras
+import parity.torch
+import numpy as np
+import torch
+from pathlib import Path
+from parity import Rename, Trace
+
+found = Trace(Path("out/keras"))
+first = found.read(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+names = {"0": "dense", "1": "layer_normalization", "2": "dense_1"}
+own = {}
+for place, layer in names.items():
+    for part, same in (("weight", "gamma" if place == "1" else "kernel"),
+                       ("bias", "beta" if place == "1" else "bias")):
+        shared = f"sequential/{layer}/{same}"
+        own[f"{place}.{part}"] = Rename(shared, transpose=same == "kernel")
+        value = first[f"initial/{shared}"]
+        parameter = model.get_parameter(f"{place}.{part}")
+        parameter.data = torch.tensor(value.T if same == "kernel" else value)
+names = {place: f"sequential/{layer}" for place, layer in names.items()}
+names |= {"batch/0": "batch/0", **own}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+rungs = ["initial", "batch", "forward", "loss", "activation_gradient", "gradient", "weight"]
+with parity.torch.watch("out/original", model, optimizer, names=names, rungs=rungs):
+    for number in found.numbers():
+        x = torch.tensor(found.read(number)["batch/0"])
+        optimizer.zero_grad()
+        (model(x) ** 2).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_the_page_s_lines_run_as_written_and_a_twin_s_mistake_is_named(tmp_path):
+    text = PAGE.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import keras\n.*?)```", text, re.DOTALL)
+    run(code, tmp_path)
+    assert Trace(tmp_path / "out" / "keras").numbers() == list(range(20))
+    code = code.replace('"adam"', '"sgd"')  # PyTorch's Adam has its epsilon in another place
+    for given, mismatch in (
+        (code, "forward/sequential/layer_normalization"),
+        (code.replace("LayerNormalization()", "LayerNormalization(epsilon=1e-5)"), None),
+    ):
+        run(given, tmp_path)
+        run(TWIN, tmp_path)
+        sides = [tmp_path / "out" / side for side in ("original", "keras")]
+        if mismatch is None:
+            assert_match(*sides, allow_missing=True)
+        else:
+            with pytest.raises(AssertionError, match=rf"mismatch in {mismatch}, step 0"):
+                assert_match(*sides, allow_missing=True)

@@ -82,7 +82,10 @@ def flags_of(field, options):
 
 def test_the_help_says_a_default_of_several_values_as_a_user_types_it():
     text = " ".join(run("-m", "parity", "run", "--help-all").stdout.split())
-    assert "[default: 1,2,3; with --hosts one for each process] (at least 1) --" in text
+    assert (
+        "[default: 1,2,3; with --hosts one for each process] (at least 1, at most 65536)"
+        in text
+    )
     assert "(float64, float32) [default: float64,float32] --" in text
     assert "[default: ()]" not in text
     # written out in the help, since a wheel has no registry of strategies to ask

@@ -133,6 +133,7 @@ def changed(cls):
     values |= {"network": "seq2seq", "preset": "tiny", "sync": False}
     if cls is TrainOptions:
         values |= {"profile": None, "evaluate_only": False, "isolate": False, "max_restarts": 0}
+        values["stall_seconds"] = 130.5
     return cls(**values)
 
 

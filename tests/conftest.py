@@ -113,6 +113,8 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # a shell has started pytest in the background; processes would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has
 
 
 @pytest.hookimpl(optionalhook=True)

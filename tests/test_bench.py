@@ -297,7 +297,7 @@ def test_bench_times_both_sides(tmp_path):
     assert not (tmp_path / "bench" / "checked" / "paddle-2x1").exists()
     for label in values["throughput"]:
         assert 0 < values["share_of_limit"][label] < 1
-        assert 0 < values["share_of_step_products"][label]
+        assert values["share_of_step_products"][label] > 0
         assert 1e8 < sum(values["peak_memory"][label]) < 1e10
         assert 0.5 < values["seconds_to_first_step"][label] < 120
     for speed in values["throughput"].values():

@@ -177,11 +177,11 @@ def test_the_first_tensor_that_differs_is_told_and_all_are_measured():
     assert found.first.place == Place(7, "loss/global", (0,))
     assert found.first.rung == "loss"
     assert [each.place.tensor for each in found.mismatches] == ["loss/global", "weight/y"]
-    distances = {rung: distance.absolute for rung, distance in found.of_rungs.items()}
+    distances = {rung: distance.absolute for rung, distance in found.rungs.items()}
     assert distances == {"forward": 0.0, "loss": 1.0, "weight": 0.5}
     found = compare_step(a, b, SIDES, 7, names, None)
     assert (found.first, found.shares) == (None, {})
-    assert found.of_rungs["loss"].absolute == 1.0
+    assert found.rungs["loss"].absolute == 1.0
 
 
 def test_a_type_is_part_of_equality_where_it_is_asked_for():
@@ -207,7 +207,7 @@ def test_replicas_must_be_equal_to_the_bit():
     names = ["replicas/weight/x", "replicas/optimizer/x/m"]
     good = {name: np.zeros(3) for name in names}
     found = check_replicas(good, "paddle-3", 2, names)
-    assert (found.of_rungs["replicas"].used, found.first) == (0.0, None)
+    assert (found.rungs["replicas"].used, found.first) == (0.0, None)
     bad = good | {"replicas/optimizer/x/m": np.array([0, 0, 5e-324])}
     first = check_replicas(bad, "paddle-3", 2, names).first
     assert first.place == Place(2, "replicas/optimizer/x/m", (2,))

@@ -133,7 +133,7 @@ def test_a_stored_spec_that_does_not_fit(spoil, named):
         ("vocabulary_size", 2, ">= 3"),
         ("embedding_size", 0, ">= 1"),
         ("hidden_size", -1, ">= 1"),
-        ("num_layers", 0, ">= 1"),
+        ("num_layers", 0, ">= 1 and <= 1000"),
         ("keep", 0.0, "> 0 and <= 1"),
         ("keep", 1.01, "> 0 and <= 1"),
         ("keep", math.nan, "a finite number"),
@@ -175,7 +175,7 @@ def test_values_out_of_range_are_named(field, value, allowed):
         ("target_vocabulary_size", 4, ">= 5"),
         ("embedding_size", 0, ">= 1"),
         ("hidden_size", 0, ">= 1"),
-        ("num_layers", 0, ">= 1"),
+        ("num_layers", 0, ">= 1 and <= 1000"),
         ("cell", "rnn", "lstm, gru"),
         ("attention", "luong", "dot, general, scaled, bahdanau"),
         ("keep", 0.0, "> 0 and <= 1"),
@@ -207,10 +207,10 @@ def test_two_directions_need_an_even_number_of_units():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TrainOptions(replicas=0), "--replicas is 0; allowed: >= 1"),
+        (lambda: TrainOptions(replicas=0), "--replicas is 0; allowed: >= 1 and <= 65536"),
         (lambda: TrainOptions(device="tpu"), "--device is 'tpu'; allowed: cpu, gpu"),
         (lambda: TrainOptions(steps=0), "--steps is 0; allowed: >= 1"),
-        (lambda: RunOptions(replicas=(1, 0)), "--replicas is 0; allowed: >= 1"),
+        (lambda: RunOptions(replicas=(1, 0)), "--replicas is 0; allowed: >= 1 and <= 65536"),
         (lambda: RunOptions(dtype=("half",)), "--dtype is 'half'; allowed: float64, float32"),
         (
             lambda: RunOptions(replicas=(2, 1, 2)),

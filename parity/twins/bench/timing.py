@@ -89,10 +89,10 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     """
     cores = usable_cores()
     cases, left_out = cases_to_time(spec, options, cores)
-    noise_here = noise(cores)
-    say(noise_here)
     for folder in (options.out, options.history.parent):  # before anything is timed
         make_folder(folder)
+    noise_here = noise(cores)
+    say(noise_here)
     data = options.data
     text = "generated" if data is None else str(data.resolve())
     if data is None:

@@ -225,11 +225,10 @@ def test_the_published_result_is_quoted_and_compared_only_with_its_own_recipe(
         starters,
     )
     assert found["published"]["ratio"] is None
-    line = next(x for x in converge_text(found).splitlines() if x.startswith("published"))
-    assert line == (
+    assert (
         "published: test perplexity 115.91 on PTB (TensorFlow's ptb_word_lm.py); "
         "not comparable: the text is not PTB; flags change the preset"
-    )
+    ) in " ".join(converge_text(found).split())
     # a recipe of this very text
     spec = language_model(epochs=1)
     digest = hashlib.sha256((text / "train.txt").read_bytes()).hexdigest()
@@ -245,7 +244,7 @@ def test_the_published_result_is_quoted_and_compared_only_with_its_own_recipe(
     assert again["published"]["not_comparable"] is None
     mean = again["quantities"]["test perplexity"]["sides"]["paddle"]["mean"]
     assert again["published"]["ratio"]["paddle"] == pytest.approx(mean / 10)
-    assert f"ours: Paddle {mean / 10 - 1:+.1%}, TF " in converge_text(again)
+    assert f"ours: Paddle {mean / 10 - 1:+.1%}, TF " in " ".join(converge_text(again).split())
 
 
 @pytest.mark.browser

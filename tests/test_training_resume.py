@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -91,7 +92,8 @@ def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(
     job = framework.train(*flags(**given, out=out, checkpoint_every=7))
     wait_for((out / "checkpoints" / "latest").exists)
     for _ in range(3):  # within two seconds: the same request
-        os.kill(job.pid, number)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(job.pid, number)
         time.sleep(0.05)
     status, _, said = job.wait()
     line = assert_one_line(status, said, SIGNALS[number])

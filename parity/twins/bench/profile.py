@@ -126,8 +126,8 @@ def profile_text(values: Mapping[str, Any], operations: int) -> str:
             ]
             for each in side["operations"][:operations]
         ]
-        headers = [f"{name}: operation", "phase", "calls", "ms", "share of step"]
-        lines += ["", Table(headers, rows).text()]
+        headers = ["operation", "phase", "calls", "ms", "share of step"]
+        lines += ["", f"{name}:", Table(headers, rows).text()]
     return "\n".join(lines)
 
 

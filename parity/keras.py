@@ -52,19 +52,17 @@ def watch(
     kinds = {str(each.dtype) for each in model.weights}
     versions = {"keras": keras.__version__, name: engine.version}
     recording = Recording(folder, "keras", kinds, versions, {"backend": name}, **options)
-    hooks, finished = _Hooks(recording, engine, model, optimizer), False
-    try:
-        with hooks:
-            yield recording
-        finished = True
-    except Exception as error:
-        if hooks.failure is not None:  # TensorFlow hands on its text alone
-            raise hooks.failure from error
-        if "PyFunc" in str(error) and "XLA" in str(error):
-            raise UsageError(COMPILED) from error
-        raise
-    finally:
-        recording.close(finished=finished)
+    hooks = _Hooks(recording, engine, model, optimizer)
+    with recording:
+        try:
+            with hooks:
+                yield recording
+        except Exception as error:
+            if hooks.failure is not None:  # TensorFlow hands on its text alone
+                raise hooks.failure from error
+            if "PyFunc" in str(error) and "XLA" in str(error):
+                raise UsageError(COMPILED) from error
+            raise
 
 
 def _check(model: Any, optimizer: Any) -> None:

@@ -49,13 +49,8 @@ def watch(
     kinds = {str(each.dtype).rpartition(".")[2] for each in model.parameters()}
     versions = {"paddle": paddle.__version__}
     recording = Recording(folder, "paddle", kinds, versions, facts, **options)
-    finished = False
-    try:
-        with _Hooks(recording, model, optimizer):
-            yield recording
-        finished = True
-    finally:
-        recording.close(finished=finished)
+    with recording, _Hooks(recording, model, optimizer):
+        yield recording
 
 
 class _Hooks:

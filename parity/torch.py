@@ -55,13 +55,8 @@ def watch(
     kinds = {str(each.dtype).removeprefix("torch.") for each in model.parameters()}
     versions = {"torch": torch.__version__}
     recording = Recording(folder, "pytorch", kinds, versions, facts, **options)
-    finished = False
-    try:
-        with _Hooks(recording, model, optimizers):
-            yield recording
-        finished = True
-    finally:
-        recording.close(finished=finished)
+    with recording, _Hooks(recording, model, optimizers):
+        yield recording
 
 
 def _check_model(model: Any) -> None:

@@ -147,9 +147,11 @@ class Recording:
         self._step += 1
         self.active = self._chosen()
 
-    def close(self, *, finished: bool) -> None:
-        """Close the trace; see `Recorder.close`."""
-        self._recorder.close(finished=finished)
+    def __enter__(self) -> "Recording":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._recorder.close(finished=kind is None)
 
     @property
     def began(self) -> bool:

@@ -54,9 +54,7 @@ def test_a_rewrite_that_is_not_harmless_is_told(runs):
 @pytest.mark.thorough
 def test_a_rewrite_that_does_not_run_is_told(runs):
     broken = {
-        "tensorflow": (
-            Edit("tf_impl/networks.py", "NETWORKS = {", "raise OSError\nNETWORKS = {"),
-        )
+        "tensorflow": (Edit("tf_impl/networks.py", "import tensorflow as tf", "raise OSError"),)
     }
     rewrite = dataclasses.replace(BY_NAME["loss-by-cumsum"], edits=broken)
     said = runs.alarm(Rewritten(rewrite, "tensorflow", "float64", "fast"))

@@ -109,14 +109,16 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
 
-    def open(self, page: Path) -> None:
-        """Open a report, and wait until its figures are drawn."""
+    def open(
+        self, page: Path, ready: str = "document.documentElement?.dataset.ready === 'yes'"
+    ) -> None:
+        """Open a page, and wait until it is ready: a report is when its figures are drawn."""
         self.complaints.clear()
         self.requests.clear()
         self.shown = page
         self.call("Page.navigate", url=page.as_uri())
         here = f"location.href === {json.dumps(page.as_uri())}"
-        self.wait_for(f"{here} && document.documentElement?.dataset.ready === 'yes'")
+        self.wait_for(f"{here} && {ready}")
 
     def wait_for(self, condition: str, seconds: float = 30) -> None:
         """Wait until an expression of JavaScript is true."""

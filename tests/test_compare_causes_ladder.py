@@ -8,7 +8,7 @@ from planted_step import Planted, specs
 from parity.base.replaceable import replacing
 from parity.report.mismatch import LOOKS_LIKE, confirmed_lines, mismatch_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.causes.confirmed import Confirmed
+from parity.twins.compare.causes.suspect import Confirmed
 from parity.twins.compare.causes.views import clipped, scaled_by, updated
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values

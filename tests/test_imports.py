@@ -26,12 +26,6 @@ BY_NAME = {
     ROOT / "parity" / "twins" / "launch" / "fork_server.py",
     ROOT / "parity" / "base" / "plugins.py",
 }
-# The example of a pair that is not ours: each script is one side, and users read it beside the
-# harness that it is an example for. Nothing else imports it.
-EXAMPLES = {
-    "parity/examples/classifier_paddle.py": {"paddle"},
-    "parity/examples/classifier_tensorflow.py": {"tensorflow"},
-}
 # A peer is a training of its own, as `train.py` is, in the framework that it is named for.
 PEERS = {
     "parity/twins/peers/command.py": set(),
@@ -54,7 +48,7 @@ LIBRARY = (
     ("trace",),
     ("compare", "pair"),
     ("report", "watch"),
-    ("cli", "examples"),
+    ("cli",),
 )
 LABORATORY = (
     ("spec", "decoding"),
@@ -102,7 +96,7 @@ def test_imports_point_one_way(path):
     for module in imported_modules(path):
         if module.split(".")[0] in PACKAGES:
             assert any(f"{module}.".startswith(f"{each}.") for each in allowed), module
-    own = (EXAMPLES | PEERS | WATCHERS).get(name, OWN_FRAMEWORK.get(package, set()))
+    own = (PEERS | WATCHERS).get(name, OWN_FRAMEWORK.get(package, set()))
     assert names & FRAMEWORKS <= own
 
 
@@ -160,12 +154,6 @@ def test_nothing_imports_a_test(path):
     assert not imported(path) & (tests | {"tests", "pytest"})
 
 
-def test_nothing_imports_an_example():
-    for path in FILES:
-        if path.parent.name != "examples":
-            assert "parity.examples" not in path.read_text(encoding="utf-8"), path
-
-
 def test_nothing_imports_a_peer():
     for path in FILES:
         if path.parent.name != "peers":
@@ -190,7 +178,7 @@ def test_harness_and_data_load_no_framework():
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in FILES
         if path.relative_to(ROOT).parts[0] in ("data", "parity")
-        and path.parent.name not in ("examples", "peers")
+        and path.parent.name != "peers"
         and path.stem not in ("__init__", "__main__")
     ]
     code = f"import sys\nfor name in {modules}: __import__(name)\nprint(*sys.modules)"

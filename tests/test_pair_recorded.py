@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 import tracemalloc
@@ -795,52 +794,3 @@ def test_the_page_opens_and_shows_the_pair(pair, capsys, tmp_path, window, wrong
     said = window.evaluate("document.querySelector('main').textContent")
     assert "Not declared: " in said
     assert "the oracle." not in said
-
-
-# the example
-
-
-def run_example(side, folder, *words):
-    """Record a side of the example; runs in a fork server, which has its framework loaded."""
-    if side == "paddle":
-        import paddle
-
-        paddle.disable_static()  # as a script of its own would start
-    else:
-        import tensorflow as tf
-
-        tf.compat.v1.enable_eager_execution()
-    sys.argv = [f"classifier_{side}", folder, *words]
-    runpy.run_module(f"parity.examples.classifier_{side}", run_name="__main__")
-
-
-@pytest.fixture(scope="module")
-def example(tmp_path_factory):
-    """Run the example's test as a user does; return the traces that it left, in float64."""
-    base = tmp_path_factory.mktemp("example") / "base"
-    words = ["-m", "pytest", "-q", "parity/examples", f"--basetemp={base}"]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
-    return base / "test_port_matches_original0"
-
-
-def test_the_example_s_own_test_passes(example):
-    assert (example / "report.html").exists()
-    verdict = compare_pair([Trace(example / side) for side in ("paddle", "tensorflow")])
-    assert (verdict.steps, len(verdict.tensors)) == (20, 32)
-    for rung, distance in verdict.pairs["paddle", "tensorflow"].items():
-        assert distance.used < 0.1, rung
-
-
-@pytest.mark.parametrize(
-    ("mistake", "tensor"),
-    [("--epsilon=0.001", "forward/norm"), ("--transposed", "forward/hidden")],
-)
-def test_a_mistake_in_the_example_is_named(frameworks, example, tmp_path, mistake, tensor):
-    """Another framework's default, and a square kernel the wrong way round."""
-    port = tmp_path / "port"
-    frameworks["tensorflow"].call(run_example, "tensorflow", str(port), mistake)
-    with pytest.raises(AssertionError) as caught:
-        assert_match(example / "paddle", port)
-    assert str(caught.value).startswith(f"mismatch in {tensor}, step 0, rung forward: ")

@@ -2,17 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from parity.base.replaceable import replacing
-from parity.compare.steps import compare_step
-from parity.twins.compare.causes.confirmed import Confirmed
-from parity.twins.compare.causes.numbers import telling
-from parity.twins.compare.causes.suspect import Arrays, Change, Suspect, WrongStep
+from parity.compare.steps import StepBounds, compare_step
+from parity.twins.compare.causes.suspect import (
+    Arrays,
+    Change,
+    Confirmed,
+    Suspect,
+    WrongStep,
+    telling,
+)
 from parity.twins.compare.causes.table import suspects
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
 from parity.twins.compare.rounding_bounds import bounds_of
@@ -133,23 +137,9 @@ class CauseSearch:
     def _is_clear(self) -> bool:
         """Return whether a wrong tensor is far enough beyond its bound; see _CLEAR."""
         case = self._case
-        rounding = Rounding(
-            case.spec,
-            case.snapshot,
-            case.state,
-            case.inputs,
-            case.recorded,
-            case.expected,
-            read=case.read,
-        )
-        found = compare_step(
-            case.recorded,
-            case.expected,
-            ("side", "oracle"),
-            case.step,
-            case.wrong,
-            bounds_of(case.spec.training.dtype, rounding),
-        )
+        sides = "side", "oracle"
+        bounds = self._bounds(case.expected)
+        found = compare_step(case.recorded, case.expected, sides, case.step, case.wrong, bounds)
         used = [distance.used for distance in found.distances.values()]
         return not all(share is not None and share <= _CLEAR for share in used)
 
@@ -232,30 +222,18 @@ class CauseSearch:
 
     def _reproduces(self, suspect: Suspect, change: Change) -> float | None:
         """Return how far the oracle is from the side with a change; None if it does not fit."""
-        case = self._case
-        if (
-            self._few is not None
-            and suspect.by_row
-            and not self._comes_close(self._few, change)
-        ):
-            return None
-        found = self._tensors(case, change)
-        return self._distance(change, found) if _is_close(case, found) else None
+        few = [self._few] if self._few is not None and suspect.by_row else []
+        for case in (*few, self._case):
+            found = self._tensors(case, change)
+            if not _is_close(case, found):
+                return None
+        return self._distance(change, found)
 
     def _distance(self, change: Change, found: Mapping[str, np.ndarray]) -> float | None:
         """Return how far computed tensors are from the side's; None if one is too far."""
         case = self._case
         with replacing(change.replacements, add=True):
-            rounding = Rounding(
-                case.spec,
-                case.snapshot,
-                case.state,
-                case.inputs,
-                case.recorded,
-                found,
-                read=case.read,
-            )
-            bounds = bounds_of(case.spec.training.dtype, rounding)
+            bounds = self._bounds(found)
             sides = ("side", "oracle")
             names = [name for name in self._names if name in found]
             first = [names[-1], case.first]  # the schedule, and what is likeliest to differ
@@ -269,14 +247,26 @@ class CauseSearch:
             default=0.0,
         )
 
-    def _comes_close(self, case: WrongStep, change: Change) -> bool:
-        return _is_close(case, self._tensors(case, change))
+    def _bounds(self, found: Mapping[str, np.ndarray]) -> StepBounds:
+        """Return how far the side may be from what the oracle, as it is now, computed."""
+        case = self._case
+        rounding = Rounding(
+            case.spec,
+            case.snapshot,
+            case.state,
+            case.inputs,
+            case.recorded,
+            found,
+            read=case.read,
+        )
+        return bounds_of(case.spec.training.dtype, rounding)
 
     def _tensors(self, case: WrongStep, change: Change) -> Mapping[str, np.ndarray]:
         """Return what the oracle expects of the step, with a change."""
         rate = case.rate if change.rate is None else change.rate
         found: Arrays = dict(case.expected)
-        with _quietly(), replacing(change.replacements, add=True):
+        # no warning of an overflow: a suspect that overflows is rejected anyway
+        with np.errstate(all="ignore"), replacing(change.replacements, add=True):
             if set(change.replacements) - _ABOVE:
                 oracle = Oracle(case.spec, case.snapshot)
                 oracle.state = {name: as_float64(part) for name, part in case.state.items()}
@@ -346,10 +336,3 @@ def _relative(recorded: np.ndarray, found: np.ndarray, expected: np.ndarray) -> 
     apart = float(np.abs(np.subtract(recorded, found, dtype=np.float64)).max(initial=0.0))
     size = max(float(np.abs(each).max(initial=0.0)) for each in (recorded, expected))
     return apart / size if size else apart
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Silence warnings of overflow: a suspect that overflows is rejected anyway."""
-    with np.errstate(all="ignore"):
-        yield

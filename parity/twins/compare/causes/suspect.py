@@ -23,6 +23,9 @@ OPTIMIZER = ("optimizer",)
 UPDATE = ("weight",)
 SCHEDULE = ("batch",)
 
+# run's precision -> the narrower ones that a side may have rounded to
+NARROWER = {"float64": ("float32", "float16", "bfloat16"), "float32": ("float16", "bfloat16")}
+
 
 @dataclass(frozen=True)
 class WrongStep:
@@ -178,7 +181,7 @@ class Suspect:
 def suspect(
     name: str,
     *ways: Replacements | Change,
-    starts: tuple[str, ...],
+    starts: tuple[str, ...] = (),
     sentence: str = "",
     faults: str = "",
     **values: Any,
@@ -187,6 +190,7 @@ def suspect(
 
     Args:
       ways: the replacements of each way of making the mistake.
+      starts: as of a `Suspect`; the table fills in those of the rung.
       faults: the faults of the catalogue that it stands for, between spaces.
       **values: other fields of the suspect.
     """
@@ -196,12 +200,10 @@ def suspect(
 
 def solved(
     sentence: str,
-    starts: tuple[str, ...],
     make: Callable[[float], Replacements],
     guesses: tuple[float, float],
     *,
     name: str = "",
-    faults: str = "",
     **values: Any,
 ) -> Suspect:
     """Return a suspect with a number that the record decides.
@@ -211,13 +213,74 @@ def solved(
       make: returns the replacements of the mistake with a given number.
       guesses: the numbers from which the solution starts.
       name: what the sentence says without the number; "a factor" in its place if not given.
-      faults: the faults of the catalogue that it stands for, between spaces.
-      **values: other fields of the suspect.
+      **values: as for `suspect`.
     """
 
     def solve(number: float) -> Change:
         return Change(make(number), value=number)
 
     name = name or sentence.replace("{}", "a factor")
-    given = {"faults": tuple(faults.split()), "solve": solve, "guesses": guesses}
-    return Suspect(name, sentence, starts, **{**given, **values})
+    return suspect(name, sentence=sentence, solve=solve, guesses=guesses, **values)
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A mistake with which the oracle reproduces what a side recorded of every step.
+
+    Attributes:
+      suspect: the suspect's name.
+      sentence: the mistake, as the end of "with ...".
+      faults: the faults of the catalogue that the suspect stands for.
+      distance: the largest distance between oracle and side in the tensors that were wrong,
+        each divided by the largest magnitude in its tensor.
+      sides: the labels of the sides that are reproduced.
+      steps: the first and the last step that were tried, and are reproduced.
+      value: the number of the mistake that was solved for; None if it has none.
+    """
+
+    suspect: str
+    sentence: str
+    faults: tuple[str, ...]
+    distance: float
+    sides: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    value: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "suspect": self.suspect,
+            "sentence": self.sentence,
+            "faults": list(self.faults),
+            "distance": self.distance,
+            "sides": list(self.sides),
+            "steps": list(self.steps),
+        }
+
+
+def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return an array rounded to a precision, and held in its own.
+
+    Args:
+      dtype: "float32", "float16" or "bfloat16", the upper half of a float32.
+    """
+    if dtype != "bfloat16":
+        return np.asarray(array).astype(dtype).astype(array.dtype)
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    # to the nearest, and to the even one of two that are equally near
+    near = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return near.astype(np.uint32).view(np.float32).astype(array.dtype)
+
+
+def rounded_number(value: float, dtype: str) -> float:
+    """Return a number rounded to a precision."""
+    return float(rounded(np.array([value], np.float64), dtype)[0])
+
+
+def telling(value: float, right: float) -> str:
+    """Return a number with six digits, or as many as tell it from the right one."""
+    for digits in range(6, 17):
+        text = f"{value:.{digits}g}"
+        if text != f"{right:.{digits}g}":
+            return text
+    return f"{value:.17g}"

@@ -4,23 +4,26 @@ Each function yields the rows of one rung that may occur in a run: none for drop
 is no dropout, none for Adam's constants where the optimiser is SGD. A row has the same name in
 every step, so that a mistake found in one step can be made again in the others; its sentence
 may have the numbers of the step.
+
+Only general mistakes have a row. Where a number tells one from another, such as 1 or 2 added to
+the forget gate, one row solves for the number.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise, permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.compare.causes.numbers import NARROWER, rounded, rounded_number, telling
 from parity.twins.compare.causes.suspect import (
     CLIPPING,
     FORWARD,
     GRADIENT,
     LOSS,
+    NARROWER,
     OPTIMIZER,
     SCHEDULE,
     UPDATE,
@@ -30,21 +33,21 @@ from parity.twins.compare.causes.suspect import (
     Suspect,
     Tensors,
     WrongStep,
+    rounded,
+    rounded_number,
     solved,
     suspect,
+    telling,
 )
 from parity.twins.compare.causes.views import (
-    Share,
-    attention_over,
+    attention_over_padding,
     clipped,
     decoder_starts,
     divided,
-    first_steps,
     gates_in_order,
     given,
     in_replicas,
     keys_times,
-    losses_reported,
     moved,
     norm_of,
     returned,
@@ -52,38 +55,37 @@ from parity.twins.compare.causes.views import (
     scaled_by,
     scaled_gradients,
     see_weights,
-    slots_updated,
-    stops_late,
     summed,
     updated,
     with_masks,
     with_state,
+    with_targets,
     with_training,
 )
 from parity.twins.oracle.optimizers import clip_by_global_norm, in_precision
-from parity.twins.oracle.replay import RecordedUpdate
-from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec, learning_rate
 from parity.twins.spec.step_arrays import dropout_masks
 
 _GATES = {"lstm": "ifgo", "gru": "rzc"}
 _DECODER = "forward/[da]*"  # with input feeding, what is fed reaches the bottom layer
 _EPSILONS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-_BETAS = {"beta1": (0.5, 0.8, 0.95, 0.99), "beta2": (0.9, 0.95, 0.98, 0.99, 0.9999)}
+_BETAS = ("beta1", "beta2")
 
 
 def suspects(case: WrongStep) -> Iterator[Suspect]:
     """Yield every mistake that may have been made in a step."""
-    yield from chain.from_iterable(rows(case) for rows in _RUNGS)
+    for rows, starts in _RUNGS.items():
+        for row in rows(case):
+            yield row if row.starts else replace(row, starts=starts)
 
 
 def _dropout(case: WrongStep) -> Iterator[Suspect]:
     masks, keep = case.inputs.masks, case.spec.model.keep
     if not masks:
         return
-    row = partial(suspect, starts=FORWARD)
 
     def drawn(step: int) -> Replacements:
+        batch = case.inputs.batch
         return with_masks(lambda masks: _like(masks, dropout_masks(case.spec, step, batch)))
 
     def inverted(mask: np.ndarray) -> np.ndarray:
@@ -93,46 +95,38 @@ def _dropout(case: WrongStep) -> Iterator[Suspect]:
     def held(mask: np.ndarray) -> np.ndarray:
         return np.repeat(mask[:, :1], mask.shape[1], axis=1) if mask.ndim == 3 else mask
 
-    batch = case.inputs.batch
-    each = _each
-    yield row("no dropout", with_masks(lambda masks: {}))
-    yield row(
+    yield suspect("no dropout", with_masks(lambda masks: {}))
+    yield suspect(
         "dropout that does not scale what it keeps",
-        with_masks(each(lambda m: m * m.dtype.type(keep))),
+        with_masks(_each(lambda mask: mask * mask.dtype.type(keep))),
         faults="mask-not-scaled",
     )
-    yield row(
+    yield suspect(
         "dropout that keeps what it should drop",
-        with_masks(each(inverted)),
+        with_masks(_each(inverted)),
         faults="keep-is-drop",
     )
-    yield row("one dropout mask for all time steps, that of the first", with_masks(each(held)))
+    yield suspect(
+        "one dropout mask for all time steps, that of the first", with_masks(_each(held))
+    )
     for place in masks:
         top = place == list(masks)[-1]
-        yield row(
+        yield suspect(
             f"no dropout at {place}",
             with_masks(partial(_without, place)),
             faults="no-dropout-at-the-top" if top else "sent-before-dropout",
         )
         for other in masks:
             if place != other and masks[place].shape == masks[other].shape:
-                yield row(
+                yield suspect(
                     f"the mask of {other} at {place}",
                     with_masks(partial(lambda m, a, b: {**m, a: m[b]}, a=place, b=other)),
                     faults="mask-of-other-layer",
                 )
-    update = RecordedUpdate.of(case.recorded)
-    if update is not None and update.first_row:
-        yield row(
-            "the dropout masks of the first worker's rows",
-            drawn(case.step),
-            faults="mask-of-first-replica",
-            by_row=False,
-        )
     steps = {"step 0": 0, "the step before": case.step - 1, "the step after": case.step + 1}
     for words, step in steps.items():
         if step >= 0 and step != case.step:
-            yield row(
+            yield suspect(
                 f"the dropout masks of {words}",
                 drawn(step),
                 by_row=False,
@@ -155,82 +149,48 @@ def _like(arrays: Tensors, others: Tensors) -> Arrays:
     return {name: others[name].astype(array.dtype) for name, array in arrays.items()}
 
 
-def _inputs(case: WrongStep) -> Iterator[Suspect]:
-    row = partial(suspect, starts=FORWARD, by_row=False)
-    lengths = NETWORKS[case.spec.network].lengths.values()
-    parts = [name for name in case.inputs.batch if name not in lengths]
-    parts += ["dropout masks"] * bool(case.inputs.masks)
-    parts += ["recurrent state"] * case.carries
-    for part in parts if len(case.sizes) > 1 else ():
+def _targets(case: WrongStep) -> Iterator[Suspect]:
+    if "targets" not in case.inputs.batch:
+        return
+    row = partial(suspect, by_row=False, where="forward/token_loss")
+    for words, by, faults in (("late", -1, "targets-late"), ("early", 1, "")):
         yield row(
-            f"every replica reading the first one's {part}",
-            in_replicas(partial(_of_first, part)),
-            faults={"dropout masks": "mask-of-first-replica", "tokens": "same-rows"}.get(
-                part, ""
+            f"targets one step too {words}",
+            in_replicas(
+                with_targets(partial(lambda b, by: np.roll(b["targets"], by, axis=1), by=by))
             ),
+            faults=faults,
         )
-    if "targets" in case.inputs.batch:
-        for words, by, faults in (("late", -1, "targets-late"), ("early", 1, "")):
-            yield row(
-                f"targets one step too {words}",
-                in_replicas(_batch(partial(_rolled, by))),
-                where="forward/token_loss",
-                faults=faults,
-            )
-        yield row(
-            "the tokens read as the targets",
-            given(_batch(lambda b: b["tokens"])),
-            where="forward/token_loss",
-            faults="block-reads-tokens-as-targets",
-        )
-
-
-def _batch(targets: Callable[[Any], np.ndarray]) -> Callable[[Share], Share]:
-    return lambda share: replace(share, batch={**share.batch, "targets": targets(share.batch)})
-
-
-def _rolled(by: int, batch: Tensors) -> np.ndarray:
-    return np.roll(batch["targets"], by, axis=1)
-
-
-def _of_first(part: str, share: Share) -> Share:
-    """Return a replica's share with a part of the first one's, cut or padded to its own."""
-    field = {"dropout masks": "masks", "recurrent state": "state"}.get(part, "batch")
-    mine, its = getattr(share, field), getattr(share.shares[0], field)
-    names = [part] if field == "batch" else list(mine)
-    taken = {name: _fitted(its[name], mine[name]) for name in names}
-    return replace(share, **{field: {**mine, **taken}})  # type: ignore[arg-type]
-
-
-def _fitted(array: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return as many rows and steps of an array as another has, padded with zeros."""
-    array = array[tuple(slice(size) for size in like.shape)]
-    return np.pad(array, [(0, b - a) for a, b in zip(array.shape, like.shape, strict=True)])
+    yield row(
+        "the tokens read as the targets",
+        given(with_targets(lambda batch: batch["tokens"])),
+        faults="block-reads-tokens-as-targets",
+    )
 
 
 def _states(case: WrongStep) -> Iterator[Suspect]:
     if not case.carries:
         return
-    row, left = partial(suspect, starts=FORWARD), case.left
+    left = case.left
     if case.inputs.carry:
-        yield row(
+        yield suspect(
             "the state not carried from the batch before",
             with_state(_each(np.zeros_like)),
             faults="state-not-carried",
         )
     elif left is not None and len(next(iter(left.values()))) == case.inputs.rows:
-        yield row(
+        yield suspect(
             "the state carried although the batch starts anew",
             with_state(lambda state: _like(state, left)),
             faults="state-not-reset",
             by_row=False,
         )
     if set(case.state) == {"h", "c"}:
-        yield row(
+        yield suspect(
             "h and c read as each other",
             with_state(lambda state: {"h": state["c"], "c": state["h"]}),
         )
-        yield row(
+        yield suspect(
             "h and c passed on as each other",
             returned(lambda a, gradients: (a | {"h": a["c"], "c": a["h"]}, gradients)),
             where="forward/[ch]",
@@ -239,32 +199,31 @@ def _states(case: WrongStep) -> Iterator[Suspect]:
 
 
 def _weights(case: WrongStep) -> Iterator[Suspect]:
-    row, root = partial(suspect, starts=FORWARD), float(np.sqrt(case.spec.model.embedding_size))
     for name in case.parameters("kernel"):
         shape = case.snapshot[f"weight/{name}"].shape
         if len(shape) == 2 and shape[0] == shape[1]:
-            yield row(
+            yield suspect(
                 f"{name} transposed",
                 see_weights([name], np.transpose, np.transpose),
                 faults="square-kernel-transposed" * name.startswith("attention"),
             )
-
-    def tables(factor: float) -> Replacements:
-        names = case.parameters("/table")
-        return see_weights(names, lambda w: w * factor, lambda d: d * factor)
-
-    at_tables: dict[str, Any] = {"where": "forward/*embedded", "faults": "embedding-root"}
-    yield row("embeddings multiplied by the root of their width", tables(root), **at_tables)
-    yield solved("embeddings multiplied by {}", FORWARD, tables, (1.0, 2.0), **at_tables)
+    tables = case.parameters("/table")
+    yield solved(
+        "embeddings multiplied by {}",
+        lambda factor: see_weights(tables, lambda w: w * factor, lambda d: d * factor),
+        (1.0, 2.0),
+        where="forward/*embedded",
+        faults="embedding-root",
+    )
     for name in case.parameters():
         constant = float(name == "attention/scale")
-        yield row(
+        yield suspect(
             f"{name} left out",
             see_weights([name], partial(np.full_like, fill_value=constant), np.zeros_like),
             faults="attention-scale-left-out" * bool(constant),
         )
         for dtype in NARROWER[case.spec.training.dtype]:
-            yield row(
+            yield suspect(
                 f"{name} rounded to {dtype}",
                 see_weights([name], partial(rounded, dtype=dtype), lambda d: d),
                 faults="half-precision-weight" * (dtype == "float16"),
@@ -272,8 +231,7 @@ def _weights(case: WrongStep) -> Iterator[Suspect]:
 
 
 def _cells(case: WrongStep) -> Iterator[Suspect]:
-    cell = case.cell
-    row, gates = partial(suspect, starts=FORWARD), _GATES[cell]
+    cell, gates = case.cell, _GATES[case.cell]
     biases = [f"{layer}/bias" for layer in case.layers()]
 
     def added(which: str, constant: float) -> Replacements:
@@ -286,11 +244,7 @@ def _cells(case: WrongStep) -> Iterator[Suspect]:
 
         return see_weights(biases, see, lambda d: d)
 
-    if cell == "lstm":
-        yield row("1 added to the forget gate", added("f", 1.0), faults="forget-bias")
-    else:
-        yield row("1 added to the gates r and z", added("rz", 1.0), faults="gru-gate-bias")
-    yield row(
+    yield suspect(
         "each layer's bias added twice",
         *(
             see_weights(biases, lambda b: 2 * b, back)
@@ -298,13 +252,14 @@ def _cells(case: WrongStep) -> Iterator[Suspect]:
         ),
         faults="bias-twice",
     )
-    for gate in gates:
+    for which in (*gates, "rz") if cell == "gru" else gates:
+        place = f"gate{'s' * (len(which) - 1)} {' and '.join(which)}"
         yield solved(
-            f"{{}} added to gate {gate}",
-            FORWARD,
-            partial(added, gate),
+            f"{{}} added to {place}",
+            partial(added, which),
             (0.0, 1.0),
-            name=f"a constant added to gate {gate}",
+            name=f"a constant added to {place}",
+            faults={"f": "forget-bias", "rz": "gru-gate-bias"}.get(which, ""),
         )
     orders = [each for each in permutations(range(len(gates))) if each != tuple(sorted(each))]
     # exchanges of two gates before other orders
@@ -318,143 +273,93 @@ def _cells(case: WrongStep) -> Iterator[Suspect]:
             fault = f"{cell}-gates-{'-'.join(moves)}"
         # some sides differentiate an LSTM themselves
         derived = (True, False) if cell == "lstm" else (True,)
-        yield row(
+        yield suspect(
             name, *(gates_in_order(cell, order, derived=each) for each in derived), faults=fault
         )
 
 
-def _ends(case: WrongStep) -> Iterator[Suspect]:
-    row = partial(suspect, starts=FORWARD, by_row=False)
-    yield row(
+def _masks(case: WrongStep) -> Iterator[Suspect]:
+    """Yield mistakes with what lies past the end of a row."""
+    yield suspect(
         "a state that goes on changing past the end of each row",
         runs_on(output=False),
         runs_on(output=True),
         faults="state-runs-on",
+        by_row=False,
     )
-    yield row(
-        "recurrent layers that stop one step before the end",
-        stops_late(-1),
-        faults="length-short",
-    )
-    yield row("recurrent layers that stop one step after the end", stops_late(1))
+    if "attention/weights" in case.activations:
+        yield suspect(
+            "attention that also looks at padding",
+            attention_over_padding(),
+            faults="attention-not-masked",
+            by_row=False,
+            where=_DECODER,
+        )
 
 
 def _attention(case: WrongStep) -> Iterator[Suspect]:
     if "attention/weights" not in case.activations:
         return
-    row = partial(suspect, starts=FORWARD, where=_DECODER)
-    root = float(np.sqrt(case.spec.model.hidden_size))
-
-    def all_but_first(real: np.ndarray) -> np.ndarray:
-        shown = real.copy()
-        shown[:, 0] &= real.sum(axis=1) == 1
-        return shown
-
-    def all_but_last(real: np.ndarray) -> np.ndarray:
-        shorter = first_steps(real, -1)
-        return np.where(shorter[:, :1], shorter, real)
-
-    for words, look, faults in (
-        ("also looks at padding", np.ones_like, "attention-not-masked"),
-        ("leaves out the last word", all_but_last, "attention-mask-short"),
-        ("looks one word too far", lambda real: first_steps(real, 1), ""),
-        ("leaves out the first word", all_but_first, ""),
-    ):
-        yield row(f"attention that {words}", attention_over(look), faults=faults, by_row=False)
-    yield row(
-        "scores divided by the root of the width", keys_times(1 / root), faults="attention-root"
-    )
     yield solved(
         "scores multiplied by {}",
-        FORWARD,
         keys_times,
         (1.0, 1.1),
         where=_DECODER,
         faults="attention-root",
     )
-    zeros = np.zeros_like
-    yield row(
+    yield suspect(
         "a decoder that starts from zeros",
-        decoder_starts(lambda states: [tuple(map(zeros, each)) for each in states]),
+        decoder_starts(lambda states: [tuple(map(np.zeros_like, each)) for each in states]),
         faults="decoder-starts-from-zero",
+        where=_DECODER,
     )
-    yield row(
+    yield suspect(
         "the decoder's layers starting from the encoder's in the other order",
         decoder_starts(lambda states: states[::-1]),
         faults="decoder-starts-upside-down",
-    )
-    yield row(
-        "a decoder that starts from the encoder's h alone",
-        decoder_starts(lambda states: [(h, *map(zeros, c)) for h, *c in states]),
+        where=_DECODER,
     )
 
 
 def _loss(case: WrongStep) -> Iterator[Suspect]:
-    row, inputs, count = partial(suspect, starts=LOSS), case.inputs, len(case.sizes)
-    true, tokens, nothing = inputs.loss_divisor, _tokens(case), float("inf")
+    inputs, count, true = case.inputs, len(case.sizes), case.inputs.loss_divisor
     counts = {
-        "all positions, padding included": inputs.positions,
-        "the rows": inputs.rows,
-        "the real tokens": inputs.num_tokens,
-        "the tokens without each row's last": inputs.num_tokens - inputs.rows,
-        "the tokens and one more in each row": inputs.num_tokens + inputs.rows,
-        "nothing": 1,
-        "the steps": inputs.batch["targets"].shape[1],
-        "the source's tokens": int(inputs.batch.get("source_lengths", np.zeros(1)).sum()),
-        "its divisor times the replicas": true * count,
-        "its divisor over the replicas": true / count,
+        "all positions, padding included": (inputs.positions, "pads-counted"),
+        "the rows": (inputs.rows, "per-sentence"),
+        "the real tokens": (inputs.num_tokens, ""),
+        "the tokens without each row's last": (
+            inputs.num_tokens - inputs.rows,
+            "end-not-counted",
+        ),
+        "nothing": (1, ""),
+        "its divisor times the replicas": (true * count, ""),
+        "its divisor over the replicas": (true / count, ""),
     }
-    faults = {
-        "all positions, padding included": "pads-counted",
-        "the rows": "per-sentence",
-        "the tokens without each row's last": "end-not-counted",
-    }
-    for words, number in counts.items():
+    for words, (number, faults) in counts.items():
         if number > 0 and number != true:
-            yield row(
+            yield suspect(
                 f"divided by {words}",
-                divided(case, [number] * count),
+                divided([number] * count),
                 sentence=f"the loss divided by {words} ({number:g}, not {true})",
-                faults=faults.get(words, ""),
+                faults=faults,
             )
-    own = [max(1, each) for each in tokens]
-    each_own = "each replica's loss divided by its own tokens"
-    lists: dict[str, tuple[list[float], str]] = {
-        "no loss and no gradient of the batch": ([nothing] * count, "partial-batch-untrained")
-    }
+    yield suspect(
+        "no loss and no gradient of the batch",
+        divided([np.inf] * count),
+        faults="partial-batch-untrained",
+    )
     if count > 1:
-        lists |= {
-            each_own: ([*own], "process-loss-per-own-tokens"),
-            f"{each_own} and by the number of replicas": (
-                [each * count for each in own],
-                "mean-of-means",
-            ),
-            "the loss of all replicas but the first divided by their own tokens": (
-                [true, *own[1:]],
-                "scale-on-first-replica",
-            ),
-        }
-        for r in range(count):
-            lists[f"no loss and no gradient of replica {r}"] = (
-                [nothing if r == each else true for each in range(count)],
-                "last-replica-left-out" * (r == 2),
-            )
-        first = np.arange(count) == 0
-        for words, report in (
-            ("for all", lambda losses: np.repeat(losses[:1], len(losses))),
-            (", and none of the others", lambda losses: losses * first),
-        ):
-            yield row(
-                f"the first replica's loss reported {words}".replace(" ,", ","),
-                losses_reported(report),
-                faults="loss-of-first-replica",
-            )
-    for words, (divisors, of_faults) in lists.items():
-        yield row(words, divided(case, divisors), faults=of_faults)
+        own = [max(1, each) for each in _tokens(case)]
+        words = "each replica's loss divided by its own tokens"
+        yield suspect(words, divided(own), faults="process-loss-per-own-tokens")
+        yield suspect(
+            f"{words} and by the number of replicas",
+            divided([each * count for each in own]),
+            faults="mean-of-means",
+        )
     yield solved(
         f"the loss divided by {{}}, not by {true}",
-        LOSS,
-        lambda number: divided(case, [number] * count),
+        lambda number: divided([number] * count),
         (float(true), _solved_divisor(case)),
         name="the loss divided by another number",
     )
@@ -476,59 +381,51 @@ def _solved_divisor(case: WrongStep) -> float:
 
 
 def _gradients(case: WrongStep) -> Iterator[Suspect]:
-    row, names, count = partial(suspect, starts=GRADIENT), case.parameters(), len(case.sizes)
-    for name in names:
-        yield row(
-            f"no gradient of {name}", scaled_gradients([name], 0), where=f"gradient/{name}"
-        )
+    names, count = case.parameters(), len(case.sizes)
     wrong = [name for name in names if f"gradient/{name}" in case.wrong]
     if 0 < len(wrong) < len(names):
         listed, few = ", ".join(wrong), partial(scaled_gradients, wrong)
-        if len(wrong) > 1:  # there is a row for each that is zero alone
-            yield row(f"no gradient of {listed}", few(0), faults="nothing-sent-back")
-        yield row(f"the gradient of {listed} doubled", few(2), faults="sent-back-twice")
-        yield solved(f"the gradient of {listed} multiplied by {{}}", GRADIENT, few, (1.0, 0.5))
-    factor = partial(scaled_gradients, names)
+        yield suspect(f"no gradient of {listed}", few(0), faults="nothing-sent-back")
+        yield solved(
+            f"the gradient of {listed} multiplied by {{}}",
+            few,
+            (1.0, 0.5),
+            faults="sent-back-twice",
+        )
+    averaged = "gradient-averaged workers-averaged micro-batches-averaged"
     for number, words in case.counts().items():
         for how, by, faults in (
-            (
-                "divided",
-                1 / number,
-                "gradient-averaged workers-averaged micro-batches-averaged",
-            ),
+            ("divided", 1 / number, averaged),
             ("multiplied", number, "gradient-times-replicas"),
         ):
-            yield row(
+            yield suspect(
                 f"the gradient {how} by {number}, the number of {words}",
-                factor(by),
+                scaled_gradients(names, by),
                 faults=faults,
             )
     yield solved(
         "the gradient multiplied by {}",
-        GRADIENT,
-        factor,
+        partial(scaled_gradients, names),
         (1.0, 0.5),
         name="the gradient multiplied by a factor",
         faults="workers-averaged micro-batches-averaged",
     )
     for dtype in NARROWER[case.spec.training.dtype]:
         near = _each(partial(rounded, dtype=dtype))
-        yield row(
+        yield suspect(
             f"the gradient rounded to {dtype}",
             returned(partial(lambda a, g, near: (a, near(g)), near=near)),
         )
         if count > 1:
-            yield row(
+            yield suspect(
                 f"the replicas' gradients rounded to {dtype} before the sum",
-                _combined(partial(lambda parts, near: summed([*map(near, parts)]), near=near)),
+                in_replicas(
+                    combine=partial(lambda parts, near: summed([*map(near, parts)]), near=near)
+                ),
                 faults="process-half-precision" * (dtype == "float16"),
             )
     if count > 1:
         yield from _replicas(case)
-
-
-def _combined(combine: Callable[[list[Arrays]], Arrays]) -> Replacements:
-    return in_replicas(combine=combine)
 
 
 def _replicas(case: WrongStep) -> Iterator[Suspect]:
@@ -536,47 +433,20 @@ def _replicas(case: WrongStep) -> Iterator[Suspect]:
 
     A replica's part is the gradient of its mean loss, weighted by its share of the tokens.
     """
-    row, count = partial(suspect, starts=GRADIENT), len(case.sizes)
-
-    def one(parts: list[Arrays], r: int) -> Arrays:
-        return parts[min(r, len(parts) - 1)]
-
-    def but_one(parts: list[Arrays], r: int, name: str) -> Arrays:
-        return summed(parts) | {name: one(parts, r)[name]}
-
+    count, limit = len(case.sizes), case.spec.training.clip_norm
     for r in range(count):
-        yield row(
+        yield suspect(
             f"the gradient of replica {r} alone",
-            _combined(partial(one, r=r)),
+            in_replicas(combine=partial(lambda p, r: p[min(r, len(p) - 1)], r=r)),
             faults="nothing-reduced" * (not r),
             apart=True,
         )
-        yield row(
-            f"the gradient of replica {r} left out of the sum",
-            _combined(partial(lambda p, r: summed(p[:r] + p[r + 1 :] or p), r=r)),
-            faults="last-replica-left-out" * (r == 2),
-        )
-        for name in case.parameters():
-            yield row(
-                f"the gradient of {name} of replica {r} alone",
-                _combined(partial(but_one, r=r, name=name)),
-                faults="one-gradient-not-reduced" * (not r),
-                where=f"gradient/{name}",
-                apart=True,
-            )
-    yield row(
-        "the gradient of replica 0 added to the sum once more",
-        _combined(lambda parts: summed([*parts, parts[0]])),
-        faults="process-own-gradient-twice",
-        apart=True,
+    yield suspect(
+        f"each replica's gradient clipped to the limit ({limit:g}) before the sum",
+        in_replicas(combine=lambda parts: summed([_clip(part, limit) for part in parts])),
+        faults="clipped-per-replica",
     )
-    limit, tokens = case.spec.training.clip_norm, np.array(_tokens(case))
-    for number, words in ((limit, "the limit"), (limit / count, "its share of the limit")):
-        yield row(
-            f"each replica's gradient clipped to {words} ({number:g}) before the sum",
-            _combined(partial(lambda parts, n: summed([_clip(p, n) for p in parts]), n=number)),
-            faults="clipped-per-replica",
-        )
+    tokens = np.array(_tokens(case))
     if not tokens.all():
         return
     shares, rows = tokens / tokens.sum(), np.array(case.sizes) / sum(case.sizes)
@@ -593,39 +463,27 @@ def _replicas(case: WrongStep) -> Iterator[Suspect]:
     if case.side.averages_replicas_alike:
         weights["averaged by tokens"] = shares, "tokens-for-equal"
     for words, (own, fault) in weights.items():
-        yield row(
+        yield suspect(
             f"the replicas' gradients {words}",
-            _combined(partial(_weighted, factors=own / shares)),
+            in_replicas(combine=partial(_weighted, factors=own / shares)),
             faults=fault,
         )
-    yield row(
-        f"the gradient of each replica's mean loss clipped to the limit ({limit:g})",
-        _combined(
-            lambda parts: _weighted(
-                [_clip(mean, limit) for mean in _scaled(parts, 1 / shares)], shares
-            )
-        ),
-        faults="clipped-per-replica",
-    )
 
 
 def _clip(gradients: Arrays, limit: float) -> Arrays:
     return original(clip_by_global_norm)(gradients, limit)[0]
 
 
-def _scaled(parts: list[Arrays], factors: np.ndarray) -> list[Arrays]:
-    return [{n: f * g for n, g in part.items()} for f, part in zip(factors, parts, strict=True)]
-
-
 def _weighted(parts: list[Arrays], factors: np.ndarray) -> Arrays:
-    return summed(_scaled(parts, factors))
+    pairs = zip(factors, parts, strict=True)
+    return summed([{n: factor * g for n, g in part.items()} for factor, part in pairs])
 
 
 def _clipping(case: WrongStep) -> Iterator[Suspect]:
     limit = case.spec.training.clip_norm
 
     def row(name: str, *clips: Any, **values: Any) -> Suspect:
-        return suspect(name, *map(clipped, clips), starts=CLIPPING, **values)
+        return suspect(name, *map(clipped, clips), **values)
 
     def one_by_one(gradients: Arrays, limit: float) -> tuple[Arrays, np.float64]:
         return {n: _clip({n: g}, limit)[n] for n, g in gradients.items()}, norm_of(gradients)
@@ -674,7 +532,6 @@ def _clipping(case: WrongStep) -> Iterator[Suspect]:
         )
     yield solved(
         "each element of the gradient clipped to ±{}",
-        CLIPPING,
         by_value,
         (_largest_clipped(case), limit),
         faults="clipped-by-value",
@@ -682,7 +539,6 @@ def _clipping(case: WrongStep) -> Iterator[Suspect]:
     )
     yield solved(
         f"clipping to {{}} in place of {limit:g}",
-        CLIPPING,
         lambda number: clipped(scaled_by(factor=number / limit)),
         (limit, limit / 2),
         right=limit,
@@ -720,15 +576,12 @@ def _schedules(case: WrongStep) -> Iterator[Suspect]:
         # a rate that was wrong in an earlier step would have been found there
         if rates[-1] != right[-1] and (not case.is_first or rates[:-1] == right[:-1]):
             yield suspect(
-                f"a learning rate that {words}",
-                Change({}, rate=rates[-1]),
-                starts=SCHEDULE,
-                faults=fault,
+                f"a learning rate that {words}", Change({}, rate=rates[-1]), faults=fault
             )
 
 
 def _updates(case: WrongStep) -> Iterator[Suspect]:
-    row, training, true = partial(suspect, starts=UPDATE), case.spec.training, case.rate
+    training, true = case.spec.training, case.rate
     epoch, before = case.step // case.per_epoch, max(case.step - 1, 0)
 
     def by_rate(change: Callable[[float], float]) -> Replacements:
@@ -745,21 +598,53 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
         rates[f"rounded to {dtype}"] = rounded_number(true, dtype), ""
     for words, (rate, faults) in rates.items():
         if rate != true:
-            yield row(
+            yield suspect(
                 f"an update by the learning rate {words}",
                 by_rate(partial(lambda _, rate: rate, rate=rate)),
                 sentence=f"an update by the learning rate {words} "
                 f"({telling(rate, true)}, not {true:g})",
                 faults=faults,
             )
+    yield suspect("no update of the weights", moved(0), faults="lost-update")
+    several = "mirrored-updated-per-replica mirrored-rate-times-replicas"
     yield solved(
         "an update by {} times the learning rate",
-        UPDATE,
         lambda factor: by_rate(lambda rate: rate * factor),
         (1.0, 0.5),
         right=1.0,
         name="an update by a multiple of the learning rate",
+        faults=f"update-applied-twice {several}",
     )
+    wrong = [name.removeprefix("weight/") for name in case.wrong if name.startswith("weight/")]
+    if 0 < len(wrong) < len(case.parameters()):
+        listed = ", ".join(wrong)
+        yield suspect(
+            f"{listed} left out of the update", moved(0, wrong), faults="one-weight-frozen"
+        )
+        yield solved(
+            f"the update of {listed} multiplied by {{}}",
+            lambda factor: moved(factor, wrong),
+            (1.0, 2.0),
+            right=1.0,
+            faults="two-biases",
+        )
+
+    def unclipped(update: Any, *rest: Any) -> Arrays:
+        spec, snapshot, slots, gradients, rate = rest
+        own = {n: np.asarray(case.recorded[f"gradient/{n}"], np.float64) for n in gradients}
+        return dict(update(spec, snapshot, slots, own, rate))
+
+    if training.optimizer == "sgd":  # Adam's reads its moments alone
+        yield suspect(
+            "an update by the gradient before clipping",
+            updated(unclipped),
+            faults="worker-does-not-clip",
+        )
+    yield from _decays(case)
+
+
+def _decays(case: WrongStep) -> Iterator[Suspect]:
+    """Yield weight decay, before the optimiser's arithmetic and after it."""
 
     def decayed(decay: float) -> Replacements:
         def change(update: Any, spec: Spec, snapshot: Tensors, *rest: Any) -> Arrays:
@@ -784,136 +669,64 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
     ):
         yield solved(
             f"a weight decay of {{}} {words}",
-            starts,
             decay,
             (0.0, 1e-3),
             name=f"a weight decay {words}",
             faults="weight-decay",
-        )
-    yield row("no update of the weights", moved(0), faults="lost-update")
-    for number in sorted({2, *case.counts()}):
-        yield row(
-            f"an update of the weights {number} times as large",
-            moved(number),
-            faults="update-applied-twice" * (number == 2)
-            + " mirrored-updated-per-replica mirrored-rate-times-replicas"
-            * (number == len(case.sizes)),
-        )
-    wrong = [name.removeprefix("weight/") for name in case.wrong if name.startswith("weight/")]
-    if 0 < len(wrong) < len(case.parameters()):
-        listed = ", ".join(wrong)
-        yield row(
-            f"{listed} left out of the update", moved(0, wrong), faults="one-weight-frozen"
-        )
-        yield row(f"the update of {listed} doubled", moved(2, wrong), faults="two-biases")
-        yield row(f"the update of {listed} in the other direction", moved(-1, wrong))
-
-    def unclipped(update: Any, *rest: Any) -> Arrays:
-        spec, snapshot, slots, gradients, rate = rest
-        own = {n: np.asarray(case.recorded[f"gradient/{n}"], np.float64) for n in gradients}
-        return dict(update(spec, snapshot, slots, own, rate))
-
-    if training.optimizer == "sgd":  # Adam's reads its moments alone
-        yield row(
-            "an update by the gradient before clipping",
-            updated(unclipped),
-            faults="worker-does-not-clip",
-        )
-    if case.read is not None:
-        read = {n: np.asarray(array, np.float64) for n, array in case.read.items()}
-        yield row(
-            "an update of the weights that the worker had read, without the updates since",
-            updated(
-                lambda update, spec, snapshot, *rest: dict(
-                    update(spec, {**snapshot, **read}, *rest)
-                )
-            ),
-            faults="update-of-own-copy",
+            starts=starts,
         )
 
 
 def _adam(case: WrongStep) -> Iterator[Suspect]:
-    training, count = case.spec.training, len(case.sizes)
+    training = case.spec.training
     if training.optimizer != "adam":
         return
-    row = partial(suspect, starts=UPDATE)
     for epsilon in sorted({training.epsilon, *_EPSILONS[1:]}):
         own = epsilon == training.epsilon
         if not own:
-            yield row(
+            yield suspect(
                 f"an epsilon of {epsilon:g}, not {training.epsilon:g}",
                 with_training(epsilon=epsilon),
                 faults="epsilon-of-keras" * (epsilon == 1e-7),
             )
-        yield row(
+        yield suspect(
             f"an epsilon{'' if own else f' of {epsilon:g}'} added before the bias correction",
             updated(partial(_epsilon_inside, epsilon)),
             faults="epsilon-inside" * own,
         )
-    for name, others in _BETAS.items():
-        for value in others:
-            if value != getattr(training, name):
-                yield row(
-                    f"a {name} of {value:g}",
-                    with_training(**{name: value}),
-                    starts=OPTIMIZER,
-                    faults="beta2" * ((name, value) == ("beta2", 0.99)),
-                )
+    for name in _BETAS:
+        yield solved(
+            f"a {name} of {{}}",
+            partial(lambda value, name: with_training(**{name: value}), name=name),
+            (getattr(training, name), 0.95),
+            starts=OPTIMIZER,
+            right=getattr(training, name),
+            name=f"another {name}",
+            faults="beta2" * (name == "beta2"),
+        )
     for dtype in NARROWER[training.dtype]:
         betas = {n: rounded_number(getattr(training, n), dtype) for n in _BETAS}
         if all(0 < beta < 1 for beta in betas.values()):
             # a half-precision epsilon is zero, which is no constant of a run
             epsilon = rounded_number(training.epsilon, dtype) or training.epsilon
-            yield row(
+            yield suspect(
                 f"Adam's constants rounded to {dtype}",
                 *(with_training(**betas, epsilon=e) for e in (epsilon, training.epsilon)),
                 starts=OPTIMIZER,
                 faults="constants-in-float32" * (dtype == "float32"),
             )
-
-    def powers(change: Callable[[Any, Any, float], Any]) -> Replacements:
-        def after(spec: Spec, before: Tensors, slots: Arrays) -> Arrays:
-            keys = {f"optimizer/{name}_power": getattr(spec.training, name) for name in _BETAS}
-            own = dict(zip(keys, in_precision(spec, *keys.values()), strict=True))
-            return slots | {n: change(before[n], slots[n], beta) for n, beta in own.items()}
-
-        return slots_updated(after)
-
-    yield row(
-        "the powers of beta1 and beta2 not updated",
-        powers(lambda before, *_: before),
-        starts=OPTIMIZER,
-        faults="powers-stand-still steps-of-first-worker",
-    )
-    if count > 1:
-        yield row(
-            "the powers of beta1 and beta2 updated once for each replica",
-            powers(lambda _, power, beta: power * beta ** (count - 1)),
-            starts=OPTIMIZER,
-            faults="mirrored-steps-per-replica",
-        )
     for names in (("beta1",), ("beta2",), ("beta1", "beta2")):
         for words, change, faults in (
             ("one step too late", lambda p, b: p * b, "powers-late"),
             ("one step too early", lambda p, b: p / b, ""),
             ("left out", lambda p, b: p * 0, "no-bias-correction"),
         ):
-            yield row(
+            yield suspect(
                 f"the bias correction of {' and '.join(names)} {words}",
                 updated(partial(_corrected, names, change)),
                 faults=faults,
             )
-
-    def nesterov(update: Any, *rest: Any) -> Arrays:
-        spec, snapshot, slots, gradients, rate = rest
-        (beta1,) = in_precision(spec, spec.training.beta1)
-        ahead = {
-            f"optimizer/{n}/m": beta1 * slots[f"optimizer/{n}/m"] + (1 - beta1) * g
-            for n, g in gradients.items()
-        }
-        return dict(update(spec, snapshot, {**slots, **ahead}, gradients, rate))
-
-    yield row("Nesterov's momentum in Adam", updated(nesterov))
+    yield suspect("Nesterov's momentum in Adam", updated(_nesterov))
 
 
 def _epsilon_inside(
@@ -944,19 +757,32 @@ def _corrected(
     return dict(update(spec, {**snapshot, **powers}, *rest))
 
 
-# in the order of computation, but for the orders of gates, which are the most
-_RUNGS = (
-    _dropout,
-    _inputs,
-    _states,
-    _weights,
-    _ends,
-    _attention,
-    _loss,
-    _gradients,
-    _clipping,
-    _schedules,
-    _updates,
-    _adam,
-    _cells,
-)
+def _nesterov(
+    update: Any, spec: Spec, snapshot: Tensors, slots: Tensors, gradients: Tensors, rate: float
+) -> Arrays:
+    """Update by the moments that the next step would have for the same gradient."""
+    (beta1,) = in_precision(spec, spec.training.beta1)
+    ahead = {
+        f"optimizer/{n}/m": beta1 * slots[f"optimizer/{n}/m"] + (1 - beta1) * g
+        for n, g in gradients.items()
+    }
+    return dict(update(spec, snapshot, {**slots, **ahead}, gradients, rate))
+
+
+# Rows -> where they show first; in the order of computation, but for the orders of gates, which
+# are the most.
+_RUNGS: dict[Callable[[WrongStep], Iterator[Suspect]], tuple[str, ...]] = {
+    _dropout: FORWARD,
+    _targets: FORWARD,
+    _states: FORWARD,
+    _weights: FORWARD,
+    _masks: FORWARD,
+    _attention: FORWARD,
+    _loss: LOSS,
+    _gradients: GRADIENT,
+    _clipping: CLIPPING,
+    _schedules: SCHEDULE,
+    _updates: UPDATE,
+    _adam: UPDATE,
+    _cells: FORWARD,
+}

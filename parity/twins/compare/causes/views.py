@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.compare.causes.suspect import Arrays, Replacements, Tensors, WrongStep
+from parity.twins.compare.causes.suspect import Arrays, Replacements, Tensors
 from parity.twins.oracle.attention import Memory, memory_backward, memory_forward
 from parity.twins.oracle.decoder import decoder_start, decoder_start_backward
 from parity.twins.oracle.layers import look_up
@@ -23,8 +23,6 @@ from parity.twins.oracle.recurrent import (
     lstm_step_backward,
     masked_step,
     masked_step_backward,
-    rnn_backward,
-    rnn_forward,
 )
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
@@ -45,7 +43,6 @@ class Share:
       state: the recurrent state before the batch.
       divisor: what the summed loss is divided by.
       replica: the number of the replica; 0 where there is one share for all.
-      shares: the shares of all replicas before any was changed.
     """
 
     spec: Spec
@@ -55,7 +52,6 @@ class Share:
     state: Mapping[str, np.ndarray]
     divisor: float
     replica: int = 0
-    shares: "tuple[Share, ...]" = ()
 
     def run(self, d_activations: Arrays | None = None) -> tuple[Arrays, Arrays]:
         """Run the network on it; return activations and gradients."""
@@ -106,6 +102,13 @@ def with_masks(change: Callable[[Tensors], Tensors]) -> Replacements:
     return given(lambda share: replace(share, masks=change(share.masks)))
 
 
+def with_targets(
+    targets: Callable[[Mapping[str, np.ndarray]], np.ndarray],
+) -> Callable[[Share], Share]:
+    """Return a change of what the network is given: other targets, made of the batch."""
+    return lambda share: replace(share, batch={**share.batch, "targets": targets(share.batch)})
+
+
 def with_state(change: Callable[[Tensors], Tensors]) -> Replacements:
     """Return replacements in which the network starts from a changed state."""
     return given(lambda share: replace(share, state=change(share.state)))
@@ -151,7 +154,6 @@ def summed(gradients: list[Arrays]) -> Arrays:
 def in_replicas(
     change: Callable[[Share], Share] = lambda share: share,
     combine: Combine = summed,
-    parts: Sequence[int] | None = None,
 ) -> Replacements:
     """Return replacements in which each replica runs on its own rows, as the sides' do.
 
@@ -161,8 +163,6 @@ def in_replicas(
     Args:
       change: changes what a replica is given.
       combine: returns the gradient, given those of all replicas.
-      parts: the number of rows of each part to run by itself; those of the replicas if not
-        given.
     """
 
     @wraps(run_network)
@@ -177,9 +177,7 @@ def in_replicas(
         sizes: Any,
     ) -> tuple[Arrays, Arrays]:
         whole = Share(spec, weights, batch, masks, state, divisor)
-        shares = split(whole, sizes if parts is None else parts)
-        shares = [replace(share, shares=tuple(shares)) for share in shares]
-        found = [change(share).run() for share in shares]
+        found = [change(share).run() for share in split(whole, sizes)]
         return joined(spec, [a for a, _ in found], batch), combine([g for _, g in found])
 
     return {run_network: run, look_up: padding_looked_up}
@@ -249,11 +247,11 @@ def joined(spec: Spec, parts: Sequence[Arrays], batch: Mapping[str, np.ndarray])
     return found
 
 
-def divided(case: WrongStep, divisors: Sequence[float]) -> Replacements:
+def divided(divisors: Sequence[float]) -> Replacements:
     """Return replacements in which the loss of each replica is divided by a number of its own.
 
     Args:
-      divisors: one for each replica of the case.
+      divisors: one for each replica.
     """
 
     @wraps(replica_losses)
@@ -338,20 +336,6 @@ def moved(factor: float, names: Sequence[str] | None = None) -> Replacements:
     return updated(change)
 
 
-def slots_updated(change: Callable[[Spec, Tensors, Arrays], Arrays]) -> Replacements:
-    """Return replacements in which the optimiser's state after an update is changed.
-
-    Args:
-      change: called with the spec, what was before the update, and the state after it.
-    """
-
-    @wraps(update_slots)
-    def slots(spec: Spec, snapshot: Tensors, gradients: Tensors) -> Arrays:
-        return change(spec, snapshot, original(update_slots)(spec, snapshot, gradients))
-
-    return {update_slots: slots}
-
-
 def with_training(**values: Any) -> Replacements:
     """Return replacements in which both parts of the update read other constants."""
 
@@ -426,29 +410,6 @@ def runs_on(*, output: bool) -> Replacements:
     return {**in_replicas(), masked_step: step, masked_step_backward: backward}
 
 
-def first_steps(real: np.ndarray, more: int) -> np.ndarray:
-    """Return which steps of each row count, [batch, time], if it were so many longer."""
-    found: np.ndarray = np.arange(real.shape[1]) < real.sum(axis=1, keepdims=True) + more
-    return found
-
-
-def stops_late(by: int) -> Replacements:
-    """Return replacements in which layers stop so many steps after the end of each row."""
-
-    @wraps(rnn_forward)
-    def forward(cell: str, inputs: np.ndarray, real: np.ndarray, *rest: Any) -> Any:
-        return original(rnn_forward)(cell, inputs, first_steps(real, by), *rest)
-
-    @wraps(rnn_backward)
-    def backward(
-        cell: str, d_hidden: Any, d_state: Any, inputs: Any, real: np.ndarray, *rest: Any
-    ) -> Any:
-        real = first_steps(real, by)
-        return original(rnn_backward)(cell, d_hidden, d_state, inputs, real, *rest)
-
-    return {**in_replicas(), rnn_forward: forward, rnn_backward: backward}
-
-
 def decoder_starts(change: Callable[[list[State]], list[State]]) -> Replacements:
     """Return replacements in which the decoder starts from a changed state of the encoder.
 
@@ -467,12 +428,12 @@ def decoder_starts(change: Callable[[list[State]], list[State]]) -> Replacements
     return {decoder_start: start, decoder_start_backward: backward}
 
 
-def attention_over(look: Callable[[np.ndarray], np.ndarray]) -> Replacements:
-    """Return replacements in which attention takes other steps of the source for real."""
+def attention_over_padding() -> Replacements:
+    """Return replacements in which attention takes every step of the source for a real one."""
 
     @wraps(memory_forward)
     def remember(kind: str, weights: Any, values: Any, real: np.ndarray) -> Any:
-        return original(memory_forward)(kind, weights, values, look(real))
+        return original(memory_forward)(kind, weights, values, np.ones_like(real))
 
     return {**in_replicas(), memory_forward: remember}
 
@@ -492,13 +453,3 @@ def keys_times(factor: float) -> Replacements:
         return original(memory_backward)(kind, weights, memory, d_memory, gradients)
 
     return {memory_forward: forward, memory_backward: backward}
-
-
-def losses_reported(change: Callable[[np.ndarray], np.ndarray]) -> Replacements:
-    """Return replacements in which the replicas' losses are reported changed."""
-
-    @wraps(replica_losses)
-    def losses(token_loss: np.ndarray, divisor: float, sizes: Sequence[int]) -> np.ndarray:
-        return change(original(replica_losses)(token_loss, divisor, sizes))
-
-    return {replica_losses: losses}

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from planted_step import Planted, specs
 
+from parity.twins.compare.causes.suspect import Change
 from parity.twins.compare.causes.table import suspects
+from parity.twins.compare.causes.views import scaled_gradients
 
 # For each spec: mistakes of every kind that it allows.
 MISTAKES = {
@@ -26,7 +28,6 @@ MISTAKES = {
         "softmax/bias left out",
         "targets one step too late",
         "divided by the rows",
-        "no gradient of lstm_1/bias",
         "the gradient divided by 2, the number of replicas",
         "the gradient of replica 1 alone",
         "each replica's gradient clipped to the limit (0.05) before the sum",
@@ -96,6 +97,13 @@ def _way(step, name, case):
             step.with_mistake(way).recorded[case.first] - case.recorded[case.first]
         ).max(),
     )
+
+
+def test_parameters_without_a_gradient_are_named():
+    step, names = planted("stream"), ["lstm_1/bias", "softmax/kernel"]
+    case = step.with_mistake(Change(scaled_gradients(names, 0)))
+    found, _ = step.confirmed(case)
+    assert [each.suspect for each in found] == [f"no gradient of {', '.join(names)}"]
 
 
 @pytest.mark.parametrize(

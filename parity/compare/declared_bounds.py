@@ -18,9 +18,9 @@ COMPARER = "whoever compares"
 # a known state; here each side goes on from where its own rounding has taken it. A stable
 # training adds the rounding of each step to what it has accumulated, so the bound grows by as
 # much with each step. The state of an optimizer, computed from gradients, is as inexact as they
-# are, and a weight is as inexact as what is computed with it. An image classifier in Paddle and in
-# Keras used at most a tenth of these bounds in 200 steps. A training that amplifies rounding needs
-# a declared tolerance, or float64. A bound above the last number would say little.
+# are, and a weight is as inexact as what is computed with it. An image classifier in Paddle and
+# in Keras used at most a tenth of these bounds in 200 steps. A training that amplifies rounding
+# needs a declared tolerance, or float64. A bound above the last number would say little.
 _INHERITS = {"optimizer": "gradient", "weight": "forward"}
 _MOST_BY_DEFAULT = 1e-2
 _GROWS = (

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from parity.base.files import write_whole
+from parity.report.table import Table
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.processes import ROOT
@@ -126,11 +125,11 @@ def findings_text(findings: Sequence[Finding]) -> str:
         "rung",
         "step",
         "named first",
-        "right\nplace",
-        "cause\nconfirmed",
+        "right place",
+        "cause confirmed",
     ]
     rows = [_row(finding) for finding in findings]
-    lines = [tabulate(rows, headers, tablefmt="simple", disable_numparse=True), ""]
+    lines = [Table(headers, rows, keys=2).text(), ""]
     lines += _totals(findings)
     faults = {finding.fault for finding in findings}
     found = all(finding.found for finding in findings if finding.required)

@@ -3,9 +3,8 @@
 import difflib
 from collections.abc import Sequence
 
-from tabulate import tabulate
-
 from parity.base.errors import UsageError
+from parity.report.table import Table
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.fault import KERNELS, Fault
 from parity.twins.faults.small_runs import SETTINGS
@@ -68,7 +67,7 @@ def catalogue_text() -> str:
         "must be found in",
         "by the check",
     ]
-    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+    return Table(headers, rows).text()
 
 
 def _places(fault: Fault) -> dict[str, str]:

@@ -17,9 +17,8 @@ from parity.twins.training.flops import Product, product_flops, step_products
 _SMALL = [Product(8, 20, 30, times=3), Product(20, 64, 30, first_transposed=True)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_library_is_asked(dtype):
-    rates = product_rates(dtype, 2, FRAMEWORKS, _SMALL)
+def test_every_library_is_asked():
+    rates = product_rates("float32", 1, FRAMEWORKS, _SMALL)
     assert list(rates.large) == ["numpy", *FRAMEWORKS]
     assert all(rate > 0 for rate in rates.large.values())
     assert rates.limit == max(rates.large.values())

@@ -1,5 +1,6 @@
 """Traces: what is written is what is read, and what is not is refused."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -9,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_spec, write_trace
+from safetensors.numpy import load
 
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED
-from parity.trace.folder import FORMAT, RECORDING, clear_trace, sha256, step_file
+from parity.trace.folder import FORMAT, RECORDING, clear_trace, crc32, sha256, step_file
 from parity.trace.reader import Trace, wait_for_trace
 from parity.trace.writer import Writer
 from parity.twins.spec.initial import initial_snapshot
@@ -52,14 +54,55 @@ def test_what_is_recorded_is_read(trace, steps):
             array = np.asarray(array)
             assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
             np.testing.assert_array_equal(found[name], array)
-            assert trace.index()[step]["sha256"][name] == sha256(array)
+            assert trace.index()[step]["digests"][name] == crc32(array)
 
 
-def test_the_hash_tells_type_shape_and_bytes_apart_but_not_memory_order():
+@pytest.mark.parametrize("digest", [crc32, sha256])
+def test_the_digest_tells_type_shape_and_bytes_apart_but_not_memory_order(digest):
     array = np.arange(6, dtype=np.int64).reshape(2, 3)
-    assert sha256(array) == sha256(np.asfortranarray(array)) == sha256(array.copy())
+    assert digest(array) == digest(np.asfortranarray(array)) == digest(array.copy())
     others = [array.reshape(3, 2), array.astype(np.int32), array.view(np.uint64), array + 1]
-    assert len({sha256(each) for each in [array, *others]}) == 5
+    assert len({digest(each) for each in [array, *others]}) == 5
+
+
+def test_a_trace_of_format_6_is_read_and_its_damage_seen(trace, steps):
+    """It is the same but for its digests."""
+    header = json.loads((trace.folder / "trace.json").read_bytes())
+    (trace.folder / "trace.json").write_text(json.dumps({**header, "format": 6}))
+    lines = [
+        {"step": step, "sha256": {name: sha256(np.asarray(tensors[name])) for name in tensors}}
+        for step, tensors in enumerate(steps)
+    ]
+    (trace.folder / "steps.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
+    old = Trace(trace.folder)
+    assert [step for step, _ in old.steps()] == [0, 1, 2]
+    path = trace.folder / step_file(2)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UsageError, match=r"tensor '.*' is not what was recorded"):
+        old.read(2)
+
+
+def test_a_step_is_what_safetensors_itself_would_write(tmp_path):
+    """Of all types, without elements, without axes, transposed, and aligned."""
+    draw = np.random.default_rng(1)
+    tensors = {
+        f"forward/{kind}": draw.integers(0, 2, (3, 5)).astype(kind)
+        for kind in ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
+    }
+    tensors |= {"forward/é": np.ones((0, 3)), "loss/a": np.float32(3)}
+    tensors["forward/f4"] = tensors["forward/f4"].T
+    writer = Writer(tmp_path / "trace", HEADER)
+    writer.step(0, tensors)
+    content = (tmp_path / "trace" / step_file(0)).read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    places = json.loads(content[8:start])
+    found = load(content)
+    assert found.keys() == tensors.keys()
+    for name, array in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+        assert (start + places[name]["data_offsets"][0]) % array.itemsize == 0
 
 
 # damage
@@ -105,8 +148,8 @@ def test_a_missing_or_unfinished_step_is_refused(trace):
         b"[]",
         b"3",
         b'{"step": 1}',
-        b'{"sha256": {}}',
-        b'{"step":1,"sha256":2}',
+        b'{"crc32": {}}',
+        b'{"step":1,"crc32":2}',
         b"\xff",
     ],
 )
@@ -126,9 +169,9 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
         (None, "no trace.json here; not a recorded trace"),
         (b"", "trace.json: cannot be read"),
         (b"\xff\xfe", "trace.json: cannot be read"),
-        (b"[1]", "trace.json: format is [1]; allowed: 6"),
-        (b"{}", "trace.json: format is None; allowed: 6"),
-        (b'{"format": 4}', "trace.json: format is 4; allowed: 6"),
+        (b"[1]", "trace.json: format is [1]; allowed: 6, 7"),
+        (b"{}", "trace.json: format is None; allowed: 6, 7"),
+        (b'{"format": 4}', "trace.json: format is 4; allowed: 6, 7"),
         (b'{"format": 6, "framework": "x"}', "trace.json: lacks dtype, run, tolerances"),
     ],
 )
@@ -217,7 +260,7 @@ def test_a_line_that_the_disk_has_no_room_for_is_taken_back(tmp_path, recorded):
         "import resource, sys; from pathlib import Path; import numpy as np\n"
         "from parity.trace.writer import Writer\n"
         "folder, recorded = Path(sys.argv[1]), int(sys.argv[2])\n"
-        "writer = Writer(folder, {}); tensors = {'weight/x': np.zeros(())}\n"
+        "writer = Writer(folder, {}); tensors = {'weight/' + 'x' * 60: np.zeros(())}\n"
         "for step in range(recorded): writer.step(step, tensors)\n"
         "room = (folder / 'steps.jsonl').stat().st_size + 50\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))\n"

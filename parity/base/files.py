@@ -6,7 +6,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -97,12 +97,14 @@ def make_folder(folder: Path, *, read_only: bool = False) -> None:
         raise _unwritable(folder, error) from None
 
 
-def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_whole(
+    path: Path, content: bytes | Iterable[bytes | memoryview], *, durable: bool = True
+) -> None:
     """Write a file so that its name holds either the old content or all of the new.
 
     Args:
       path: the file.
-      content: all of it.
+      content: all of it, or its parts.
       durable: flush file and folder to the disk, so that a power cut does no harm either;
         without it only the death of the process is harmless.
 
@@ -114,7 +116,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
         descriptor, name = tempfile.mkstemp(prefix=_unfinished(path.name), dir=path.parent)
         temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

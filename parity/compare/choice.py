@@ -78,7 +78,7 @@ def chosen(traces: Sequence[Trace], choice: Choice) -> tuple[list[Trace], dict[s
             line["step"]: known.setdefault(names, names)
             for line in trace.lines()
             if choice.steps is None or line["step"] in choice.steps
-            for names in [frozenset(name for name in line["sha256"] if choice.takes(name))]
+            for names in [frozenset(name for name in line["digests"] if choice.takes(name))]
         }
         for trace in traces
     ]

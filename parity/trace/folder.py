@@ -3,6 +3,8 @@
 import hashlib
 import re
 import shutil
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ from parity.base.errors import UsageError
 from parity.base.files import CONFIG, UNFINISHED, written_by_run
 from parity.base.locks import LOCK
 
-FORMAT = 6  # 6: settings by name; the weights that a worker read
+FORMAT = 7  # 7: CRC-32, four times as fast as the SHA-256 of 6, and enough against accidents
+FORMATS = (6, FORMAT)  # that can be read
 
 DTYPES = ("float64", "float32")
 LAST_STEP = 999_999  # six digits in the name of its file
@@ -32,11 +35,26 @@ _OTHERS = rf"steps\.jsonl|trace\.json|{re.escape(RECORDING)}|{re.escape(CONFIG)}
 _PART = re.compile(rf"{_OTHERS}|{_STEP_FILE.pattern}|{_UNFINISHED}")
 
 
+def crc32(array: np.ndarray) -> str:
+    """Return the checksum of an array's type, shape and bytes."""
+    kind = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
+    return f"{zlib.crc32(content(array), kind):08x}"
+
+
 def sha256(array: np.ndarray) -> str:
-    """Return the hash of an array's type, shape and bytes."""
+    """Return the hash of the same, which traces of format 6 hold."""
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
-    digest.update(np.asarray(array, order="C").reshape(-1).view(np.uint8).data)
+    digest.update(content(array))
     return digest.hexdigest()
+
+
+# key of a line of the index -> what is computed of each tensor
+DIGESTS: dict[str, Callable[[np.ndarray], str]] = {"crc32": crc32, "sha256": sha256}
+
+
+def content(array: np.ndarray) -> memoryview:
+    """Return an array's bytes in C order, copied only if they lie in another."""
+    return np.asarray(array, order="C").reshape(-1).view(np.uint8).data
 
 
 def trace_files(folder: Path) -> list[Path]:

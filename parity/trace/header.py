@@ -6,7 +6,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.laboratory import of_laboratory
-from parity.trace.folder import DTYPES, FORMAT
+from parity.trace.folder import DTYPES, FORMATS
 from parity.trace.side import Side
 
 _RECORDERS: dict[str, type] = {
@@ -24,9 +24,11 @@ def check_header(header: Any) -> Side:
     Raises:
       UsageError: for a format, a key or a value that is not allowed.
     """
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") not in FORMATS:
         seen = header.get("format") if isinstance(header, dict) else header
-        raise UsageError(f"format is {shortened(seen)}; allowed: {FORMAT}")
+        raise UsageError(
+            f"format is {shortened(seen)}; allowed: {', '.join(map(str, FORMATS))}"
+        )
     check_types(header, {}, _OPTIONAL)
     check_least(header, _LEAST)
     if "spec" in header and "run" not in header:

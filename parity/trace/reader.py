@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from parity.base.errors import UsageError
 from parity.base.files import open_regular, read_file, reason
 from parity.base.text import parse_json
-from parity.trace.folder import LAST_STEP, RECORDING, sha256, step_file
+from parity.trace.folder import DIGESTS, LAST_STEP, RECORDING, step_file
 from parity.trace.header import check_header
 
 
@@ -34,7 +34,7 @@ class Trace:
           UsageError: if the folder holds no trace, or one of another format.
         """
         self.folder = folder
-        self._hashes: dict[int, dict[str, str]] = {}
+        self._lines: dict[int, dict[str, Any]] = {}
         try:
             content = read_file(folder / "trace.json")
         except FileNotFoundError:
@@ -57,7 +57,7 @@ class Trace:
         return "run" in self.header
 
     def index(self) -> list[dict[str, Any]]:
-        """Return the finished steps: [{"step", "sha256": {tensor: digest}}].
+        """Return the finished steps: [{"step", "kind", "digests": {tensor: digest}}].
 
         Raises:
           UsageError: if a line cannot be read.
@@ -92,16 +92,18 @@ class Trace:
             with open_regular(path) as written:
                 for number, line in enumerate(written, start=1):
                     values = parse_json(line)
-                    step, hashes = values["step"], dict(values["sha256"])
+                    step = values["step"]
+                    (kind,) = DIGESTS.keys() & values.keys()
+                    digests = dict(values[kind])
                     if type(step) is not int:
                         raise TypeError
                     if not last < step <= LAST_STEP:
                         told = f"{path}, line {number}: step is {shortened(step)}"
                         raise UsageError(f"{told}; allowed: {last + 1} to {LAST_STEP}")
-                    if not all(isinstance(each, str) for each in hashes.values()):
+                    if not all(isinstance(each, str) for each in digests.values()):
                         raise TypeError
                     last = step
-                    yield {"step": step, "sha256": hashes}
+                    yield {"step": step, "kind": kind, "digests": digests}
         except FileNotFoundError:
             return
         except OSError as error:
@@ -126,26 +128,26 @@ class Trace:
           UsageError: if a step is missing, truncated, or not what was written.
         """
         for line in self.lines():
-            yield line["step"], self._checked(line["step"], line["sha256"])
+            yield line["step"], self._checked(line)
 
     def read(self, step: int) -> dict[str, np.ndarray]:
-        """Return the tensors of a step, checked against their hashes.
+        """Return the tensors of a step, checked against their digests.
 
         Raises:
           UsageError: if the step is missing, truncated, or not what was written.
         """
-        if step not in self._hashes:
-            self._hashes = {line["step"]: line["sha256"] for line in self.lines()}
-        if step not in self._hashes:
+        if step not in self._lines:
+            self._lines = {line["step"]: line for line in self.lines()}
+        if step not in self._lines:
             raise UsageError(f"{self.folder}: step {step} was never finished")
-        return self._checked(step, self._hashes[step])
+        return self._checked(self._lines[step])
 
-    def _checked(self, step: int, recorded: Mapping[str, str]) -> dict[str, np.ndarray]:
-        """Return a step's tensors in the order recorded."""
-        path = self.folder / step_file(step)
-        tensors = read_step(path)
+    def _checked(self, line: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the tensors of a line's step in the order recorded."""
+        path = self.folder / step_file(line["step"])
+        tensors, recorded, digest = read_step(path), line["digests"], DIGESTS[line["kind"]]
         for name in sorted(recorded.keys() | tensors.keys()):
-            if name not in tensors or sha256(tensors[name]) != recorded.get(name):
+            if name not in tensors or digest(tensors[name]) != recorded.get(name):
                 raise UsageError(f"{path}: tensor {name!r} is not what was recorded")
         return {name: tensors[name] for name in recorded}
 

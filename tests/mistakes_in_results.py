@@ -105,7 +105,7 @@ SEARCH = (
 SCORES = (
     Mistake(
         "perplexity is a power of 2",
-        "parity/twins/training/evaluate.py",
+        "parity/twins/training/train_steps.py",
         "return math.exp(loss)",
         "return 2.0**loss",
         witnesses(

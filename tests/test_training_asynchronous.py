@@ -21,7 +21,7 @@ from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
 from parity.twins.trace.side import TrainedSide
-from parity.twins.training.asynchronous_steps import EventOrder, Stopped
+from parity.twins.training.asynchronous_run import EventOrder, Stopped
 from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.loss_table import read_losses
 

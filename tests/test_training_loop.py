@@ -25,12 +25,12 @@ from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
-from parity.twins.training.evaluate import perplexity
 from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP, Meter
 from parity.twins.training.replicas_and_threads import check_rows
 from parity.twins.training.run_folder import RUN_FILES, RunFolder
 from parity.twins.training.start import Side, run_training
+from parity.twins.training.train_steps import perplexity
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()

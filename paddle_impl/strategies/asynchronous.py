@@ -2,7 +2,7 @@
 
 A worker reads the shared weights, computes the gradient of its own rows with its copy, and
 updates the shared weights with the clipped gradient, while the other workers do the same. The
-optimiser's state is shared as well. training/asynchronous_steps.py runs the workers.
+optimiser's state is shared as well. training/asynchronous_run.py runs the workers.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -5,7 +5,7 @@ oracle, which answers in float64 from the same weights, and are scored again her
 oracle decided by less than rounding can change, a side may have decided the other way, as on
 the decode rung.
 
-`--evaluate-only` writes what is compared: see parity/twins/training/validation.py.
+`--evaluate-only` writes what is compared: see parity/twins/training/evaluate.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,18 +1,42 @@
-"""Evaluates a network: its loss and perplexity on a split, and its answers to the questions."""
+"""Evaluates a network: after each epoch, at the end of a run, and with --evaluate-only.
 
-import math
+That is its loss and perplexity on a split, and its answers to the questions.
+"""
+
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from parity.base.files import make_folder, write_whole
+from parity.base.progress import say
+from parity.base.text import decimal
+from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
+from parity.twins.decoding.greedy import greedy_search
 from parity.twins.decoding.hypotheses import Hypothesis
 from parity.twins.spec.initial import zero_state
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.step_arrays import StepInputs, step_inputs
+from parity.twins.trace.evaluated import SPLITS
+from parity.twins.training.checkpoint import (
+    Checkpoint,
+    best_checkpoint,
+    forget_best,
+    keep_best,
+)
+from parity.twins.training.events import EventWriter
 from parity.twins.training.strategy import Strategy
+from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource, local_batch, whole_batch
+from parity.twins.training.train_steps import TrainedStep, perplexity
+
+_SAMPLES = 3  # questions that are answered after each epoch, to be looked at
+_SHOWN = 60  # characters of a question, and of an answer
 
 
 @dataclass(frozen=True)
@@ -91,29 +115,6 @@ def batches_to_evaluate(batches: int, most: int | None) -> list[int]:
     return [*range(most - 1), batches - 1]
 
 
-def perplexity(loss: float) -> float:
-    """Return exp(loss) for a loss in nats per token; infinity if that overflows."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf
-
-
-@dataclass(frozen=True)
-class Search:
-    """How the questions of a text are answered.
-
-    Attributes:
-      beam: the number of hypotheses that beam search keeps.
-      length_penalty: the exponent of its length penalty.
-      longest: the most tokens of an answer, with `<eos>`; None for as many as the spec allows.
-    """
-
-    beam: int
-    length_penalty: float
-    longest: int | None
-
-
 @dataclass(frozen=True)
 class Answers:
     """The answers to all questions of the test text.
@@ -134,14 +135,14 @@ class Answers:
 
 
 def answer_questions(
-    strategy: Strategy, text: TextSource, search: Search, check: Callable[[], None]
+    strategy: Strategy, text: TextSource, options: TrainOptions, check: Callable[[], None]
 ) -> Answers:
     """Answer the test questions by beam search.
 
     Args:
       strategy: a strategy whose network decodes.
       text: the text with the questions.
-      search: the settings of the search.
+      options: how many hypotheses beam search keeps, and how long an answer may be.
       check: a function called after each batch; it raises an exception to give up.
     """
     limit = int(strategy.spec.text.target_limit) + 1  # with <eos>
@@ -149,9 +150,9 @@ def answer_questions(
         strategy.decoder(),
         text,
         "test",
-        search.beam,
-        search.length_penalty,
-        limit if search.longest is None else search.longest,
+        options.beam,
+        options.length_penalty,
+        limit if options.longest is None else options.longest,
         check,
     )
     texts = [text.write(hypothesis.tokens) for hypothesis in hypotheses]
@@ -164,3 +165,187 @@ def answer_questions(
         bleu(texts, references, segmenter),
         exact_share(texts, references, segmenter),
     )
+
+
+class Validation:
+    """Evaluates the weights of a run; of several processes all do, and rank 0 alone answers.
+
+    Args:
+      strategy: the training, built with `evaluates` unless --evaluate is 0.
+      text: the text with the splits.
+      options: the options of the run: its folder, how many batches of a split to evaluate, and
+        how questions are answered.
+      check: a function called after each batch; it raises an exception to give up.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        text: TextSource,
+        options: TrainOptions,
+        check: Callable[[], None],
+    ):
+        self._strategy, self._text, self._options = strategy, text, options
+        self._check, self._group = check, strategy.build.group
+        self._checkpoints = options.out / "checkpoints"
+        self._decodes = NETWORKS[strategy.spec.network].decodes
+
+    def resume(self, step: int, changed: bool) -> None:
+        """Continue from the checkpoint of a step.
+
+        Args:
+          step: the step; no later checkpoint can be the best.
+          changed: whether the run may be another one now, with another best.
+        """
+        best = best_checkpoint(self._checkpoints)
+        if self._group.rank == 0 and best is not None and (best.step > step or changed):
+            forget_best(self._checkpoints)
+
+    def validate(
+        self, trained: TrainedStep, summary: Summary, events: EventWriter, speed: float
+    ) -> None:
+        """Evaluate the validation text, keep the best checkpoint, and answer some questions.
+
+        Args:
+          trained: the step that was trained last.
+          summary: the summary of the run, which gets the perplexity.
+          events: the writer of TensorBoard events.
+          speed: the recent speed of training, in real tokens/s.
+        """
+        if self._options.evaluate == 0:
+            return
+        started, step = time.perf_counter(), trained.number + 1
+        value, least = self._perplexity("valid", step, events)
+        summary.valid_perplexity.append(value)
+        epoch, rest = divmod(step, self._text.train.batches_per_epoch)
+        say(
+            f"{f'step {step}' if rest else f'epoch {epoch}'}: validation perplexity "
+            f"{decimal(value, 3)}{least}; trained at {speed:,.0f} tokens/s, "
+            f"validated in {time.perf_counter() - started:.1f} s"
+        )
+        if self._group.rank == 0:
+            keep_best(self._checkpoints, step, value)
+            # the weights of a step that is not settled are about to change
+            if self._decodes and trained.settled:
+                self._answer_some()
+        if self._decodes:
+            self._group.barrier()
+
+    def test(self, step: int, summary: Summary, events: EventWriter) -> None:
+        """Evaluate the test text, and answer its questions if the network can."""
+        if self._options.evaluate == 0:
+            return
+        value, least = self._perplexity("test", step, events)
+        summary.test_perplexity = value
+        say(f"test perplexity {decimal(value, 3)}{least}")
+        if self._decodes:
+            if self._group.rank == 0:
+                self._answer(step, summary, events)
+            self._group.barrier()
+
+    def _perplexity(self, split: str, step: int, events: EventWriter) -> tuple[float, str]:
+        """Return the perplexity of a split, and in words the lowest possible one."""
+        found = self._evaluated(split)
+        events.perplexity(split, step, found.perplexity)
+        best = self._text.best_perplexity(split)
+        return found.perplexity, f"; lowest possible {best:.3f}" if best else ""
+
+    def _evaluated(self, split: str) -> Evaluation:
+        most = self._options.evaluate
+        return evaluate(self._strategy, self._text, split, self._check, most)
+
+    def _answers(self) -> Answers:
+        return answer_questions(self._strategy, self._text, self._options, self._check)
+
+    def _answer_some(self) -> None:
+        """Answer a few questions of the validation text, the same each time."""
+        count = self._text.num_sources("valid")
+        limit = int(self._strategy.spec.text.target_limit) + 1  # with <eos>
+        rows = sorted({each * count // _SAMPLES for each in range(_SAMPLES)})
+        source, lengths = self._text.sources("valid", rows)
+        longest = self._options.longest or limit
+        found = greedy_search(self._strategy.decoder(), source, lengths, longest)
+        for row, hypotheses in zip(rows, found, strict=True):
+            question, reference = self._text.pair("valid", row)
+            answer = self._text.write(hypotheses.best.tokens)
+            say(f"  {_line(question)} -> {_line(answer)} (reference: {_line(reference)})")
+
+    def _answer(self, step: int, summary: Summary, events: EventWriter) -> None:
+        """Answer the test questions and compare the answers with the references."""
+        started = time.perf_counter()
+        found = self._answers()
+        score, exact = found.bleu, found.exact_share
+        summary.bleu, summary.exact_answers = score, exact
+        events.scalar("bleu/test", step, score["score"])
+        say(
+            f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
+            f"{exact:.1%} of them exact; beam {self._options.beam}, "
+            f"{time.perf_counter() - started:.1f} s; {score['signature']}"
+        )
+
+    def evaluate_only(self, checkpoint: Checkpoint) -> None:
+        """Evaluate a checkpoint and answer the test questions, without training.
+
+        Rank 0 writes to --out
+
+            evaluation.json   what was evaluated, perplexities, BLEU, share of exact answers
+            answers.jsonl     for each test question a line with its token ids and those of the
+                              answer, whether `<eos>` ended it, its score in nats, its text, and
+                              the reference
+
+        Raises:
+          UsageError: if the folder cannot be written.
+        """
+        strategy, out = self._strategy, self._options.out
+        if self._group.rank == 0:
+            make_folder(out)
+        strategy.load(checkpoint.snapshot)
+        values: dict[str, Any] = {
+            "framework": strategy.framework,
+            "strategy": strategy.entry.name,
+            "kernels": strategy.build.kernels,
+            "replicas": strategy.replicas,
+            "dtype": strategy.spec.training.dtype,
+            "step": checkpoint.step,
+            "perplexity": {},
+            "tokens": {},
+            "bleu": None,
+            "exact_answers": None,
+        }
+        for split in SPLITS if strategy.build.evaluates else ():
+            found = self._evaluated(split)
+            values["perplexity"][split] = found.perplexity
+            values["tokens"][split] = int(found.tokens.sum())
+            say(f"step {checkpoint.step}: {split} perplexity {decimal(found.perplexity, 3)}")
+        if self._group.rank > 0:
+            return
+        if self._decodes:
+            answers = self._answers()
+            values["bleu"], values["exact_answers"] = answers.bleu, answers.exact_share
+            _write_answers(out / "answers.jsonl", self._text, answers)
+            say(
+                f"step {checkpoint.step}: test BLEU {answers.bleu['score']:.2f} over "
+                f"{len(answers.texts):,} answers, {answers.exact_share:.1%} of them exact"
+            )
+        write_whole(out / "evaluation.json", json.dumps(values, indent=2).encode())
+
+
+def _line(text: str) -> str:
+    """Return a text, cut off where it is long."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _write_answers(path: Path, text: TextSource, answers: Answers) -> None:
+    lines = []
+    for row, hypothesis in enumerate(answers.hypotheses):
+        source, lengths = text.sources("test", [row])
+        line = {
+            "source": source[0, : lengths[0]].tolist(),
+            "tokens": list(hypothesis.tokens),
+            "finished": hypothesis.finished,
+            "score": hypothesis.score,
+            "answer": answers.texts[row],
+            "reference": answers.references[row],
+        }
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    write_whole(path, "".join(lines).encode())

@@ -25,7 +25,7 @@ from parity.twins.training.checkpoint import (
     save_checkpoint,
     write_vocabularies,
 )
-from parity.twins.training.evaluate import Search
+from parity.twins.training.evaluate import Validation
 from parity.twins.training.events import EventWriter
 from parity.twins.training.loss_table import Losses
 from parity.twins.training.meter import Meter, peak_memory
@@ -35,7 +35,6 @@ from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import State, TrainedStep, train_steps
-from parity.twins.training.validation import Validation
 
 
 class Run:
@@ -60,15 +59,7 @@ class Run:
         self.summary.versions = versions
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
-        self._validation = Validation(
-            strategy,
-            text,
-            options.out,
-            options.evaluate,
-            Search(options.beam, options.length_penalty, options.longest),
-            self.summary,
-            self._check_stop,
-        )
+        self._validation = Validation(strategy, text, options, self._check_stop)
         self._stop_request = StopRequest()
         self._asynchronous: AsynchronousRun | None = None
         if not strategy.entry.traits.synchronous:
@@ -121,7 +112,7 @@ class Run:
             self.summary.peak_memory = [int(each["bytes"]) for each in peaks]
             if events is not None:
                 if self.step >= self._all_steps:
-                    self._validation.test(self.step, events)
+                    self._validation.test(self.step, self.summary, events)
                 if self.group.rank == 0:
                     self._finish()
         return self.summary
@@ -157,7 +148,7 @@ class Run:
                 self.state,
                 self._stop_request,
                 self._schedule_log,
-                recording,
+                None if recording is None else recording.update,
             )
         return train_steps(
             self.strategy,
@@ -212,7 +203,7 @@ class Run:
         if step.settled or (workers is not None and not workers.settles_on_request):
             self._check_stop(saved=step.settled)
         if events is not None and (ended or self.step == self.last_step):
-            self._validation.validate(step, events, self.meter.recent)
+            self._validation.validate(step, self.summary, events, self.meter.recent)
 
     def _save_is_due(self, epoch_ended: bool) -> bool:
         """Return whether to write a checkpoint after this step."""

@@ -16,7 +16,7 @@ from parity.twins.spec.step_arrays import StepInputs, StepResult
 from parity.twins.trace.decoded import decode, decode_tensors
 from parity.twins.trace.evaluated import SPLITS, evaluation_tensors
 from parity.twins.trace.side import TrainedSide
-from parity.twins.training.asynchronous_steps import AppliedUpdate
+from parity.twins.training.asynchronous_run import AppliedUpdate
 from parity.twins.training.evaluate import evaluate
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.text_source import TextSource, whole_batch

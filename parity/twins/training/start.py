@@ -20,7 +20,7 @@ from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
 from parity.twins.training.checkpoint import Checkpoint
-from parity.twins.training.evaluate import Search
+from parity.twins.training.evaluate import Validation
 from parity.twins.training.loop import Run
 from parity.twins.training.measured_layout import Calibration, layout_of_run
 from parity.twins.training.rank_agreement import facts_of_run, serve, shared_checkpoint
@@ -38,7 +38,6 @@ from parity.twins.training.strategy import Build, Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource, read_text
 from parity.twins.training.timeline import profile_training
-from parity.twins.training.validation import evaluate_checkpoint
 from parity.twins.training.worker_processes import led_by_rank_0
 
 _COPIES = 3  # see `check_memory`
@@ -253,16 +252,13 @@ def _evaluate_only(
 ) -> None:
     """Evaluate a checkpoint, until a signal asks to stop."""
     assert checkpoint is not None
-    search = Search(options.beam, options.length_penalty, options.longest)
     with catch_signals() as request:
 
         def check() -> None:
             if request.signal:
                 raise Interrupted("stopped while evaluating", request.signal)
 
-        evaluate_checkpoint(
-            strategy, text, checkpoint, options.out, options.evaluate, search, check
-        )
+        Validation(strategy, text, options, check).evaluate_only(checkpoint)
 
 
 def check_memory(spec: Spec) -> None:

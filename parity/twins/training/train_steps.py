@@ -1,5 +1,6 @@
 """Trains step by step: the inner loop that traced, profiled and ordinary runs share."""
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
 from typing import NamedTuple
@@ -13,7 +14,6 @@ from parity.twins.spec.initial import zero_state
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
 from parity.twins.spec.training import learning_rate
-from parity.twins.training.evaluate import perplexity
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import Meter
 from parity.twins.training.strategy import Strategy
@@ -38,6 +38,14 @@ class TrainedStep(NamedTuple):
     learning_rate: float
     result: StepResult
     settled: bool = True
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss) for a loss in nats per token; infinity if that overflows."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 class TrainingProgress(ProgressBar):

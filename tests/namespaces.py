@@ -1,40 +1,17 @@
 """Network namespaces: networks of their own on one machine, each as if it were a host."""
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 # `ip netns exec` shows a namespace the files of the folder with its name instead of /etc's own.
 FILES = Path("/etc/netns")
 DEVICE = "link0"  # of each host
-_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
-
-
-@contextmanager
-def inside(namespace: str) -> Iterator[None]:
-    """Let this thread, and the processes that it starts, be in a namespace.
-
-    Raises:
-      OSError: if there is no such namespace, or this process may not enter it.
-    """
-    library = ctypes.CDLL(None, use_errno=True)
-    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    other = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    try:
-        _enter(library, other)
-        try:
-            yield
-        finally:
-            _enter(library, own)
-    finally:
-        os.close(own)
-        os.close(other)
 
 
 def command_inside(namespace: str, command: Sequence[str]) -> list[str]:
@@ -81,9 +58,3 @@ def run(command: Sequence[str]) -> str:
       subprocess.CalledProcessError: if it fails.
     """
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def _enter(library: ctypes.CDLL, namespace: int) -> None:
-    if library.setns(namespace, _NEW_NETWORK):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

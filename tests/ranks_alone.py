@@ -2,10 +2,8 @@
 
 import os
 import signal
-import socket
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -62,38 +60,6 @@ def exchange(group) -> str:
     )
 
 
-# What each stranger at rank 0's port says, and how many there are: nothing; what a rank said
-# before there was a secret; and what one says that does not know it.
-_GREETING = b'{"rank": 1, "members": [], "name": "rank 1", "facts": {}}'
-SAYINGS = {
-    "many strangers who say nothing": (b"", 100),
-    "a stranger who greets like a rank": (
-        b"H" + len(_GREETING).to_bytes(8, "big") + _GREETING,
-        1,
-    ),
-    "a stranger who guesses": (bytes(64), 1),
-}
-
-
-def call(meeting: str, words: bytes, count: int) -> None:
-    """Let strangers connect to rank 0 and say something, in a process of their own."""
-    if os.fork() == 0:
-        host, port = meeting.rsplit(":", 1)
-        channels = []
-        while len(channels) < count:
-            try:
-                channels.append(socket.create_connection((host, int(port))))
-            except OSError:
-                time.sleep(0.01)
-        with suppress(OSError):
-            for channel in channels:
-                channel.sendall(words)
-            while any(channel.recv(64) for channel in channels):
-                pass
-        os._exit(0)
-    time.sleep(1)  # the strangers come first
-
-
 def count_signals(group) -> None:
     """Print how often each rank is sent SIGTERM."""
     came = []
@@ -115,11 +81,6 @@ def act(group, mode: str) -> None:
     if mode == "another seed" and group.rank == 2:
         facts["seed"] = "2"
     if mode == "dead before" and group.rank == 1:
-        os._exit(9)
-    if mode in SAYINGS and group.rank == 1:
-        call(os.environ["PARITY_MEETING"], *SAYINGS[mode])
-    if mode == "dead before, and strangers" and group.rank == 1:
-        call(os.environ["PARITY_MEETING"], b"", 100)
         os._exit(9)
     if mode == "stopped before the meeting":
         signal.signal(signal.SIGALRM, lambda number, frame: os.kill(os.getppid(), 15))
@@ -143,8 +104,6 @@ def act(group, mode: str) -> None:
         if group.rank == 0:
             print(found)
             print([group.size, group.workers, len(group.served["ps"])])
-        return
-    if mode in SAYINGS:
         return
     if mode == "exchange":
         found = exchange(group)

@@ -286,7 +286,6 @@ def test_bench_times_both_sides(tmp_path):
     assert set(values["throughput"]) == {"paddle-2x1", "tensorflow-2x1"}
     assert list(values["product_rates"]) == ["numpy", "paddle", "tensorflow"]
     assert values["checked_steps"] == 2
-    assert values["layouts"] == {}, "one number of replicas leaves nothing to choose"
     assert values["noise"].startswith("noise: ")
     assert done.stderr.count("noise: ") == 1
     for label, speeds in values["readings"].items():

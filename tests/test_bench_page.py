@@ -35,7 +35,6 @@ def values(checked=2, peers=True):
         "strategies": [],
         "history": {"commit": "b" * 40, "since": None},
         "peers_left_out": {},
-        "layouts": {},
         "processor": "A & B",
         "checked_steps": checked,
         "noise": "noise: equal matrix products take up to 3% longer",

@@ -15,7 +15,7 @@ from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.small_runs import SETTINGS, write_texts
-from parity.twins.launch.record_side import record
+from parity.twins.launch.fork_server import record
 
 SPEC = SETTINGS["sentences"].spec
 COUNTS = (1, 2, 3)

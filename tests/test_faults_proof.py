@@ -9,7 +9,7 @@ import pytest
 
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.faults.catalogue import CATALOGUE
-from parity.twins.launch.record_side import record
+from parity.twins.launch.fork_server import record
 from parity.twins.spec.spec import Spec, preset
 
 STEPS = {"language-model": 10, "seq2seq": 11}

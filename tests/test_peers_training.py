@@ -9,7 +9,7 @@ import pytest
 from conftest import TINY_SEQ2SEQ, assert_one_line, flags
 
 from parity.base.errors import UsageError
-from parity.twins.launch.peers import check_installed
+from parity.twins.launch.checkout import check_installed
 from parity.twins.launch.processes import PEERS, ROOT, interpreter
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses

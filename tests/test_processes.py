@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
-from ranks_alone import SAYINGS
 
 from parity.base.errors import UsageError
 from parity.twins.processes.group import ProcessGroup
@@ -146,20 +145,6 @@ def test_a_rank_that_stands_in_a_step_is_named_with_its_stack():
     assert all(each.startswith("rank 1: ") for each in stack)
 
 
-@pytest.mark.parametrize("mode", SAYINGS)
-def test_a_stranger_keeps_nobody_out(mode):
-    status, _, errors = run(mode)
-    assert status == 0, errors
-    others = r"turned away 127\.0\.0\.1:\d+, which came to rank 0: .*|others that .*"
-    assert all(re.fullmatch(others, line) for line in errors.splitlines()), errors
-
-
-def test_strangers_do_not_move_the_deadline():
-    status, _, errors = run("dead before, and strangers")
-    assert status == 4
-    assert re.search(r"^error: rank 1 of 3 has not come to .* within 4 s$", errors, re.M)
-
-
 def test_processes_of_one_machine_have_a_network_of_their_own_or_a_warning(tmp_path):
     found = private_network()
     if found is not None:
@@ -257,14 +242,7 @@ def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, m
         ("paddle", {MEETING: "first"}, "PARITY_MEETING is 'first'; allowed: host:port"),
         ("paddle", {MEETING: "..:80"}, "PARITY_MEETING is '..:80'; allowed: host:port"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:1", "worker").replace("0", "1e999")}, "JSON"),
-        ("tensorflow", {"TF_CONFIG": "[" * 10**5}, "allowed: JSON"),
-        ("tensorflow", {"TF_CONFIG": "{"}, "TF_CONFIG is '{'; allowed: JSON"),
         ("tensorflow", {"TF_CONFIG": "[" * 100_000}, "allowed: JSON with cluster"),
-        (
-            "tensorflow",
-            {"TF_CONFIG": tf_config("a:1", "worker").replace('"index": 0', '"index": 1e999')},
-            "allowed: JSON with cluster",
-        ),
         ("tensorflow", {"TF_CONFIG": tf_config("a:0", "worker")}, "host:port for each"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "a task that is one of them"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from parity.base.errors import RankLost, UsageError
 from parity.twins.processes.connection import HELLO, Connection
 from parity.twins.processes.meeting import Reception, run_secret, visit
-from parity.twins.processes.ports import free_ports
+from parity.twins.processes.membership import free_ports
 
 SECRET = b"of this run"
 WORDS = {"rank": 1, "members": ["rank 0", "rank 1"], "name": "rank 1", "facts": {"seed": "1"}}

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -25,9 +24,9 @@ from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.twins.training.layout import check_rows
 from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP, Meter
-from parity.twins.training.replicas_and_threads import check_rows
 from parity.twins.training.run_folder import RUN_FILES, RunFolder
 from parity.twins.training.start import Side, run_training
 from parity.twins.training.train_steps import perplexity
@@ -328,14 +327,6 @@ def test_another_spec_or_text_is_refused_before_anything_is_written(tmp_path):
 # the run's folder
 
 
-def test_a_folder_with_a_run_is_refused(tmp_path):
-    train(tmp_path, steps=3)
-    with pytest.raises(UsageError) as caught:
-        train(tmp_path)
-    assert one_line(caught).startswith(f"{tmp_path}: already has a run; allowed: --resume")
-    assert steps_saved(tmp_path) == [3]
-
-
 def test_overwriting_removes_the_old_run_and_nothing_else(tmp_path):
     train(tmp_path, SPEC.replace(seed=9))
     others = "notes.txt", "checkpoints/best.pt", "checkpoints/words.txt", "events/mine"
@@ -625,17 +616,3 @@ def test_the_meter_says_nothing_of_a_run_within_the_warm_up():
         meter.start(0.0)
         meter.stop(100, 0.0)
     assert set(meter.report()) == {"seconds_to_first_step"}
-
-
-def test_the_data_is_prefetched_in_another_thread(tmp_path):
-    threads = set()
-    spec = SPEC
-    parts = text(spec)
-    batch = parts.train.batch
-    parts.train.batch = lambda step: (
-        threads.add(threading.current_thread().name),
-        batch(step),
-    )[1]
-    options = TrainOptions(out=tmp_path)
-    run_training(Side(OracleStrategy, dict), parts, spec, options)
-    assert threads == {"prefetch_0"}

@@ -11,14 +11,17 @@ import pytest
 import yaml
 from conftest import start, wait_for
 
-from parity.twins.bench.cases import BenchCase
-from parity.twins.bench.layouts import chosen_layouts, layout_cases, layout_lines
-from parity.twins.cli.options import BenchOptions, TrainOptions
+from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import preset
 from parity.twins.spec.strategies import StrategySettings
-from parity.twins.training.measured_layout import Calibration, fastest, layout_of_run
-from parity.twins.training.replicas_and_threads import Layout, layout_text
+from parity.twins.training.layout import (
+    Calibration,
+    Layout,
+    fastest,
+    layout_of_run,
+    layout_text,
+)
 from parity.twins.training.text_source import read_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,24 +76,6 @@ def test_the_default_is_left_only_for_a_layout_that_is_clearly_faster():
     assert fastest({Layout(2, 1): 1.0, Layout(1, 2): 0.97}) == Layout(2, 1)
     assert fastest({Layout(2, 1): 1.0, Layout(1, 2): 0.9}) == Layout(1, 2)
     assert fastest({Layout(2, 1): 1.0, Layout(1, 2): 2.0}) == Layout(2, 1)
-
-
-def test_bench_says_what_each_side_would_choose(monkeypatch):
-    cores(monkeypatch, 2)
-    spec = preset("language-model", "bench")
-    timed = [BenchCase("paddle", 2, 1), BenchCase("tensorflow", 1, 1, "layers", stages=2)]
-    found = layout_cases(spec, BenchOptions(), timed)
-    assert found == [BenchCase("paddle", 2, 1), BenchCase("paddle", 1, 2)]
-    seconds = {"paddle-2x1": (0.03, 0.05, 0.04), "paddle-1x2": (0.03, 0.02, 0.01)}
-    summaries = {
-        label: [{"seconds_per_step": each} for each in of_runs]
-        for label, of_runs in seconds.items()
-    }
-    (line,) = layout_lines(chosen_layouts(found, summaries))
-    assert line == (
-        "without --replicas and --threads, a long training of paddle runs 1 x 2, as replicas x "
-        "threads (2 x 1 30.0 ms a step, 1 x 2 10.0 ms a step)"
-    )
 
 
 def command(folder, *words):

@@ -8,7 +8,7 @@ from parity.base import machine
 from parity.base.machine import replicas_at_once, usable_cores
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.strategies import StrategySettings
-from parity.twins.training.replicas_and_threads import Layout, choose_layout, layout_text
+from parity.twins.training.layout import Layout, choose_layout, layout_text
 
 
 def on(monkeypatch, tmp_path, cores, quota="max 100000"):

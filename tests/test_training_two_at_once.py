@@ -133,14 +133,3 @@ def test_the_second_run_in_a_folder_is_refused(text, cache, tmp_path):
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=60)
     assert not (tmp_path / ".lock").exists()
-
-
-@pytest.mark.thorough
-def test_two_runs_share_a_cache(text, tmp_path):
-    given = (f"--data={text}", f"--cache={tmp_path / 'cache'}")
-    started = [
-        start((*RUN, f"--out={tmp_path / name}", *given)) for name in ("first", "second")
-    ]
-    for process in started:
-        said = process.communicate(timeout=300)
-        assert process.returncode == 0, said

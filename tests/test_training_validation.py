@@ -1,6 +1,5 @@
 """Validation while training: when it is done, what it says, and which checkpoint is best."""
 
-import json
 import re
 
 import numpy as np
@@ -138,33 +137,6 @@ def test_another_run_forgets_the_best_of_the_old_one(tmp_path):
     assert steps_saved(tmp_path) == [3]
     train(tmp_path, steps=3, overwrite=True, evaluate=0)
     assert not (tmp_path / "checkpoints" / "best.json").exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        "{}",
-        "[" * 100_000,
-        '{"step": "4", "valid_perplexity": 1.0}',
-        '{"step": 4, "valid_perplexity": "1"}',
-        '{"step": 4, "valid_perplexity": NaN}',
-        '{"step": 4, "valid_perplexity": null}',
-        '{"step": -4, "valid_perplexity": 1.0}',
-        '{"step": 4, "valid_perplexity": 1' + "0" * 400 + "}",
-        '{"step": 77, "valid_perplexity": 1.0}',
-    ],
-    ids=range(11),
-)
-def test_a_damaged_note_of_the_best_is_none(tmp_path, content):
-    train(tmp_path, steps=4)
-    path = tmp_path / "checkpoints" / "best.json"
-    path.write_text(content)
-    assert best_checkpoint(tmp_path / "checkpoints") is None
-    train(tmp_path, resume="", steps=6)
-    assert best_checkpoint(tmp_path / "checkpoints").step == 6
-    assert json.loads(path.read_text())["step"] == 6
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

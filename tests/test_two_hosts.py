@@ -53,9 +53,8 @@ def start(name: str, host: str, rank: int, words: list[str]) -> subprocess.Popen
     )
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.001], ids=["100 Mbit/s", "100 Mbit/s, 1 ms"])
-def test_two_hosts_have_the_numbers_of_one(name, words, frameworks, tmp_path, delay):
-    with two_hosts.hosts(delay) as two:
+def test_two_hosts_have_the_numbers_of_one(name, words, frameworks, tmp_path):
+    with two_hosts.hosts() as two:
         started = [
             start(name, host, rank, words(steps=30, out=tmp_path / f"rank{rank}"))
             for rank, host in enumerate(two.names)

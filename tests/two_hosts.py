@@ -1,6 +1,9 @@
-"""Two hosts on one machine: network namespaces, joined by links of a given rate and delay.
+"""Two hosts on one machine: network namespaces, joined by a cable.
 
 Needs root, Linux and iproute2. The hosts share the machine's cores, memory and disk.
+
+`python tests/two_hosts.py NAMESPACE ...` removes namespaces once its input has ended,
+which also comes with the death of whoever holds it.
 """
 
 import os
@@ -10,19 +13,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from namespaces import DEVICE, remove, run_inside
+from namespaces import DEVICE, remove, run, run_inside
 
 REQUIRED = "PARITY_REQUIRE_HOSTS"
 HOW_TO_GET = (
-    "no network namespaces: as root, and with iproute2 and /dev/net/tun, trainings on two "
+    "no network namespaces: as root, and with iproute2 and veth devices, trainings on two "
     "hosts run too"
 )
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
 
-_RELAY = Path(__file__).with_name("relay.py")
-_SECONDS = 60.0  # in which the switch removes the hosts
+_SECONDS = 60.0  # in which the hosts are removed
 
 
 @dataclass
@@ -46,52 +47,49 @@ class NamespaceHosts:
 
 
 @contextmanager
-def hosts(delay: float = 0.0, rate: float = 100e6) -> Iterator[NamespaceHosts]:
-    """Yield two hosts, and remove them at the end.
+def hosts() -> Iterator[NamespaceHosts]:
+    """Yield two hosts, and remove them at the end, with the processes that still run on them.
 
-    The processes that still run on them are killed then. All of it comes to its end even if
-    this process is killed: the switch notices and removes the hosts.
-
-    Args:
-      delay: seconds that a packet takes from one host to the other, at least.
-      rate: bits per second that each host can send.
+    They are removed even if this process is killed: another one notices.
 
     Raises:
       OSError: where this is not possible.
     """
     tag = uuid.uuid4().hex[:8]
     names = tuple(f"host{i}-{tag}" for i in range(len(ADDRESSES)))
-    words = [f"{name}={address}" for name, address in zip(names, ADDRESSES, strict=True)]
-    switch = None
+    remover = subprocess.Popen(
+        [sys.executable, __file__, *names],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C must not end it before those that use the hosts
+    )
     try:
-        switch = subprocess.Popen(
-            [sys.executable, str(_RELAY), str(delay), f"{rate:.0f}", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C must not end it before those that use the hosts
-        )
-        answer = switch.stdout.readline().strip()
-        if answer != "ready":
-            raise OSError(f"no hosts can be made: {answer or 'the switch has ended'}")
+        try:
+            for name in names:
+                run(["ip", "netns", "add", name])
+            ends = [word for name in names for word in ("netns", name, "name", DEVICE)]
+            run(["ip", "link", "add", *ends[:4], "type", "veth", "peer", *ends[4:]])
+            for name, address in zip(names, ADDRESSES, strict=True):
+                run(["ip", "-n", name, "address", "add", f"{address}/24", "dev", DEVICE])
+                for device in ("lo", DEVICE):
+                    run(["ip", "-n", name, "link", "set", device, "up"])
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise OSError(f"no hosts can be made: {error}") from None
         yield NamespaceHosts(names)
     finally:
-        if switch is not None:
-            switch.stdin.close()
-            switch.stdout.close()
-            try:
-                switch.wait(_SECONDS)
-            except subprocess.TimeoutExpired:
-                switch.kill()
-                switch.wait()
-        for name in names:
-            remove(name)  # if the switch was killed
+        remover.stdin.close()
+        remover.wait(_SECONDS)
 
 
 def possible() -> bool:
     """Return whether this process may make such hosts."""
     if os.geteuid() != 0:
         return False
-    with suppress(OSError, subprocess.CalledProcessError), hosts():
+    with suppress(OSError), hosts():
         return True
     return False
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    for each in sys.argv[1:]:
+        remove(each)

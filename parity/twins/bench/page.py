@@ -7,7 +7,6 @@ from parity.report.charts import bars_with_spread
 from parity.report.page import Figure, colour, empty_figure, render
 from parity.report.table import Table
 from parity.twins.bench.history import history_lines
-from parity.twins.bench.layouts import layout_lines
 from parity.twins.bench.speed_table import peer_table, speed_table
 from parity.twins.bench.strategy_table import strategy_table
 
@@ -33,7 +32,6 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
         strategies=strategy_table(values) if values["strategies"] else None,
         left_out=values["peers_left_out"],
         history=history_lines(values["history"]),
-        layouts=layout_lines(values["layouts"]),
         machine=f"{values['processor']}, {values['machine']}",
         measured=speed_table(values),
         **{name: values[name] for name in _SHOWN},

@@ -4,7 +4,6 @@ from typing import Any
 
 from parity.report.table import wrapped
 from parity.twins.bench.history import history_lines
-from parity.twins.bench.layouts import layout_lines
 from parity.twins.bench.speed_table import peer_table, speed_table
 from parity.twins.bench.strategy_table import strategy_table
 from parity.twins.training.meter import WARM_UP
@@ -21,7 +20,6 @@ def bench_text(values: dict[str, Any]) -> str:
         lines += ["", against.text(), "", meaning]
     if values["losses_apart"]:
         lines.append(_losses_line(values))
-    lines += layout_lines(values["layouts"])
     if values["padding"]:
         lines.append(
             f"padding: {values['padding']['source']:.1%} of the source positions and "

@@ -7,7 +7,6 @@ with the oracle; the losses of the peers must equal those of the sides.
 """
 
 import csv
-import itertools
 import json
 import platform
 import shutil
@@ -22,7 +21,6 @@ from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
 from parity.twins.bench.history import compare_with_history
-from parity.twins.bench.layouts import chosen_layouts, layout_cases
 from parity.twins.bench.page import bench_html
 from parity.twins.bench.product_rates import ProductRates, noise, product_rates
 from parity.twins.bench.ratios import (
@@ -39,7 +37,7 @@ from parity.twins.cli.options import BenchOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
-from parity.twins.launch.peers import check_installed, not_installed
+from parity.twins.launch.checkout import check_installed, not_installed
 from parity.twins.launch.processes import PEERS, SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -78,9 +76,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       (label -> side, replicas, threads), `readings` (label -> real tokens/s of each run),
       `throughput` (label -> median and spread), `scaling` (title -> replicas -> ratio to the
       first number of replicas), `against` (label of a side -> label of a peer -> ratio of their
-      speeds), `strategies` (the rows of the table of strategies), `layouts` (what each side
-      would choose by itself; see `chosen_layouts`), `history` (what fell since an earlier
-      benchmark; see `compare_with_history`), and more; see `_values`.
+      speeds), `strategies` (the rows of the table of strategies), `history` (what fell since an
+      earlier benchmark; see `compare_with_history`), and more; see `_values`.
 
     Raises:
       UsageError: for input that a side cannot use; for a peer that is not installed, or whose
@@ -105,20 +102,15 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     sides = dict.fromkeys(case.name for case in cases if not case.is_peer)
     rates = product_rates(spec.training.dtype, cores, sides, step_products(spec, cores))
     measurements = Measurements(readings, summaries, losses, rates)
-    alone = options.strategies or len(options.replicas) == 1  # nothing to choose from
-    of_layouts = [] if alone else layout_cases(spec, options, cases)
-    untimed = [case for case in of_layouts if case not in cases]
-    runs = list(itertools.product(range(options.rounds), cases))
-    runs += [(options.rounds, case) for case in untimed]
+    runs = cases * options.rounds
     more = {"command": command, "peers_left_out": left_out, "noise": noise_here}
     try:
         with ProgressBar("timing", len(runs), "run") as progress:
-            for _, case in runs:
+            for case in runs:
                 summary, losses[case.label] = _timed_run(spec, options, data, case)
                 speed = summary["tokens_per_second"]["median"]
-                summaries.setdefault(case.label, []).append(summary)
-                if case in cases:
-                    readings[case.label].append(speed)
+                summaries[case.label].append(summary)
+                readings[case.label].append(speed)
                 say(f"{case.label}: {speed:,.0f} tokens/s")
                 progress.update(f"{case.label} {speed:,.0f} tokens/s")
     except (KeyboardInterrupt, Interrupted):
@@ -126,10 +118,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
             _write(options, _values(spec, options, ended, measurements) | more)
             say(f"stopped; what ended is in {options.out / 'bench.html'}")
         raise
-    chosen = chosen_layouts(of_layouts, summaries)
-    for case in untimed:
-        del summaries[case.label], losses[case.label]
-    values = _values(spec, options, cases, measurements) | more | {"layouts": chosen}
+    values = _values(spec, options, cases, measurements) | more
     values["history"] = compare_with_history(values, options.history, text)
     _write(options, values)
     return values
@@ -250,7 +239,6 @@ def _values(
             for each in summaries.values()
             for name, version in each[0]["versions"].items()
         },
-        "layouts": {},
         "history": {"since": None},
         "machine": f"{platform.system()} {platform.machine()}",
     }

@@ -15,11 +15,11 @@ from parity.twins.converge.equivalence import LEVEL, POWER, paired_equivalence, 
 from parity.twins.converge.quantities import Quantity, quantities
 from parity.twins.converge.sides import WholeSide, whole_sides
 from parity.twins.converge.trainings import Run, Starters, Trainings
-from parity.twins.launch.peers import check_installed
+from parity.twins.launch.checkout import check_installed
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Published
 from parity.twins.spec.spec import Spec, preset
-from parity.twins.training.replicas_and_threads import check_rows
+from parity.twins.training.layout import check_rows
 from parity.twins.training.text_source import read_text
 
 EQUIVALENT, NOT_SHOWN = "equivalent", "not shown"

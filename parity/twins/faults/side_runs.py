@@ -12,8 +12,7 @@ from parity.twins.cli.options import FaultOptions
 from parity.twins.compare.answers import AnswerSettings, SideAnswers, read_answers
 from parity.twins.faults.fault import Edit
 from parity.twins.faults.small_runs import EVERY, SETTINGS, write_texts
-from parity.twins.launch.fork_server import ForkServer
-from parity.twins.launch.record_side import record, run_side
+from parity.twins.launch.fork_server import ForkServer, record, run_side
 from parity.twins.spec.spec import Spec
 
 

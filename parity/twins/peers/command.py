@@ -15,9 +15,9 @@ from parity.twins.cli.command_line import command_options, spec_from, spec_optio
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyRegistry
+from parity.twins.training.layout import choose_layout, smallest_batch
 from parity.twins.training.loss_table import Losses
 from parity.twins.training.meter import Meter
-from parity.twins.training.replicas_and_threads import choose_layout, smallest_batch
 from parity.twins.training.start import Side, run_training
 from parity.twins.training.strategy import Build
 from parity.twins.training.text_source import read_text

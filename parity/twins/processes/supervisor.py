@@ -16,8 +16,7 @@ from parity.base.errors import RankLost, UsageError
 from parity.base.process import die_with_parent, stop_signals
 from parity.twins.processes.hosts import Host, HostList
 from parity.twins.processes.meeting import SECRET
-from parity.twins.processes.membership import RUN, Members, variables
-from parity.twins.processes.ports import free_ports
+from parity.twins.processes.membership import RUN, Members, free_ports, variables
 from parity.twins.processes.private_network import (
     PrivateNetwork,
     private_network,

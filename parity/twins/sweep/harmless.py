@@ -23,8 +23,7 @@ from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.fault import DTYPES, Fault
 from parity.twins.faults.patches import read_mistakes
 from parity.twins.faults.small_runs import SETTINGS, write_texts
-from parity.twins.launch.fork_server import ForkServer
-from parity.twins.launch.record_side import record
+from parity.twins.launch.fork_server import ForkServer, record
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 HARMLESS = read_mistakes(Path(__file__).with_name("harmless.patch"))

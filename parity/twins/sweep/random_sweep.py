@@ -19,8 +19,7 @@ from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
-from parity.twins.launch.fork_server import ForkServer
-from parity.twins.launch.record_side import record
+from parity.twins.launch.fork_server import ForkServer, record
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategySettings

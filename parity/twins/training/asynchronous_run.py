@@ -39,7 +39,7 @@ from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite, 
 from parity.twins.spec.training import learning_rate
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import Meter
-from parity.twins.training.signals import StopRequest, agreed_signal
+from parity.twins.training.rank_agreement import StopRequest, agreed_signal
 from parity.twins.training.strategy import AsynchronousStrategy, Strategy
 from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import State, TrainedStep, TrainingProgress

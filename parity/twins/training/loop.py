@@ -29,8 +29,8 @@ from parity.twins.training.evaluate import Validation
 from parity.twins.training.events import EventWriter
 from parity.twins.training.loss_table import Losses
 from parity.twins.training.meter import Meter, peak_memory
+from parity.twins.training.rank_agreement import StopRequest, agreed_signal, catch_signals
 from parity.twins.training.recording import TraceRecording
-from parity.twins.training.signals import StopRequest, agreed_signal, catch_signals
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource

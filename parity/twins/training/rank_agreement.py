@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from threading import Event, Thread
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.plugins import load_object
-from parity.base.process import stop_signals
+from parity.base.process import request_once, stop_signals
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.spec import Spec
@@ -140,3 +141,47 @@ def _unpacked(packed: dict[str, np.ndarray]) -> Checkpoint | None:
         parts[part][name] = array
     values["spec"] = Spec.from_json(values["spec"])
     return Checkpoint(snapshot=parts["snapshot"], state=parts["state"] or None, **values)
+
+
+class StopRequest:
+    """A request to stop the run.
+
+    Attributes:
+      signal: the number of the signal that asked the run to stop; 0 if none has.
+    """
+
+    signal: int = 0
+
+
+@contextmanager
+def catch_signals() -> Iterator[StopRequest]:
+    """Let a signal only request a stop; see `request_once` for further ones.
+
+    Once a stop is requested the process is about to end: the signals keep this meaning then.
+    """
+    request = StopRequest()
+
+    def ask(number: int) -> None:
+        request.signal = number
+
+    handle = request_once(ask)
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
+    try:
+        yield request
+    finally:
+        if not request.signal:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def agreed_signal(group: ProcessGroup, asked: int) -> int:
+    """Return the signal that asks the training to stop, or 0 as long as not all know of it.
+
+    Args:
+      group: the processes of the training.
+      asked: the signal that this process has received, or 0.
+    """
+    if group.size == 1:
+        return asked or group.stop_asked
+    group.stop_asked = asked  # the next step tells the others
+    return (asked or signal.SIGTERM) if group.stop_agreed else 0

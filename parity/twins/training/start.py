@@ -21,19 +21,24 @@ from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
 from parity.twins.training.checkpoint import Checkpoint
 from parity.twins.training.evaluate import Validation
-from parity.twins.training.loop import Run
-from parity.twins.training.measured_layout import Calibration, layout_of_run
-from parity.twins.training.rank_agreement import facts_of_run, serve, shared_checkpoint
-from parity.twins.training.recording import evaluates
-from parity.twins.training.replicas_and_threads import (
+from parity.twins.training.layout import (
+    Calibration,
     Layout,
     check_rows,
     choose_layout,
+    layout_of_run,
     layout_text,
     smallest_batch,
 )
+from parity.twins.training.loop import Run
+from parity.twins.training.rank_agreement import (
+    catch_signals,
+    facts_of_run,
+    serve,
+    shared_checkpoint,
+)
+from parity.twins.training.recording import evaluates
 from parity.twins.training.run_folder import RunFolder, as_started_again
-from parity.twins.training.signals import catch_signals
 from parity.twins.training.strategy import Build, Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource, read_text

@@ -1,7 +1,8 @@
-"""Chooses a run's layout by measuring those that compute the same.
+"""The layout of a run on the machine: how many replicas, and the threads of each.
 
-A few steps of each layout are timed in a process of its own, as threads are set before an
-engine is imported. Only a long training is worth it.
+Where the options leave it open there is a default. A long training times a few steps of each
+layout that computes the same, in a process of its own, as threads are set before an engine is
+imported.
 """
 
 import json
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG
@@ -22,23 +23,24 @@ from parity.base.machine import usable_cores
 from parity.base.measured_once import MeasuredOnce
 from parity.base.process import die_with_parent
 from parity.base.progress import ProgressBar
+from parity.base.text import counted
 from parity.twins.cli.config import config_text, values_of_run
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import WARM_UP
 from parity.twins.training.rank_agreement import installed_versions
-from parity.twins.training.replicas_and_threads import (
-    Layout,
-    choose_layout,
-    layouts,
-    smallest_batch,
-    stages_of,
-)
 from parity.twins.training.text_source import TextSource
+
+# Of all layouts that keep two cores busy, one replica per core was the fastest
+# (docs/performance.md). With more replicas each has fewer rows, which makes its matrix products
+# slower. More than 8 were not measured.
+_MOST_REPLICAS = 8
+_SPLITS = ("train", "valid", "test")
 
 # A training that would take less at `_RATE` is not worth the minute that measuring takes.
 _WORTH_SECONDS = 600.0
@@ -51,6 +53,94 @@ _LONGEST = 180.0  # seconds that measuring one layout may take
 
 # Settings of a training on which its speed does not depend.
 _SAME_SPEED = ("learning_rate", "decay", "decay_after", "epochs", "seed")
+
+
+class Layout(NamedTuple):
+    """How a run uses the machine.
+
+    Attributes:
+      replicas: the number of replicas that share each batch.
+      threads: the number of CPU threads of each replica, or of each of its stages.
+    """
+
+    replicas: int
+    threads: int
+
+    @property
+    def text(self) -> str:
+        """Return both numbers, such as "2 x 1"."""
+        return f"{self.replicas} x {self.threads}"
+
+
+def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1) -> Layout:
+    """Choose replicas and threads where the options leave them open.
+
+    On CPUs there is one replica per core, at most 8, and on GPUs there are two. A replica whose
+    layers are divided into stages, which compute at the same time, needs a core for each of
+    them. In several processes there is one replica in each. Replicas and stages have as many
+    threads as their share of the cores.
+
+    Args:
+      options: the command line, with the settings of the strategy.
+      smallest_batch: the rows of the smallest batch, of which every replica needs one.
+      processes: the number of processes that share the replicas.
+    """
+    cores, replicas = usable_cores(), options.replicas
+    settings = options.settings
+    stages = settings.stages or 1
+    if replicas is None and (processes > 1 or settings.processes or settings.servers):
+        replicas = processes
+    if replicas is None:
+        replicas = min(cores // stages, _MOST_REPLICAS) if options.device == "cpu" else 2
+        replicas = max(1, min(replicas, smallest_batch))
+    return Layout(replicas, options.threads or max(1, cores // (replicas * stages)))
+
+
+def layouts(default: Layout, stages: int, smallest_batch: int | None) -> tuple[Layout, ...]:
+    """Return the layouts that keep every core busy, the default one first.
+
+    Args:
+      default: what `choose_layout` returns.
+      stages: the stages of each replica, each of which needs a core.
+      smallest_batch: the rows of the smallest batch; None to keep the number of replicas, whose
+        threads may then be fewer, too.
+    """
+    if smallest_batch is None:
+        fewer = (
+            default.threads >> halvings for halvings in range(default.threads.bit_length())
+        )
+        return tuple(Layout(default.replicas, threads) for threads in fewer)
+    free = max(1, usable_cores() // stages)
+    most = min(free, _MOST_REPLICAS, smallest_batch)
+    found = (Layout(each, free // each) for each in range(most, 0, -1) if free % each == 0)
+    return tuple(dict.fromkeys((default, *found)))
+
+
+def layout_text(layout: Layout, why: str = "") -> str:
+    """Return a layout in words, why it was chosen, and the flags that change it."""
+    chosen = (
+        f"{counted(layout.replicas, 'replica')}, {counted(layout.threads, 'thread')} each, on "
+        f"{counted(usable_cores(), 'core')}"
+    )
+    return "; ".join(filter(None, (chosen, why, "--replicas and --threads change it")))
+
+
+def smallest_batch(text: Any) -> int:
+    """Return the number of rows in the smallest batch of any split of a TextSource."""
+    return min(int(getattr(text, split).smallest_batch) for split in _SPLITS)
+
+
+def check_rows(text: TextSource, replicas: int) -> None:
+    """Check, before anything is built, that every batch has a row for each replica.
+
+    Raises:
+      UsageError: if a batch has fewer rows than there are replicas.
+    """
+    for split in _SPLITS:
+        try:
+            split_rows(getattr(text, split).smallest_batch, replicas)
+        except UsageError as error:
+            raise UsageError(f"{split}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -81,7 +171,8 @@ class Calibration:
         if not left_open or options.device != "cpu" or self.entry.traits.processes:
             return (default,)
         equal = self.entry.traits.synchronous and options.settings.shard_weights != "equal"
-        return layouts(default, stages_of(options), smallest if equal else None)
+        stages = options.settings.stages or 1
+        return layouts(default, stages, smallest if equal else None)
 
     def layout(
         self, spec: Spec, text: TextSource, options: TrainOptions, *, resumes: bool
@@ -115,8 +206,9 @@ class Calibration:
                     progress.update()
         except (UsageError, OSError) as error:
             return found[0], f"the default, as others could not be measured: {error}"
-        chosen = once.remember(list(fastest(measured)), texts(measured))
-        said = f"measured: {speeds_text(measured)}; --no-calibrate measures nothing"
+        by_name = {layout.text: each for layout, each in measured.items()}
+        chosen = once.remember(list(fastest(measured)), by_name)
+        said = f"measured: {_speeds_text(measured)}; --no-calibrate measures nothing"
         return Layout(*chosen), said
 
     def kept(self, spec: Spec, text: TextSource, options: TrainOptions) -> Layout | None:
@@ -241,16 +333,8 @@ def fastest(seconds: Mapping[Layout, float]) -> Layout:
     return best if seconds[default] > _FASTER * seconds[best] else default
 
 
-def texts(values: Mapping[Layout, float]) -> dict[str, float]:
-    """Return values by the names of their layouts, such as "2 x 1"."""
-    return {layout.text: value for layout, value in values.items()}
-
-
-def speeds_text(seconds: Mapping[Layout, float]) -> str:
-    """Return the measured layouts in words."""
-    return ", ".join(
-        f"{name} {each * 1000:,.1f} ms a step" for name, each in texts(seconds).items()
-    )
+def _speeds_text(seconds: Mapping[Layout, float]) -> str:
+    return ", ".join(f"{each.text} {s * 1000:,.1f} ms a step" for each, s in seconds.items())
 
 
 def _step_seconds(spec: Spec, text: TextSource) -> float:

@@ -13,14 +13,17 @@ from tqdm import tqdm
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
+from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.base.text import escaped
 from parity.report.image_files import Attention, check_attention, check_picture, plot_attention
+from parity.twins.cli.command_line import chat_command
 from parity.twins.cli.options import ChatOptions
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.greedy import greedy_search
 from parity.twins.decoding.hypotheses import DecodingModel, Hypotheses
 from parity.twins.decoding.sampling import sample
+from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.training.checkpoint import (
     Checkpoint,
@@ -28,6 +31,7 @@ from parity.twins.training.checkpoint import (
     load_checkpoint,
     read_vocabularies,
 )
+from parity.twins.training.strategy import Build
 
 _QUESTIONS_PER_BATCH = 64  # of a file
 _PROMPT = "> "
@@ -60,6 +64,25 @@ class Trained:
 
     checkpoint: Checkpoint
     words: PairCodec
+
+
+def chat_with(framework: str) -> None:
+    """Answer questions with a framework as the command line says, and exit."""
+
+    def chat(options: ChatOptions) -> None:
+        trained = open_trained(options, load_object("data.load:load_words"))
+
+        def make_model() -> Any:
+            side = FRAMEWORKS[framework]
+            side.load("engine:load_engine")(options.threads, options.device)
+            build = Build(device=options.device, threads=options.threads)
+            decoder = side.load("decode:Decoder")(trained.checkpoint.spec, build)
+            decoder.load(trained.checkpoint.snapshot)
+            return decoder
+
+        converse(make_model, trained, options, load_object("data.text_file:read_lines"))
+
+    chat_command(framework, chat)
 
 
 def open_trained(

@@ -23,8 +23,8 @@ from parity.twins.bench.cases import (
 )
 from parity.twins.bench.product_rates import noise_line
 from parity.twins.bench.ratios import check_losses, ratios_to_peers, scaling
-from parity.twins.bench.strategy_table import strategy_rows
-from parity.twins.bench.terminal import bench_text
+from parity.twins.bench.report import bench_text
+from parity.twins.bench.tables import strategy_rows
 from parity.twins.bench.timing import Measurements, bench, cases_to_time, ended_cases
 from parity.twins.cli.options import BenchOptions
 from parity.twins.launch.processes import PEERS

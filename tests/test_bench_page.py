@@ -3,7 +3,7 @@
 import pytest
 from browser import cells, data
 
-from parity.twins.bench.page import bench_html
+from parity.twins.bench.report import bench_html
 
 LAYOUTS = {"paddle": ["1 x 1", "2 x 1"], "tensorflow": ["1 x 1", "2 x 1"], "pytorch": ["2 x 1"]}
 SPEEDS = {"paddle": [100.0, 190.0], "tensorflow": [110.0, 200.0], "pytorch": [150.0]}

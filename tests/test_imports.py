@@ -31,11 +31,9 @@ PEERS = {
     "parity/twins/peers/command.py": set(),
     "parity/twins/peers/keras_networks.py": {"keras", "tensorflow"},
     "parity/twins/peers/keras_peer.py": {"keras", "tensorflow"},
-    "parity/twins/peers/pytorch_data_parallel.py": {"torch"},
-    "parity/twins/peers/pytorch_decode.py": {"torch"},
     "parity/twins/peers/pytorch_networks.py": {"torch"},
     "parity/twins/peers/pytorch_peer.py": {"torch"},
-    "parity/twins/peers/pytorch_processes.py": {"torch"},
+    "parity/twins/peers/pytorch_data_parallel.py": {"torch"},
     "parity/twins/peers/pytorch_replica.py": {"torch"},
 }
 # Each watches a framework's trainings, and loads it only when it is called.

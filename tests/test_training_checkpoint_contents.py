@@ -89,32 +89,12 @@ STEPS = "allowed: 0 .. 99,999,999"
 # name -> the change, and what the line says of it
 CONTENTS = {
     "float64 for float32": (all_tensors(lambda a: a.astype("f8")), " is float64; its spec"),
-    "one of float64": (tensor(BIAS, lambda a: a.astype("f8")), f"{BIAS} is float64; its spec"),
     "whole numbers": (tensor(BIAS, lambda a: a.astype("i8")), f"'{BIAS}' is of type I64; allo"),
-    "halves": (
-        tensor(BIAS, lambda a: a.astype("f2")),
-        f"'{BIAS}' is of type F16; allowed: F32",
-    ),
-    "a state of float64": (tensor("state/h", lambda a: a.astype("f8")), "state/h is float64"),
     "a NaN": (tensor(BIAS, not_a_number), f"{BIAS} is not finite"),
-    "a NaN in the state": (tensor("state/c", not_a_number), "state/c is not finite"),
     "another shape": (tensor(BIAS, lambda a: a[:-1].copy()), f"{BIAS} is (23,); its spec says"),
-    "a scalar": (
-        tensor(BIAS, lambda a: a[:1].reshape(())),
-        f"{BIAS} is (); its spec says (24,)",
-    ),
     "no state": (no_state, "the recurrent state holds nothing; its spec says ['c', 'h']"),
-    "half a state": (
-        lambda t, m: t.pop("state/c"),
-        "the recurrent state holds ['h']; its spec",
-    ),
     "a state of another name": (renamed("state/c", "state/d"), "state holds ['d', 'h']"),
-    "a state too many": (renamed(BIAS, "state/x"), f"tensors missing: ['{BIAS}']"),
     "fewer rows": (tensor("state/h", lambda a: a[1:].copy()), "state/h is (6, 2, 6); its spec"),
-    "no rows": (
-        tensor("state/h", lambda a: a[:0].copy()),
-        "state/h is (0, 2, 6); its spec says",
-    ),
     "a state of no axes": (
         tensor("state/h", lambda a: a[:1, 0, 0].reshape(())),
         "state/h is (); its spec",
@@ -123,10 +103,7 @@ CONTENTS = {
     "another name": (renamed(BIAS, f"{BIAS}es"), f"missing: ['{BIAS}']; extra: ['{BIAS}es']"),
     "step -5": (field("step", "-5"), f"step is '-5'; {STEPS}"),
     "step 2e23": (field("step", "2" + "0" * 23), f"step is '2{'0' * 23}'; {STEPS}"),
-    "step 10^8": (field("step", "100000000"), f"step is 100000000; {STEPS}"),
-    "half a step": (field("step", "1.5"), f"step is '1.5'; {STEPS}"),
     "no digits of ours": (field("step", "٣"), "step is '\\u0663'; "),
-    "an empty step": (field("step", ""), f"step is ''; {STEPS}"),
     **{
         f"no {name}": (without(name), f"there is no {name} in its metadata")
         for name in ("spec", "step", "corpus", "framework", "vocabularies")
@@ -135,7 +112,6 @@ CONTENTS = {
     "a deep spec": (field("spec", DEEP), "spec is '[[["),
     "a long number": (field("spec", "9" * 5000), "spec is '9999"),
     "a list for a spec": (field("spec", "[]"), "spec is []; allowed: an object with a network"),
-    "null for a spec": (field("spec", "null"), "spec is None; allowed: an object"),
     "a network of numbers": (in_spec(None, "network", "[1]"), "allowed: an object with a netw"),
     "an unknown network": (
         in_spec(None, "network", '"x"'),
@@ -147,10 +123,6 @@ CONTENTS = {
         in_spec("model", "hidden_size", '"6"'),
         "hidden_size is '6'; allowed: a whole number",
     ),
-    "half a size": (
-        in_spec("model", "hidden_size", "6.0"),
-        "spec: hidden_size is 6.0; allowed",
-    ),
     "a truth for a size": (
         in_spec("model", "hidden_size", "true"),
         "spec: hidden_size is True",
@@ -159,22 +131,12 @@ CONTENTS = {
         in_spec("model", "hidden_size", "1" + "0" * 30),
         "hidden_size is 1000",
     ),
-    "a size beyond floats": (
-        in_spec("model", "hidden_size", "1" + "0" * 400),
-        "hidden_size is",
-    ),
     "layers without end": (in_spec("model", "num_layers", "1" + "0" * 18), "but there are "),
-    "layers of a list": (
-        in_spec("model", "num_layers", "[2]"),
-        "spec: num_layers is [2]; allow",
-    ),
     "a negative size": (
         in_spec("model", "hidden_size", "-6"),
         "--hidden-size is -6; allowed: ",
     ),
-    "another size": (in_spec("model", "hidden_size", "7"), "its spec says ("),
     "a rate of NaN": (in_spec("training", "learning_rate", "NaN"), "learning_rate is nan"),
-    "a rate of 1e400": (in_spec("training", "learning_rate", "1e400"), "learning_rate is inf"),
     "another precision": (
         in_spec("training", "dtype", '"float64"'),
         "float32; its spec says fl",
@@ -183,12 +145,6 @@ CONTENTS = {
         in_spec("training", "dtype", '"bfloat16"'),
         "--dtype is 'bfloat16'",
     ),
-    "another optimiser": (in_spec("training", "optimizer", '"sgd"'), "extra: ['optimizer/"),
-    "words that are no JSON": (
-        field("vocabularies", "x"),
-        "vocabularies is 'x'; allowed: JSON",
-    ),
-    "deep words": (field("vocabularies", DEEP), "vocabularies is '[[["),
     "a list of words": (field("vocabularies", "[]"), "vocabularies is []; allowed: an object"),
     "a path for words": (
         field("vocabularies", json.dumps({"../../x": "0" * 64})),
@@ -204,7 +160,7 @@ CONTENTS = {
     ),
     "an empty corpus": (field("corpus", ""), "corpus is ''; allowed: a hash"),
 }
-TYPES = {"BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F16": 16, "I32": 32, "BOOL": 8, "C64": 64}
+TYPES = {"BF16": 16, "F8_E4M3": 8, "F16": 16, "BOOL": 8, "C64": 64}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from docs.tables.measurement import Measurement, count, joined, markdown_table, ratio, sizes
-from parity.twins.bench.strategy_table import strategy_table
+from parity.twins.bench.tables import strategy_table
 
 
 def bench_table(measured: Sequence[Measurement]) -> str:

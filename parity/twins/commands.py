@@ -85,7 +85,7 @@ def run_command(print_config: bool, **values: Any) -> int:
 def bench_command(**values: Any) -> int:
     """Measure the speed of both sides in real tokens/s, and the gain from more replicas."""
     require_frameworks("bench")
-    from parity.twins.bench.terminal import bench_text
+    from parity.twins.bench.report import bench_text
     from parity.twins.bench.timing import bench
 
     options = take_options(BenchOptions, values)
@@ -115,8 +115,7 @@ def converge_command(**values: Any) -> int:
     """
     require_frameworks("converge")
     from parity.twins.converge.converging import NOT_SHOWN, converge
-    from parity.twins.converge.page import converge_html
-    from parity.twins.converge.terminal import converge_text
+    from parity.twins.converge.report import converge_html, converge_text
 
     options = take_options(ConvergeOptions, values)
     spec = spec_from(options.network, options.preset, values)

@@ -21,7 +21,6 @@ from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
 from parity.twins.bench.history import compare_with_history
-from parity.twins.bench.page import bench_html
 from parity.twins.bench.product_rates import ProductRates, noise, product_rates
 from parity.twins.bench.ratios import (
     check_losses,
@@ -31,8 +30,8 @@ from parity.twins.bench.ratios import (
     ratios_to_peers,
     scaling,
 )
-from parity.twins.bench.strategy_table import strategy_rows
-from parity.twins.bench.terminal import bench_text, sizes_text
+from parity.twins.bench.report import bench_html, bench_text, sizes_text
+from parity.twins.bench.tables import strategy_rows
 from parity.twins.cli.options import BenchOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values

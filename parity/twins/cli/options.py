@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
@@ -50,26 +49,29 @@ _JOBS = "number of runs at a time"
 EVALUATED = 4
 
 
-def _choose_synchronous_form(options: Any) -> None:
-    """Let `--sync` choose the strategy that `--strategy` means with it.
+class Options:
+    """The options of a command, checked when they are made."""
 
-    Raises:
-      UsageError: if there is no such strategy.
-    """
-    if not options.sync:
-        return
-    given = options.strategy or None
-    changed = (
-        tuple(map(synchronous_form, given))
-        if isinstance(given, tuple)
-        else synchronous_form(given)
-    )
-    object.__setattr__(options, "strategy", changed)
+    def __post_init__(self) -> None:
+        """Check them; with `--sync`, take the strategy that `--strategy` means then.
+
+        Raises:
+          UsageError: for a value out of range, or if there is no such strategy.
+        """
+        check_fields(self)
+        values = vars(self)
+        if values.get("sync"):
+            given: tuple[str, ...] | str | None = values["strategy"] or None
+            if isinstance(given, tuple):
+                changed: object = tuple(map(synchronous_form, given))
+            else:
+                changed = synchronous_form(given)
+            object.__setattr__(self, "strategy", changed)
 
 
 # fmt: off
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(Options):
     """Options of `train.py`, the same on both sides."""
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
@@ -110,8 +112,7 @@ class TrainOptions:
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        _choose_synchronous_form(self)
+        super().__post_init__()
         if self.evaluate_only and (self.resume is None or self.trace is not None):
             seen = "without --resume" if self.resume is None else "with --trace"
             raise UsageError(
@@ -133,7 +134,7 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
-class ChatOptions:
+class ChatOptions(Options):
     """Options of `chat.py`, the same on both sides."""
 
     checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder, of which the checkpoint with the lowest perplexity on the validation text is used, or the newest where none is known")
@@ -152,12 +153,9 @@ class ChatOptions:
     device: str = option("cpu", "kind of device that the network runs on", choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Options):
     """Options of `python -m parity run`."""
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
@@ -192,8 +190,7 @@ class RunOptions:
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        _choose_synchronous_form(self)
+        super().__post_init__()
         if "none" in self.checks and len(self.checks) > 1:
             raise UsageError(f"--checks is {','.join(self.checks)}; allowed: none by itself")
 
@@ -203,7 +200,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class BenchOptions:
+class BenchOptions(Options):
     """Options of `python -m parity bench`."""
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
@@ -228,8 +225,7 @@ class BenchOptions:
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        _choose_synchronous_form(self)
+        super().__post_init__()
         if self.strategy and self.strategies:
             raise UsageError(
                 "--strategy is given with --strategies; allowed: only one of them"
@@ -237,7 +233,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
-class ConvergeOptions:
+class ConvergeOptions(Options):
     """Options of `python -m parity converge`."""
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
@@ -264,12 +260,9 @@ class ConvergeOptions:
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True)
-class ProfileOptions:
+class ProfileOptions(Options):
     """Options of `python -m parity profile`."""
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
@@ -287,12 +280,9 @@ class ProfileOptions:
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True)
-class FaultOptions:
+class FaultOptions(Options):
     """Options of `python -m parity faults`."""
 
     only: tuple[str, ...] = option((), "names of the faults to plant, separated by commas [default: all]")
@@ -311,12 +301,9 @@ class FaultOptions:
     save_signatures: bool = option(False, "store the signatures of the faults planted here, in place of their earlier ones, as the reference from which likely causes are named")
     debug: bool = option(False, _DEBUG)
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True)
-class SweepOptions:
+class SweepOptions(Options):
     """Options of `python -m parity sweep`."""
 
     count: int = option(500, "number of random runs", at_least=1)
@@ -333,14 +320,14 @@ class SweepOptions:
     debug: bool = option(False, _DEBUG)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         for name in ("only", "strategy"):
             if self.harmless and getattr(self, name):
                 raise UsageError(f"--{name} is given with --harmless; allowed: without it")
 
 
 @dataclass(frozen=True)
-class ScaleOptions:
+class ScaleOptions(Options):
     """Options of `python -m parity scale`."""
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
@@ -359,7 +346,4 @@ class ScaleOptions:
     most: int = option(1024, "greatest number of ranks", at_least=1, at_most=65_536)
     steps: int = option(20, "number of steps of each training that is timed, warm-up included", at_least=10)
     debug: bool = option(False, _DEBUG)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 # fmt: on

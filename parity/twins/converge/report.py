@@ -1,4 +1,4 @@
-"""A comparison of whole trainings as tables for a terminal, and as a page that opens offline."""
+"""A comparison of whole trainings as text, and as a page that opens offline."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

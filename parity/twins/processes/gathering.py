@@ -9,31 +9,18 @@ from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.replicas import split_rows
 
 
-def local_rows(group: ProcessGroup, rows: int, replicas: int) -> slice:
-    """Return which rows of a batch are those of this process's replicas.
+def local_rows(group: ProcessGroup, rows: int, replicas: int, rank: int | None = None) -> slice:
+    """Return which rows of a batch are those of one process's replicas.
 
     Args:
       group: the processes of the training.
       rows: the number of rows in the global batch.
       replicas: the number of all replicas.
+      rank: the rank of the process; None for this one.
     """
-    sizes, own = split_rows(rows, replicas), group.own(replicas)
-    return slice(sum(sizes[: own.start]), sum(sizes[: own.stop]))
-
-
-def gather_rows(
-    group: ProcessGroup, arrays: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray] | None:
-    """Return on rank 0 the rows of all processes, in their order; None on other ranks.
-
-    Args:
-      group: the processes of the training.
-      arrays: name -> array whose first axis is this process's rows.
-    """
-    gathered = group.gather(arrays)
-    if gathered is None:
-        return None
-    return {name: np.concatenate([each[name] for each in gathered]) for name in arrays}
+    sizes, each = split_rows(rows, replicas), replicas // group.size
+    first = (group.rank if rank is None else rank) * each
+    return slice(sum(sizes[:first]), sum(sizes[: first + each]))
 
 
 def gather_parts(
@@ -92,11 +79,8 @@ def gather_state(
         return None
     whole = {name: array.copy() for name, array in state.items()}
     for name, array in whole.items():
-        sizes = split_rows(len(array), replicas)
-        each = replicas // group.size
         for rank, of_rank in enumerate(gathered):
-            first = sum(sizes[: rank * each])
-            rows = slice(first, first + sum(sizes[rank * each :][:each]))
+            rows = local_rows(group, len(array), replicas, rank)
             array[rows] = of_rank[name][rows]
     return whole
 

@@ -8,7 +8,7 @@ import numpy as np
 from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.twins.cli.options import TrainOptions
-from parity.twins.processes.gathering import gather_rows, local_rows
+from parity.twins.processes.gathering import local_rows
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
@@ -111,4 +111,9 @@ def whole_batch(group: ProcessGroup, inputs: StepInputs) -> Mapping[str, np.ndar
     Returns:
       Name -> array; None on ranks other than 0 that have read their local rows alone.
     """
-    return gather_rows(group, inputs.batch) if inputs.all_lengths else inputs.batch
+    if not inputs.all_lengths:
+        return inputs.batch
+    gathered = group.gather(inputs.batch)
+    if gathered is None:
+        return None
+    return {name: np.concatenate([each[name] for each in gathered]) for name in inputs.batch}

@@ -117,26 +117,32 @@ CONTENTS = {
         in_spec(None, "network", '"x"'),
         "its network is 'x'; allowed: language-model, seq2seq",
     ),
-    "no model": (in_spec(None, "model", "null"), "spec: model is None; allowed: an object"),
+    "no model": (in_spec(None, "model", "null"), "its model is None; allowed: a mapping"),
     "a field too many": (in_spec("model", "more", "1"), "its model has 'more'; allowed: v"),
     "a size in words": (
         in_spec("model", "hidden_size", '"6"'),
-        "hidden_size is '6'; allowed: a whole number",
+        "--hidden-size is '6'; allowed: a whole number",
     ),
     "a truth for a size": (
         in_spec("model", "hidden_size", "true"),
-        "spec: hidden_size is True",
+        "--hidden-size is True; allowed: a whole number",
     ),
     "a size too large": (
         in_spec("model", "hidden_size", "1" + "0" * 30),
-        "hidden_size is 1000",
+        "--hidden-size is 1000",
     ),
-    "layers without end": (in_spec("model", "num_layers", "1" + "0" * 18), "but there are "),
+    "layers without end": (
+        in_spec("model", "num_layers", "1" + "0" * 18),
+        "allowed: >= 1 and <=",
+    ),
     "a negative size": (
         in_spec("model", "hidden_size", "-6"),
         "--hidden-size is -6; allowed: ",
     ),
-    "a rate of NaN": (in_spec("training", "learning_rate", "NaN"), "learning_rate is nan"),
+    "a rate of NaN": (
+        in_spec("training", "learning_rate", "NaN"),
+        "--learning-rate is nan; allowed",
+    ),
     "another precision": (
         in_spec("training", "dtype", '"float64"'),
         "float32; its spec says fl",

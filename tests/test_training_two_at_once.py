@@ -42,16 +42,15 @@ def newest(out):
     return load_checkpoint(folder / (folder / "latest").read_text().strip())
 
 
-@pytest.mark.parametrize("more", [{"overwrite": True}, {"resume": True}, {}], ids=str)
-def test_the_second_trainer_of_a_folder_is_refused(
-    framework, endless, text, cache, tmp_path, more
-):
+def test_the_second_trainer_of_a_folder_is_refused(framework, endless, text, cache, tmp_path):
     out = tmp_path / "run"
-    status, _, said = framework.train(*flags(data=text, cache=cache, out=out, **more)).wait()
-    assert assert_one_line(status, said) == (
-        f"error: {out}: process {endless.pid} on {socket.gethostname()} is writing to it; "
-        "allowed: another --out, or to wait until that process ends"
-    )
+    for more in ({"overwrite": True}, {"resume": True}, {}):
+        words = flags(data=text, cache=cache, out=out, **more)
+        status, _, said = framework.train(*words).wait()
+        assert assert_one_line(status, said) == (
+            f"error: {out}: process {endless.pid} on {socket.gethostname()} is writing to it; "
+            "allowed: another --out, or to wait until that process ends"
+        )
     latest = (out / "checkpoints" / "latest").read_text()
     wait_for(lambda: (out / "checkpoints" / "latest").read_text() != latest)
     os.kill(endless.pid, signal.SIGTERM)

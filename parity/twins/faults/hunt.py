@@ -99,7 +99,7 @@ class Hunt:
     def __init__(self, options: FaultOptions, servers: Mapping[str, ForkServer]):
         self._options, self._servers = options, servers
         make_folder(options.out)
-        self._runs = SideRuns(options, servers)
+        self._runs = SideRuns(options.out, servers)
         self._checks = PlantedChecks(self._runs)
         self._correct: dict[SmallRun, dict[str, Trace]] = {}
         self._locks: dict[SmallRun, threading.Lock] = {}

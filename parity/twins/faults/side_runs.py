@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from parity.trace.reader import Trace
-from parity.twins.cli.options import FaultOptions
 from parity.twins.compare.answers import AnswerSettings, SideAnswers, read_answers
 from parity.twins.faults.fault import Edit
 from parity.twins.faults.small_runs import EVERY, SETTINGS, write_texts
@@ -48,13 +47,13 @@ class SideRuns:
     """Runs sides, and keeps what they write under the folder of a hunt.
 
     Args:
-      options: the folder, and more.
+      out: the folder of the hunt.
       servers: framework -> its fork server.
     """
 
-    def __init__(self, options: FaultOptions, servers: Mapping[str, ForkServer]):
-        self._servers, self._out = servers, options.out.resolve()
-        self._texts = write_texts(options.out / "texts")
+    def __init__(self, out: Path, servers: Mapping[str, ForkServer]):
+        self._servers, self._out = servers, out.resolve()
+        self._texts = write_texts(out / "texts")
 
     def folder(self, name: str) -> Path:
         """Return the folder for what is run under a name."""

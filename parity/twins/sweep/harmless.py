@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
-from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
 from parity.report.table import Table
 from parity.trace.reader import Trace
@@ -22,8 +21,8 @@ from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.fault import DTYPES, Fault
 from parity.twins.faults.patches import read_mistakes
-from parity.twins.faults.small_runs import SETTINGS, write_texts
-from parity.twins.launch.fork_server import ForkServer, record
+from parity.twins.faults.side_runs import SideRuns, SmallRun
+from parity.twins.launch.fork_server import ForkServer
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 HARMLESS = read_mistakes(Path(__file__).with_name("harmless.patch"))
@@ -54,58 +53,39 @@ class HarmlessRuns:
     """Trains rewritten sides, and compares each with the other side as it is.
 
     Args:
-      folder: where the texts and the traces are written.
+      out: where the texts and the traces are written.
       servers: framework -> its fork server.
     """
 
-    def __init__(self, folder: Path, servers: Mapping[str, ForkServer]):
-        self._folder, self._servers = folder.resolve(), servers
-        make_folder(self._folder)
-        self._texts = write_texts(self._folder / "texts")
-        self._unchanged: dict[tuple[str, str, str, str], Trace] = {}
+    def __init__(self, out: Path, servers: Mapping[str, ForkServer]):
+        self._runs = SideRuns(out, servers)
+        self._unchanged: dict[tuple[str, SmallRun], Trace] = {}
 
     def alarm(self, planted: Rewritten) -> str:
         """Return what the harness takes for a mistake; empty if the sides match."""
-        setting, dtype, kernels = planted.rewrite.setting, planted.dtype, planted.kernels
-        traces = {
-            side: self._unchanged_side(side, setting, dtype, kernels)
-            for side in FRAMEWORKS
-            if side != planted.side
-        }
+        run = SmallRun(planted.rewrite.setting, planted.dtype, planted.kernels, evaluates=True)
+        edits = planted.rewrite.edits_for(planted.kernels).get(planted.side, ())
+        for side in FRAMEWORKS:
+            if side != planted.side and (side, run) not in self._unchanged:
+                as_it_is = self._runs.record(side, run, f"{side}-{run.name}")
+                self._unchanged[side, run] = as_it_is
         try:
-            traces[planted.side] = self._record(planted, planted.side, planted.name)
-            verdict = compare_traces([traces[side] for side in FRAMEWORKS])
+            changed = self._runs.record(planted.side, run, planted.name, edits)
+            verdict = compare_traces(
+                [
+                    changed if side == planted.side else self._unchanged[side, run]
+                    for side in FRAMEWORKS
+                ]
+            )
         except (NumericFailure, UsageError, SideFailed) as error:
             return str(error)
-        shutil.rmtree(traces[planted.side].folder)
+        shutil.rmtree(self._runs.folder(planted.name))
         if verdict.matches:
             return ""
-        outcome = Outcome(SETTINGS[setting].spec, verdict.sides, verdicts=[verdict])
-        story: str = report_values(outcome, setting, "")["first_mismatch"]["story"]
+        outcome = Outcome(run.spec, verdict.sides, verdicts=[verdict])
+        values = report_values(outcome, planted.rewrite.setting, "")
+        story: str = values["first_mismatch"]["story"]
         return story
-
-    def _unchanged_side(self, side: str, setting: str, dtype: str, kernels: str) -> Trace:
-        run = side, setting, dtype, kernels
-        if run not in self._unchanged:
-            nothing = Fault("unchanged", "", "", setting, (), {})
-            as_it_is = Rewritten(nothing, side, dtype, kernels)
-            name = f"{as_it_is.name}-{setting.replace(', ', '-')}"
-            self._unchanged[run] = self._record(as_it_is, side, name)
-        return self._unchanged[run]
-
-    def _record(self, planted: Rewritten, side: str, name: str) -> Trace:
-        run = SETTINGS[planted.rewrite.setting]
-        return record(
-            self._servers[side],
-            run.spec.replace(dtype=planted.dtype),
-            self._folder / "traces" / name,
-            edits=planted.rewrite.edits_for(planted.kernels).get(side, ()),
-            data=self._texts[run.spec.network],
-            cache=self._folder / "cache",
-            steps=run.steps,
-            kernels=planted.kernels,
-            **run.options(side),
-        )
 
 
 def rewritten(kernels: Iterable[str]) -> Iterator[Rewritten]:

@@ -93,9 +93,7 @@ def test_ranks_of_several_hosts_exchange_arrays(mode, hosts):
     [
         ("killed", 4, r"rank 1 \(.*, process \d+\) is gone: its connection is closed"),
         ("rank 0 killed", 4, r"rank 0 was killed by SIGKILL"),
-        ("stopped", 4, r"rank 2 \(.*, process \d+\) has been silent for \d s"),
         ("refused", 2, r"rank 1 \(.*, process \d+\): the disk is full"),
-        ("a server killed", 4, r"ps 1 \(.*, process \d+\) is gone: its connection is closed"),
     ],
 )
 def test_all_hosts_end_with_one_line_that_names_the_rank(mode, status, message, hosts):
@@ -164,11 +162,6 @@ def test_a_signal_reaches_each_rank_once(hosts):
         ),
         ('command = "no-such-command"', 2, "{second}: no-such-command cannot be started: .*"),
         (
-            'command = "env"\nfolder = "/no/where"',
-            4,
-            "{second} cannot be reached: .* ended with status 125: .*/no/where.*",
-        ),
-        (
             "command = \"sh -c 'exec $@ </dev/null' sh\"",
             4,
             "{second} cannot be reached: .* ended with status 1: its stdin is closed; the "
@@ -219,27 +212,21 @@ PORTS = "allowed: two numbers from 1 to 65535"
     [
         (None, "cannot be read: No such file or directory"),
         ("", "has no host; allowed: a table [[host]] for each host"),
-        ("host = []", "has host = []; allowed: a table [[host]]"),
         ("[[host]", "line 1"),
         ("host = 3", "has host = 3; allowed: a table [[host]]"),
-        ("host = [3]", "host 1 is 3; allowed: a table"),
         ("[[host]]\nranks = 1", "host 1 has no address; allowed: a name or"),
         ("[[host]]\naddress = ''", "host 1 has address = ''; allowed: a name or"),
         ("[[host]]\naddress = 'a:1'", "host 1 has address = 'a:1'; allowed: a name or"),
         ("[[host]]\naddress = 'a..b'", "host 1 has address = 'a..b'; allowed: a name or"),
         (A + "slots = 2", "host 1 has slots = 2; allowed keys: address, ranks, command,"),
         (A + "ranks = 0", "host 1 has ranks = 0; allowed: a number >= 1"),
-        (A + "ranks = true", "host 1 has ranks = True; allowed: a number"),
         (A + "command = 'b'", "host 1 has command = 'b'; allowed: none for the first host"),
         (A + A + "command = 'b \"'", "host 2 has command = 'b \"'; allowed: words"),
-        (A + "ranks = 1\nranks = 2\n", "line 4"),
         (A + "folder = 'here'", "host 1 has folder = 'here'; allowed: an absolute path"),
-        (A + "folder = '/a b'", "host 1 has folder = '/a b'; allowed: an absolute path"),
         (A + "python = {jax = 'p'}", "host 1 has python = {'jax': 'p'}; allowed: a path"),
         (A + "interface = ''", "host 1 has interface = ''; allowed: the name of a network"),
         (A + "environment = {B = 1}", "host 1 has environment = {'B': 1}; allowed: a table"),
         ("ports = [3, 2]\n" + A, f"has ports = [3, 2]; {PORTS}"),
-        ("ports = [3]\n" + A, f"has ports = [3]; {PORTS}"),
         (
             FIRST + AWAY,
             "host 1 has address = '127.0.0.1', which is this machine's own; allowed",
@@ -265,15 +252,7 @@ def test_a_host_has_what_the_file_says(hosts):
     assert second.variables == {"A": "b", "GLOO_SOCKET_IFNAME": "eth1"}
     words = second.command_of_agent("paddle")
     assert words[0] == "ssh"
-    assert words[-7:] == [
-        "second",
-        "env",
-        "-C",
-        "/f",
-        "/p",
-        "-m",
-        "parity.twins.processes.agent",
-    ]
+    assert " ".join(words[-7:]) == "second env -C /f /p -m parity.twins.processes.agent"
     assert second.command_of_agent("tensorflow")[-3] == sys.executable
     of_all = read_hosts(hosts(AWAY + "python = '/p'", own)).hosts[1]
     of_horovod = read_hosts(hosts(AWAY + "python = {horovod = '/h'}", own)).hosts[1]

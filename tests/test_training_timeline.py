@@ -136,14 +136,9 @@ def test_every_phase_has_its_operations(framework, network, profiled):
     shown = [each for each in trace["traceEvents"] if each["ph"] == "X"]
     assert {each["cat"] for each in shown} == set(PHASES)
     assert min(each["ts"] for each in shown) == 0
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_an_update_is_counted_once_a_step(framework, profiled):
-    table, _ = profiled("language-model")[framework]
-    (adam,) = (e for e in table["operations"] if "adam" in e["operation"].lower())
-    # nine parameters; Paddle's replicas each update their own
-    assert adam["calls"] == 9 * (2 if framework == "paddle" else 1)
+    if network == "language-model":  # of nine parameters; Paddle's replicas update their own
+        (update,) = (e for e in table["operations"] if e["operation"] == adam)
+        assert update["calls"] == 9 * (2 if framework == "paddle" else 1)
 
 
 @pytest.mark.parametrize("strategy", ["layers", "asynchronous"])
@@ -178,17 +173,7 @@ def test_profiling_refuses_what_does_not_go_with_it(framework, text, cache, tmp_
 
 
 def test_profile_shows_both_sides(tmp_path):
-    command = [
-        "-m",
-        "parity",
-        "profile",
-        "--preset",
-        "tiny",
-        "--steps",
-        "13",
-        "--replicas",
-        "1",
-    ]
+    command = ["-m", "parity", "profile", "--preset=tiny", "--steps=13", "--replicas=1"]
     command += ["--vocabulary-size", "300", "--operations", "3"]
     command += ["--out", tmp_path / "out", "--cache", tmp_path / "cache"]
     command += ["--json", tmp_path / "extra.json"]

@@ -184,8 +184,7 @@ class ForkServer:
         Raises:
           ValueError: if an edit does not fit the code.
         """
-        sources = {str(ROOT / file): text for file, text in edited_texts(edits, ROOT).items()}
-        return self._script("train.py", flags, sources=sources)
+        return self._script("train.py", flags, edits)
 
     def side(self, flags: Sequence[str], log: Path, edits: Sequence[Edit] = ()) -> Forked:
         """Start `train.py` in this process's working folder, to be killed with the server.
@@ -196,20 +195,20 @@ class ForkServer:
         Raises:
           ValueError: if an edit does not fit the code.
         """
-        said, here = str(log.resolve()), str(Path.cwd())
-        sources = {str(ROOT / file): text for file, text in edited_texts(edits, ROOT).items()}
-        given = {
+        said = str(log.resolve())
+        given: dict[str, Any] = {
             "stdout": said,
             "stderr": said,
-            "folder": here,
+            "folder": str(Path.cwd()),
             "bound": True,
-            "sources": sources,
         }
-        return Forked(self._script("train.py", tuple(flags), **given))
+        return Forked(self._script("train.py", tuple(flags), edits, **given))
 
     def chat(self, *flags: Any, stdin: Path | None = None, terminal: str | None = None) -> Job:
         """Start `chat.py` with some flags; a terminal replaces all three streams."""
-        given = {"terminal": terminal} | ({"stdin": str(stdin)} if stdin else {})
+        given: dict[str, Any] = {"terminal": terminal} | (
+            {"stdin": str(stdin)} if stdin else {}
+        )
         return self._script("chat.py", flags, **given)
 
     def call(self, function: Callable, *arguments: Any) -> Any:
@@ -224,12 +223,14 @@ class ForkServer:
             raise SideFailed(errors, status)
         return returned
 
-    def _script(self, name: str, flags: tuple, **given: Any) -> Job:
+    def _script(self, name: str, flags: tuple, edits: Sequence[Edit] = (), **given: Any) -> Job:
         script = FRAMEWORKS[self.framework].path / name
         argv = [str(script), *map(str, flags)]
         if name == "train.py" and not any(word.startswith("--threads") for word in argv):
             argv.append(f"--threads={self._threads}")  # it was loaded with as many
-        return self.start({"argv": argv, **given})
+        texts = edited_texts(edits, ROOT)
+        sources = {str(ROOT / file): text for file, text in texts.items()}
+        return self.start({"argv": argv, "sources": sources, **given})
 
     def start(self, request: dict[str, Any]) -> Job:
         """Start what a request asks for, as described at the top of this file.

@@ -53,15 +53,6 @@ class DrawnRun:
         """Write the text; return what --data takes."""
         return self.text.write(self.spec, folder)
 
-    def __str__(self) -> str:
-        values = self.spec.values()
-        on_one_line = " ".join(f"{name}={value}" for name, value in values.items())
-        return (
-            f"run {self.number}: {self.spec.network} {on_one_line}; {self.replicas} replicas, "
-            f"{self.steps} steps; text: {self.text}; {self.options}; "
-            f"{', '.join(f'{name}={each}' for name, each in self.strategies.items())}"
-        )
-
 
 def draw(
     seed: int, number: int, choices: Sequence[Mapping[str, StrategyEntry]] | None = None

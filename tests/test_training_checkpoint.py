@@ -258,8 +258,6 @@ def test_none_whole_is_an_error_and_none_at_all_is_none(tmp_path):
         newest_checkpoint(tmp_path, [])
 
 
-
-
 def test_the_same_run_fits_and_may_be_longer():
     check_fits(checkpoint(), SPEC, CORPUS, allow_change=False)
     check_fits(checkpoint(), SPEC.replace(epochs=50), CORPUS, allow_change=False)

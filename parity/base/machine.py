@@ -16,22 +16,22 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 def processor() -> str:
     """Return the name of the processor, or its architecture where Linux does not tell it."""
-    try:
-        lines = _CPUINFO.read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = _cpuinfo()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(filter(None, names), platform.machine())
 
 
 def processor_facts() -> list[str]:
     """Return what tells processors apart, as lines of Linux's /proc/cpuinfo; sorted."""
-    try:
-        lines = _CPUINFO.read_text().splitlines()
-    except OSError:
-        lines = []
     names = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-    return sorted({line for line in lines if line.partition(":")[0].strip() in names})
+    return sorted({line for line in _cpuinfo() if line.partition(":")[0].strip() in names})
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return _CPUINFO.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def user_cache() -> Path:

@@ -1,4 +1,4 @@
-"""The layout of a long training is chosen by measuring, kept, and not changed by --resume."""
+"""The layout of a run: chosen for the machine, measured if it is a long one, and kept."""
 
 import json
 import os
@@ -11,6 +11,8 @@ import pytest
 import yaml
 from conftest import start, wait_for
 
+from parity.base import machine
+from parity.base.machine import replicas_at_once, usable_cores
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import preset
@@ -18,18 +20,82 @@ from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.layout import (
     Calibration,
     Layout,
+    choose_layout,
     fastest,
     layout_of_run,
     layout_text,
 )
 from parity.twins.training.text_source import read_text
 
+
+def on(monkeypatch, tmp_path, cores, quota="max 100000"):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(machine, "_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "usable"),
+    [
+        (4, None, 4),
+        (4, "max 100000", 4),
+        (4, "150000 100000", 2),
+        (4, "50000 100000", 1),
+        (2, "400000 100000", 2),
+        (4, "", 4),
+    ],
+)
+def test_cores_are_those_allowed(cores, quota, usable, monkeypatch, tmp_path):
+    on(monkeypatch, tmp_path, cores, quota)
+    assert usable_cores() == usable
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "smallest", "chosen"),
+    [
+        (1, {}, 20, (1, 1)),
+        (2, {}, 20, (2, 1)),
+        (8, {}, 20, (8, 1)),
+        (64, {}, 20, (8, 8)),
+        (8, {}, 3, (3, 2)),
+        (8, {"replicas": 2}, 20, (2, 4)),
+        (8, {"replicas": 16}, 20, (16, 1)),
+        (8, {"threads": 1}, 20, (8, 1)),
+        (8, {"replicas": 1, "threads": 3}, 20, (1, 3)),
+        (8, {"device": "gpu"}, 20, (2, 4)),
+        (8, {"settings": StrategySettings(stages=2)}, 20, (4, 1)),
+        (8, {"settings": StrategySettings(stages=3)}, 20, (2, 1)),
+        (2, {"settings": StrategySettings(stages=3)}, 20, (1, 1)),
+        (8, {"settings": StrategySettings(stages=2), "replicas": 1}, 20, (1, 4)),
+        # one worker, which a launcher has started beside its server
+        (8, {"settings": StrategySettings(servers=1)}, 20, (1, 8)),
+    ],
+)
+def test_what_is_left_open_is_chosen(cores, given, smallest, chosen, monkeypatch, tmp_path):
+    on(monkeypatch, tmp_path, cores)
+    assert choose_layout(TrainOptions(**given), smallest) == Layout(*chosen)
+
+
+def test_a_layout_says_what_changes_it(monkeypatch, tmp_path):
+    on(monkeypatch, tmp_path, 2)
+    said = layout_text(Layout(2, 1))
+    assert said == "2 replicas, 1 thread each, on 2 cores; --replicas and --threads change it"
+
+
+@pytest.mark.parametrize(
+    ("cores", "replicas", "device", "at_once"),
+    [(2, 1, "cpu", 1), (2, 2, "cpu", 2), (2, 8, "cpu", 2), (16, 8, "cpu", 8), (2, 8, "gpu", 8)],
+)
+def test_no_more_replicas_run_at_once_than_there_are_cores(
+    cores, replicas, device, at_once, monkeypatch, tmp_path
+):
+    on(monkeypatch, tmp_path, cores)
+    assert replicas_at_once(replicas, device) == at_once
+
+
 ROOT = Path(__file__).resolve().parent.parent
 LONG = ["--epochs", "5000", "--evaluate", "0"]  # of preset tiny: hours
-
-
-def cores(monkeypatch, count):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(count)))
 
 
 def candidates(framework, strategy, smallest, **options):
@@ -66,9 +132,9 @@ def candidates(framework, strategy, smallest, **options):
     ],
 )
 def test_layouts_that_train_the_same_on_every_core_are_measured(
-    count, framework, strategy, smallest, options, expected, monkeypatch
+    count, framework, strategy, smallest, options, expected, monkeypatch, tmp_path
 ):
-    cores(monkeypatch, count)
+    on(monkeypatch, tmp_path, count)
     assert candidates(framework, strategy, smallest, **options) == expected
 
 
@@ -142,7 +208,7 @@ def fastest_of(seconds):
 
 
 def test_layouts_take_turns_and_the_faster_time_of_each_counts(tmp_path, cache, monkeypatch):
-    cores(monkeypatch, 2)
+    on(monkeypatch, tmp_path, 2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     taken, seconds = [], iter([0.5, 0.9, 1.0, 0.8])
 

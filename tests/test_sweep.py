@@ -20,10 +20,10 @@ from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS as FRAMEWORK_TABLE
 from parity.twins.spec.strategies import StrategySettings
-from parity.twins.sweep.distances import STEP, Sweep, sweep_text, sweep_values
 from parity.twins.sweep.random_runs import DrawnRun, draw
 from parity.twins.sweep.random_strategies import comparable_choices
 from parity.twins.sweep.random_sweep import attempt, sweep
+from parity.twins.sweep.results import Sweep, sweep_text, sweep_values
 
 SEED = 1
 # Quick runs of both networks in both precisions. In run 4 rounding is amplified within a step,
@@ -87,11 +87,11 @@ def test_no_run_of_the_slice_alarms(swept):
 
 def test_the_worst_is_within_what_is_allowed_by_the_stated_margin(swept):
     """Over many runs the bounds leave a margin of 1.7; this slice may use 0.8 of them."""
-    found = Sweep(SEED, [], swept).worst()
+    found = Sweep(SEED, [], swept).used()
     assert set(found) == {"float64", "float32"}
     for rungs in found.values():
         for rung in ONE_STEP_TIMES:
-            assert 0 < rungs[rung][STEP].used < 0.8, rung
+            assert 0 < rungs[rung]["share"] < 0.8, rung
 
 
 def multiplied(swept, options, times: dict[str, int]) -> dict[tuple[int, str, str], bool]:
@@ -279,16 +279,7 @@ def test_a_sweep_of_other_strategies_is_not_continued(tmp_path):
 # what is kept, and how it is reported
 
 
-def result(number: int, how: str = "match", seed: int = SEED, **worst: float) -> dict:
-    distances = {
-        rung: {
-            "worst_absolute": relative,
-            "worst_relative": relative,
-            "where": {"step": 2, "tensor": f"{rung}/x", "index": [0]},
-            "used": relative * 100,
-        }
-        for rung, relative in worst.items()
-    }
+def result(number: int, how: str = "match", seed: int = SEED, **used: float) -> dict:
     run = dataclasses.replace(draw(seed, number), seed=seed)
     story = "" if how == "match" else "it differs\nthere"
     return {
@@ -297,20 +288,18 @@ def result(number: int, how: str = "match", seed: int = SEED, **worst: float) ->
         "kernels": "plain",
         "how": how,
         "story": story,
-        "worst": {STEP: distances},
+        "used": used,
         "covered": {"new epoch": number, "dropout": 0} if number else {"new epoch": 0},
     }
 
 
-def test_the_worst_of_all_runs_is_reported_with_its_run():
-    found = Sweep(SEED, [], {0: result(0, forward=1e-3), 4: result(4, forward=2e-3)})
+def test_the_largest_share_of_all_runs_is_reported_with_its_run():
+    found = Sweep(SEED, [], {0: result(0, forward=0.1), 4: result(4, forward=0.2)})
     dtypes = {draw(SEED, n).spec.training.dtype for n in (0, 4)}
     assert len(dtypes) == 1, "or this tests nothing"
-    worst = sweep_values(found)["worst"][dtypes.pop()]["forward"][STEP]
-    assert (worst["relative"], worst["used"], worst["used_in"]) == (2e-3, 0.2, 4)
-    assert worst["where"] == {"run": 4, "step": 2, "tensor": "forward/x", "index": [0]}
+    assert sweep_values(found)["used"][dtypes.pop()]["forward"] == {"share": 0.2, "run": 4}
     said = sweep_text(found)
-    assert "forward/x, run 4, step 2" in said
+    assert re.search(r"^float\d\d +forward +20\.0% +4$", said, re.MULTILINE)
     assert said.endswith("2 runs of seed 1: 0 false alarms")
 
 

@@ -1,7 +1,6 @@
 """Tables of what the harness finds: planted faults, and random runs without any."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from docs.tables.measurement import (
     Measurement,
@@ -22,7 +21,6 @@ _RUNG_ORDER = (
     "decode",
     "evaluation",
 )
-_ONE_STEP = "one step"  # in the name of that kind of comparison in sweep.json
 
 
 def faults_table(measured: Sequence[Measurement]) -> str:
@@ -96,7 +94,9 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
     values, rows = one.values, []
     for rung in _RUNG_ORDER:
         used = {
-            dtype: _largest_use(rungs.get(rung, {})) for dtype, rungs in values["worst"].items()
+            dtype: rungs[rung]["share"]
+            for dtype, rungs in values["used"].items()
+            if rung in rungs
         }
         if any(share for share in used.values()):
             rows.append([rung, *(share(used.get(d)) for d in ("float64", "float32"))])
@@ -115,8 +115,3 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
     )
     command = f"python -m parity sweep --count {values['runs']}"
     return joined(one.provenance(command), said, markdown_table(headers, rows))
-
-
-def _largest_use(kinds: Mapping[str, Mapping[str, Any]]) -> float | None:
-    shares = [worst["used"] for kind, worst in kinds.items() if _ONE_STEP in kind]
-    return max((share for share in shares if share is not None), default=None)

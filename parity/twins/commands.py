@@ -197,8 +197,8 @@ def sweep_command(**values: Any) -> int:
             text, match = run_harmless(options)
         print(text)
         return MATCH if match else MISMATCH
-    from parity.twins.sweep.distances import sweep_text, sweep_values
     from parity.twins.sweep.random_sweep import sweep
+    from parity.twins.sweep.results import sweep_text, sweep_values
 
     with sigterm_as_interrupt():
         swept = sweep(options)

@@ -14,7 +14,7 @@ from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, read_file, write_whole
 from parity.base.progress import ProgressBar
 from parity.base.text import parse_json
-from parity.compare.tensors import ONE_STEP, ORACLE, Distance
+from parity.compare.tensors import ONE_STEP
 from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
@@ -23,9 +23,11 @@ from parity.twins.launch.fork_server import ForkServer, record
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategySettings
-from parity.twins.sweep.distances import BETWEEN, FREE, STEP, Sweep
 from parity.twins.sweep.random_runs import DrawnRun, draw
 from parity.twins.sweep.random_strategies import comparable_choices
+from parity.twins.sweep.results import Sweep
+
+_KEYS = {"number", "seed", "chosen_from", "used"}  # of a result that can be read again
 
 
 def sweep(options: SweepOptions) -> Sweep:
@@ -80,7 +82,7 @@ def attempt(
     if folder.exists():
         shutil.rmtree(folder)
     text = run.write_text(folder / "text")
-    result = {**run.to_json(), "kernels": kernels, "how": "match", "story": "", "worst": {}}
+    result = {**run.to_json(), "kernels": kernels, "how": "match", "story": "", "used": {}}
     result["chosen_from"] = list(options.strategy)
     try:
         traces = [
@@ -104,8 +106,7 @@ def attempt(
         # every drawn run is valid: to refuse it, or to stop, is a false alarm as well
         result |= {"how": type(error).__name__, "story": str(error)}
     else:
-        result["worst"] = _by_kind(verdict)
-        result["amplified"] = verdict.amplified is not None
+        result["used"] = _used(verdict)
         result["covered"] = {fact.name: fact.count for fact in verdict.coverage if fact.applies}
         if not verdict.matches:
             outcome = Outcome(run.spec, verdict.sides, verdicts=[verdict])
@@ -116,17 +117,14 @@ def attempt(
     return result | {"seconds": time.monotonic() - started}
 
 
-def _by_kind(verdict: RunVerdict) -> dict[str, dict[str, Any]]:
-    """Return kind of comparison -> rung -> the worst distance."""
-    found: dict[str, dict[str, Distance]] = {}
+def _used(verdict: RunVerdict) -> dict[str, float]:
+    """Return rung -> the largest share that a side used of what one step is allowed."""
+    found: dict[str, float] = {}
     for (_, b), rungs in verdict.pairs.items():
-        kind = {ORACLE: FREE, ONE_STEP: STEP}.get(b, BETWEEN)
-        for rung, distance in rungs.items():
-            found.setdefault(kind, {}).setdefault(rung, Distance()).add(distance)
-    return {
-        kind: {rung: distance.to_json() for rung, distance in rungs.items()}
-        for kind, rungs in found.items()
-    }
+        for rung, distance in rungs.items() if b == ONE_STEP else ():
+            if distance.used is not None:
+                found[rung] = max(distance.used, found.get(rung, 0.0))
+    return found
 
 
 def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, Any]]:
@@ -143,8 +141,7 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
             result = parse_json(line)
         except ValueError:
             break  # the sweep was killed while it wrote this one
-        known = isinstance(result, dict) and result.keys() >= {"chosen_from", "seed", "number"}
-        if not known:
+        if not isinstance(result, dict) or not result.keys() >= _KEYS:
             raise UsageError(f"{log}: has runs of an earlier version; allowed: another --out")
         if result["seed"] != options.seed:
             raise UsageError(

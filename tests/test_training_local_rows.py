@@ -1,7 +1,6 @@
 """Each process of a training reads its own rows of a batch alone, and they are those of one."""
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -108,40 +107,6 @@ def test_a_replica_is_fed_the_same_in_any_number_of_processes(read, size, replic
                 assert mine.keys() == theirs.keys()
                 for name, array in mine.items():
                     np.testing.assert_array_equal(array, theirs[name])
-
-
-def test_a_rank_of_four_holds_and_reads_a_quarter(tmp_path):
-    """Of the tokens on the disk, and of the bytes of a batch with its masks."""
-    draw = random.Random(1)
-    for split, count in (("train", 40_000), ("valid", 100), ("test", 100)):
-        words = " ".join(f"w{draw.randrange(50)}" for _ in range(count))
-        (tmp_path / f"{split}.txt").write_text(words + "\n")
-    corpus = load_corpus(tmp_path, tmp_path / "cache", None)
-    batches = StreamBatches(corpus.train, 16, 25)
-    preset = NETWORKS["language-model"].presets["tiny"]
-    spec = Spec("language-model", preset.model, preset.text, TrainSpec()).replace(keep=0.5)
-
-    def read(group):
-        """Return the bytes read from files in an epoch, and those of one step's arrays."""
-        before = bytes_read()
-        for step in range(batches.batches_per_epoch):
-            local_batch(batches, step, group, 4)
-        after = bytes_read()
-        inputs = inputs_of(spec, batches, 0, group, 4)
-        arrays = [*inputs.batch.values(), *inputs.masks.values()]
-        return after - before, sum(array.nbytes for array in arrays)
-
-    from_disk, held = read(ProcessGroup())
-    assert from_disk > 4 * 40_000
-    for rank in range(4):
-        of_rank = read(Rank(rank, 4))
-        assert of_rank[0] == pytest.approx(from_disk / 4, rel=0.02)
-        assert of_rank[1] == held / 4
-
-
-def bytes_read() -> int:
-    """Return how many bytes this process has read from files, as the kernel counts them."""
-    return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
 
 
 def logging_reads(folder: Path) -> Edit:

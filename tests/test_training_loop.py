@@ -160,14 +160,6 @@ def perplexity_of(strategy, split):
     return math.exp(total / tokens)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 5])
-def test_replicas_share_the_loss(tmp_path, replicas):
-    one, _ = train(tmp_path / "one", replicas=1)
-    many, _ = train(tmp_path / "many", replicas=replicas)
-    assert np.shape(many.losses) == (8, replicas)
-    np.testing.assert_allclose(np.sum(many.losses, axis=1), np.ravel(one.losses), rtol=1e-14)
-
-
 def test_events_hold_the_loss_of_every_replica(tmp_path):
     strategy, summary = train(tmp_path, SPEC.replace(batching="sentences"))
     events = scalars(tmp_path)
@@ -223,15 +215,6 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, batching, dt
             tmp_path / each / "checkpoints/step-00000008.safetensors"
             for each in ("whole", "cut")
         )
-    )
-
-
-def test_a_run_resumes_with_other_replicas(tmp_path):
-    whole, _ = train(tmp_path / "whole", replicas=1)
-    train(tmp_path / "cut", steps=5, replicas=2)
-    rest, _ = train(tmp_path / "cut", resume="", replicas=5)
-    np.testing.assert_allclose(
-        np.sum(rest.losses, axis=1), np.ravel(whole.losses)[5:], rtol=1e-13
     )
 
 

@@ -66,32 +66,26 @@ class Quantity:
 
 def quantities(spec: Spec, options: ConvergeOptions) -> list[Quantity]:
     """Return what is compared for a network, the most important first."""
+    margin = options.margin
+
+    def best(summary: Summary) -> float | None:
+        values = [value for value in summary["valid_perplexity"] if value is not None]
+        return min(values, default=None)
+
     found = [
-        Quantity("test perplexity", _test, True, options.margin, "{:.3f}"),
-        Quantity("best validation perplexity", _best, True, options.margin, "{:.3f}"),
+        Quantity("test perplexity", lambda of: of["test_perplexity"], True, margin, "{:.3f}"),
+        Quantity("best validation perplexity", best, True, margin, "{:.3f}"),
     ]
     if NETWORKS[spec.network].decodes:
+        margins = options.margin_bleu, options.margin_exact
+
+        def bleu(summary: Summary) -> float | None:
+            return (summary["bleu"] or {}).get("score")
+
         found += [
-            Quantity("test BLEU", _bleu, False, options.margin_bleu, "{:.2f}"),
-            Quantity("exact answers", _exact, False, options.margin_exact, "{:.3f}"),
+            Quantity("test BLEU", bleu, False, margins[0], "{:.2f}"),
+            Quantity(
+                "exact answers", lambda of: of["exact_answers"], False, margins[1], "{:.3f}"
+            ),
         ]
     return found
-
-
-def _test(summary: Summary) -> float | None:
-    value: float | None = summary["test_perplexity"]
-    return value
-
-
-def _best(summary: Summary) -> float | None:
-    values = [value for value in summary["valid_perplexity"] if value is not None]
-    return min(values, default=None)
-
-
-def _bleu(summary: Summary) -> float | None:
-    return (summary["bleu"] or {}).get("score")
-
-
-def _exact(summary: Summary) -> float | None:
-    value: float | None = summary["exact_answers"]
-    return value

@@ -83,25 +83,6 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path):
         load_checkpoint(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_all_of_it_comes_back_to_the_bit(tmp_path, dtype, optimizer):
-    spec = small_spec(dtype=dtype, optimizer=optimizer, learning_rate=1 / 3)
-    given = checkpoint(12, spec, framework="tensorflow")
-    path = save_checkpoint(tmp_path, given)
-    assert path == tmp_path / "step-00000012.safetensors"
-    found = load_checkpoint(path)
-    assert (found.spec, found.step, found.corpus) == (spec, 12, CORPUS)
-    assert found.framework == "tensorflow"
-    assert list(found.snapshot) == list(given.snapshot)
-    for name, array in given.snapshot.items():
-        assert (found.snapshot[name].dtype, found.snapshot[name].shape) == (dtype, array.shape)
-        np.testing.assert_array_equal(found.snapshot[name], array)
-    assert found.state.keys() == given.state.keys()
-    for name, expected in given.state.items():
-        np.testing.assert_array_equal(found.state[name], expected)
-
-
 def test_transposed_arrays(tmp_path):
     given = checkpoint()
     turned = {name: np.asarray(array, order="F") for name, array in given.snapshot.items()}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
+from started_ranks import StartedRanks
 
 from parity.base.errors import UsageError
 from parity.twins.processes.group import ProcessGroup
@@ -27,47 +28,18 @@ from parity.twins.processes.start import process_group
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "tests" / "ranks_alone.py"
 ENDPOINTS = ["10.0.0.1:6170", "10.0.0.2:6170"]
-
-
-def start(mode: str) -> subprocess.Popen:
-    """Start three ranks in a mode of tests/ranks_alone.py."""
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), mode],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def run(mode: str) -> tuple[int, str, str]:
     """Run three ranks; return status, output and what they print on stderr."""
-    started = start(mode)
-    output, errors = started.communicate(timeout=100)
-    assert not running(started.pid), "a process is left"
-    return started.returncode, output, errors
+    return StartedRanks(mode).wait()
 
 
 def tf_config(worker: str, kind: str) -> str:
     """Return the variable of TensorFlow's launchers for a single worker."""
     task = {"type": kind, "index": 0}
     return json.dumps({"cluster": {"worker": [worker]}, "task": task})
-
-
-def running(session: int) -> list[int]:
-    """Return the processes of a session that have not ended."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
 
 
 EXCHANGED = {
@@ -172,11 +144,10 @@ def test_a_private_network_needs_no_root_and_keeps_the_user():
 
 
 def test_no_rank_outlives_its_supervisor():
-    started = start("stays")
-    wait_for(lambda: len(running(started.pid)) == 4)
-    os.kill(started.pid, signal.SIGKILL)
-    started.communicate(timeout=30)
-    wait_for(lambda: not running(started.pid))
+    started = StartedRanks("stays")
+    wait_for(lambda: len(started.running()) == 4)
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.wait()
 
 
 @pytest.mark.parametrize("framework", ["paddle", "tensorflow"])

@@ -5,14 +5,13 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import COLLECTIVE, FOLDERS, FRAMEWORKS, assert_one_line, flags, start, wait_for
+from conftest import COLLECTIVE, FOLDERS, FRAMEWORKS, assert_one_line, flags, start
+from started_ranks import SCRIPT, StartedRanks
 
 from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
@@ -22,7 +21,6 @@ from parity.twins.processes.membership import RANK, SERVER, WORKER, free_ports
 from parity.twins.run.choose_sides import of_hosts
 from parity.twins.spec.strategies import StrategySettings
 
-SCRIPT = ROOT / "tests" / "ranks_alone.py"
 FIRST = """
 [[host]]
 address = "127.0.0.1"
@@ -48,42 +46,9 @@ def hosts(tmp_path):
     return write
 
 
-class Started:
-    """Three ranks of tests/ranks_alone.py, one on this host and two on another."""
-
-    def __init__(self, mode: str, path: Path, restarts: int = 0, **variables: str):
-        self._mark = f"MARK={uuid.uuid4().hex}".encode()
-        name, value = self._mark.decode().split("=")
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), mode, str(path), str(restarts)],
-            env=os.environ | {"PYTHONPATH": str(ROOT), name: value, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def running(self) -> list[int]:
-        """Return the processes that it has started, and they, and that have not ended."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                ended = (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-                if not ended and self._mark in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(path.name))
-            except OSError:
-                continue
-        return found
-
-    def wait(self) -> tuple[int, str, str]:
-        """Return status, output and what is printed on stderr, once nothing runs any more."""
-        output, errors = self.process.communicate(timeout=100)
-        wait_for(lambda: not self.running(), seconds=5)
-        return self.process.returncode, output, errors
-
-
 @pytest.mark.parametrize("mode", ["exchange", "served"])
 def test_ranks_of_several_hosts_exchange_arrays(mode, hosts):
-    status, output, errors = Started(mode, hosts()).wait()
+    status, output, errors = StartedRanks(mode, hosts()).wait()
     assert (status, errors) == (0, "")
     assert ast.literal_eval(output.splitlines()[0])["ranks"] == [0, 1, 2]
 
@@ -97,7 +62,7 @@ def test_ranks_of_several_hosts_exchange_arrays(mode, hosts):
     ],
 )
 def test_all_hosts_end_with_one_line_that_names_the_rank(mode, status, message, hosts):
-    found, output, errors = Started(mode, hosts()).wait()
+    found, output, errors = StartedRanks(mode, hosts()).wait()
     assert (found, output) == (status, "")
     assert re.fullmatch(f"error: {message}\n", errors), errors
 
@@ -105,7 +70,7 @@ def test_all_hosts_end_with_one_line_that_names_the_rank(mode, status, message, 
 def test_no_rank_of_any_host_outlives_its_supervisor(hosts):
     # a shell between them, as a connection is: the kernel tells nobody that the parent is gone
     between = SECOND.replace('"env"', "\"sh -c '$@; exit' sh\"")
-    started = Started("stays", hosts(between))
+    started = StartedRanks("stays", hosts(between))
     assert started.process.stdout.readline() == "ready\n"
     # the supervisor, a rank; the shell, what has started the others, and two of them
     assert len(started.running()) == 6
@@ -123,7 +88,7 @@ def test_no_rank_of_any_host_outlives_its_supervisor(hosts):
 
 def test_all_ranks_end_when_what_has_started_them_is_lost(hosts):
     """As when a connection is cut, or a host switched off."""
-    started = Started("stays", hosts())
+    started = StartedRanks("stays", hosts())
     assert started.process.stdout.readline() == "ready\n"
     agent = [each for each in started.running() if b"agent" in arguments(each)]
     assert len(agent) == 1
@@ -139,7 +104,7 @@ def arguments(process: int) -> bytes:
 
 
 def test_a_signal_reaches_each_rank_once(hosts):
-    started = Started("counts signals", hosts())
+    started = StartedRanks("counts signals", hosts())
     assert started.process.stdout.readline() == "ready\n"
     os.kill(started.process.pid, signal.SIGTERM)
     status, output, errors = started.wait()
@@ -182,7 +147,7 @@ def test_a_host_that_cannot_be_used_is_named_in_one_line(second, status, message
     if not own:  # or it would be refused before
         path = hosts(f"[[host]]\nranks = 2\n{second}\n", first.replace("127.0.0.1", "0.0.0.0"))
     seconds = "2" if "sleep" in second else "40"
-    found, output, errors = Started("exchange", path, ANSWER_SECONDS=seconds).wait()
+    found, output, errors = StartedRanks("exchange", path, ANSWER_SECONDS=seconds).wait()
     expected = message.replace("{second}", re.escape(f"{path}: host 2 ({address})"))
     assert (found, output) == (status, "")
     assert re.fullmatch(f"error: {expected}\n", errors), errors
@@ -190,13 +155,13 @@ def test_a_host_that_cannot_be_used_is_named_in_one_line(second, status, message
 
 def test_a_host_that_is_not_this_one_cannot_be_the_first(hosts):
     path = hosts(first=FIRST.replace("127.0.0.1", "192.0.2.1"))
-    status, _, errors = Started("exchange", path).wait()
+    status, _, errors = StartedRanks("exchange", path).wait()
     line = assert_one_line(status, errors)
     assert f"{path}: host 1 (192.0.2.1): '192.0.2.1' is no address of this host" in line
 
 
 def test_lost_ranks_are_started_again_on_all_hosts(hosts):
-    status, _, errors = Started("killed", hosts(), restarts=1).wait()
+    status, _, errors = StartedRanks("killed", hosts(), restarts=1).wait()
     assert status == 4
     assert errors.count("is gone") == 2
     assert "starting again from the newest checkpoint, 1 of 1 times" in errors

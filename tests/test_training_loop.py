@@ -24,8 +24,6 @@ from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
-from parity.twins.training.layout import check_rows
-from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP, Meter
 from parity.twins.training.run_folder import RUN_FILES, RunFolder
 from parity.twins.training.start import Side, run_training
@@ -126,21 +124,6 @@ def test_a_run_trains_validates_tests_and_learns(tmp_path, capsys):
     assert stored["best_perplexity"] == {"valid": 1.5, "test": None}
     assert (stored["framework"], stored["replicas"], stored["dtype"]) == ("numpy", 2, "float64")
     assert json.loads((tmp_path / "run.json").read_text())["spec"] == spec.to_json()
-
-
-def test_a_loss_per_row_is_reported_per_token(tmp_path):
-    columns = {}
-    for loss_per in ("token", "row"):
-        spec, out = SPEC.replace(loss_per=loss_per), tmp_path / loss_per
-        train(out, spec, steps=1)
-        columns[loss_per] = read_losses(out / "losses.csv")[0]
-        columns[loss_per, "events"] = scalars(out)
-    (_, per_token, tokens), (_, per_row, _) = columns["token"], columns["row"]
-    assert per_row == pytest.approx(per_token, rel=1e-12)
-    for name in ("loss/global", "loss/replica_0", "loss/replica_1"):
-        row, token = (columns[each, "events"][name][0] for each in ("row", "token"))
-        assert row == pytest.approx(token, rel=1e-6), name
-    assert tokens != spec.training.batch_size
 
 
 def perplexity_of(strategy, split):
@@ -351,17 +334,6 @@ def test_a_folder_that_cannot_be_written_is_named_before_building(tmp_path, plac
     with pytest.raises(UsageError, match="cannot be written") as caught:
         run_training(Side(never, dict), text(SPEC), SPEC, options)
     assert str(tmp_path / place) in one_line(caught)
-
-
-def test_too_few_rows_are_refused_before_anything_is_written(tmp_path):
-    short = text(SPEC, smallest=3)
-    check_rows(short, 3)
-    with pytest.raises(UsageError, match=r"train: a batch of 3 rows.*4 replicas"):
-        check_rows(short, 4)
-    options = TrainOptions(out=tmp_path / "run", replicas=4)
-    with pytest.raises(UsageError):
-        run_training(Side(OracleStrategy, dict), short, SPEC, options)
-    assert not (tmp_path / "run").exists()
 
 
 # numbers that are not finite

@@ -21,15 +21,6 @@ def steps_of(out):
     return [row[0] for row in read_losses(out / "losses.csv")]
 
 
-def test_every_step_is_written_with_its_loss_and_tokens(tmp_path):
-    strategy, _ = train(tmp_path)
-    rows = read_losses(tmp_path / "losses.csv")
-    assert [step for step, _, _ in rows] == list(range(8))
-    assert [loss for _, loss, _ in rows] == [float(each.sum()) for each in strategy.losses]
-    assert [tokens for _, _, tokens in rows] == [20] * 8
-    assert (tmp_path / "losses.csv").read_text().startswith(HEAD)
-
-
 def test_the_table_goes_with_the_checkpoints(tmp_path):
     """Written with each; steps after the last one are done again, and not there twice."""
 

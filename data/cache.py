@@ -1,4 +1,4 @@
-"""Caches of encoded text: files known by their content, and folders named after what made them.
+"""Caches of encoded text: folders named after the content that they were made of.
 
 The name of a folder contains a hash of the text's content and of the settings, so a changed
 file is another folder, and two processes that encode the same text write the same bytes. A
@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,7 +32,6 @@ from parity.base.locks import lock_file
 from parity.base.progress import say
 
 _HASHES = "hashes"  # the file of a folder that lists what the others hold
-_RACY_SECONDS = 2.0  # a file changed this recently may change again within its time stamp
 
 
 def file_stat(path: Path) -> list[int]:
@@ -43,45 +41,12 @@ def file_stat(path: Path) -> list[int]:
     return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
-def file_hash(path: Path, cache: Path) -> str:
-    """Return a file's sha256, without reading it if it has not changed since the last time."""
-    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-    remembered = cache / f"text-{name}.hash"
-    found = _remembered_hash(remembered, file_stat(path))
-    if found is None:
-        with only_process(remembered):
-            found = _remembered_hash(remembered, file_stat(path), say_why=True)
-            found = found or _hash(path, remembered)
-    return found
-
-
-def _remembered_hash(remembered: Path, stat: list[int], *, say_why: bool = False) -> str | None:
-    try:
-        content = verified(remembered.read_bytes(), remembered.name)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        content = None
-    if content is None:
-        if say_why:
-            say(f"{remembered}: made anew: it does not hold what was written")
-            _remove(remembered)
-        return None
-    seen = json.loads(content)
-    return str(seen["sha256"]) if seen["stat"] == stat else None
-
-
-def _hash(path: Path, remembered: Path) -> str:
-    """Read a file and return its sha256; remember it if that is safe."""
-    before, now = file_stat(path), time.time()
+def file_hash(path: Path) -> str:
+    """Return a file's sha256, in hexadecimal."""
     digest = hashlib.sha256()
     with open_input(path) as file:
         while chunk := file.read(MAX_LINE):
             digest.update(chunk)
-    # a change within the same tick of the clock would leave the time stamp as it is
-    if file_stat(path) == before and max(before[-2:]) / 1e9 < now - _RACY_SECONDS:
-        record = {"path": str(path), "stat": before, "sha256": digest.hexdigest()}
-        write_whole(remembered, with_checksum(json.dumps(record).encode(), remembered.name))
     return digest.hexdigest()
 
 
@@ -162,23 +127,6 @@ def _hashes(folder: Path, name: str) -> bytes:
                     digest.update(chunk)
             lines.append(f"{digest.hexdigest()}  {path.name}\n")
     return "".join(lines).encode()
-
-
-def with_checksum(content: bytes, name: str) -> bytes:
-    """Return content after a line with the hash of it and of its name.
-
-    Args:
-      content: any bytes.
-      name: what the content is of, so that it cannot pass for that of something else.
-    """
-    checksum = xxhash.xxh3_128_hexdigest(name.encode() + b"\0" + content)
-    return checksum.encode() + b"\n" + content
-
-
-def verified(content: bytes, name: str) -> bytes | None:
-    """Return what `with_checksum` was given, or None if the content has changed."""
-    rest = content.partition(b"\n")[2]
-    return rest if content == with_checksum(rest, name) else None
 
 
 def _remove(path: Path) -> None:

@@ -6,7 +6,6 @@ else that a server, a mirror or a proxy may send is ever read as text.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import logging
 import lzma
@@ -17,10 +16,9 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import click
 import pooch
@@ -41,7 +39,7 @@ from parity.base.standard_streams import final_status, guard_standard_streams
 _SECONDS_WITHOUT_ANSWER = 30.0
 _CHUNK = 1 << 16  # bytes
 _ARCHIVES = (".zip", ".tgz", ".tar.gz")
-_MOST_BYTES_PER_TOKEN = 16  # of a text; these have 5 or 6
+_MOST_BYTES = 1 << 26  # of a text; the largest has 11 million
 _DAMAGED = (  # what reading an archive may raise; RuntimeError: it has a password
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -53,8 +51,6 @@ _DAMAGED = (  # what reading an archive may raise; RuntimeError: it has a passwo
     ValueError,  # such as a name that is no UTF-8
     struct.error,
 )
-# Of an archive, uncompressed bytes for each compressed one; text has about 4, a bomb 1,000.
-_MOST_RATIO, _RATIO_FROM = 100, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -69,8 +65,6 @@ class PublicCorpus:
       sources: addresses in the order in which they are tried: of an archive or, ending in "/",
         of a folder with the files.
       archive_hashes: address -> "algorithm:hash" of the archive, where it is known.
-      tokens: file name -> its number of tokens, with one at the end of each line.
-      words: the number of distinct tokens in all files, with that one.
     """
 
     name: str
@@ -79,8 +73,6 @@ class PublicCorpus:
     members: Mapping[str, str]
     sources: tuple[str, ...]
     archive_hashes: Mapping[str, str]
-    tokens: Mapping[str, int]
-    words: int
 
 
 _SMERITY = "https://wikitext.smerity.com/wikitext-2-v1.zip"
@@ -114,8 +106,6 @@ CORPORA = {
                 "data/wikitext-2/",
             ),
             archive_hashes={_SMERITY: _WIKITEXT_ZIP, _METAMIND: _WIKITEXT_ZIP},
-            tokens={"train.txt": 2_088_628, "valid.txt": 217_646, "test.txt": 245_569},
-            words=33_278,
         ),
         PublicCorpus(
             name="ptb",
@@ -147,8 +137,6 @@ CORPORA = {
                 "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
             ),
             archive_hashes={_BRNO: _PTB_TGZ, _BAIDU: _PTB_TGZ},
-            tokens={"ptb.train.txt": 929_589, "ptb.valid.txt": 73_760, "ptb.test.txt": 82_430},
-            words=10_000,
         ),
     )
 }
@@ -195,31 +183,6 @@ def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> li
     return [out / name for name in corpus.hashes]
 
 
-def count_tokens(corpus: PublicCorpus, paths: Iterable[Path]) -> dict[str, int]:
-    """Count the tokens of a corpus and check that there are as many as its users report.
-
-    Returns:
-      File name -> number of tokens, with one at the end of each line.
-
-    Raises:
-      UsageError: if there are more or fewer tokens or distinct words.
-    """
-    found, words = {}, {"<eos>"}
-    for path in paths:
-        found[path.name] = 0
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for line in file:
-                tokens = line.split()
-                found[path.name] += len(tokens) + 1
-                words.update(tokens)
-        needed = corpus.tokens[path.name]
-        if found[path.name] != needed:
-            raise UsageError(f"{path}: {found[path.name]:,} tokens; {needed:,} are needed")
-    if len(words) != corpus.words:
-        raise UsageError(f"{corpus.name}: {len(words):,} distinct words, not {corpus.words:,}")
-    return found
-
-
 def _missing(corpus: PublicCorpus, out: Path) -> list[str]:
     missing = []
     for name, needed in corpus.hashes.items():
@@ -257,8 +220,7 @@ def _fetch(corpus: PublicCorpus, source: str, names: Sequence[str], out: Path) -
             else:
                 address = f"{source}: {corpus.members[name]}"
                 path = folder / name
-                most = _MOST_BYTES_PER_TOKEN * corpus.tokens[name]
-                unpack(archive, corpus.members[name], path, source, most)
+                unpack(archive, corpus.members[name], path, source)
             _check(path, "sha256", corpus.hashes[name], address)
             sync_file(path)
             path.replace(out / name)
@@ -320,82 +282,41 @@ class SourceError(Exception):
     """A source did not provide what it should; the message is one line."""
 
 
-def unpack(archive: Path, member: str, target: Path, source: str, most: int) -> None:
-    """Write the content of one member, of `most` bytes at most, to a file.
+def unpack(archive: Path, member: str, target: Path, source: str) -> None:
+    """Write the content of one member to a file.
 
-    No name in the archive is ever used as a path, so nothing can be written elsewhere. An
-    archive that tries is refused all the same: it is not the corpus.
-    (`extractall` with `filter="data"` is not in Python 3.11.3 and older.)
+    No name in the archive is ever used as a path, so nothing can be written elsewhere.
 
     Args:
       source: the archive's address, whose ending says what it is.
-      most: bytes; one that unpacks to more is refused after the first too many.
 
     Raises:
-      SourceError: if it cannot be unpacked, or is not what it should be.
+      SourceError: if it cannot be unpacked, or to more than a corpus may have.
       OSError: if the archive cannot be read or the file not be written.
     """
     try:
-        with contextlib.ExitStack() as stack:
-            content: IO[bytes] | None
-            if source.endswith(".zip"):
-                zipped = stack.enter_context(zipfile.ZipFile(archive))
-                _check_names(zipped.namelist(), source)
-                content = stack.enter_context(zipped.open(member))
-            else:
-                tar = stack.enter_context(tarfile.open(archive))
-                entries = _entries(tar, archive.stat().st_size, source)
-                _check_names(entries, source)
-                content = tar.extractfile(entries[member])  # None for a folder or a device
-            if content is None:
-                raise KeyError(member)
-            with target.open("wb") as file:
-                for part in _read(content, most, f"{source}: {member}"):
-                    file.write(part)
+        if source.endswith(".zip"):
+            with zipfile.ZipFile(archive) as zipped, zipped.open(member) as content:
+                text = content.read(_MOST_BYTES + 1)
+        else:
+            with tarfile.open(archive) as tar:
+                entries = {posixpath.normpath(entry.name): entry for entry in tar}
+                found = tar.extractfile(entries[member])
+                if found is None:  # a folder or a device
+                    raise KeyError(member)
+                text = found.read(_MOST_BYTES + 1)
     except KeyError:
         raise SourceError(f"{source}: no file {member} in this archive") from None
     except _DAMAGED as error:
         raise SourceError(f"{source}: not an archive, or a damaged one: {error}") from None
-
-
-def _read(content: IO[bytes], most: int, what: str) -> Iterator[bytes]:
-    """Yield a member's bytes in parts; a small file may unpack to any size."""
-    size = 0
-    while True:
-        try:
-            part = content.read(_CHUNK)
-        except OSError as error:
-            if error.errno is not None:  # the archive cannot be read
-                raise
-            raise EOFError(str(error)) from None  # bzip2 has no error of its own
-        if not part:
-            return
-        size += len(part)
-        if size > most:
-            raise SourceError(f"{what}: unpacks to more than the {most:,} bytes allowed")
-        yield part
-
-
-def _entries(tar: tarfile.TarFile, size: int, source: str) -> dict[str, tarfile.TarInfo]:
-    """Return normalised name -> entry of a tar archive of `size` bytes, compressed."""
-    entries, unpacked, most = {}, 0, _MOST_RATIO * size + _RATIO_FROM
-    try:
-        for entry in tar:
-            entries[posixpath.normpath(entry.name)] = entry
-            unpacked += entry.size
-            if unpacked > most:
-                raise SourceError(f"{source}: unpacks to more than the {most:,} bytes allowed")
     except OSError as error:
-        if error.errno is not None:
+        if error.errno is not None:  # the archive cannot be read
             raise
-        raise EOFError(str(error)) from None
-    return entries
-
-
-def _check_names(names: Iterable[str], source: str) -> None:
-    for name in names:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise SourceError(f"{source}: member {name!r} points out of its folder")
+        # bzip2 has no error of its own
+        raise SourceError(f"{source}: not an archive, or a damaged one: {error}") from None
+    if len(text) > _MOST_BYTES:
+        raise SourceError(f"{source}: {member}: unpacks to more than {_MOST_BYTES:,} bytes")
+    target.write_bytes(text)
 
 
 @click.command(help="Fetch a public corpus, checked, into a folder for --data.")
@@ -412,14 +333,12 @@ def _command(name: str, out: Path, url: tuple[str, ...], debug: bool) -> None:
     print(f"licence of {name}: {corpus.licence}", file=sys.stderr, flush=True)
     try:
         paths = download(corpus, out, url)
-        tokens = count_tokens(corpus, paths)
     except UsageError as error:
         if debug:
             raise
         raise click.UsageError(str(error)) from None
     for path in paths:
-        print(f"{path}: {path.stat().st_size:,} bytes, {tokens[path.name]:,} tokens")
-    print(f"{name}: {corpus.words:,} distinct words")
+        print(f"{path}: {path.stat().st_size:,} bytes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

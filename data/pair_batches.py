@@ -83,20 +83,14 @@ class Padding:
     Attributes:
       source: the share of [batch, source_time].
       target: the share of [batch, time].
-      source_unsorted: the share of source positions without sorting pairs by length.
-      target_unsorted: the share of target positions without sorting pairs by length.
     """
 
     source: float
     target: float
-    source_unsorted: float
-    target_unsorted: float
 
     def __str__(self) -> str:
         return (
-            f"padding: {self.source:.1%} of question and {self.target:.1%} of answer positions;"
-            f" without sorting by length {self.source_unsorted:.1%} and"
-            f" {self.target_unsorted:.1%}"
+            f"padding: {self.source:.1%} of question and {self.target:.1%} of answer positions"
         )
 
 
@@ -194,15 +188,10 @@ class PairBatches:
     def padding(self) -> Padding:
         """Return the shares of padded positions in the first epoch."""
         order, _ = self._epoch_plan(0)
-        unsorted = np.arange(self._pairs.num_pairs)
-        if self._shuffle:
-            unsorted = np.argsort(random_keys(self._seed, 0, 0, self._pairs.num_pairs))
         sources, targets = self._pairs.source_lengths, self._pairs.target_lengths
         return Padding(
             _padded_share(sources[order], self._bounds, 0),
             _padded_share(targets[order], self._bounds, 1),
-            _padded_share(sources[unsorted], self._bounds, 0),
-            _padded_share(targets[unsorted], self._bounds, 1),
         )
 
     def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

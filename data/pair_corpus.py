@@ -170,7 +170,7 @@ def load_pairs(
     if path is None:
         path = _embedded_file(cache)
     paths = find_pair_files(path)
-    hashes = {name: file_hash(file, cache) for name, file in paths.items()}
+    hashes = {name: file_hash(file) for name, file in paths.items()}
     settings = _settings(options, segmentation, hashes)
     content_hash = settings_hash(settings)
     folder = cache / f"pairs-{content_hash[:32]}"

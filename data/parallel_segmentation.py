@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 
 from data.pair_file import PairBlock
 from data.segmenters import Segmentation
@@ -20,6 +19,8 @@ from parity.base.errors import UsageError
 from parity.base.process import die_with_parent
 
 Tokens = tuple[list[str], list[str]]  # of questions and answers, joined by spaces
+
+_BLOCKS_AHEAD = 4  # per process
 
 _segmentation: Segmentation  # set in the processes of an executor
 
@@ -32,7 +33,7 @@ def segment_blocks(
     Close the generator if it is not exhausted: that ends the processes.
 
     Args:
-      blocks: read ahead by no more than the number of processes.
+      blocks: a few per process are read ahead.
       segmentation: how text is segmented.
       processes: how many; with 1 the work is done in this process.
 
@@ -45,33 +46,18 @@ def segment_blocks(
         for block in blocks:
             yield block, _segment(segmentation, block.sources, block.targets)
         return
-    # only here: most runs find their text in the cache
-    from multiprocessing import resource_tracker
+    _segment(segmentation, [""], [""])  # puts jieba's dictionary into the cache for all of them
+    from loky import ProcessPoolExecutor  # only here: most runs find their text in the cache
 
-    from loky import ProcessPoolExecutor
-    from loky.backend import resource_tracker as tracker_of_loky
-
-    # The first `submit` would start both, and each would let through what is held back there.
-    tracker_of_loky.ensure_running()
-    resource_tracker.ensure_running()
     executor = ProcessPoolExecutor(
         processes, initializer=_start_process, initargs=(os.getpid(), segmentation)
     )
-    waiting: deque[tuple[PairBlock, Future[Tokens]]] = deque()
+    remaining = iter(blocks)
     try:
-        for block in blocks:
-            # a process that starts now holds Ctrl-C back until it can ignore it
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                future = executor.submit(_segment_here, block.sources, block.targets)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            waiting.append((block, future))
-            if len(waiting) > processes:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        for done, future in waiting:
-            yield done, future.result()
+        while some := list(islice(remaining, _BLOCKS_AHEAD * processes)):
+            futures = [executor.submit(_segment_here, b.sources, b.targets) for b in some]
+            for block, future in zip(some, futures, strict=True):
+                yield block, future.result()
     except BrokenProcessPool:
         raise UsageError(
             "segmenting: a process for it was killed: if memory ran out, use fewer processes"

@@ -20,11 +20,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.cache import verified, with_checksum
+from data.cache import make_whole
 from data.text_file import read_lines
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, reason, write_whole
-from parity.base.progress import say
+from parity.base.files import make_folder, write_whole
 
 SEGMENTERS = ("chinese", "english", "spaces")
 
@@ -275,20 +274,15 @@ def _frequencies(tokenizer: Any, cache: Path | None) -> tuple[dict[str, int], in
     if cache is None:
         frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
         return frequencies, total
+
+    def make(temporary: Path) -> None:
+        frequencies = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+        write_whole(temporary / "frequencies", marshal.dumps(frequencies))
+
     make_folder(cache, read_only=True)
-    path = cache / f"jieba-{_jieba_hash()[:16]}-{marshal.version}.cache"
-    try:
-        content = verified(path.read_bytes(), path.name)
-        if content is not None:
-            frequencies, total = marshal.loads(content)
-            return frequencies, total
-        say(f"{path}: made anew: it does not hold what was written")
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        say(f"{path}: made anew: it cannot be read: {reason(error)}")
-    frequencies, total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
-    write_whole(path, with_checksum(marshal.dumps((frequencies, total)), path.name))
+    folder = cache / f"jieba-{_jieba_hash()[:16]}-{marshal.version}"
+    make_whole(folder, make)
+    frequencies, total = marshal.loads((folder / "frequencies").read_bytes())
     return frequencies, total
 
 

@@ -181,7 +181,7 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
         "format": _FORMAT,
         "vocabulary_size": vocabulary_size,
         "special": TEXT_SPECIAL,
-        "texts": {split: file_hash(path, cache) for split, path in paths.items()},
+        "texts": {split: file_hash(path) for split, path in paths.items()},
     }
     content_hash = settings_hash(settings)
     target = cache / f"corpus-{content_hash[:32]}"

@@ -12,20 +12,6 @@ def alive():
     return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-def test_items_come_in_order():
-    with Prefetch(lambda step: step * step, 3, 8) as items:
-        assert list(items) == [9, 16, 25, 36, 49]
-        assert list(items) == []
-    assert alive() == []
-
-
-def test_function_runs_in_one_other_thread():
-    with Prefetch(lambda step: threading.get_ident(), 0, 6) as items:
-        threads = set(items)
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
-
-
 def test_no_more_than_depth_items_are_ahead():
     done = []
     with Prefetch(done.append, 0, 100, depth=3) as items:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data.built_in_pairs import pairs
 from data.segmenters import (
     SEGMENTERS,
     Segmentation,
@@ -76,21 +75,6 @@ def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
         assert done.stderr == ""
     assert list(shared.iterdir()) == []
     assert len(list(own.iterdir())) == 1
-
-
-def test_words_of_the_user_are_found(tmp_path, cache):
-    text = "云计算让石墨烯变得有趣"
-    plain = Segmentation(cache=cache)
-    assert "云计算" not in plain.segment_source(text)
-    notes = []
-    path = dictionary(tmp_path, "\ufeff云计算 5 n\r\n\r\n石墨烯\n有趣\u3000nz\n让 3\n")
-    words = read_user_dictionary(path, notes)
-    assert words == "云计算 5 n\n石墨烯\n有趣 nz\n让 3"
-    assert notes == [f"{path}: the UTF-8 byte-order mark was left out"]
-    own = Segmentation(user_dictionary=words, cache=cache)
-    assert own.segment_source(text)[:3] == ["云计算", "让", "石墨烯"]
-    assert "云计算" not in plain.segment_source(text)
-    assert own.content_hash != plain.content_hash
 
 
 @pytest.mark.parametrize(
@@ -205,19 +189,3 @@ def test_unknown_segmenter_is_refused():
 def test_width_makes_no_other_words_of_chinese(typed, trained):
     segmentation = Segmentation()
     assert segmentation.segment_source(typed) == segmentation.segment_source(trained)
-
-
-def test_signs_inside_numbers_and_words_keep_their_width():
-    for text in ("3.14", "10:30", "a,b", "1,000", "好...", "v2.0"):
-        assert in_chinese_width(text) == text
-
-
-def test_width_makes_no_other_words_of_english():
-    assert english_tokens("Ｗｈａｔ？ Ｎｏ！") == english_tokens("What? No!")
-    assert Segmentation("spaces", "spaces").segment_source("？ ?") == ["？", "?"]
-
-
-def test_the_built_in_pairs_are_the_same_in_any_width():
-    for pair in pairs():
-        for text in pair:
-            assert in_chinese_width(text) == text

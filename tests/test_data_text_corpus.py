@@ -1,8 +1,6 @@
 """A folder of text is encoded once, exactly, and read back a piece at a time."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 
 from data import text_corpus as module
-from data.cache import file_hash, file_stat, verified, with_checksum
 from data.text_corpus import find_splits, load_corpus
 from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
@@ -43,19 +40,6 @@ def words_of(corpus, text):
 
 def encoded_folders(cache):
     return [path.name for path in cache.iterdir() if path.name.startswith("corpus-")]
-
-
-def test_every_line_ends_in_a_token_blank_ones_too(tmp_path):
-    corpus = load_corpus(write_texts(tmp_path / "text"), tmp_path / "cache", None)
-    text = corpus.train
-    expected = []
-    for line in TRAIN.split("\n")[:-1]:
-        expected += [*line.split(), "<eos>"]
-    assert words_of(corpus, text) == expected
-    assert (text.num_lines, text.num_sentences) == (7, 4)
-    assert text.num_tokens == len(TRAIN.split()) + 7
-    assert text.line_offsets.tolist() == [0, 1, 5, 6, 13, 17, 18, 23]
-    assert text.line_offsets.dtype == np.int64
 
 
 def test_mostly_unknown_text_is_noted(tmp_path):
@@ -125,86 +109,21 @@ def test_blocks_of_a_large_text_join_without_a_seam(tmp_path):
 # the cache
 
 
-def test_second_load_encodes_nothing(tmp_path):
-    folder, cache = write_texts(tmp_path / "text"), tmp_path / "cache"
-    first = load_corpus(folder, cache, 8)
-    (encoded,) = encoded_folders(cache)
-    before = {path: path.stat().st_mtime_ns for path in (cache / encoded).iterdir()}
-    second = load_corpus(folder, cache, 8)
-    assert before == {path: path.stat().st_mtime_ns for path in (cache / encoded).iterdir()}
-    assert encoded_folders(cache) == [encoded]
-    assert words_of(first, first.train) == words_of(second, second.train)
-    assert (first.notes, first.content_hash) == (second.notes, second.content_hash)
-    assert first.vocabulary == second.vocabulary
-
-
-def test_changed_text_is_another_corpus_even_with_its_old_time(tmp_path):
+def test_a_text_that_changes_while_it_is_encoded_is_refused(tmp_path, monkeypatch):
+    """Also one whose time was set back."""
     folder, cache = write_texts(tmp_path / "text", "a b\n"), tmp_path / "cache"
-    path = folder / "train.txt"
+    path, encode = folder / "train.txt", module._encode
     stat = path.stat()
-    first = load_corpus(folder, cache, None)
-    path.write_text("a c\n")
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    second = load_corpus(folder, cache, None)
-    assert second.content_hash != first.content_hash
-    assert "c" in second.vocabulary
 
+    def encode_and_change(*arguments):
+        encode(*arguments)
+        time.sleep(0.02)  # a tick of the file system's clock
+        path.write_text("a c\n")
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
-def test_stat_tells_a_change_whose_time_was_set_back(tmp_path):
-    path = tmp_path / "train.txt"
-    path.write_text("a b\n")
-    before, stat = file_stat(path), path.stat()
-    time.sleep(0.02)  # a tick of the file system's clock
-    path.write_text("a c\n")
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert path.stat().st_mtime_ns == stat.st_mtime_ns
-    assert file_stat(path) != before
-
-
-def test_hash_is_remembered_for_old_files_only(tmp_path):
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    new = tmp_path / "new.txt"
-    new.write_text("a b\n")
-    file_hash(new, cache)
-    assert list(cache.iterdir()) == []  # it may change again within its time stamp
-    old = Path(np.__file__)
-    digest = file_hash(old, cache)
-    (remembered,) = cache.iterdir()
-    record = json.loads(verified(remembered.read_bytes(), remembered.name))
-    assert record["sha256"] == digest
-    changed = json.dumps({**record, "sha256": "as remembered"}).encode()
-    remembered.write_bytes(with_checksum(changed, remembered.name))
-    assert file_hash(old, cache) == "as remembered"
-    remembered.write_text("{")
-    assert file_hash(old, cache) == digest
-
-
-def test_killed_encoding_leaves_nothing_that_counts(tmp_path):
-    folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 700_000)
-    cache = tmp_path / "cache"
-    code = (
-        "import sys; from pathlib import Path; from data.text_corpus import load_corpus\n"
-        "load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None)"
-    )
-    command = [sys.executable, "-c", code, str(folder), str(cache)]
-    process = subprocess.Popen(command, cwd=ROOT)
-    while not list(cache.glob(".unfinished-*/train.tokens")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    abandoned = list(cache.glob(".unfinished-*"))
-    assert sorted(path.is_dir() for path in abandoned) == [False, True]  # its lock, its folder
+    monkeypatch.setattr(module, "_encode", encode_and_change)
+    assert message_of(folder, cache, None) == f"{path}: this file was changed while it was read"
     assert encoded_folders(cache) == []
-    (folder / "train.txt").write_text("a b\n")
-    load_corpus(folder, cache, None)
-    assert all(map(Path.exists, abandoned))  # for all one knows its process is still at work
-    for path in abandoned:
-        os.utime(path, (0, 0))
-    load_corpus(folder, cache, 4)
-    load_corpus(write_texts(tmp_path / "other", "x y\n"), cache, None)
-    assert not any(map(Path.exists, abandoned))
 
 
 def test_id_that_has_no_entry_is_found_on_reading(tmp_path):
@@ -341,18 +260,6 @@ def test_endless_words_are_unknown(tmp_path):
 
 
 # the embedded corpus and real text
-
-
-def test_embedded_corpus_needs_no_folder_and_knows_its_best(tmp_path):
-    corpus = load_corpus(None, tmp_path, None)
-    assert corpus.embedded
-    assert corpus.notes == ()
-    assert corpus.train.num_sentences == corpus.train.num_lines == 14_000
-    assert 7 < corpus.best_perplexity("test") < 8
-    assert load_corpus(None, tmp_path, None).content_hash == corpus.content_hash
-    # words made <unk> are easier to predict, so the figure no longer holds
-    assert load_corpus(None, tmp_path, 50).best_perplexity("test") is None
-    assert load_corpus(tmp_path / "embedded-1", tmp_path, None).best_perplexity("test") is None
 
 
 def test_large_text_takes_little_memory(tmp_path):

@@ -1,7 +1,5 @@
 """A vocabulary gives every token one id, the same on every machine."""
 
-import stat
-
 import numpy as np
 import pytest
 
@@ -9,46 +7,6 @@ from data.vocabulary import Vocabulary, build_vocabulary, check_tokens
 from parity.base.errors import UsageError
 
 COUNTS = {"the": 9, "cat": 4, "sat": 4, "a": 4, "<unk>": 7, "mat": 1}
-
-
-def test_frequent_words_come_first_and_ties_go_by_token():
-    vocabulary = build_vocabulary(COUNTS, None)
-    assert vocabulary.tokens == ("<unk>", "<eos>", "the", "a", "cat", "sat", "mat")
-
-
-def test_order_of_counting_does_not_matter():
-    backwards = dict(reversed(COUNTS.items()))
-    assert build_vocabulary(backwards, 6) == build_vocabulary(COUNTS, 6)
-
-
-def test_cap_counts_the_special_tokens():
-    assert build_vocabulary(COUNTS, 5).tokens == ("<unk>", "<eos>", "the", "a", "cat")
-    assert len(build_vocabulary(COUNTS, 100)) == 7
-
-
-def test_special_tokens_in_the_text_are_the_same_entries():
-    vocabulary = build_vocabulary({"<unk>": 50, "<eos>": 50, "one": 1, "two": 1}, None)
-    assert vocabulary.tokens == ("<unk>", "<eos>", "one", "two")
-    assert vocabulary.index("<unk>") == 0
-    assert vocabulary.index("<eos>") == 1
-
-
-@pytest.mark.parametrize("cap", [-1, 0, 2, 3])
-def test_cap_without_room_for_two_words_is_refused(cap):
-    with pytest.raises(UsageError) as caught:
-        build_vocabulary(COUNTS, cap)
-    assert str(caught.value) == (
-        f"vocabulary size {cap}: at least 4 is needed, 2 special tokens and 2 words"
-    )
-
-
-def test_vocabulary_of_one_word_is_refused():
-    with pytest.raises(UsageError) as caught:
-        build_vocabulary({"the": 3, "<unk>": 3}, None, source="train.txt")
-    assert str(caught.value) == (
-        "train.txt: besides <unk> and <eos> the vocabulary holds 'the'; at least 2 words are"
-        " needed"
-    )
 
 
 def test_encode_and_decode():
@@ -64,12 +22,6 @@ def test_encode_and_decode():
         vocabulary.decode([0, 5])
     with pytest.raises(UsageError, match=r"token id -1 at position 0 is not in 0 \.\. 4$"):
         vocabulary.decode([-1])
-
-
-def test_membership_is_of_entries():
-    vocabulary = build_vocabulary(COUNTS, 5)
-    assert "the" in vocabulary
-    assert "mat" not in vocabulary
 
 
 def test_save_and_load_are_inverse(tmp_path):
@@ -117,30 +69,6 @@ def test_unusable_vocabulary_file_is_named(tmp_path, content, message):
     with pytest.raises(UsageError) as caught:
         Vocabulary.load(path)
     assert str(caught.value) == f"{path}{message}"
-
-
-def test_vocabulary_with_windows_line_ends_loads(tmp_path):
-    path = tmp_path / "vocabulary.txt"
-    path.write_bytes(b"<unk>\r\n<eos>\r\none\r\ntwo\r\n")
-    assert Vocabulary.load(path).tokens == ("<unk>", "<eos>", "one", "two")
-
-
-def test_saving_where_it_cannot_be_leaves_nothing(tmp_path):
-    folder = tmp_path / "vocabulary.txt"
-    folder.mkdir()  # a folder in the file's place cannot be replaced
-    with pytest.raises(UsageError, match=r"vocabulary\.txt: cannot be written: "):
-        build_vocabulary(COUNTS, None).save(folder)
-    assert list(tmp_path.iterdir()) == [folder]
-    with pytest.raises(UsageError, match=r"cannot be written: No such file or directory$"):
-        build_vocabulary(COUNTS, None).save(tmp_path / "missing" / "vocabulary.txt")
-
-
-def test_saved_file_has_ordinary_permissions(tmp_path):
-    plain = tmp_path / "plain"
-    plain.touch()
-    path = tmp_path / "vocabulary.txt"
-    build_vocabulary(COUNTS, None).save(path)
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
 def test_check_tokens_names_the_place():

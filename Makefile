@@ -5,8 +5,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all thorough hunt-once crashes torch horovod horovod-test parity \
-    hunt fuzz lock wheel clean
+.PHONY: help setup test test-all thorough hunt-once crashes torch horovod horovod-test gpu \
+    parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -29,6 +29,7 @@ VENV_PYTHON := .venv/bin/python
 IN_WORKERS := --numprocesses auto --dist worksteal
 READY := .venv/ready
 HOROVOD := .venv-horovod
+GPU := .venv-gpu
 export HYPOTHESIS_STORAGE_DIRECTORY := out/cache/hypothesis
 
 help:
@@ -48,11 +49,12 @@ help:
 	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a
 	             TensorFlow of its own, and Horovod is compiled (3 minutes)
 	make horovod-test  make that, and run the tests of the strategy
-	make lock    write requirements.lock, requirements-horovod.lock and
-	             deploy/requirements-gpu.lock from pyproject.toml; with LOCK_FLAGS=--upgrade at
-	             the newest versions
+	make gpu     set up, and make .venv-gpu, whose Python trains with --device gpu: both
+	             frameworks for NVIDIA's GPUs, and CUDA for each (5 GB; no GPU is needed for it)
+	make lock    write requirements.lock, requirements-horovod.lock and the two locks for GPUs
+	             in deploy from pyproject.toml; with LOCK_FLAGS=--upgrade at the newest versions
 	make wheel   build the package of parity alone, in out/dist
-	make clean   remove .venv, .venv-horovod, out and what the build left
+	make clean   remove .venv, .venv-horovod, .venv-gpu, out and what the build left
 	To choose the interpreter: make clean, then make setup PYTHON=/path/to/python3.11
 	END
 
@@ -249,6 +251,32 @@ horovod-test: horovod
 	    tests/test_strategies.py tests/test_strategies_horovod.py tests/test_two_hosts.py \
 	    $(PYTEST_FLAGS)
 
+gpu: $(GPU)/ready
+
+# Paddle's build for GPUs brings neither CUDA 11.8 nor cuDNN 8: it opens them by names without a
+# version, first beside its own libraries. TensorFlow's CUDA 12 has files of the same names, so each
+# gets a folder of its own. Both kinds of Paddle own the same files: only one may be installed.
+$(GPU)/ready: requirements.lock deploy/requirements-gpu.lock deploy/requirements-cuda11.lock | $(READY)
+	@base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')
+	uv=.venv/bin/uv
+	$(INDEX_OF_PIP)
+	install() { "$$uv" pip install --quiet --python $(GPU)/bin/python --require-hashes "$$@"; }
+	rm -rf $(GPU)
+	echo "making $(GPU); the first time about 5 GB are downloaded"
+	"$$uv" venv --quiet --python "$$base" $(GPU)
+	awk '/^[^ #]/ { keep = index($$0, "paddlepaddle==") != 1 } keep' requirements.lock \
+	    >$(GPU)/others.lock
+	install --build-constraints requirements.lock -r $(GPU)/others.lock \
+	    -r deploy/requirements-gpu.lock
+	install --target $(GPU)/cuda11 -r deploy/requirements-cuda11.lock
+	beside=$$(echo $(GPU)/lib/python3*/site-packages/paddle/libs)
+	for file in $(GPU)/cuda11/nvidia/*/lib/lib*.so.*; do
+	    name=$${file##*/}
+	    ln -s "$$PWD/$$file" "$$beside/$$name"
+	    ln -s "$$name" "$$beside/$${name%%.so.*}.so"
+	done
+	touch $@
+
 # Only the user's default index is read: local folders and extra indexes may hold other files
 # under the same names, and their hashes must not get into the lock.
 lock:
@@ -265,7 +293,8 @@ lock:
 	}
 	compile --extra train --group dev --group docs pyproject.toml -o requirements.lock
 	compile --group horovod -o requirements-horovod.lock
-	# What GPUs need besides, for deploy/Dockerfile.
+	# What GPUs need besides.
+	compile --group cuda11 -o deploy/requirements-cuda11.lock
 	locked=$$(sed -n 's/^\([a-zA-Z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock)
 	compile --extra gpu --constraint requirements.lock $$locked pyproject.toml \
 	    -o deploy/requirements-gpu.lock
@@ -275,4 +304,4 @@ wheel: setup
 	@$(VENV_PYTHON) -m build --no-isolation --outdir out/dist
 
 clean:
-	@rm -rf .venv .venv-horovod out build training_parity.egg-info
+	@rm -rf .venv .venv-horovod .venv-gpu out build training_parity.egg-info

@@ -1,5 +1,6 @@
 """What `python -m parity doctor` says of an environment: this one, and made-up ones."""
 
+import _ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -51,14 +52,17 @@ GOOD = {
             {"paddlepaddle": "3.0.0"},
             ["paddlepaddle is 3.0.0; allowed: 2.6.2, the last release"],
         ),
-        ({"paddlepaddle": None, "paddlepaddle-gpu": "2.6.2"}, []),
+        (
+            {"paddlepaddle": None, "paddlepaddle-gpu": "2.6.2"},
+            ["Paddle does not find libcublas.so, libcublasLt.so, libcudnn.so, libcufft.so, "],
+        ),
         (
             {"paddlepaddle-gpu": "2.6.2"},
-            ["paddlepaddle and paddlepaddle-gpu are both installed"],
+            ["paddlepaddle and paddlepaddle-gpu are both installed", "Paddle does not find"],
         ),
         (
             {"paddlepaddle": None, "paddlepaddle-gpu": "2.5.0"},
-            ["paddlepaddle-gpu is 2.5.0; allowed: 2.6.2"],
+            ["paddlepaddle-gpu is 2.5.0; allowed: 2.6.2", "Paddle does not find"],
         ),
         ({"tensorflow": "2.15.0"}, ["tensorflow is 2.15.0; allowed: 2.21.0"]),
         ({"tensorflow": None}, ["tensorflow is missing. Fix: make setup"]),
@@ -89,6 +93,25 @@ def test_each_problem_is_a_line_with_its_fix(tmp_path, change, said):
     for line, start in zip(lines, said, strict=True):
         assert line.startswith(start)
         assert "Fix: " in line
+
+
+def test_libraries_of_cuda_are_found_beside_paddle(tmp_path):
+    """As `make gpu` links them; any library that loads stands for them here."""
+    environment(tmp_path, **GOOD | {"paddlepaddle-gpu": "2.6.2"})
+    libs = tmp_path / "paddle" / "libs"
+    libs.mkdir(parents=True)
+    (tmp_path / "paddle" / "__init__.py").touch()
+    for name in laboratory._CUDA_OF_PADDLE:
+        (libs / name).symlink_to(_ctypes.__file__)
+    code = (
+        "import sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from parity.twins.cli import doctor\n"
+        "print(doctor._missing_cuda(), *doctor.notes())"
+    )
+    run = (sys.executable, "-c", code, str(tmp_path))
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[] GPU: ")
 
 
 def test_the_status_tells_whether_there_is_a_problem(capsys):

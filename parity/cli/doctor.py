@@ -24,6 +24,8 @@ def report() -> int:
         print(f"{name} {installed_version(name) or 'not installed'}")
     if laboratory is None:
         print(_NO_CHECKOUT)
+    for line in (of_laboratory("cli.doctor:notes") or list)():
+        print(line)
     found = problems()
     for problem in found:
         print(f"problem: {problem}")

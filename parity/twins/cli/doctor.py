@@ -1,5 +1,9 @@
 """What `python -m parity doctor` checks for the two networks' trainings."""
 
+import ctypes
+from importlib.util import find_spec
+from pathlib import Path
+
 from parity.cli.doctor import installed_version, package_problems
 
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
@@ -10,11 +14,52 @@ _OTHERS = {
     "jieba": ("", ""),
 }
 REQUIRED = (*_PADDLE, *_OTHERS)
+# What Paddle's build for GPUs opens by these names, beside itself or where the system looks.
+_CUDA_OF_PADDLE = (
+    *("libcublas.so", "libcublasLt.so", "libcudnn.so", "libcufft.so", "libcurand.so"),
+    *("libcusolver.so", "libcusparse.so", "libnccl.so", "libnvrtc.so"),
+)
+_DRIVER = "libcuda.so.1"
+
+
+def notes() -> list[str]:
+    """Return what else to say of the environment: what `--device gpu` would run on."""
+    if not installed_version("paddlepaddle-gpu"):
+        return []
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return [f"GPU: no driver ({_DRIVER} is not found), so --device gpu cannot run here"]
+    release, count = ctypes.c_int(), ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(release))
+    driver.cuInit(0)
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    major, minor = release.value // 1000, release.value % 1000 // 10
+    return [f"GPU: a driver for CUDA {major}.{minor}, devices: {count.value}"]
 
 
 def problems() -> list[str]:
     """Return one line for each problem, with its fix."""
-    return _paddle_problems() + package_problems(_OTHERS, "make setup")
+    found = _paddle_problems() + package_problems(_OTHERS, "make setup")
+    if installed_version("paddlepaddle-gpu") and (missing := _missing_cuda()):
+        found.append(
+            f"Paddle does not find {', '.join(missing)}, of CUDA 11.8 and cuDNN 8. Fix: make "
+            "gpu, then .venv-gpu/bin/python"
+        )
+    return found
+
+
+def _missing_cuda() -> list[str]:
+    """Return the libraries of CUDA that Paddle would not find."""
+    paddle = find_spec("paddle")
+    beside = Path(paddle.origin).parent / "libs" if paddle and paddle.origin else None
+    missing = []
+    for name in _CUDA_OF_PADDLE:
+        try:
+            ctypes.CDLL(str(beside / name) if beside and (beside / name).exists() else name)
+        except OSError:
+            missing.append(name)
+    return missing
 
 
 def _paddle_problems() -> list[str]:

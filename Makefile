@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all thorough hunt-once crashes torch horovod horovod-test gpu \
+.PHONY: help setup test test-all thorough hunt-once crashes torch jax horovod horovod-test gpu \
     parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
@@ -46,6 +46,7 @@ help:
 	             (a quarter of an hour)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
+	make jax     set up, and install JAX, flax and optax in .venv: its trainings are then tested, too
 	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a
 	             TensorFlow of its own, and Horovod is compiled (3 minutes)
 	make horovod-test  make that, and run the tests of the strategy
@@ -211,6 +212,14 @@ torch: setup
 	    echo "error: PyTorch cannot be installed: see .venv/torch.log" >&2
 	    exit 1
 	fi
+
+jax: setup
+	@if $(VENV_PYTHON) -c 'import flax, jax, optax' 2>/dev/null; then exit 0; fi
+	base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')
+	$(INDEX_OF_PIP)
+	$(CONSTRAINTS)
+	.venv/bin/uv pip install --quiet --python $(VENV_PYTHON) --constraints .venv/constraints \
+	    --group jax
 
 horovod: $(HOROVOD)/ready
 

@@ -83,6 +83,11 @@ OPTIONAL = {
         "PARITY_REQUIRE_TORCH",
         "no PyTorch: install it as docs/witnesses.md says and these witnesses run too",
     ),
+    "jax": (
+        lambda: all(importlib.util.find_spec(name) for name in ("flax", "jax", "optax")),
+        "PARITY_REQUIRE_JAX",
+        "no JAX: `make jax` installs it and they run too",
+    ),
     "hosts": (two_hosts.possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
     "compiler": (
         lambda: shutil.which("cc") is not None,
@@ -106,6 +111,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "thorough: takes long; `make test-all` runs it")
     config.addinivalue_line("markers", "browser: needs Chromium")
     config.addinivalue_line("markers", "torch: needs PyTorch")
+    config.addinivalue_line("markers", "jax: needs JAX, flax and optax")
     config.addinivalue_line("markers", "compiler: needs a C compiler")
     config.addinivalue_line("markers", "hosts: needs network namespaces")
     config.addinivalue_line("markers", "horovod: needs the environment of `make horovod`")

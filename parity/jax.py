@@ -1,0 +1,347 @@
+"""Records a JAX training while it runs: modules of flax's nnx, updated by optax."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.watch.recording import Recording, leaves
+
+# Of modules and the optimiser: their name. As a plain attribute it goes through `nnx.jit` with
+# them, and makes it compile anew for the watch; what it had compiled before serves again after.
+_MARK = "_parity_name"
+
+
+@contextmanager
+def watch(
+    folder: str | Path, model: Any, optimizer: Any, **options: Any
+) -> Iterator[Recording]:
+    """Record every step of a training with nnx, which `nnx.Optimizer.update` ends.
+
+        with parity.jax.watch("out/port", model, optimizer):
+            train(model, optimizer, data)
+
+    What is recorded, and the options, are those of `parity.torch.watch`; paths are joined by
+    dots. `loss` is what `value_and_grad` or `grad` was asked of, `gradient` what `update` was
+    given. A compiled step becomes another program by being watched, whose results XLA may
+    round otherwise in the last places; uncompiled, a step computes what it did, bit for bit.
+
+    Args:
+      folder: where the trace is written; one that is there is replaced.
+      model: the `flax.nnx.Module`.
+      optimizer: the `flax.nnx.Optimizer`.
+      **options: those of `parity.watch.recording.Recording`.
+
+    Raises:
+      UsageError: for a model that cannot be watched, or an option that is not allowed.
+    """
+    import flax
+    import jax
+    import optax
+    from flax import nnx
+
+    if not isinstance(model, nnx.Module):
+        raise UsageError(f"model is {type(model).__name__}; allowed: a flax.nnx.Module")
+    if not isinstance(optimizer, nnx.Optimizer):
+        raise UsageError(
+            f"optimizer is {type(optimizer).__name__}; allowed: a flax.nnx.Optimizer"
+        )
+    facts = {
+        "device": str(jax.devices()[0]),
+        "x64": jax.config.jax_enable_x64,
+        "matmul_precision": str(jax.config.jax_default_matmul_precision),
+    }
+    kinds = {str(each.dtype) for _, each in _flat(model, nnx.Param)}
+    versions = {each.__name__: each.__version__ for each in (jax, flax, optax)}
+    recording = Recording(folder, "jax", kinds, versions, facts, **options)
+    hooks = _Hooks(recording, model, optimizer)
+    with recording:
+        try:
+            with hooks:
+                yield recording
+        except Exception as error:
+            if hooks.failure is not None:  # JAX hands on its text alone
+                raise hooks.failure from error
+            raise
+
+
+class Tap:
+    """How JAX shows values to a function, in compiled code, too, in the program's order.
+
+    Attributes:
+      failure: the error of a function that failed.
+    """
+
+    def __init__(self) -> None:
+        self.failure: UsageError | None = None
+
+    def show(self, function: Callable[..., int | None], tensors: Sequence[Any]) -> Any:
+        """Call a function with arrays when the tensors have their values; return its number."""
+        import jax
+        from jax.experimental import io_callback
+
+        def called(*given: Any) -> np.int32:
+            try:
+                return np.int32(function([_copy(each) for each in given]) or 0)
+            except UsageError as error:
+                self.failure = error
+                raise
+
+        if not any(isinstance(each, jax.core.Tracer) for each in tensors):
+            return called(*tensors)
+        kind = jax.ShapeDtypeStruct((), np.int32)
+        return io_callback(called, kind, *tensors, ordered=True)
+
+    def pass_on(
+        self,
+        tensors: list[Any],
+        others: list[Any],
+        seen: Callable[[list[np.ndarray]], int | None],
+        gradient: Callable[[int, list[np.ndarray]], None] | None = None,
+    ) -> list[Any]:
+        """Return tensors that functions see, and their gradients, where JAX differentiates.
+
+        Args:
+          tensors: of floating point.
+          others: what `seen` is shown after them.
+          seen: returns a number, such as that of a module's call.
+          gradient: called with that number and the gradients.
+        """
+        import jax
+
+        @jax.custom_vjp
+        def same(tensors: list[Any], others: list[Any]) -> list[Any]:
+            return tensors
+
+        def forward(tensors: list[Any], others: list[Any]) -> tuple[list[Any], Any]:
+            return tensors, self.show(seen, [*tensors, *others])
+
+        def backward(number: Any, gradients: list[Any]) -> tuple[list[Any], None]:
+            if gradient is not None:
+                self.show(lambda x: gradient(int(x[0]), x[1:]), [number, *gradients])
+            return gradients, None
+
+        same.defvjp(forward, backward)
+        return list(same(tensors, jax.lax.stop_gradient(others)))
+
+
+class _Hooks(Tap):
+    """Functions around the modules' `__call__` and the update, which hand on what they see."""
+
+    def __init__(self, recording: Recording, model: Any, optimizer: Any):
+        from flax import nnx
+
+        super().__init__()
+        self._to, self._model, self._optimizer = recording, model, optimizer
+        self._undo, self._open = ExitStack(), False
+        rngs = (nnx.Rngs, nnx.RngStream)
+        self._modules = {
+            _path(path) or "model": each
+            for path, each in nnx.iter_modules(model)
+            if not isinstance(each, rngs) and _callable(type(each))
+        }
+        self._seen, self._updated = set[str](), False
+
+    def __enter__(self) -> "_Hooks":
+        import jax
+        from flax import nnx
+
+        for owner in {type(each): None for each in self._modules.values()}:
+            self._replace(owner, "__call__", self._watched_call(owner))
+        for name, each in {**self._modules, "optimizer": self._optimizer}.items():
+            setattr(each, _MARK, name)
+            self._undo.callback(delattr, each, _MARK)
+        self._replace(type(self._optimizer), "update", self._watched_update)
+        for name in ("value_and_grad", "grad"):
+            self._replace(jax, name, self._watched_grad)
+        self._open = True
+        if self._to.wants("initial"):
+            for name, value in _flat(self._model, nnx.Not(nnx.RngState)):
+                self._to.add("initial", name, _copy(value))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        import jax
+
+        try:
+            jax.effects_barrier()
+        finally:
+            self._open = False
+            self._undo.close()
+        if kind is None and not self._updated:
+            raise UsageError(
+                "no update of the optimizer was seen; allowed: steps that call "
+                "optimizer.update(model, grads) of the two that are watched"
+            )
+
+    def _replace(self, owner: Any, name: str, wrap: Any) -> None:
+        """Put a function around another until the watch ends."""
+        own = vars(owner).get(name)
+        setattr(owner, name, wrap(getattr(owner, name)))
+        if own is None:
+            self._undo.callback(delattr, owner, name)
+        else:
+            self._undo.callback(setattr, owner, name, own)
+
+    def _watched_call(self, owner: type) -> Any:
+        def wrap(call: Any) -> Any:
+            def watched(module: Any, *inputs: Any, **named: Any) -> Any:
+                output = call(module, *inputs, **named)
+                label = getattr(module, _MARK, None)
+                if not self._open or label is None or type(module) is not owner:
+                    return output
+                return self._watched_output(label, output, {**dict(enumerate(inputs)), **named})
+
+            return watched
+
+        return wrap
+
+    def _watched_output(self, label: str, output: Any, given: Any) -> Any:
+        import jax
+
+        found = [pair for pair in leaves(output, jax.Array) if "float" in str(pair[1].dtype)]
+        if not found:
+            return output
+        self._seen.add(label)
+        batch = list(leaves(given, (jax.Array, np.ndarray))) if label == "model" else []
+        paths, inputs = ([path for path, _ in each] for each in (found, batch))
+
+        def seen(arrays: list[np.ndarray]) -> int:
+            to, of_output = self._to, len(paths)
+            if not self._open or not to.active:
+                return 0
+            call = to.call(label)
+            number = call.removeprefix(label)
+            if to.wants("forward", label):
+                for path, array in zip(paths, arrays, strict=False):
+                    to.add("forward", call + path, array)
+            if to.wants("batch"):
+                for path, array in zip(inputs, arrays[of_output:], strict=True):
+                    to.add("batch", path.removeprefix("/") + number, array)
+            return int(number.removeprefix("#") or 0)
+
+        def gradient(number: int, arrays: list[np.ndarray]) -> None:
+            if self._open and self._to.wants("activation_gradient", label):
+                call = f"{label}#{number}" if number else label
+                for path, array in zip(paths, arrays, strict=True):
+                    self._to.add("activation_gradient", call + path, array)
+
+        passed = self.pass_on(
+            [each for _, each in found], [each for _, each in batch], seen, gradient
+        )
+        by_id = {id(old): new for (_, old), new in zip(found, passed, strict=True)}
+        return jax.tree.map(lambda each: by_id.get(id(each), each), output)
+
+    def _watched_grad(self, transform: Any) -> Any:
+        def seen(arrays: list[np.ndarray]) -> None:
+            if self._open and self._to.wants("loss"):
+                self._to.add("loss", "loss", arrays[0])
+
+        def watched(function: Any, *arguments: Any, **named: Any) -> Any:
+            def shown(*inputs: Any, **more: Any) -> Any:
+                found = function(*inputs, **more)
+                if not self._open:
+                    return found
+                if not isinstance(found, tuple):
+                    return self.pass_on([found], [], seen)[0]
+                return (self.pass_on([found[0]], [], seen)[0], *found[1:])  # has_aux
+
+            return transform(shown, *arguments, **named)
+
+        return watched
+
+    def _watched_update(self, update: Any) -> Any:
+        def watched(optimizer: Any, model: Any, grads: Any, **named: Any) -> Any:
+            if not self._open or not hasattr(optimizer, _MARK):
+                return update(optimizer, model, grads, **named)
+            from flax import nnx
+
+            self._check_seen()
+            found = [("gradient", *pair) for pair in _flat(grads)]
+            result = update(optimizer, model, grads, **named)
+            weights = list(_flat(model, nnx.Not(nnx.RngState)))
+            found += [("optimizer", *pair) for pair in _slots(optimizer, weights)]
+            found += [("weight", *pair) for pair in weights]
+
+            def seen(arrays: list[np.ndarray]) -> None:
+                if not self._open:
+                    return
+                for (rung, name, _), array in zip(found, arrays, strict=True):
+                    if self._to.wants(rung):
+                        self._to.add(rung, name, array)
+                self._to.end_step()
+
+            self.show(seen, [value for _, _, value in found])
+            return result
+
+        return watched
+
+    def _check_seen(self) -> None:
+        """Say, when the first step is computed or traced, which modules were never seen.
+
+        Raises:
+          UsageError: if there are none that were seen.
+        """
+        if self._updated or not self._to.wants("forward"):
+            self._updated = True
+            return
+        self._updated = True
+        if not self._seen:
+            raise UsageError(
+                "no module of the model was called; allowed: the model that the loop trains, "
+                "not split into its state before it is watched"
+            )
+        hidden = [
+            name
+            for name in self._modules
+            if name not in self._seen
+            and not any(other.startswith(f"{name}.") for other in self._modules)
+        ]
+        if hidden:
+            warnings.warn(
+                f"{', '.join(hidden)}: not called, so their outputs are not recorded; their "
+                "weights are",
+                stacklevel=4,
+            )
+
+
+def _flat(holder: Any, *chosen: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, array) of what a module, or a state, holds."""
+    for path, value in _variables(holder, *chosen):
+        yield _path(path), value
+
+
+def _variables(holder: Any, *chosen: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    from flax import nnx
+
+    state = holder if isinstance(holder, nnx.State) else nnx.state(holder, *chosen)
+    for path, value in nnx.to_flat_state(state):
+        yield path, value[...] if isinstance(value, nnx.Variable) else value
+
+
+def _slots(optimizer: Any, weights: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield what optax keeps: opt_state.0.mu.dense.kernel is dense.kernel/mu."""
+    names = {name for name, _ in weights}
+    for path, value in _variables(optimizer):
+        words = [each for each in path if each != "opt_state"]
+        start = next((i for i in range(len(words)) if _path(words[i:]) in names), None)
+        slot = _path(each for each in words[:start] if not isinstance(each, int))
+        yield f"{'model' if start is None else _path(words[start:])}/{slot}", value
+
+
+def _path(path: Iterable[Any]) -> str:
+    return ".".join(map(str, path))
+
+
+def _callable(kind: type) -> bool:
+    return any("__call__" in vars(base) for base in kind.__mro__)
+
+
+def _copy(value: Any) -> np.ndarray:
+    """Return a copy of an array; bfloat16, NumPy's not, as float32."""
+    array = np.array(value)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array

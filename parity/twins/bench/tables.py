@@ -9,6 +9,8 @@ from parity.twins.bench.cases import BenchCase, counterpart_cases
 from parity.twins.bench.ratios import median_ratio
 from parity.twins.launch.processes import PEERS
 
+Readings = Mapping[str, list[float]]  # label -> the speed of each run
+
 MEMORY = "The most memory that the processes of a run held, added up."
 
 
@@ -111,9 +113,6 @@ def ratio_text(ratio: float | None) -> str | None:
 def memory_text(processes: Sequence[float]) -> str:
     """Return the memory of all processes of a run, given in bytes, in units of a million."""
     return f"{sum(processes) / 1e6:,.0f}"
-
-
-Readings = Mapping[str, list[float]]
 
 
 def strategy_rows(readings: Readings, cases: Sequence[BenchCase]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from parity.report.table import Column, Table, table_of, wrapped
 from parity.twins.spec.strategies import StrategySettings
 
 _PEERS = {"pytorch": "PyTorch"}
+_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
 _HUGE = 1e9  # as of a training that diverges; it is written with an exponent
 
 
@@ -191,9 +192,6 @@ def published_line(values: Mapping[str, Any]) -> str | None:
         f"{side_title(side)} {ratio - 1:+.1%}" for side, ratio in found["ratio"].items()
     )
     return f"{line}; ours: {apart}"
-
-
-_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
 
 
 def converge_html(values: Mapping[str, Any]) -> str:

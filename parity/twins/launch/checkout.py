@@ -1,4 +1,4 @@
-"""Checks what a command that trains needs in addition to the wheel: checkout and frameworks."""
+"""Checks what a command that trains needs beside the wheel: checkout, frameworks, peers."""
 
 import importlib.util
 import subprocess

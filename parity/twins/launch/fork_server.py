@@ -266,6 +266,40 @@ class ForkServer:
         self.stop()
 
 
+def record(
+    server: ForkServer, spec: Spec, trace: Path, *, edits: Sequence[Edit] = (), **options: Any
+) -> Trace:
+    """Train one side and return its trace.
+
+    Args:
+      server: the fork server of the side's framework.
+      spec: the network, its text and its training.
+      trace: the folder to record the trace in.
+      edits: replacements of lines in the project's source that apply to this run only.
+      **options: values of fields of TrainOptions, by name; paths are relative to the working
+        folder of this process.
+
+    Raises:
+      ValueError: if an edit does not fit the source.
+      UsageError, NumericFailure, SideFailed: if the training fails, with the side's message.
+    """
+    run_side(server, spec, edits=edits, trace=trace, **options)
+    return Trace(trace)
+
+
+def run_side(
+    server: ForkServer, spec: Spec, *, edits: Sequence[Edit] = (), **options: Any
+) -> None:
+    """Run the `train.py` of one side until it ends; see `record` for arguments and errors."""
+    values = {
+        name: value.resolve() if isinstance(value, Path) else value
+        for name, value in options.items()
+    }
+    job = server.train(*spec_flags(spec), *option_flags(values), edits=edits)
+    status, _, _ = job.wait()
+    raise_for_status(server.framework, status, job.folder / "stderr")
+
+
 def serve(framework: str, threads: int, path: str) -> None:
     """Answer requests until killed, or until the process that started this one has ended."""
     _ignore_signals()
@@ -392,37 +426,3 @@ def work(request: dict[str, Any], result: int) -> None:
 
 if __name__ == "__main__":
     serve(sys.argv[1], int(sys.argv[2]), sys.argv[3])
-
-
-def record(
-    server: ForkServer, spec: Spec, trace: Path, *, edits: Sequence[Edit] = (), **options: Any
-) -> Trace:
-    """Train one side and return its trace.
-
-    Args:
-      server: the fork server of the side's framework.
-      spec: the network, its text and its training.
-      trace: the folder to record the trace in.
-      edits: replacements of lines in the project's source that apply to this run only.
-      **options: values of fields of TrainOptions, by name; paths are relative to the working
-        folder of this process.
-
-    Raises:
-      ValueError: if an edit does not fit the source.
-      UsageError, NumericFailure, SideFailed: if the training fails, with the side's message.
-    """
-    run_side(server, spec, edits=edits, trace=trace, **options)
-    return Trace(trace)
-
-
-def run_side(
-    server: ForkServer, spec: Spec, *, edits: Sequence[Edit] = (), **options: Any
-) -> None:
-    """Run the `train.py` of one side until it ends; see `record` for arguments and errors."""
-    values = {
-        name: value.resolve() if isinstance(value, Path) else value
-        for name, value in options.items()
-    }
-    job = server.train(*spec_flags(spec), *option_flags(values), edits=edits)
-    status, _, _ = job.wait()
-    raise_for_status(server.framework, status, job.folder / "stderr")

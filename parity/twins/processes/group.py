@@ -17,6 +17,11 @@ from parity.twins.processes.membership import RANK, WORKER
 
 Tensors = Mapping[str, np.ndarray]
 
+# How long a step may take.
+_SHORTEST, _MEDIANS = 120.0, 20.0  # seconds, and times a step of this run
+_FIRST = 10.0  # times as long: an engine builds what it computes
+_KEPT = 101  # steps
+
 
 class ProcessGroup:
     """The processes of one training; this class by itself is a group of one.
@@ -144,11 +149,6 @@ def _joined(by_rank: list[Tensors]) -> dict[str, np.ndarray]:
         for rank, tensors in enumerate(by_rank)
         for name, array in tensors.items()
     }
-
-
-_SHORTEST, _MEDIANS = 120.0, 20.0  # seconds, and times a step of this run
-_FIRST = 10.0  # times as long: an engine builds what it computes
-_KEPT = 101  # steps
 
 
 class StepWatch:

@@ -1,4 +1,4 @@
-"""What a process is in a training: the variables by which a framework's launchers say so."""
+"""What a process is in a training, and where: launchers' variables, addresses, free ports."""
 
 import json
 import random
@@ -21,6 +21,7 @@ RUN = "PARITY_RUN"
 RANK, WORKER, SERVER = "rank", "worker", "ps"
 
 _PORTS_APART = 100
+LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -272,9 +273,6 @@ def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
     is_port = port.isdecimal() and len(port) < 6 and 0 < int(port) <= LAST_PORT
     return bool(host) and is_host_name(host) and is_port
-
-
-LAST_PORT = 65_535
 
 
 def free_ports(address: str, count: int, ports: tuple[int, int] | None = None) -> list[int]:

@@ -1,6 +1,7 @@
 """Writes text to time with: words from a Zipf distribution, with an exact vocabulary size."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -29,57 +30,43 @@ def write_zipf_text(spec: Spec, steps: int, out: Path) -> tuple[Spec, Path]:
     form = NETWORKS[spec.network].text_format
     spec = spec.replace(**form.at_spaces)
     sizes = [getattr(spec.model, name) - form.special for name in form.vocabularies]
-    return spec, (_pairs if form.pairs else _text)(spec, sizes, steps, out)
-
-
-def _text(spec: Spec, sizes: Sequence[int], steps: int, out: Path) -> Path:
-    """Write running text with exactly the spec's vocabulary, enough for all steps."""
-    (words,) = sizes
-    folder = out / f"zipf-{words}"
-    needed = spec.training.batch_size * spec.text.time
-    counts = {
-        "train": max(needed * (steps + 1), 2 * words),
-        "valid": 2 * needed,
-        "test": 2 * needed,
-    }
-    make_folder(folder)
-    generator = np.random.Generator(np.random.PCG64(1))
-    shares = 1 / np.arange(1, words + 1)
-    for split, count in counts.items():
-        ids = generator.choice(words, size=count, p=shares / shares.sum())
-        if split == "train":
-            ids[:words] = np.arange(words)  # every word at least once
-        lines = [
-            " ".join(f"w{word}" for word in ids[start : start + _WORDS_PER_LINE])
-            for start in range(0, count, _WORDS_PER_LINE)
-        ]
-        write_whole(folder / f"{split}.txt", ("\n".join(lines) + "\n").encode())
-    return folder
-
-
-def _pairs(spec: Spec, sizes: Sequence[int], steps: int, out: Path) -> Path:
-    """Write pairs with exactly the spec's vocabularies, enough for all steps.
-
-    Sentences are as long as those of chat: 3 to 20 tokens, about 11 on average.
-    """
     folder = out / f"zipf-{'-'.join(map(str, sizes))}"
-    rows = {
-        "train": max(spec.training.batch_size * (steps + 1), -(-2 * max(sizes) // 3)),
-        "valid": 2 * spec.training.batch_size,
-        "test": 2 * spec.training.batch_size,
-    }
     make_folder(folder)
     generator = np.random.Generator(np.random.PCG64(1))
-    for split, count in rows.items():
-        columns = []
-        for words in sizes:
-            lengths = np.clip(generator.gamma(6.0, 1.8, count).astype(int), 3, 20)
-            shares = 1 / np.arange(1, words + 1)
-            ids = generator.choice(words, size=lengths.sum(), p=shares / shares.sum())
-            if split == "train":
-                ids[:words] = np.arange(words)  # every word at least once
-            sentences = np.split(ids, np.cumsum(lengths)[:-1])
-            columns.append([" ".join(f"w{word}" for word in line) for line in sentences])
-        lines = [f"{source}\t{target}\n" for source, target in zip(*columns, strict=True)]
-        write_whole(folder / f"{split}.tsv", "".join(lines).encode())
-    return folder
+    for split, batches in (("train", steps + 1), ("valid", 2), ("test", 2)):
+        rows, whole = batches * spec.training.batch_size, split == "train"
+        if form.pairs:
+            rows = max(rows, -(-2 * max(sizes) // 3)) if whole else rows
+            lines = _pairs(generator, rows, sizes, whole)
+        else:
+            count = rows * spec.text.time
+            count = max(count, 2 * sizes[0]) if whole else count
+            words = _words(generator, count, sizes[0], whole)
+            lines = [
+                " ".join(words[start : start + _WORDS_PER_LINE])
+                for start in range(0, count, _WORDS_PER_LINE)
+            ]
+        content = "".join(f"{line}\n" for line in lines).encode()
+        write_whole(folder / f"{split}.{form.suffix}", content)
+    return spec, folder
+
+
+def _words(generator: np.random.Generator, count: int, size: int, whole: bool) -> list[str]:
+    """Draw words; if the vocabulary is to be there as a whole, each word at least once."""
+    shares = 1 / np.arange(1, size + 1)
+    ids = generator.choice(size, size=count, p=shares / shares.sum())
+    if whole:
+        ids[:size] = np.arange(size)
+    return [f"w{word}" for word in ids]
+
+
+def _pairs(
+    generator: np.random.Generator, rows: int, sizes: Sequence[int], whole: bool
+) -> list[str]:
+    """Draw pairs. Sentences are as long as in chat: 3 to 20 tokens, about 11 on average."""
+    columns = []
+    for size in sizes:
+        lengths = np.clip(generator.gamma(6.0, 1.8, rows).astype(int), 3, 20)
+        words = iter(_words(generator, int(lengths.sum()), size, whole))
+        columns.append([" ".join(islice(words, int(length))) for length in lengths])
+    return [f"{source}\t{target}" for source, target in zip(*columns, strict=True)]

@@ -1,11 +1,12 @@
 """Data parallelism in PyTorch: one process per replica, and DistributedDataParallel.
 
-Source: Li et al. 2020, arXiv:2006.15704 (DDP).
+Source: Li et al. 2020, arXiv:2006.15704 (DDP); for the processes
+docs.pytorch.org/docs/stable/notes/multiprocessing.html.
 """
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -39,11 +40,21 @@ class DataParallel:
         """Build the network on every replica."""
         self.spec, self.build, self.entry = spec, build, entry
         self.replicas = build.replicas
-        arguments = [(spec, build.threads, build.replicas)] * build.replicas
-        self._processes = Processes(_DataParallelReplica, arguments)
+        self._others: list[Connection] = []
+        # where the processes find each other; it is removed with this object
+        self._rendezvous = tempfile.TemporaryDirectory(prefix="parity-")
+        context = torch.multiprocessing.get_context("spawn")
+        for rank in range(1, self.replicas):
+            connection, remote = context.Pipe()
+            served = remote, spec, build, rank, self._rendezvous.name
+            context.Process(target=_serve, args=served, daemon=True).start()
+            self._others.append(connection)
+        self._first = _replica(spec, build, 0, self._rendezvous.name)
+        for other in self._others:
+            other.recv()
 
     def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
-        self._processes.call_all("load", [(snapshot,)] * self.replicas)
+        self._call_all("load", [(snapshot,)] * self.replicas)
 
     def step(
         self,
@@ -53,34 +64,45 @@ class DataParallel:
         record: bool = False,
     ) -> StepResult:
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        results = self._processes.call_all("step", [(feed, learning_rate) for feed in feeds])
+        results = self._call_all("step", [(feed, learning_rate) for feed in feeds])
         losses, states, norms = zip(*results, strict=True)
         return StepResult(np.array(losses), _joined_rows(states), norms[0], {})
 
     def evaluate(self, inputs: StepInputs, state: Mapping[str, np.ndarray]) -> StepResult:
         feeds = split_feeds(self.spec, inputs, state, self.replicas)
-        results = self._processes.call_all("evaluate", [(feed,) for feed in feeds])
+        results = self._call_all("evaluate", [(feed,) for feed in feeds])
         losses, states = zip(*results, strict=True)
         return StepResult(np.array(losses), _joined_rows(states), 0.0, {})
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = self._processes.first.snapshot()
-        return found
+        return self._first.snapshot()
 
     def replica_distances(self) -> dict[str, np.ndarray]:
-        first, *others = self._processes.call_all("snapshot")
+        first, *others = self._call_all("snapshot")
         return {
             name: np.array([0.0, *(np.abs(each[name] - array).max() for each in others)])
             for name, array in first.items()
         }
 
     def decoder(self) -> Decoder:
-        return Decoder(self._processes.first.network)
+        return Decoder(self._first.network)
 
     def peak_memory(self) -> list[int]:
         """Return the peak memory of each process, in bytes."""
-        found: list[Any] = self._processes.call_all("peak_memory")
-        return found
+        return self._call_all("peak_memory")
+
+    def _call_all(self, method: str, arguments: Sequence[tuple] | None = None) -> list[Any]:
+        """Call a method of every replica at once, and return the results.
+
+        Args:
+          method: the method's name.
+          arguments: the arguments for each replica; none if not given.
+        """
+        first, *others = arguments or [()] * self.replicas
+        for connection, each in zip(self._others, others, strict=True):
+            connection.send((method, each))
+        results = [getattr(self._first, method)(*first)]
+        return results + [connection.recv() for connection in self._others]
 
 
 class _DataParallelReplica(Replica):
@@ -109,79 +131,27 @@ def _joined_rows(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.nda
     return {name: np.concatenate([each[name] for each in states]) for name in states[0]}
 
 
-class Processes:
-    """Objects with the same methods: the first in this process, the others in one each.
-
-    Several form a process group of `torch.distributed` over gloo before they are made.
+def _replica(spec: Spec, build: Build, rank: int, folder: str) -> _DataParallelReplica:
+    """Return the replica of this process, one of several joined to the others over gloo.
 
     Args:
-      make: the class of the objects, or a function that returns one.
-      arguments: the arguments of `make` for each object.
-
-    Attributes:
-      first: the object of this process.
+      spec: the network, its text and its training.
+      build: how it is built.
+      rank: the rank of this process.
+      folder: the folder in which the processes find each other.
     """
-
-    def __init__(self, make: Callable[..., Any], arguments: Sequence[tuple]):
-        self._others: list[Connection] = []
-        # where the processes find each other; it is removed with this object
-        self._rendezvous = tempfile.TemporaryDirectory(prefix="parity-")
-        folder = self._rendezvous.name if len(arguments) > 1 else None
-        context = torch.multiprocessing.get_context("spawn")
-        for rank, each in enumerate(arguments[1:], 1):
-            connection, remote = context.Pipe()
-            served = remote, make, each, rank, len(arguments), folder
-            context.Process(target=_serve, args=served, daemon=True).start()
-            self._others.append(connection)
-        _join_group(0, len(arguments), folder)
-        self.first = make(*arguments[0])
-        for other in self._others:
-            other.recv()
-
-    def call_all(self, method: str, arguments: Sequence[tuple] | None = None) -> list[Any]:
-        """Call a method of every object at once, and return the results.
-
-        Args:
-          method: the method's name.
-          arguments: the arguments for each object; none if not given.
-        """
-        first, *others = arguments or [()] * (1 + len(self._others))
-        for connection, each in zip(self._others, others, strict=True):
-            connection.send((method, each))
-        results = [getattr(self.first, method)(*first)]
-        return results + [connection.recv() for connection in self._others]
+    if build.replicas > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        where = f"file://{folder}/store"
+        torch.distributed.init_process_group(
+            "gloo", init_method=where, rank=rank, world_size=build.replicas
+        )
+    return _DataParallelReplica(spec, build.threads, build.replicas)
 
 
-def _join_group(rank: int, size: int, folder: str | None) -> None:
-    """Join the process group whose processes find each other in a folder, if there is one."""
-    if folder is None:
-        return
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size
-    )
-
-
-def _serve(
-    connection: Connection,
-    make: Callable[..., Any],
-    arguments: tuple,
-    rank: int,
-    size: int,
-    folder: str | None,
-) -> None:
-    """Serve a non-zero rank until the pipe closes.
-
-    Args:
-      connection: receives the name of a method and its arguments, and sends the result.
-      make: makes the object whose methods are called.
-      arguments: the arguments of `make`.
-      rank: the rank of this process, from 1.
-      size: the number of processes.
-      folder: the folder in which the processes find each other; None for no process group.
-    """
-    _join_group(rank, size, folder)
-    served = make(*arguments)
+def _serve(connection: Connection, spec: Spec, build: Build, rank: int, folder: str) -> None:
+    """Serve a non-zero rank until the pipe closes; see `_replica` for the arguments."""
+    served = _replica(spec, build, rank, folder)
     connection.send(None)
     while True:
         try:

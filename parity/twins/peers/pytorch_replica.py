@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from parity.twins.decoding.hypotheses import DecoderState
-from parity.twins.peers.pytorch_networks import Recurrent, Seq2seq
+from parity.twins.peers.pytorch_networks import Recurrent, Seq2seq, joined
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import POWERS, SLOTS, snapshot_names
@@ -163,7 +163,7 @@ class Decoder:
         )
         fed = torch.zeros_like(states[-1][0])
         found = {"memory": memory, "keys": keys, "is_padding": is_padding, "fed": fed}
-        return _arrays(found | _stacked(states))
+        return arrays(found | joined(states))
 
     @torch.no_grad()
     def step(self, tokens: np.ndarray, state: DecoderState) -> tuple[np.ndarray, DecoderState]:
@@ -175,15 +175,5 @@ class Decoder:
         embedded = self._network.target(torch.from_numpy(np.asarray(tokens)).unsqueeze(0))
         output, states = self._network.decoder_step(embedded[0], states, held["fed"], source)
         log_probabilities = torch.log_softmax(self._network.softmax(output), dim=1)
-        after = state | _arrays({"fed": output} | _stacked(states))
+        after = state | arrays({"fed": output} | joined(states))
         return log_probabilities.numpy(), after
-
-
-def _stacked(states: list[tuple[Tensor, ...]]) -> dict[str, Tensor]:
-    """Return h [rows, layers, hidden], and c of an LSTM."""
-    parts = zip(*states, strict=True)
-    return {name: torch.stack(part, dim=1) for name, part in zip("hc", parts, strict=False)}
-
-
-def _arrays(tensors: dict[str, Tensor]) -> DecoderState:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}

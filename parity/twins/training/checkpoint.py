@@ -11,7 +11,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,35 +24,12 @@ from parity.base.machine import require_memory
 from parity.base.text import parse_json
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint_contents import STATE, check_types, checked_contents
+from parity.twins.training.checkpoint_contents import Checkpoint as Checkpoint
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
 _BEST = "best.json"
 KEPT = 2  # how many checkpoints stay: one to use, and one to fall back on
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """All that is needed to resume training as if it had never stopped.
-
-    Attributes:
-      spec: the network and its training.
-      step: the next step, counted over epochs, which is also the position in the data.
-      snapshot: "weight/...", "optimizer/..." -> array, canonical layout, the run's dtype.
-      state: the recurrent state to continue with, name -> [batch, layers, hidden], in the run's
-        dtype; None for a network that has none.
-      corpus: the hash of the encoded text and vocabulary.
-      framework: the framework that wrote it.
-      vocabularies: file name -> sha256 of the vocabularies in the same folder.
-    """
-
-    spec: Spec
-    step: int
-    snapshot: Mapping[str, np.ndarray]
-    state: Mapping[str, np.ndarray] | None
-    corpus: str
-    framework: str
-    vocabularies: Mapping[str, str] = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -160,7 +136,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         metadata, tensors = _read(path)
         if metadata.pop("sha256", None) != _hash(tensors, metadata):
             raise UsageError("damaged: its content does not fit its sha256")
-        return Checkpoint(*checked_contents(metadata, tensors))
+        return checked_contents(metadata, tensors)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such checkpoint") from None
     except (OSError, SafetensorError) as error:

@@ -7,7 +7,8 @@ project: frameworks convert a wrong precision in silence, or start a missing sta
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,16 +27,28 @@ _FILE_NAME = re.compile(r"\w[\w.-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class Contents(NamedTuple):
-    """The values of a checkpoint; see the attributes of `Checkpoint`."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that is needed to resume training as if it had never stopped.
+
+    Attributes:
+      spec: the network and its training.
+      step: the next step, counted over epochs, which is also the position in the data.
+      snapshot: "weight/...", "optimizer/..." -> array, canonical layout, the run's dtype.
+      state: the recurrent state to continue with, name -> [batch, layers, hidden], in the run's
+        dtype; None for a network that has none.
+      corpus: the hash of the encoded text and vocabulary.
+      framework: the framework that wrote it.
+      vocabularies: file name -> sha256 of the vocabularies in the same folder.
+    """
 
     spec: Spec
     step: int
-    snapshot: dict[str, np.ndarray]
-    state: dict[str, np.ndarray] | None
+    snapshot: Mapping[str, np.ndarray]
+    state: Mapping[str, np.ndarray] | None
     corpus: str
     framework: str
-    vocabularies: dict[str, str]
+    vocabularies: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_types(types_found: Mapping[str, str]) -> None:
@@ -54,8 +67,8 @@ def check_types(types_found: Mapping[str, str]) -> None:
 
 def checked_contents(
     metadata: Mapping[str, str], tensors: Mapping[str, np.ndarray]
-) -> Contents:
-    """Return the values of a checkpoint, each checked.
+) -> Checkpoint:
+    """Return a checkpoint whose values are checked.
 
     Args:
       metadata: the metadata of the file.
@@ -74,7 +87,7 @@ def checked_contents(
             raise UsageError(f"{name} is {array.dtype}; its spec says {spec.training.dtype}")
         if not np.all(np.isfinite(array)):
             raise UsageError(f"{name} is not finite")
-    return Contents(
+    return Checkpoint(
         spec,
         _step(metadata),
         {name: snapshot[name] for name in snapshot_shapes(spec)},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from parity.base.plugins import load_object
 
 if TYPE_CHECKING:
-    from parity.pair.names import Rename
+    from parity.align.names import Rename
     from parity.pair.recorder import Recorder
     from parity.report.assertion import assert_match
     from parity.trace.reader import Trace
@@ -22,7 +22,7 @@ __all__ = ["Recorder", "Rename", "Tolerance", "Trace", "assert_match"]
 
 _MODULES = {
     "Recorder": "parity.pair.recorder",
-    "Rename": "parity.pair.names",
+    "Rename": "parity.align.names",
     "Tolerance": "parity.trace.tolerances",
     "Trace": "parity.trace.reader",
     "assert_match": "parity.report.assertion",

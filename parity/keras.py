@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
 COMPILED = (
@@ -51,7 +53,15 @@ def watch(
     engine = engines[name]()
     kinds = {str(each.dtype) for each in model.weights}
     versions = {"keras": keras.__version__, name: engine.version}
-    recording = Recording(folder, "keras", kinds, versions, {"backend": name}, **options)
+    facts = {
+        "backend": name,
+        "modules": _modules(model),
+        "optimizer": {
+            "kind": type(optimizer).__name__,
+            "settings": plain(optimizer.get_config()),
+        },
+    }
+    recording = Recording(folder, "keras", kinds, versions, facts, **options)
     hooks = _Hooks(recording, engine, model, optimizer)
     with recording:
         try:
@@ -86,6 +96,53 @@ def _check(model: Any, optimizer: Any) -> None:
             f"not built yet: {', '.join(missing)}; allowed: a model that was built, or called "
             "once, before it is watched"
         )
+
+
+def load(model: Any, file: str | Path) -> None:
+    """Give a built model the weights of a file that `parity weights` wrote.
+
+    Raises:
+      UsageError: as `parity.torch.load` does.
+    """
+    import keras
+
+    variables = {each.path: each for each in model.variables}
+    trained = {each.path for each in model.trainable_variables}
+    shapes = {name: tuple(each.shape) for name, each in variables.items()}
+    for name, array in read_weights(file, shapes, variables.keys() - trained):
+        variables[name].assign(array)
+        kept = keras.ops.cast(variables[name].value, "float64")
+        check_kept(file, name, array, keras.ops.convert_to_numpy(kept))
+
+
+def _layers(model: Any) -> list[tuple[str, Any]]:
+    """Return (name, layer) of all layers but those that return nothing of their own."""
+    from keras.layers import InputLayer
+
+    return [
+        (each.path or each.name, each)
+        for each in model._flatten_layers(include_self=False)
+        if not isinstance(each, InputLayer)
+    ]
+
+
+def _modules(model: Any) -> list[dict[str, Any]]:
+    """Return what the layers of a model are, for the header."""
+
+    def settings(layer: Any) -> Any:
+        own = type(layer).__module__.split(".", 1)[0] == "keras" and layer is not model
+        return layer.get_config() if own else {}
+
+    return described(
+        [("model", model), *_layers(model)],
+        "keras",
+        lambda layer: [
+            (each.path.rpartition("/")[2], each)
+            for each in (*layer._trainable_variables, *layer._non_trainable_variables)
+        ],
+        {id(each): each.path for each in model.variables},
+        settings,
+    )
 
 
 class _TensorFlow:
@@ -190,14 +247,8 @@ class _Hooks:
         self.failure: UsageError | None = None
 
     def __enter__(self) -> "_Hooks":
-        from keras.layers import InputLayer
-
         model = self._model
-        self._layers = [
-            (each.path or each.name, each)
-            for each in model._flatten_layers(include_self=False)
-            if not isinstance(each, InputLayer)  # which returns nothing of its own
-        ]
+        self._layers = _layers(model)
         for label, layer in (*self._layers, ("model", model)):
             self._replace(layer, "call", partial(self._watched_call, label))
         self._replace(self._optimizer, "apply", self._watched_apply)

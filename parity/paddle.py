@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
 # Paddle 2.6's library exports zlib's functions. Whoever binds them after it was imported gets
@@ -45,12 +47,46 @@ def watch(
         raise UsageError(f"optimizer is {optimizer!r}; allowed: a paddle.optimizer.Optimizer")
     if not paddle.in_dynamic_mode():
         raise UsageError("Paddle is in static mode; allowed: dygraph, paddle.disable_static()")
-    facts = {"device": paddle.get_device()}
+    facts = {
+        "device": paddle.get_device(),
+        "modules": _modules(model),
+        "optimizer": {"kind": type(optimizer).__name__, "settings": plain(vars(optimizer))},
+    }
     kinds = {str(each.dtype).rpartition(".")[2] for each in model.parameters()}
     versions = {"paddle": paddle.__version__}
     recording = Recording(folder, "paddle", kinds, versions, facts, **options)
     with recording, _Hooks(recording, model, optimizer):
         yield recording
+
+
+def load(model: Any, file: str | Path) -> None:
+    """Give a model the weights of a file that `parity weights` wrote.
+
+    Raises:
+      UsageError: as `parity.torch.load` does.
+    """
+    import paddle
+
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    tensors = {**buffers, **parameters}
+    shapes = {name: tuple(each.shape) for name, each in tensors.items()}
+    for name, array in read_weights(file, shapes, set(buffers)):
+        tensor = tensors[name]
+        tensor.set_value(paddle.to_tensor(array).cast(tensor.dtype))
+        kept = tensor.cast("float64") if array.dtype.kind == "f" else tensor
+        check_kept(file, name, array, kept.numpy())
+
+
+def _modules(model: Any) -> list[dict[str, Any]]:
+    """Return what the layers of a model are, for the header."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    layers = model.named_sublayers(include_self=True)
+    return described(
+        ((name or "model", layer) for name, layer in layers),
+        "paddle",
+        lambda layer: (*layer._parameters.items(), *layer._buffers.items()),
+        {id(each): name for name, each in tensors},
+    )
 
 
 class _Hooks:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
 
@@ -51,12 +53,38 @@ def watch(
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "modules": _modules(model),
+        "optimizer": {
+            "kind": type(optimizers[-1]).__name__,
+            "settings": plain(optimizers[-1].param_groups[0]),
+        },
     }
     kinds = {str(each.dtype).removeprefix("torch.") for each in model.parameters()}
     versions = {"torch": torch.__version__}
     recording = Recording(folder, "pytorch", kinds, versions, facts, **options)
     with recording, _Hooks(recording, model, optimizers):
         yield recording
+
+
+def load(model: Any, file: str | Path) -> None:
+    """Give a model the weights of a file that `parity weights` wrote.
+
+    Raises:
+      UsageError: for a file that cannot be read, is of another model, or holds what the types
+        of the model cannot.
+    """
+    import torch
+
+    parameters = dict(_named(model, model.named_parameters()))
+    buffers = dict(_named(model, model.named_buffers()))
+    tensors = {**buffers, **parameters}
+    shapes = {name: tuple(each.shape) for name, each in tensors.items()}
+    with torch.no_grad():
+        for name, array in read_weights(file, shapes, set(buffers)):
+            tensors[name].copy_(torch.from_numpy(array))
+            kept = tensors[name].detach().cpu()
+            kept = kept.double() if kept.is_floating_point() else kept
+            check_kept(file, name, array, kept.numpy())
 
 
 def _check_model(model: Any) -> None:
@@ -71,6 +99,17 @@ def _check_model(model: Any) -> None:
                 f"module {name!r} is a ScriptModule, which has no hooks; allowed: the module "
                 "that it was made from"
             )
+
+
+def _modules(model: Any) -> list[dict[str, Any]]:
+    """Return what the modules of a model are, for the header."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return described(
+        ((name or "model", module) for name, module in _named(model, model.named_modules())),
+        "torch",
+        lambda module: (*module._parameters.items(), *module._buffers.items()),
+        {id(each): name for name, each in _named(model, tensors)},
+    )
 
 
 class _Hooks:

@@ -44,9 +44,9 @@ WATCHERS["parity/keras.py"] |= {"tensorflow", "torch"}  # which Keras runs on
 LIBRARY = (
     ("base",),
     ("trace",),
-    ("compare", "pair"),
-    ("report", "watch"),
-    ("cli",),
+    ("align", "compare"),
+    ("pair", "report"),
+    ("cli", "watch"),
 )
 LABORATORY = (
     ("spec", "decoding"),

@@ -106,11 +106,11 @@ def test_a_name_map_gives_shared_names_and_layouts(tmp_path):
     images = np.arange(24.0).reshape(1, 2, 3, 4)
     kernel, bias = np.arange(6.0).reshape(2, 3), np.arange(3.0)
     names = {
-        "images": Rename("images", axes=(0, 2, 3, 1)),
-        "fc.weight": Rename("fc/kernel", transpose=True),
+        "images": Rename("images", {"axes": [0, 2, 3, 1]}),
+        "fc.weight": Rename("fc/kernel", "transpose"),
         "fc.bias": "fc/bias",
         "total": "loss/mean",
-        "weight/odd": Rename("weight/even", transpose=True),
+        "weight/odd": Rename("weight/even", "transpose"),
     }
     given = {
         "batch/images": images,
@@ -184,7 +184,7 @@ class OnAnotherDevice:
         raise RuntimeError("the tensor lies on another device:\nmove it")
 
 
-NAMES = {"fc.weight": Rename("fc/kernel", transpose=True)}
+NAMES = {"fc.weight": Rename("fc/kernel", "transpose")}
 GOOD = {"weight/fc.weight": KERNEL, "loss/mean": 0.5}
 BAD_STEPS = {
     "missing": ({"loss/mean": 0.5}, "step 1: no tensor of the name map's 'fc.weight'"),

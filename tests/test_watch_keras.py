@@ -228,7 +228,7 @@ for place, layer in names.items():
     for part, same in (("weight", "gamma" if place == "1" else "kernel"),
                        ("bias", "beta" if place == "1" else "bias")):
         shared = f"sequential/{layer}/{same}"
-        own[f"{place}.{part}"] = Rename(shared, transpose=same == "kernel")
+        own[f"{place}.{part}"] = Rename(shared, *["transpose"] * (same == "kernel"))
         value = first[f"initial/{shared}"]
         parameter = model.get_parameter(f"{place}.{part}")
         parameter.data = torch.tensor(value.T if same == "kernel" else value)

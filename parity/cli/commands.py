@@ -13,11 +13,14 @@ from typing import Any
 import click
 
 from parity import __version__
+from parity.align.mapping import read, unmapped, write
+from parity.align.proposal import propose
+from parity.align.weights import carried, write_weights
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
 from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
-from parity.base.text import command_text, escaped
+from parity.base.text import command_text, counted, escaped
 from parity.cli import doctor
 from parity.cli.command_line import PathType, add_options, take_options
 from parity.compare.choice import WHOLE, Choice
@@ -149,6 +152,12 @@ def _mismatch_options(command: Any) -> Any:
     help="how much a rung, or tensors whose names fit, may differ (may be repeated)",
 )
 @click.option(
+    "--map",
+    "map_file",
+    type=PathType(),
+    help="file of `parity align`: what of TRACE_A is what of TRACE_B",
+)
+@click.option(
     "--allow-missing",
     is_flag=True,
     help="match although one side has tensors that the other lacks",
@@ -165,6 +174,7 @@ def compare_command(
     exclude: tuple[str, ...],
     steps: str | None,
     tolerances: tuple[str, ...],
+    map_file: Path | None,
     allow_missing: bool,
     debug: bool,
     **values: Any,
@@ -179,7 +189,7 @@ def compare_command(
     given = dict(map(_tolerance, tolerances))
     if html_file is not None:
         _check_page(html_file)
-    report = _compared(trace_a, trace_b, options, given, choice)
+    report = _compared(trace_a, trace_b, options, given, choice, map_file)
     if html_file is not None:
         write_whole(html_file, utf_8(report_html(report)))
     if json_file == Path("-"):
@@ -257,6 +267,7 @@ def _compared(
     options: MismatchOptions,
     tolerances: Mapping[str, Tolerance] | None = None,
     choice: Choice = WHOLE,
+    map_file: Path | None = None,
 ) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
     return compared(
@@ -264,9 +275,62 @@ def _compared(
         command_text(sys.argv),
         tolerances,
         choice=choice,
+        mapping=map_file,
         after_mismatch=options.after_mismatch,
         cause_seconds=options.cause_seconds,
     )
+
+
+@parity.command("align")
+@click.argument("trace_a", type=PathType())
+@click.argument("trace_b", type=PathType())
+@click.option(
+    "-o",
+    "--out",
+    type=PathType(),
+    default=Path("map.yaml"),
+    show_default=True,
+    help="file to write the map to",
+)
+def align_command(trace_a: Path, trace_b: Path, out: Path) -> int:
+    """Propose what of one watched training is what of another, as a file to be mended.
+
+    TRACE_A and TRACE_B are folders that the watch of a framework wrote. Modules are paired by
+    the order of their execution and their kind, which decides the layouts of their weights. A
+    row that is not sure is not used until you say so in the file.
+    """
+    traces = [Trace(trace_a), Trace(trace_b)]
+    mapping = propose(traces)
+    write(mapping, out)
+    doubtful = [row for row in mapping.rows if not row.use]
+    for row in doubtful:
+        print(escaped(f"not sure: {' and '.join(row.units)}: {row.why}"))
+    for trace, names in zip(traces, unmapped(traces, mapping), strict=True):
+        for name in names:
+            print(escaped(f"no partner: {name} of {trace.side.framework}"))
+    sure = counted(len(mapping.rows) - len(doubtful), "row")
+    print(f"map: {escaped(str(out))}: {sure} sure, {len(doubtful)} not")
+    return 0
+
+
+@parity.command("weights")
+@click.argument("trace", type=PathType())
+@click.option(
+    "--map", "map_file", type=PathType(), required=True, help="file of `parity align`"
+)
+@click.option("-o", "--out", type=PathType(), required=True, help="file to write: safetensors")
+def weights_command(trace: Path, map_file: Path, out: Path) -> int:
+    """Write the initial weights of one side in the names and layouts of the other.
+
+    TRACE is a folder of either side of the map. The model of the other side takes the file by
+    parity.torch.load(model, FILE), parity.paddle.load or parity.keras.load.
+    """
+    mapping, given = read(map_file), Trace(trace)
+    weights = carried(given, mapping)
+    write_weights(weights, out)
+    other = mapping.labels[1 - mapping.side_of(given)]
+    print(escaped(f"weights: {out}: {counted(len(weights), 'tensor')} for {other}"))
+    return 0
 
 
 @parity.command("doctor")

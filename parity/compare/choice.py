@@ -50,13 +50,13 @@ class _Part(Trace):
 
     def __init__(self, trace: Trace, names: Mapping[int, Names | None]):
         super().__init__(trace.folder)
-        self._names = names
+        self._whole, self._names = trace, names
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        return (line for line in super().lines() if line["step"] in self._names)
+        return (line for line in self._whole.lines() if line["step"] in self._names)
 
     def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for step, tensors in super().steps():
+        for step, tensors in self._whole.steps():
             names = self._names[step]
             yield step, {n: each for n, each in tensors.items() if names is None or n in names}
 

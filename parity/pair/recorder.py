@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.names import Key, NameMap, Rename
 from parity.base.errors import UsageError
-from parity.pair.names import NameMap, Rename
 from parity.trace.folder import DTYPES, LAST_STEP
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import Tolerance, check_declared
@@ -31,7 +31,7 @@ class Recorder:
       dtype: the precision in which the side computes, "float64" or "float32".
       run: settings that both sides must have in common, as plain values.
       names: name in this side's code -> shared name, or a `Rename` where the layout differs
-        too.
+        too. Of several tensors that become one, the key is a tuple.
       tolerances: rung, or pattern of names -> how much the sides may differ, with the reason.
       versions: name -> version, of the framework and whatever else a report should show.
       facts: what else is worth knowing, and need not be the same on both sides, as plain
@@ -49,7 +49,7 @@ class Recorder:
         framework: str,
         dtype: str,
         run: Mapping[str, Any] | None = None,
-        names: Mapping[str, str | Rename] | None = None,
+        names: Mapping[Key, str | Rename] | None = None,
         tolerances: Mapping[str, Tolerance] | None = None,
         versions: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
@@ -103,24 +103,20 @@ class Recorder:
             raise UsageError(f"step is {step}; allowed: {least} to {LAST_STEP}")
         if partial and self._first is None and self._same_tensors:
             raise UsageError(f"step {step}: is partial; allowed: all tensors in the first step")
-        found: dict[str, np.ndarray] = {}
-        came_from: dict[str, str] = {}
-        mapped = set()
-        for given, value in tensors.items():
+        for given in tensors:
             if not isinstance(given, str):
                 raise UsageError(f"step {step}: a tensor is named {given!r}; allowed: a string")
-            row_name, name, row = self._map.find(given)
-            if name in found:
-                raise UsageError(
-                    f"step {step}: {came_from[name]!r} and {given!r} are both named {name!r}; "
-                    "allowed: one tensor of a name"
-                )
-            array = self._array(step, given, name, value)
-            found[name] = array if row is None else row.in_shared_layout(array, given)
-            came_from[name] = given
-            if row_name is not None:
-                mapped.add(row_name)
-        self._check_names(step, found, mapped, partial)
+        try:
+            sources = self._map.sources(tensors)
+        except UsageError as error:
+            raise UsageError(f"step {step}: {error}") from None
+        found: dict[str, np.ndarray] = {}
+        for name, source in sources.items():
+            arrays = {
+                given: self._array(step, given, name, tensors[given]) for given in source.given
+            }
+            found[name] = source.value(arrays)
+        self._check_names(step, found, self._map.unused(sources), partial)
         self._writer.step(int(step), found)
         self._last = int(step)
         if self._first is None:
@@ -163,11 +159,10 @@ class Recorder:
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
     def _check_names(
-        self, step: int, found: Mapping[str, Any], mapped: set[str], partial: bool
+        self, step: int, found: Mapping[str, Any], unused: list[str], partial: bool
     ) -> None:
         if not found:
             raise UsageError(f"step {step}: no tensors; allowed: at least one")
-        unused = self._map.unused(mapped)
         if unused and not partial:
             raise UsageError(f"step {step}: no tensor of the name map's {_listed(unused)}")
         if self._first is None or not self._same_tensors:

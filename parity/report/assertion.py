@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.mapping import read
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
@@ -32,6 +33,7 @@ def assert_match(
     exclude: Sequence[str] = (),
     steps: range | None = None,
     allow_missing: bool = False,
+    mapping: str | Path | None = None,
 ) -> None:
     """Assert that two recorded trainings match in every tensor of every step.
 
@@ -46,6 +48,7 @@ def assert_match(
         only, as is the rest.
       steps: which steps are compared; None: all.
       allow_missing: whether they match although one side has tensors that the other lacks.
+      mapping: the file of `parity align` that says what of a is what of b.
 
     Raises:
       AssertionError: if they do not match, cannot be compared, or hold a NaN or an infinity;
@@ -67,7 +70,7 @@ def assert_match(
         make_folder(page.parent)
     try:
         choice = Choice(tuple(include), tuple(exclude), steps, allow_missing)
-        values = compared(traces, _command(), tolerances, choice=choice)
+        values = compared(traces, _command(), tolerances, choice=choice, mapping=mapping)
     except (UsageError, NumericFailure) as error:
         message = f"{error}\npage: not written" if page is not None else str(error)
         raise AssertionError(message) from None
@@ -92,6 +95,7 @@ def compared(
     after_mismatch: int = 0,
     cause_seconds: float = CAUSE_SECONDS,
     choice: Choice = WHOLE,
+    mapping: str | Path | None = None,
 ) -> dict[str, Any]:
     """Return the report of two recorded trainings as plain values.
 
@@ -102,6 +106,7 @@ def compared(
       after_mismatch: the number of steps to measure after the first that has a mismatch.
       cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
       choice: which tensors of which steps are compared.
+      mapping: the file of `parity align` that says what of one trace is what of the other.
 
     Raises:
       UsageError: if they cannot be compared, or one is damaged.
@@ -111,14 +116,15 @@ def compared(
     # recorded numbers may be as large as floating point goes: no warning, but a verdict
     with np.errstate(all="ignore"):
         if any(trace.of_recorder for trace in traces):
-            parts, only = chosen(traces, choice)
+            renamed = traces if mapping is None else read(Path(mapping)).mapped(traces)
+            parts, only = chosen(renamed, choice)
             of_pair = compare_pair(parts, tolerances, after_mismatch)
             seconds = time.monotonic() - started
             return pair_values(traces, of_pair, command, seconds, only, choice.allow_missing)
-        if choice != WHOLE or tolerances:
+        if choice != WHOLE or tolerances or mapping is not None:
             raise UsageError(
-                "a part of traces of train.py, or a tolerance for them, is asked for; allowed: "
-                "for those of a Recorder"
+                "a part of traces of train.py, or a tolerance or a map for them, is asked for; "
+                "allowed: for those of a Recorder"
             )
         compare_run = of_laboratory("compare.values:compare_recorded")
         assert compare_run is not None  # or `Trace` had not read the headers

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.names import Key, Rename
 from parity.base.errors import UsageError
 from parity.base.machine import usable_cores
-from parity.pair.names import Rename
 from parity.pair.recorder import Recorder
 from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import Tolerance
@@ -51,7 +51,7 @@ class Recording:
         facts: Mapping[str, Any],
         *,
         run: Mapping[str, Any] | None = None,
-        names: Mapping[str, str | Rename] | None = None,
+        names: Mapping[Key, str | Rename] | None = None,
         tolerances: Mapping[str, Tolerance] | None = None,
         steps: int | range | None = None,
         modules: Iterable[str] | None = None,

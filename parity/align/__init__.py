@@ -1,0 +1,1 @@
+"""Names, layouts and weights of one side in the other's terms."""

@@ -1,0 +1,309 @@
+"""What modules of a kind hold: parameters and outputs, and the layout of each framework.
+
+The shared layout of a kind is PyTorch's: linear weights are [out, in], kernels [out, in, ...],
+activations [batch, channels, ...] and [batch, time, ...].
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+# name of a class without its number of dimensions -> kind, where they are not the same
+_KINDS = {
+    "dense": "linear",
+    "nondynamicallyquantizablelinear": "linear",
+    "batchnormalization": "batchnorm",
+    "layernormalization": "layernorm",
+    "groupnormalization": "groupnorm",
+    "multiheadattention": "attention",
+    "maxpooling": "maxpool",
+    "averagepooling": "avgpool",
+}
+_PLAIN = "relu leakyrelu gelu elu silu tanh sigmoid softmax dropout flatten maxpool avgpool"
+# Kinds without parameters, whose outputs are paired.
+BARE = frozenset(_PLAIN.split())
+RECURRENT = ("lstm", "gru")
+_GATES = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}  # of PyTorch, as places among those of Keras
+
+# a parameter that is made of others -> these, and how
+JOINED: dict[str, tuple[tuple[str, ...], Sequence[Any]]] = {
+    "in_proj_weight": (("q.weight", "k.weight", "v.weight"), ({"concatenate": 0},)),
+    "in_proj_bias": (("q.bias", "k.bias", "v.bias"), ({"concatenate": 0},)),
+    "bias": (("bias_ih", "bias_hh"), ("sum",)),
+    "biases": (("bias_ih", "bias_hh"), ({"concatenate": 0},)),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter or an output in the shared layout.
+
+    Attributes:
+      names: the side's tensors that it is made of.
+      layout: the steps that make it of them, as `Layout.read` takes them.
+    """
+
+    names: tuple[str, ...]
+    layout: tuple[Any, ...] = ()
+
+
+@dataclass
+class Unit:
+    """A module that is paired as a whole, or a layer and direction of a recurrent one.
+
+    Attributes:
+      name: that of the module, with the layer and direction where it has several.
+      kind: what it is, in any framework.
+      parameters: role -> parameter, buffers too.
+      outputs: role -> output.
+      known: whether the layouts of its kind are known.
+      settings: what the module was made with.
+    """
+
+    name: str
+    kind: str
+    parameters: dict[str, Part] = field(default_factory=dict)
+    outputs: dict[str, Part] = field(default_factory=dict)
+    known: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module as the trace knows it.
+
+    Attributes:
+      name, kind, settings: as in the header.
+      framework: "torch", "paddle" or "keras".
+      parameters: what the module calls it -> the name in the trace, those of the modules
+        inside it included.
+      shapes: name in the trace -> shape; of outputs, forward/NAME.
+      given: the shape of the last images before it, if they have their channels last.
+      channels_last: whether images have their channels last here.
+    """
+
+    name: str
+    kind: str
+    framework: str
+    parameters: Mapping[str, str]
+    settings: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    given: tuple[int, ...] = ()
+    channels_last: bool = False
+
+
+def kind_of(class_name: str) -> str:
+    """Return the kind of a module: Conv2d and Conv2D are conv."""
+    name = re.sub(r"\d[dD]$", "", class_name).lower()
+    return _KINDS.get(name, name)
+
+
+def is_known(kind: str) -> bool:
+    """Return whether a module of a kind is paired as a whole."""
+    return kind in _PARAMETERS or kind in BARE or kind in RECURRENT
+
+
+def units_of(module: Module) -> list[Unit]:
+    """Return the units of a module that is called once."""
+    if module.kind in RECURRENT:
+        return _recurrent(module)
+    unit = Unit(module.name, module.kind, settings=module.settings)
+    unit.outputs = _outputs(module)
+    unit.known = module.kind in _PARAMETERS or not module.parameters
+    of_kind = _PARAMETERS.get(module.kind, _as_they_are)
+    unit.parameters = {role: part for role, part in of_kind(module).items() if part.names[0]}
+    fused = module.settings.get("activation")
+    if module.kind not in ("linear", "conv") or fused in (None, "linear"):
+        return [unit]
+    # Keras's activation inside a layer: a module of its own elsewhere
+    outputs, unit.outputs = unit.outputs, {}
+    return [unit, Unit(f"{module.name} {fused}", kind_of(str(fused)), outputs=outputs)]
+
+
+def _outputs(module: Module) -> dict[str, Part]:
+    whole = f"forward/{module.name}"
+    name = next((each for each in (whole, f"{whole}/0") if each in module.shapes), None)
+    if name is None:
+        return {}
+    rank = len(module.shapes[name])
+    layout: tuple[Any, ...] = ()
+    if module.kind == "attention" and module.settings.get("batch_first") is False and rank == 3:
+        layout = ({"axes": [1, 0, 2]},)
+    elif module.kind == "flatten" and module.given:
+        layout = tuple(_flattened(module.given, -1))
+    elif module.channels_last and rank > 2:
+        layout = ({"axes": [0, rank - 1, *range(1, rank - 1)]},)
+    return {"output": Part((name.removeprefix("forward/"),), layout)}
+
+
+def _flattened(images: tuple[int, ...], rows: int) -> list[Any]:
+    """Return the steps from rows of flattened [..., channels] to [channels, ...]."""
+    sizes, rank = list(images[1:]), len(images)
+    moved, flat = [sizes[-1], *sizes[:-1]], prod(sizes)
+    return [
+        {"reshape": [[rows, flat], [rows, *sizes]]},
+        {"axes": [0, rank - 1, *range(1, rank - 1)]},
+        {"reshape": [[rows, *moved], [rows, flat]]},
+    ]
+
+
+def _part(module: Module, role: str, *layout: Any) -> Part:
+    return Part((module.parameters.get(role, ""),), layout)
+
+
+def _as_they_are(module: Module) -> dict[str, Part]:
+    return {role: Part((name,)) for role, name in module.parameters.items()}
+
+
+def _linear(module: Module) -> dict[str, Part]:
+    if module.framework == "torch":
+        return _as_they_are(module)
+    if module.framework == "paddle":
+        weight = _part(module, "weight", "transpose")
+        return {"weight": weight, "bias": _part(module, "bias")}
+    layout: list[Any] = ["transpose"]
+    inputs, outputs = module.shapes.get(module.parameters["kernel"], (0, 0))
+    if module.given and prod(module.given[1:]) == inputs:
+        layout += _flattened(module.given, outputs)  # it reads flattened images
+    return {"weight": _part(module, "kernel", *layout), "bias": _part(module, "bias")}
+
+
+def _conv(module: Module) -> dict[str, Part]:
+    if module.framework != "keras":
+        return _as_they_are(module)
+    rank = len(module.shapes.get(module.parameters["kernel"], ()))
+    axes = {"axes": [rank - 1, rank - 2, *range(rank - 2)]}
+    return {"weight": _part(module, "kernel", axes), "bias": _part(module, "bias")}
+
+
+def _embedding(module: Module) -> dict[str, Part]:
+    return {"weight": _part(module, "embeddings" if module.framework == "keras" else "weight")}
+
+
+def _norm(module: Module) -> dict[str, Part]:
+    roles: dict[str, tuple[str, ...]] = {
+        "weight": ("weight", "gamma"),
+        "bias": ("bias", "beta"),
+        "running_mean": ("running_mean", "_mean", "moving_mean"),
+        "running_var": ("running_var", "_variance", "moving_variance"),
+    }
+    return {
+        role: _part(module, next((each for each in own if each in module.parameters), ""))
+        for role, own in roles.items()
+    }
+
+
+def _attention(module: Module) -> dict[str, Part]:
+    if module.framework == "torch":
+        names = {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}
+        names |= {f"{each}_proj_weight": f"{each}.weight" for each in "qkv"}
+        return {names.get(role, role): part for role, part in _as_they_are(module).items()}
+    found: dict[str, Part] = {}
+    if module.framework == "paddle":
+        for each in ("q", "k", "v", "out"):
+            found[f"{each}.weight"] = _part(module, f"{each}_proj.weight", "transpose")
+            found[f"{each}.bias"] = _part(module, f"{each}_proj.bias")
+        return found
+    for each, name in zip("qkv", ("query", "key", "value"), strict=True):
+        kernel = list(module.shapes.get(module.parameters[f"{name}/kernel"], (0, 0, 0)))
+        rows = [kernel[0], kernel[1] * kernel[2]]
+        found[f"{each}.weight"] = _part(
+            module, f"{name}/kernel", {"reshape": [kernel, rows]}, "transpose"
+        )
+        bias = {"reshape": [kernel[1:], rows[1:]]}
+        found[f"{each}.bias"] = _part(module, f"{name}/bias", bias)
+    kernel = list(module.shapes.get(module.parameters["attention_output/kernel"], (0, 0, 0)))
+    found["out.weight"] = _part(
+        module,
+        "attention_output/kernel",
+        {"reshape": [kernel, [kernel[0] * kernel[1], kernel[2]]]},
+        "transpose",
+    )
+    found["out.bias"] = _part(module, "attention_output/bias")
+    return found
+
+
+_PARAMETERS: dict[str, Callable[[Module], dict[str, Part]]] = {
+    "linear": _linear,
+    "conv": _conv,
+    "embedding": _embedding,
+    **dict.fromkeys(("batchnorm", "layernorm", "groupnorm"), _norm),
+    "attention": _attention,
+}
+
+
+def _recurrent(module: Module) -> list[Unit]:
+    if module.framework == "keras":
+        unit = Unit(module.name, module.kind, settings=module.settings)
+        unit.parameters, unit.outputs = _keras_cell(module), _keras_states(module)
+        return [unit]
+    layers = 0
+    while f"weight_ih_l{layers}" in module.parameters:
+        layers += 1
+    ends = ["", "_reverse"] if "weight_ih_l0_reverse" in module.parameters else [""]
+    units = []
+    for layer in range(layers):
+        for end in ends:
+            several = layers * len(ends) > 1
+            unit = Unit(f"{module.name} l{layer}{end}" if several else module.name, module.kind)
+            unit.settings = module.settings
+            for role in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                name = module.parameters.get(f"{role}_l{layer}{end}")
+                if name is not None:
+                    unit.parameters[role] = Part((name,))
+            units.append(unit)
+    units[-1].outputs = _fused_states(module, layers * len(ends))
+    return units
+
+
+def _fused_states(module: Module, states: int) -> dict[str, Part]:
+    """Return what a module of all layers returns: a sequence and the last states."""
+    time_first = module.settings.get("time_major", module.settings.get("batch_first") is False)
+    found = {}
+    for role, path in (("sequence", "0"), ("h", "1/0"), ("h", "1"), ("c", "1/1")):
+        name = f"{module.name}/{path}"
+        shape = module.shapes.get(f"forward/{name}", ())
+        if len(shape) != 3:
+            continue
+        layout: tuple[Any, ...] = ()
+        if role == "sequence":
+            layout = ({"axes": [1, 0, 2]},) if time_first else ()
+        elif states == 1:
+            layout = ({"reshape": [[1, -1, shape[2]], [-1, shape[2]]]},)
+        found[role] = Part((name,), layout)
+    return found
+
+
+def _keras_states(module: Module) -> dict[str, Part]:
+    first = "sequence" if module.settings.get("return_sequences") else "h"
+    if not module.settings.get("return_state"):
+        places = {first: module.name}
+    else:
+        places = {first: f"{module.name}/0", "h": f"{module.name}/1", "c": f"{module.name}/2"}
+    return {
+        role: Part((name,))
+        for role, name in places.items()
+        if f"forward/{name}" in module.shapes
+    }
+
+
+def _keras_cell(module: Module) -> dict[str, Part]:
+    (cell,) = {role.rpartition("/")[0] for role in module.parameters if role.endswith("kernel")}
+    order = _GATES[module.kind]
+    gates = [] if order == tuple(sorted(order)) else [{"blocks": [0, list(order)]}]
+    found = {
+        "weight_ih": _part(module, f"{cell}/kernel", "transpose", *gates),
+        "weight_hh": _part(module, f"{cell}/recurrent_kernel", "transpose", *gates),
+    }
+    bias = module.parameters.get(f"{cell}/bias")
+    if bias is not None and len(module.shapes.get(bias, ())) == 2:  # a GRU with reset_after
+        two, size = module.shapes[bias]
+        found["biases"] = Part(
+            (bias,),
+            ({"blocks": [1, list(order)]}, {"reshape": [[two, size], [two * size]]}),
+        )
+    elif bias is not None:
+        found["bias"] = Part((bias,), tuple(gates))
+    return found

@@ -1,0 +1,428 @@
+"""Proposes what of one recorded trace is what of another.
+
+Units are paired by the order in which they were executed and by their kind; the kind decides
+the layout; shapes must fit; values confirm, where both sides had the same weights.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from parity.align.kinds import (
+    JOINED,
+    RECURRENT,
+    Module,
+    Part,
+    Unit,
+    is_known,
+    kind_of,
+    units_of,
+)
+from parity.align.layout import Layout
+from parity.align.mapping import NameMapping, Parts, Row
+from parity.base.errors import UsageError
+from parity.trace.reader import Trace
+
+Tensors = Mapping[str, np.ndarray]
+
+FRAMEWORKS = ("torch", "paddle", "keras")
+# the largest distance of outputs that confirms them, of their largest magnitude
+_AGREE = 1e-4
+_SCORES = {True: 10, False: 1}  # of a unit with parameters, and of one without
+_IMAGES = ("conv", "maxpool", "avgpool")
+_NO_IMAGES = ("linear", "attention", "layernorm", "embedding", *RECURRENT)
+# (framework, optimiser, slot) -> what it holds; slots of one meaning are paired. Keras's
+# momentum of SGD is not: it holds the rate, with the other sign.
+_SLOTS = {
+    ("torch", "adam", "exp_avg"): "mean",
+    ("paddle", "adam", "moment1"): "mean",
+    ("keras", "adam", "momentum"): "mean",
+    ("torch", "adam", "exp_avg_sq"): "square",
+    ("paddle", "adam", "moment2"): "square",
+    ("keras", "adam", "velocity"): "square",
+    ("torch", "sgd", "momentum_buffer"): "momentum",
+    ("paddle", "momentum", "velocity"): "momentum",
+    ("torch", "rmsprop", "square_avg"): "square",
+    ("paddle", "rmsprop", "mean_square"): "square",
+    ("keras", "rmsprop", "velocity"): "square",
+    ("torch", "adagrad", "sum"): "sum",
+    ("paddle", "adagrad", "moment"): "sum",
+    ("keras", "adagrad", "accumulator"): "sum",
+}
+# Counters and the like, which the frameworks keep in forms of their own.
+_LEFT_OUT = {
+    "torch": ("*/step", "*num_batches_tracked"),
+    "paddle": ("*/beta[12]_pow_acc", "*_dropout_state"),
+    "keras": ("model/iteration", "model/learning_rate", "*seed_generator_state"),
+}
+
+
+class _Side:
+    """What a trace says of its model.
+
+    Attributes:
+      framework: "torch", "paddle" or "keras".
+      tensors: those of the first recorded step.
+      units: in the order of execution.
+      others: outputs of modules that are no units.
+    """
+
+    def __init__(self, trace: Trace):
+        self._facts = trace.header.get("facts", {})
+        versions = trace.header["versions"]
+        found = [each for each in reversed(FRAMEWORKS) if each in versions]  # Keras on PyTorch
+        if not found or "modules" not in self._facts:
+            raise UsageError(
+                f"{trace.folder}: does not say what its modules are; allowed: a trace that "
+                "parity.torch.watch, parity.paddle.watch or parity.keras.watch recorded"
+            )
+        self.framework = found[0]
+        numbers = trace.numbers()
+        self.tensors = trace.read(numbers[0]) if numbers else {}
+        if not any(name.startswith("initial/") for name in self.tensors):
+            raise UsageError(
+                f"{trace.folder}: lacks the initial weights; allowed: a trace that was watched "
+                "from its first step on"
+            )
+        self.shapes = {name: each.shape for name, each in self.tensors.items()}
+        self.shapes |= {
+            name.removeprefix("initial/"): each.shape
+            for name, each in self.tensors.items()
+            if name.startswith("initial/")
+        }
+        self._modules = {each["name"]: each for each in self._facts["modules"]}
+        self.units = list(self._units())
+        used = self.outputs
+        self.others = [n for n in self._of("forward") if "#" not in n and n not in used]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Return the outputs of the units."""
+        parts = [part for unit in self.units for part in unit.outputs.values()]
+        return [name for part in parts for name in part.names]
+
+    @property
+    def slots(self) -> dict[str, str]:
+        """Return meaning -> slot of the optimiser."""
+        kind = str(self._facts.get("optimizer", {}).get("kind", "")).lower()
+        kind = "adam" if kind.startswith("adam") else kind
+        there = {name.rpartition("/")[2] for name in self._of("optimizer")}
+        return {
+            meaning: slot
+            for (framework, optimizer, slot), meaning in _SLOTS.items()
+            if (framework, optimizer) == (self.framework, kind) and slot in there
+        }
+
+    @property
+    def left_out(self) -> list[str]:
+        """Return patterns of names that have no meaning on another side."""
+        names = [each.partition("/")[2] for each in self.shapes if "/" in each]
+        return [
+            pattern
+            for pattern in _LEFT_OUT[self.framework]
+            if any(fnmatchcase(name, pattern) for name in names)
+        ]
+
+    def batch(self) -> dict[str, Part]:
+        """Return what the model was given."""
+        first = next(iter(self.units), None)
+        last = first is not None and first.kind == "conv" and _channels_last(first.settings)
+        found = {}
+        for name in self._of("batch"):
+            rank = len(self.shapes[f"batch/{name}"])
+            axes = ({"axes": [0, rank - 1, *range(1, rank - 1)]},) if last and rank > 2 else ()
+            found[name] = Part((f"batch/{name}",), axes)
+        return found
+
+    def _of(self, rung: str) -> list[str]:
+        start = f"{rung}/"
+        return [each.removeprefix(start) for each in self.tensors if each.startswith(start)]
+
+    def _units(self) -> Iterator[Unit]:
+        """Yield the units in the order in which they were first called."""
+        channels_last, given = False, ()
+        for name in self._called():
+            module = self._modules[name]
+            kind = kind_of(module["kind"])
+            if kind in _IMAGES:
+                channels_last = _channels_last(module["settings"])
+            images = given if channels_last else ()
+            if kind in _NO_IMAGES:
+                channels_last = False
+            yield from units_of(
+                Module(
+                    name,
+                    kind,
+                    self.framework,
+                    self._parameters(name, whole=self._is_unit(name)),
+                    module["settings"],
+                    self.shapes,
+                    images,
+                    channels_last,
+                )
+            )
+            shape = self.shapes.get(f"forward/{name}", ())
+            given = shape if len(shape) > 2 else given
+
+    def _called(self) -> list[str]:
+        """Return the modules that are units, or hold parameters beside those of units."""
+        names = sorted(self._modules, key=len, reverse=True)
+        found = dict[str, None]()
+        for output in self._of("forward"):
+            name = next(
+                (each for each in names if re.match(rf"{re.escape(each)}(?=$|/|#)", output)),
+                None,
+            )
+            if name is not None and not any(map(self._is_unit, self._around(name))):
+                found[name] = None
+        return [n for n in found if self._is_unit(n) or self._modules[n]["parameters"]]
+
+    def _is_unit(self, name: str) -> bool:
+        return is_known(kind_of(self._modules[name]["kind"]))
+
+    def _around(self, name: str) -> list[str]:
+        """Return the modules that a module is inside of."""
+        mark = "/" if self.framework == "keras" else "."
+        parts = name.split(mark)
+        around = [mark.join(parts[:end]) for end in range(1, len(parts))]
+        return [each for each in ("model", *around) if each in self._modules and each != name]
+
+    def _parameters(self, name: str, *, whole: bool) -> dict[str, str]:
+        mark = "/" if self.framework == "keras" else "."
+        found: dict[str, str] = {}
+        for each, module in self._modules.items():
+            inside = each == name or (whole and name in self._around(each))
+            if not inside:
+                continue
+            start = "" if each == name else each.removeprefix(name + mark) + mark
+            found |= {start + role: tensor for role, tensor in module["parameters"].items()}
+        return found
+
+
+def _channels_last(settings: Mapping[str, Any]) -> bool:
+    form = str(settings.get("data_format", ""))
+    return form == "channels_last" or (form.startswith("N") and form.endswith("C"))
+
+
+def propose(traces: Sequence[Trace]) -> NameMapping:
+    """Return what of one trace seems to be what of another.
+
+    Raises:
+      UsageError: if a trace does not hold what that takes.
+    """
+    a, b = (_Side(trace) for trace in traces)
+    proposal = _Proposal(a, b)
+    slots = {
+        a.slots[each]: (a.slots[each], b.slots[each]) for each in a.slots if each in b.slots
+    }
+    rows = [*proposal.batch(), *proposal.rows(), *proposal.model()]
+    left_out = []
+    for side, place in ((a, 0), (b, 1)):
+        used = {n for row in rows for both in row.outputs.values() for n in both[place].names}
+        alone = [each for each in (*side.outputs, *side.others) if each not in used]
+        left_out.append([*side.left_out, *alone])
+    labels = traces[0].side.framework, traces[1].side.framework
+    return NameMapping(labels, rows, slots, (left_out[0], left_out[1]))
+
+
+class _Proposal:
+    """The pairing of two sides."""
+
+    def __init__(self, a: _Side, b: _Side):
+        self._a, self._b = a, b
+        self._taken: tuple[set[str], set[str]] = (set(), set())
+        self._shapes: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+
+    def rows(self) -> list[Row]:
+        """Return a row for each pair of units."""
+        units = self._a.units, self._b.units
+        found = []
+        for i, j, only in _aligned(*units, self._score):
+            one, other = units[0][i], units[1][j]
+            found.append(self._row(one, other, i, j, only))
+        return found
+
+    def batch(self) -> list[Row]:
+        a, b = self._a.batch(), self._b.batch()
+        if len(a) != len(b):
+            return []
+        found = []
+        for (name, mine), (other, theirs) in zip(a.items(), b.items(), strict=True):
+            first, second = self._values("", mine, theirs)
+            fits = first.shape == second.shape
+            same = fits and bool(np.array_equal(first, second))
+            why = "the values are equal" if same else "the values differ"
+            if not fits:
+                why = f"shapes {list(first.shape)} and {list(second.shape)}"
+            parts = {f"batch/{name}": (mine, theirs)}
+            found.append(Row((name, other), "batch", fits, why, {}, parts))
+        return found
+
+    def model(self) -> list[Row]:
+        """Return a row for what the whole models return."""
+        if "model" not in self._a.others or "model" not in self._b.others:
+            return []
+        part = Part(("model",))
+        first, second = self._values("forward/", part, part)
+        fits = first.shape == second.shape
+        why = self._distance({"model": (part, part)}) if fits else "its shapes differ"
+        return [Row(("model", "model"), "model", fits, why, {}, {"model": (part, part)})]
+
+    def _score(self, a: Unit, b: Unit) -> int:
+        """Return how much speaks for a pair; 0: it is none."""
+        if a.kind != b.kind:
+            return 0
+        if not a.parameters and not b.parameters:
+            return _SCORES[False]
+        parts, _ = joined(a, b)
+        fits = bool(parts) and all(
+            self._shape(0, one) == self._shape(1, other) for one, other in parts.values()
+        )
+        return _SCORES[True] if fits else 0
+
+    def _shape(self, place: int, part: Part) -> tuple[int, ...] | None:
+        """Return the shape in the shared layout; None if the layout does not fit."""
+        known, side = self._shapes[place], (self._a, self._b)[place]
+        key = repr(part)
+        if key not in known:
+            given = [np.broadcast_to(np.int8(0), side.shapes.get(n, ())) for n in part.names]
+            try:
+                known[key] = Layout.read(part.layout).apply(given).shape
+            except ValueError:
+                known[key] = None
+        found: tuple[int, ...] | None = known[key]
+        return found
+
+    def _row(self, a: Unit, b: Unit, i: int, j: int, only: bool) -> Row:
+        parts, alone = joined(a, b)
+        shared = a.name.partition(" ")[0] if len(a.parameters) else a.name
+        parameters: Parts = {}
+        for role, (one, other) in parts.items():
+            if self._taken[0] & set(one.names) or self._taken[1] & set(other.names):
+                continue  # tied: it has its row already
+            self._taken[0].update(one.names)
+            self._taken[1].update(other.names)
+            name = one.names[0] if len(one.names) == 1 else f"{shared}.{role}"
+            parameters[name] = one, other
+        outputs = {
+            mine.names[0]: (mine, theirs)
+            for role, mine in a.outputs.items()
+            if (theirs := b.outputs.get(role)) is not None and self._output_fits(mine, theirs)
+        }
+        same = self._weights(parameters)
+        distance = self._outputs_distance(outputs)
+        why = [f"units {i + 1} and {j + 1} in the order of execution"]
+        if not only:
+            why.append("others would fit as well")
+        if alone:
+            why.append(f"only one side has {', '.join(alone)}")
+        if not a.known:
+            why.append("a kind whose layouts are not known")
+        if parameters:
+            why.append("shapes fit")
+            why.append("initial weights equal" if same else "initial weights differ")
+        if distance is not None:
+            agree = "agree" if distance <= _AGREE else "differ"
+            why.append(f"outputs {agree} ({distance:.1e})")
+        confirmed = distance is not None and distance <= _AGREE and (same or not parameters)
+        sure = (only and a.known and b.known and not alone) or confirmed
+        return Row((a.name, b.name), a.kind, sure, "; ".join(why), parameters, outputs)
+
+    def _output_fits(self, a: Part, b: Part) -> bool:
+        try:
+            first, second = self._values("forward/", a, b)
+        except ValueError:
+            return False
+        return first.shape == second.shape
+
+    def _values(self, start: str, a: Part, b: Part) -> tuple[np.ndarray, np.ndarray]:
+        one, other = (
+            Layout.read(part.layout).apply([side.tensors[start + name] for name in part.names])
+            for side, part in ((self._a, a), (self._b, b))
+        )
+        return one, other
+
+    def _weights(self, parameters: Parts) -> bool:
+        return all(
+            np.array_equal(*self._values("initial/", one, other))
+            for one, other in parameters.values()
+        )
+
+    def _outputs_distance(self, outputs: Parts) -> float | None:
+        """Return max|a - b| / max|a| of what two units returned first; None if nothing."""
+        found = [self._values("forward/", *both) for both in outputs.values()]
+        if not found:
+            return None
+        with np.errstate(all="ignore"):
+            return float(
+                max(
+                    np.abs(a - b).max(initial=0) / max(np.abs(a).max(initial=0), 1e-300)
+                    for a, b in found
+                )
+            )
+
+    def _distance(self, outputs: Parts) -> str:
+        return f"outputs differ by {self._outputs_distance(outputs):.1e}"
+
+
+def joined(a: Unit, b: Unit) -> tuple[Parts, list[str]]:
+    """Return role -> parameter of both sides, and the roles that only one side has.
+
+    Where one side has several parameters for one of the other, they are joined.
+    """
+    parts = {
+        role: (a.parameters[role], b.parameters[role])
+        for role in a.parameters
+        if role in b.parameters
+    }
+    done = set(parts)
+    for role, (terms, how) in JOINED.items():
+        for place, (one, other) in enumerate(((a, b), (b, a))):
+            if role not in one.parameters or role in other.parameters or role in done:
+                continue
+            found = [other.parameters[each] for each in terms if each in other.parameters]
+            if len(found) < len(terms) or any(each.layout != found[0].layout for each in found):
+                continue
+            names = tuple(name for each in found for name in each.names)
+            whole = Part(names, (*found[0].layout, *how))
+            pair = one.parameters[role], whole
+            parts[role] = pair if place == 0 else pair[::-1]
+            done |= {role, *terms}
+    return parts, sorted({*a.parameters, *b.parameters} - done)
+
+
+def _aligned(
+    a: Sequence[Unit], b: Sequence[Unit], score: Any
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield the pairs of the best alignment, and whether each is in all that are as good."""
+    scores = np.array([[score(one, other) for other in b] for one in a], int).reshape(
+        len(a), len(b)
+    )
+    before, after = _best(scores), _best(scores[::-1, ::-1])[::-1, ::-1]
+    most = before[-1, -1]
+    at = np.where(scores > 0, before[:-1, :-1] + scores + after[1:, 1:], -1)
+    skipped = (before[:-1] + after[1:]).max(axis=1, initial=-1)  # the best without a unit of a
+    i = j = 0
+    while i < len(a) and j < len(b):
+        if at[i, j] == most and before[i, j] + after[i, j] == most:
+            alone = np.count_nonzero(at[i] == most) == 1 and skipped[i] < most
+            yield i, j, bool(alone)
+            i, j = i + 1, j + 1
+        elif after[i + 1, j] == after[i, j]:
+            i += 1
+        else:
+            j += 1
+
+
+def _best(scores: np.ndarray) -> np.ndarray:
+    """Return for each pair of beginnings the best sum of scores of pairs in order."""
+    rows, columns = scores.shape
+    best = np.zeros((rows + 1, columns + 1), int)
+    for i in range(rows):
+        for j in range(columns):
+            paired = best[i, j] + scores[i, j] if scores[i, j] else 0
+            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], paired)
+    return best

@@ -1,0 +1,350 @@
+"""What of one recorded training is what of another: proposed, confirmed, carried over."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from aligned_networks import NETWORKS
+from safetensors.numpy import load_file, save_file
+
+from parity import Rename, Trace
+from parity.align.layout import Layout
+from parity.align.mapping import read
+from parity.align.names import NameMap
+from parity.base.errors import UsageError
+from parity.cli.command_line import main
+from parity.cli.commands import parity
+from parity.compare.choice import WHOLE, chosen
+from parity.compare.recorded_pair import compare_pair
+
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).resolve().parent.parent
+PORTS = ("paddle", "keras")
+PAIRS = [(port, network) for port in PORTS for network in NETWORKS]
+
+
+def run(capsys, *words, status=0):
+    """Run a command; return the lines it printed."""
+    assert main(parity, list(map(str, words))) == status
+    return capsys.readouterr().out.splitlines()
+
+
+def start(framework, folder, *networks):
+    """Start a process that trains networks."""
+    folder.mkdir(exist_ok=True)
+    code = [sys.executable, "-W", "ignore", ROOT / "tests" / "aligned_networks.py"]
+    return subprocess.Popen(
+        [*map(str, (*code, framework, folder)), *networks],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(*processes):
+    for each in processes:
+        _, said = each.communicate()
+        assert each.returncode == 0, said
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Train all networks in all frameworks, each from weights of its own."""
+    folder = tmp_path_factory.mktemp("own")
+    end(*(start(each, folder / each) for each in ("torch", *PORTS)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def carried(own):
+    """Train the ports again, from the weights of the PyTorch networks."""
+    for port, network in PAIRS:
+        given, file = own / "torch" / network, own / f"{port}-{network}.yaml"
+        (own / f"{port}-carried").mkdir(exist_ok=True)
+        weights = own / f"{port}-carried" / f"{network}.safetensors"
+        assert (
+            main(parity, ["align", str(given), str(own / port / network), "-o", str(file)]) == 0
+        )
+        assert (
+            main(parity, ["weights", str(given), "--map", str(file), "-o", str(weights)]) == 0
+        )
+    end(*(start(port, own / f"{port}-carried") for port in PORTS))
+    return own
+
+
+def compared(folder, port, network, map_file=None):
+    mapping = read(map_file or folder / f"{port}-{network}.yaml")
+    traces = [Trace(folder / "torch" / network), Trace(folder / f"{port}-carried" / network)]
+    parts, only = chosen(mapping.mapped(traces), WHOLE)
+    return compare_pair(parts), only
+
+
+# What of three steps differs by more than 1e-11, the weights being the same: two biases of
+# PyTorch move where Keras has one, and Keras squares the rows of an embedding's gradient
+# before it sums those of the same word; Paddle keeps epsilons in float32; the variance that
+# PyTorch stores has n - 1.
+DIFFERENT = {
+    ("keras", "lstm"): "optimizer/embed.weight/exp_avg_sq",
+    ("keras", "gru"): "optimizer/embed.weight/exp_avg_sq",
+    ("keras", "conv"): "weight/1.running_var",
+    ("paddle", "conv"): "forward/1",
+}
+
+
+@pytest.mark.parametrize(("port", "network"), PAIRS)
+def test_a_port_with_the_weights_carried_over_computes_the_same(carried, port, network):
+    verdict, only = compared(carried, port, network)
+    assert only == {}
+    first = verdict.mismatches[0].place.tensor if verdict.mismatches else None
+    assert first == DIFFERENT.get((port, network))
+    (worst,) = verdict.worst.values()
+    of_epsilon = (port, network) == ("paddle", "conv")
+    assert worst["forward"].relative <= (1e-10 if of_epsilon else 1e-11)
+    names = [name.partition("/")[0] for name in verdict.tensors]
+    assert names.count("weight") == names.count("initial") > 5
+    assert names.count("forward") >= names.count("activation_gradient") >= 4
+    assert ("optimizer" in names) == (network in ("lstm", "gru"))
+
+
+@pytest.mark.parametrize(("port", "network"), PAIRS)
+def test_there_and_back_is_bit_equal(carried, capsys, tmp_path, port, network):
+    file = carried / f"{port}-{network}.yaml"
+    trace = carried / f"{port}-carried" / network
+    run(capsys, "weights", trace, "--map", file, "-o", tmp_path / "back")
+    first = Trace(carried / "torch" / network).read(0)
+    back = load_file(tmp_path / "back")
+    assert len(back) >= 7
+    for name, array in back.items():
+        if (port, network) == ("keras", "lstm") and "bias_" in name:  # one bias there
+            term = sum(first[f"initial/rnn.bias_{each}_l0"] for each in ("ih", "hh"))
+            expected = term if "_ih" in name else np.zeros_like(term)
+        else:
+            expected = first[f"initial/{name}"]
+        np.testing.assert_array_equal(array, expected, strict=True)
+
+
+@pytest.mark.parametrize(("port", "network"), PAIRS)
+def test_values_confirm_what_the_order_proposed(carried, capsys, tmp_path, port, network):
+    traces = carried / "torch" / network, carried / f"{port}-carried" / network
+    said = run(capsys, "align", *traces, "-o", tmp_path / "map.yaml")
+    rows = read(tmp_path / "map.yaml").rows
+    assert said == [f"map: {tmp_path / 'map.yaml'}: {len(rows)} rows sure, 0 not"]
+    for row in rows:
+        assert not row.parameters or "initial weights equal" in row.why
+        assert not row.outputs or "outputs agree" in row.why or row.kind in ("batch", "model")
+
+
+def test_a_wrong_layout_is_found(carried, tmp_path):
+    """Heads fit whichever way round; so only the values tell."""
+    text = (carried / "paddle-encoder.yaml").read_text()
+    assert text.count("layout: [transpose, {concatenate: 0}]") == 2
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(text.replace("[transpose, {concatenate: 0}]", "[{concatenate: 0}]", 1))
+    folder = tmp_path / "paddle-carried"
+    folder.mkdir()
+    given = carried / "torch" / "encoder"
+    weights = folder / "encoder.safetensors"
+    assert main(parity, ["weights", str(given), "--map", str(wrong), "-o", str(weights)]) == 0
+    end(start("paddle", folder, "encoder"))
+    (tmp_path / "torch").symlink_to(carried / "torch")
+    verdict, _ = compared(tmp_path, "paddle", "encoder", wrong)
+    assert verdict.mismatches[0].place.tensor == "forward/encoder.layers.0.self_attn/0"
+
+
+def watched(folder, *modules, change=lambda model: None):
+    """Train a PyTorch model of some modules for a step, and record it."""
+    import torch
+
+    import parity.torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*(make(torch.nn) for make in modules)).double()
+    change(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with parity.torch.watch(folder, model, optimizer, side=folder.name):
+        (model(torch.ones(2, 4).double()) ** 2).mean().backward()
+        optimizer.step()
+    return folder
+
+
+def square(nn):
+    return nn.Linear(4, 4)
+
+
+def test_a_unit_that_could_be_another_is_not_used_until_confirmed(tmp_path, capsys):
+    a = watched(tmp_path / "a", square, lambda nn: nn.ReLU(), square)
+    b = watched(tmp_path / "b", square)
+    file = tmp_path / "map.yaml"
+    said = run(capsys, "align", a, b, "-o", file)
+    assert [line.split(":")[0] for line in said] == ["not sure", *["no partner"] * 2, "map"]
+    assert "others would fit as well" in said[0]
+    (row,) = (each for each in read(file).rows if each.kind == "linear")
+    assert not row.use
+    compared = json.loads(
+        run(capsys, "compare", a, b, "--map", file, "--json", "-", status=1)[0:]
+        and run_json(capsys, a, b, file)
+    )
+    only = compared["runs"][0]["only"]
+    assert "weight/0.weight" in only["a"] and "weight/0.weight (b)" in only["b"]
+    file.write_text(file.read_text().replace("use: false", "use: true"))
+    assert read(file).parameters().keys() == row.parameters.keys()
+
+
+def run_json(capsys, a, b, file):
+    main(parity, ["compare", str(a), str(b), "--map", str(file), "--json", "-"])
+    return capsys.readouterr().out
+
+
+def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
+    kept = {}
+
+    def keep(model):
+        kept.update(model[0].state_dict())
+
+    a = watched(tmp_path / "a", square, lambda nn: nn.ReLU(), square, change=keep)
+    b = watched(tmp_path / "b", square, change=lambda model: model[0].load_state_dict(kept))
+    run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
+    (row,) = (each for each in read(tmp_path / "map.yaml").rows if each.kind == "linear")
+    assert row.use and row.units == ("0", "0")
+
+
+LAYOUTS = {
+    "transpose": (["transpose"], [(2, 3)], (3, 2)),
+    "axes": ([{"axes": [2, 0, 1]}], [(2, 3, 4)], (4, 2, 3)),
+    "reshape": ([{"reshape": [[6, -1], [2, 3, -1]]}], [(6, 4)], (2, 3, 4)),
+    "blocks": ([{"blocks": [0, [2, 0, 1]]}], [(6, 2)], (6, 2)),
+    "concatenate": (["transpose", {"concatenate": 0}], [(2, 3), (2, 3)], (6, 2)),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_a_layout_and_its_inverse(case):
+    steps, shapes, shared = LAYOUTS[case]
+    given = [np.random.default_rng(1).random(shape) for shape in shapes]
+    layout = Layout.read(steps)
+    there = layout.apply(given)
+    assert there.shape == shared
+    back = layout.invert(there, len(given))
+    for array, expected in zip(back, given, strict=True):
+        np.testing.assert_array_equal(array, expected, strict=True)
+
+
+def test_blocks_come_in_the_order_given():
+    found = Layout.read([{"blocks": [0, [2, 0, 1]]}]).apply([np.arange(6)])
+    np.testing.assert_array_equal(found, [4, 5, 0, 1, 2, 3])
+
+
+def test_a_sum_is_of_weights_and_each_of_its_gradients():
+    names = NameMap({("ih", "hh"): Rename("bias", "sum")})
+    one, two = np.ones(3), np.full(3, 2.0)
+    given = {"weight/ih": one, "weight/hh": two, "gradient/ih": one, "gradient/hh": one}
+    found = {name: each.value(given) for name, each in names.sources(given).items()}
+    assert {name: each[0] for name, each in found.items()} == {
+        "weight/bias": 3,
+        "gradient/bias": 1,
+    }
+    # one that is frozen has no gradient; a weight cannot be missing
+    assert list(names.sources(["gradient/hh"])) == ["gradient/bias"]
+    assert list(names.sources(["weight/hh"])) == ["weight/hh"]
+
+
+BAD_LAYOUTS = [
+    "transpose",
+    ["turn"],
+    [{"axes": [0, 2]}],
+    [{"axes": "10"}],
+    [{"reshape": [[2, 3], [7]]}],
+    [{"blocks": [0, [1, 1]]}],
+    [{"concatenate": [0]}],
+    [{"sum": 1}],
+    [{"transpose": None, "sum": None}],
+    [3],
+]
+
+
+@pytest.mark.parametrize("steps", BAD_LAYOUTS, ids=str)
+def test_a_layout_that_makes_no_sense_is_refused(steps):
+    with pytest.raises(UsageError, match="layout.*; allowed: "):
+        Layout.read(steps)
+
+
+UNIT = {"units": ["fc", "dense"], "use": True, "parameters": {"w": {"a": "w", "b": "k"}}}
+BAD_MAPS = {
+    "format": ({"format": 2}, "format is 2; allowed: 1"),
+    "unknown": ({"rows": []}, "the map has 'rows'; allowed: a, b, "),
+    "units": ({"units": [UNIT | {"units": ["fc"]}]}, "units is ['fc']; allowed: one of each"),
+    "use": ({"units": [UNIT | {"use": "yes"}]}, "fc and dense: use is 'yes'; allowed: true or"),
+    "one side": (
+        {"units": [UNIT | {"parameters": {"w": {"a": "w"}}}]},
+        "fc and dense: w: b is None; allowed: a name",
+    ),
+    "layout": (
+        {
+            "units": [
+                UNIT | {"parameters": {"w": {"a": "w", "b": {"of": "k", "layout": ["x"]}}}}
+            ]
+        },
+        "a step of a layout is 'x'; allowed: transpose",
+    ),
+    "twice": (
+        {"units": [UNIT, UNIT | {"parameters": {"v": {"a": "w", "b": "l"}}}]},
+        "two rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MAPS)
+def test_a_map_that_makes_no_sense_is_refused_in_one_line(tmp_path, capsys, case):
+    changes, message = BAD_MAPS[case]
+    values = {"format": 1, "a": "one", "b": "other", "units": [UNIT]} | changes
+    (tmp_path / "map.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path / "map.yaml")
+    told = str(caught.value)
+    assert (
+        told.startswith(f"{tmp_path / 'map.yaml'}: ") and message in told and "\n" not in told
+    )
+
+
+def test_a_trace_that_was_not_watched_cannot_be_aligned(tmp_path, capsys):
+    from parity import Recorder
+
+    with Recorder(tmp_path / "a", framework="mine", dtype="float64") as recorder:
+        recorder.step(0, {"weight/a": np.zeros(2)})
+    assert main(parity, ["align", str(tmp_path / "a"), str(tmp_path / "a")]) == 2
+    assert "does not say what its modules are; allowed: a trace" in capsys.readouterr().err
+
+
+BAD_WEIGHTS = {
+    "lacks": (lambda w: w.pop("0.bias"), "lacks '0.bias', which the model has"),
+    "has": (lambda w: w.update(more=np.zeros(1)), "has 'more', which the model has not"),
+    "shape": (
+        lambda w: w.update({"0.bias": np.zeros(5)}),
+        "'0.bias' has shape [5]; allowed: [4]",
+    ),
+    "rounds": (
+        lambda w: w.update({"0.bias": np.full(4, 0.1)}),
+        "'0.bias' is float64, which the model rounds; allowed: a model of that type",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WEIGHTS)
+def test_weights_of_another_model_are_refused(tmp_path, case):
+    import torch
+
+    import parity.torch
+
+    change, message = BAD_WEIGHTS[case]
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    weights = {name: each.numpy() for name, each in model.state_dict().items()}
+    change(weights)
+    save_file(weights, tmp_path / "w")
+    with pytest.raises(UsageError) as caught:
+        parity.torch.load(model, tmp_path / "w")
+    assert message in str(caught.value)

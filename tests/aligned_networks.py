@@ -1,4 +1,4 @@
-"""Four networks in three frameworks: `python aligned_networks.py FRAMEWORK FOLDER [NETWORK ...]`.
+"""Four networks: `python aligned_networks.py torch|paddle|keras FOLDER [NETWORK ...]`.
 
 Each records three steps in FOLDER/NETWORK, from weights of its own, or from those that
 FOLDER/NETWORK.safetensors holds. A convolution before a normalisation has no bias, and two

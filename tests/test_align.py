@@ -34,6 +34,12 @@ def run(capsys, *words, status=0):
     return capsys.readouterr().out.splitlines()
 
 
+def missing(capsys, *words):
+    """Compare two traces; return label -> what only that side has."""
+    lines = run(capsys, "compare", *words, "--json", "-", status=1)
+    return json.loads("\n".join(lines))["only"]
+
+
 def start(framework, folder, *networks):
     """Start a process that trains networks."""
     folder.mkdir(exist_ok=True)
@@ -185,19 +191,11 @@ def test_a_unit_that_could_be_another_is_not_used_until_confirmed(tmp_path, caps
     assert "others would fit as well" in said[0]
     (row,) = (each for each in read(file).rows if each.kind == "linear")
     assert not row.use
-    compared = json.loads(
-        run(capsys, "compare", a, b, "--map", file, "--json", "-", status=1)[0:]
-        and run_json(capsys, a, b, file)
-    )
-    only = compared["runs"][0]["only"]
-    assert "weight/0.weight" in only["a"] and "weight/0.weight (b)" in only["b"]
+    only = missing(capsys, a, b, "--map", file)
+    assert "weight/0.weight" in only["a"]
+    assert "weight/0.weight (b)" in only["b"]
     file.write_text(file.read_text().replace("use: false", "use: true"))
     assert read(file).parameters().keys() == row.parameters.keys()
-
-
-def run_json(capsys, a, b, file):
-    main(parity, ["compare", str(a), str(b), "--map", str(file), "--json", "-"])
-    return capsys.readouterr().out
 
 
 def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
@@ -210,7 +208,7 @@ def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
     b = watched(tmp_path / "b", square, change=lambda model: model[0].load_state_dict(kept))
     run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
     (row,) = (each for each in read(tmp_path / "map.yaml").rows if each.kind == "linear")
-    assert row.use and row.units == ("0", "0")
+    assert (row.use, row.units) == (True, ("0", "0"))
 
 
 LAYOUTS = {
@@ -269,7 +267,7 @@ BAD_LAYOUTS = [
 
 @pytest.mark.parametrize("steps", BAD_LAYOUTS, ids=str)
 def test_a_layout_that_makes_no_sense_is_refused(steps):
-    with pytest.raises(UsageError, match="layout.*; allowed: "):
+    with pytest.raises(UsageError, match=r"layout.*; allowed: "):
         Layout.read(steps)
 
 
@@ -305,10 +303,10 @@ def test_a_map_that_makes_no_sense_is_refused_in_one_line(tmp_path, capsys, case
     (tmp_path / "map.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(UsageError) as caught:
         read(tmp_path / "map.yaml")
-    told = str(caught.value)
-    assert (
-        told.startswith(f"{tmp_path / 'map.yaml'}: ") and message in told and "\n" not in told
-    )
+    place, _, told = str(caught.value).partition(": ")
+    assert place == str(tmp_path / "map.yaml")
+    assert message in told
+    assert "\n" not in told
 
 
 def test_a_trace_that_was_not_watched_cannot_be_aligned(tmp_path, capsys):

@@ -53,7 +53,8 @@ class NameMapping:
       labels: what reports call the sides.
       rows: the units.
       slots: shared name of an optimiser's slot -> what each side calls it.
-      left_out: for each side, patterns of names behind the rung that are not compared.
+      left_out: for each side, patterns of names, with a rung or without one, of what is not
+        compared.
     """
 
     labels: tuple[str, str]
@@ -159,16 +160,12 @@ class _Mapped(Trace):
     def _sources(self, names: Mapping[str, Any]) -> dict[str, Source]:
         key = tuple(names)
         if key not in self._plans:
-            self._plans[key] = {
-                name: each
-                for name, each in self._map.sources(names).items()
-                if each.row is not None or not self._leaves_out(name)
-            }
+            self._plans[key] = self._map.sources(n for n in names if not self._leaves_out(n))
         return self._plans[key]
 
     def _leaves_out(self, name: str) -> bool:
-        rest = re.sub(r"#\d+", "", name.partition("/")[2])
-        return _fits(rest, self._left_out)
+        once = re.sub(r"#\d+", "", name)
+        return _fits(once, self._left_out) or _fits(once.partition("/")[2], self._left_out)
 
 
 def _is_common(name: str) -> bool:
@@ -212,7 +209,7 @@ def write(mapping: NameMapping, path: Path) -> None:
     lines.append("slots:" if mapping.slots else "slots: {}")
     for name, slots in mapping.slots.items():
         lines.append(f"  {_flow(name)}: {_flow(dict(zip(SIDES, slots, strict=True)))}")
-    lines.append("\n# names that are not compared: counters, and outputs that have no partner")
+    lines.append("\n# not compared: counters, and what the other side has no partner for")
     lines.append("left_out:")
     for side, patterns in zip(SIDES, mapping.left_out, strict=True):
         lines.append(f"  {side}:" if patterns else f"  {side}: []")

@@ -219,13 +219,19 @@ def propose(traces: Sequence[Trace]) -> NameMapping:
         a.slots[each]: (a.slots[each], b.slots[each]) for each in a.slots if each in b.slots
     }
     rows = [*proposal.batch(), *proposal.rows(), *proposal.model()]
-    left_out = []
+    left_out = [*a.left_out], [*b.left_out]
     for side, place in ((a, 0), (b, 1)):
         used = {n for row in rows for both in row.outputs.values() for n in both[place].names}
-        alone = [each for each in (*side.outputs, *side.others) if each not in used]
-        left_out.append([*side.left_out, *alone])
+        left_out[place].extend(n for n in (*side.outputs, *side.others) if n not in used)
+    for both in (both for row in rows for both in row.outputs.values()):
+        names = [f"activation_gradient/{part.names[0]}" for part in both]
+        for place, mine, other in ((0, a, b), (1, b, a)):
+            # of an output that nothing uses, some frameworks have a gradient of zero
+            unused = names[place] in mine.tensors and not mine.tensors[names[place]].any()
+            if unused and names[1 - place] not in other.tensors:
+                left_out[place].append(names[place])
     labels = traces[0].side.framework, traces[1].side.framework
-    return NameMapping(labels, rows, slots, (left_out[0], left_out[1]))
+    return NameMapping(labels, rows, slots, left_out)
 
 
 class _Proposal:

@@ -1,8 +1,11 @@
 """Four networks: `python aligned_networks.py torch|paddle|keras FOLDER [NETWORK ...]`.
 
-Each records three steps in FOLDER/NETWORK, from weights of its own, or from those that
-FOLDER/NETWORK.safetensors holds. A convolution before a normalisation has no bias, and two
-have SGD: gradients that are zero but for rounding would become steps of Adam.
+Each records three steps in FOLDER/FRAMEWORK/NETWORK, from weights of its own. A port then
+aligns itself with the one in PyTorch, takes over its weights, and records itself once more in
+FOLDER/FRAMEWORK-carried/NETWORK.
+
+A convolution before a normalisation has no bias, and two networks have SGD: gradients that are
+zero but for rounding would become steps of Adam.
 """
 
 import os
@@ -10,6 +13,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
+from parity.cli.command_line import main as command
+from parity.cli.commands import parity
 
 NETWORKS = ("lstm", "gru", "encoder", "conv")
 PLAIN = ("encoder", "conv")  # whose optimiser is SGD
@@ -195,7 +201,21 @@ def with_keras(network, folder):
             optimizer.apply(tape.gradient(loss, variables), variables)
 
 
+def main(framework, folder, networks):
+    train = {"torch": with_torch, "paddle": with_paddle, "keras": with_keras}[framework]
+    for network in networks:
+        train(network, folder / framework)
+        if framework == "torch":
+            continue
+        given, file = folder / "torch" / network, folder / f"{framework}-{network}.yaml"
+        carried = folder / f"{framework}-carried"
+        carried.mkdir(exist_ok=True)
+        words = ["align", given, folder / framework / network, "-o", file]
+        assert command(parity, map(str, words)) == 0
+        weights = carried / f"{network}.safetensors"
+        assert command(parity, map(str, ["weights", given, "--map", file, "-o", weights])) == 0
+        train(network, carried)
+
+
 if __name__ == "__main__":
-    train = {"torch": with_torch, "paddle": with_paddle, "keras": with_keras}[sys.argv[1]]
-    for each in sys.argv[3:] or NETWORKS:
-        train(each, Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:] or NETWORKS)

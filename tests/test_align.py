@@ -40,13 +40,13 @@ def missing(capsys, *words):
     return json.loads("\n".join(lines))["only"]
 
 
-def start(framework, folder, *networks):
-    """Start a process that trains networks."""
-    folder.mkdir(exist_ok=True)
-    code = [sys.executable, "-W", "ignore", ROOT / "tests" / "aligned_networks.py"]
+def start(*words):
+    """Start a Python process that trains networks."""
+    paths = f"{ROOT}:{ROOT / 'tests'}"
     return subprocess.Popen(
-        [*map(str, (*code, framework, folder)), *networks],
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        [sys.executable, "-W", "ignore", *map(str, words)],
+        env={"PYTHONPATH": paths, "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -59,32 +59,17 @@ def end(*processes):
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """Train all networks in all frameworks, each from weights of its own."""
-    folder = tmp_path_factory.mktemp("own")
-    end(*(start(each, folder / each) for each in ("torch", *PORTS)))
+def carried(tmp_path_factory):
+    """Train all networks, and the ports again from the weights of those in PyTorch."""
+    folder = tmp_path_factory.mktemp("carried")
+    script = ROOT / "tests" / "aligned_networks.py"
+    end(start(script, "torch", folder))
+    end(*(start(script, port, folder) for port in PORTS))
     return folder
 
 
-@pytest.fixture(scope="module")
-def carried(own):
-    """Train the ports again, from the weights of the PyTorch networks."""
-    for port, network in PAIRS:
-        given, file = own / "torch" / network, own / f"{port}-{network}.yaml"
-        (own / f"{port}-carried").mkdir(exist_ok=True)
-        weights = own / f"{port}-carried" / f"{network}.safetensors"
-        assert (
-            main(parity, ["align", str(given), str(own / port / network), "-o", str(file)]) == 0
-        )
-        assert (
-            main(parity, ["weights", str(given), "--map", str(file), "-o", str(weights)]) == 0
-        )
-    end(*(start(port, own / f"{port}-carried") for port in PORTS))
-    return own
-
-
-def compared(folder, port, network, map_file=None):
-    mapping = read(map_file or folder / f"{port}-{network}.yaml")
+def compared(folder, port, network):
+    mapping = read(folder / f"{port}-{network}.yaml")
     traces = [Trace(folder / "torch" / network), Trace(folder / f"{port}-carried" / network)]
     parts, only = chosen(mapping.mapped(traces), WHOLE)
     return compare_pair(parts), only
@@ -108,7 +93,7 @@ def test_a_port_with_the_weights_carried_over_computes_the_same(carried, port, n
     assert only == {}
     first = verdict.mismatches[0].place.tensor if verdict.mismatches else None
     assert first == DIFFERENT.get((port, network))
-    (worst,) = verdict.worst.values()
+    (worst,) = verdict.pairs.values()
     of_epsilon = (port, network) == ("paddle", "conv")
     assert worst["forward"].relative <= (1e-10 if of_epsilon else 1e-11)
     names = [name.partition("/")[0] for name in verdict.tensors]
@@ -145,21 +130,21 @@ def test_values_confirm_what_the_order_proposed(carried, capsys, tmp_path, port,
         assert not row.outputs or "outputs agree" in row.why or row.kind in ("batch", "model")
 
 
-def test_a_wrong_layout_is_found(carried, tmp_path):
-    """Heads fit whichever way round; so only the values tell."""
+def test_a_wrong_layout_is_found(carried, capsys, tmp_path):
+    """A square matrix fits whichever way round; so only the values tell."""
     text = (carried / "paddle-encoder.yaml").read_text()
-    assert text.count("layout: [transpose, {concatenate: 0}]") == 2
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(text.replace("[transpose, {concatenate: 0}]", "[{concatenate: 0}]", 1))
-    folder = tmp_path / "paddle-carried"
-    folder.mkdir()
-    given = carried / "torch" / "encoder"
-    weights = folder / "encoder.safetensors"
-    assert main(parity, ["weights", str(given), "--map", str(wrong), "-o", str(weights)]) == 0
-    end(start("paddle", folder, "encoder"))
+    right = "b: {of: encoder.layers.1.self_attn.out_proj.weight, layout: [transpose]}"
+    assert text.count(right) == 1
+    file, port = tmp_path / "paddle-encoder.yaml", tmp_path / "paddle-carried"
+    file.write_text(text.replace(right, right.replace("[transpose]", "[]")))
+    port.mkdir()
     (tmp_path / "torch").symlink_to(carried / "torch")
-    verdict, _ = compared(tmp_path, "paddle", "encoder", wrong)
-    assert verdict.mismatches[0].place.tensor == "forward/encoder.layers.0.self_attn/0"
+    weights = port / "encoder.safetensors"
+    run(capsys, "weights", tmp_path / "torch" / "encoder", "--map", file, "-o", weights)
+    code = "import pathlib, sys, aligned_networks as all\n"
+    end(start("-c", f"{code}all.with_paddle('encoder', pathlib.Path(sys.argv[1]))", port))
+    verdict, _ = compared(tmp_path, "paddle", "encoder")
+    assert verdict.mismatches[0].place.tensor == "forward/encoder.layers.1.self_attn/0"
 
 
 def watched(folder, *modules, change=lambda model: None):
@@ -168,7 +153,7 @@ def watched(folder, *modules, change=lambda model: None):
 
     import parity.torch
 
-    torch.manual_seed(1)
+    torch.manual_seed(ord(folder.name))
     model = torch.nn.Sequential(*(make(torch.nn) for make in modules)).double()
     change(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -202,7 +187,7 @@ def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
     kept = {}
 
     def keep(model):
-        kept.update(model[0].state_dict())
+        kept.update({n: each.clone() for n, each in model[0].state_dict().items()})
 
     a = watched(tmp_path / "a", square, lambda nn: nn.ReLU(), square, change=keep)
     b = watched(tmp_path / "b", square, change=lambda model: model[0].load_state_dict(kept))

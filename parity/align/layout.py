@@ -148,9 +148,8 @@ def _read(step: Any) -> tuple[str, Any]:
         ((name, value),) = step.items()
     value = _tuples(value)
     numbers = tuple(_numbers(value))
-    bare = {"transpose": None, "sum": None}
     good = (
-        (name in bare and isinstance(step, str))
+        step in ("transpose", "sum")
         or (name == "concatenate" and numbers == (value,))
         or (name == "axes" and numbers == value and _is_permutation(numbers))
         or (

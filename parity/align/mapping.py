@@ -69,15 +69,16 @@ class NameMapping:
 
     def name_map(self, side: int) -> NameMap:
         """Return the name map of a side, 0 or 1, of the rows that are used."""
-        parts = {
-            name: each
-            for row in self.rows
-            if row.use
-            for name, each in (*row.parameters.items(), *row.outputs.items())
-        }
-        names: dict[Key, str | Rename] = {
-            each[side].names: Rename(name, *each[side].layout) for name, each in parts.items()
-        }
+        names: dict[Key, str | Rename] = {}
+        shared = set[str]()
+        for row in self.rows:
+            for name, both in (*row.parameters.items(), *row.outputs.items()) * row.use:
+                own = both[side].names
+                if name in shared or own in names:
+                    told = " + ".join(own)
+                    raise UsageError(f"{name}, {told}: in two rows; allowed: one")
+                shared.add(name)
+                names[own] = Rename(name, *both[side].layout)
         return NameMap(names, {each[side]: name for name, each in self.slots.items()})
 
     def side_of(self, trace: Trace) -> int:

@@ -219,19 +219,30 @@ def propose(traces: Sequence[Trace]) -> NameMapping:
         a.slots[each]: (a.slots[each], b.slots[each]) for each in a.slots if each in b.slots
     }
     rows = [*proposal.batch(), *proposal.rows(), *proposal.model()]
-    left_out = [*a.left_out], [*b.left_out]
-    for side, place in ((a, 0), (b, 1)):
-        used = {n for row in rows for both in row.outputs.values() for n in both[place].names}
-        left_out[place].extend(n for n in (*side.outputs, *side.others) if n not in used)
-    for both in (both for row in rows for both in row.outputs.values()):
-        names = [f"activation_gradient/{part.names[0]}" for part in both]
-        for place, mine, other in ((0, a, b), (1, b, a)):
-            # of an output that nothing uses, some frameworks have a gradient of zero
-            unused = names[place] in mine.tensors and not mine.tensors[names[place]].any()
-            if unused and names[1 - place] not in other.tensors:
-                left_out[place].append(names[place])
     labels = traces[0].side.framework, traces[1].side.framework
-    return NameMapping(labels, rows, slots, left_out)
+    return NameMapping(labels, rows, slots, _left_out(rows, (a, b)))
+
+
+def _left_out(rows: Sequence[Row], sides: tuple[_Side, _Side]) -> tuple[list[str], list[str]]:
+    """Return for each side the names that have no meaning on the other."""
+    found: tuple[list[str], list[str]] = ([], [])
+    for place, side in enumerate(sides):
+        used = {n for row in rows for both in row.outputs.values() for n in both[place].names}
+        alone = [name for name in (*side.outputs, *side.others) if name not in used]
+        found[place].extend([*side.left_out, *alone])
+        other = sides[1 - place]
+        for row in rows:
+            for both in row.outputs.values():
+                name, partner = (
+                    f"activation_gradient/{both[each].names[0]}" for each in (place, 1 - place)
+                )
+                if name not in side.tensors or partner in other.tensors:
+                    continue
+                # of an output that nothing uses, some frameworks have a gradient of zero; and
+                # what is a last state on one side may be the end of a sequence on the other
+                if row.kind in RECURRENT or not side.tensors[name].any():
+                    found[place].append(name)
+    return found
 
 
 class _Proposal:

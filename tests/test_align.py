@@ -1,6 +1,7 @@
 """What of one recorded training is what of another: proposed, confirmed, carried over."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from parity import Rename, Trace
 from parity.align.layout import Layout
 from parity.align.mapping import read
 from parity.align.names import NameMap
+from parity.align.traps import traps
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
@@ -331,3 +333,82 @@ def test_weights_of_another_model_are_refused(tmp_path, case):
     with pytest.raises(UsageError) as caught:
         parity.torch.load(model, tmp_path / "w")
     assert message in str(caught.value)
+
+
+def with_header(trace, folder, change):
+    """Copy a trace with other settings of its modules and optimiser in its header."""
+    shutil.copytree(trace, folder)
+    header = json.loads((folder / "trace.json").read_text())
+    for each in (*header["facts"]["modules"], header["facts"]["optimizer"]):
+        each["settings"] |= change.get(each["kind"], {})
+    (folder / "trace.json").write_text(json.dumps(header))
+    return folder
+
+
+# port, network, changed settings -> what is found of the second side, and what mends it
+FOUND = {
+    "nothing": ("keras", "encoder", {}, []),
+    "two biases, epsilons": (
+        *("keras", "lstm", {}),
+        [
+            ("biases, each of which is trained", ("2", "1"), "where there are two, freeze"),
+            ("epsilon", ("1e-08", "1e-07"), "epsilon=1e-08"),
+            ("epsilon is added", ("after it", "before the bias correction"), "no setting"),
+        ],
+    ),
+    "float32": (
+        *("paddle", "encoder", {}),
+        [("epsilon, which Paddle rounds", ("1e-05", "9.99999974"), "a number that float32")],
+    ),
+    "layer normalisation": (
+        *("keras", "encoder", {"LayerNormalization": {"epsilon": 1e-3}}),
+        [("epsilon", ("1e-05", "0.001"), "epsilon=1e-05")],
+    ),
+    "batch normalisation": (
+        *("keras", "conv", {"BatchNormalization": {"momentum": 0.99}}),
+        [
+            ("momentum", ("0.9", "0.99"), "momentum=0.9"),
+            ("divisor of the moving variance", ("n - 1", "n"), "no setting"),
+        ],
+    ),
+    "padding": (
+        *("keras", "conv", {"Conv2D": {"strides": [2, 2]}}),
+        [
+            ("stride", ("[1, 1]", "[2, 2]"), "strides=[1, 1]"),
+            ("padding", ("[1, 1]", "same"), "a layer of zero padding"),
+            ("divisor of the moving variance", ("n - 1", "n"), "no setting"),
+        ],
+    ),
+    "reset_after": (
+        *("paddle", "gru", {"GRU": {"reset_after": False}}),
+        [("reset_after", ("True", "False"), "reset_after=True")],
+    ),
+    "optimiser": (
+        *("paddle", "gru", {"Adam": {"beta2": 0.99, "coeff": 0.01}}),
+        [("beta2", ("0.999", "0.99"), "beta2=0.999"), ("decay", ("0", "0.01"), "coeff=0")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_doctor_finds_what_two_trainings_differ_in(carried, capsys, tmp_path, case):
+    port, network, change, expected = FOUND[case]
+    ours = with_header(carried / f"{port}-carried" / network, tmp_path / "port", change)
+    pair = Trace(carried / "torch" / network), Trace(ours)
+    found = traps(pair)
+    for each, (what, values, fix) in zip(found, expected, strict=True):
+        assert each.what.startswith(what)
+        assert each.fix.startswith(fix)
+        assert all(a.startswith(b) for a, b in zip(each.values, values, strict=True))
+    lines = run(capsys, "doctor", *(each.folder for each in pair), status=int(bool(expected)))
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == 1 + 4 * len(expected)
+
+
+def test_doctor_says_what_kept_two_trainings_from_starting_alike(carried, capsys):
+    pair = carried / "torch" / "gru", carried / "paddle" / "gru"
+    assert run(capsys, "doctor", *pair, status=1) == [
+        "embed and 2 more: the initial weights differ",
+        "  fix: parity weights carries them over",
+        "1 difference",
+    ]

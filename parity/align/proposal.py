@@ -60,6 +60,22 @@ _LEFT_OUT = {
 }
 
 
+def framework_of(trace: Trace) -> str:
+    """Return the framework of a watched training: "torch", "paddle" or "keras".
+
+    Raises:
+      UsageError: for a trace that does not say what its modules are.
+    """
+    versions = trace.header["versions"]
+    found = [each for each in reversed(FRAMEWORKS) if each in versions]  # Keras on PyTorch
+    if not found or "modules" not in trace.header.get("facts", {}):
+        raise UsageError(
+            f"{trace.folder}: does not say what its modules are; allowed: a trace that "
+            "parity.torch.watch, parity.paddle.watch or parity.keras.watch recorded"
+        )
+    return found[0]
+
+
 class _Side:
     """What a trace says of its model.
 
@@ -71,15 +87,8 @@ class _Side:
     """
 
     def __init__(self, trace: Trace):
-        self._facts = trace.header.get("facts", {})
-        versions = trace.header["versions"]
-        found = [each for each in reversed(FRAMEWORKS) if each in versions]  # Keras on PyTorch
-        if not found or "modules" not in self._facts:
-            raise UsageError(
-                f"{trace.folder}: does not say what its modules are; allowed: a trace that "
-                "parity.torch.watch, parity.paddle.watch or parity.keras.watch recorded"
-            )
-        self.framework = found[0]
+        self.framework = framework_of(trace)
+        self._facts = trace.header["facts"]
         numbers = trace.numbers()
         self.tensors = trace.read(numbers[0]) if numbers else {}
         if not any(name.startswith("initial/") for name in self.tensors):

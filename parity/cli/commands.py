@@ -334,6 +334,15 @@ def weights_command(trace: Path, map_file: Path, out: Path) -> int:
 
 
 @parity.command("doctor")
-def doctor_command() -> int:
-    """Check the environment and say how to fix what is wrong with it."""
-    return doctor.report()
+@click.argument("traces", nargs=-1, type=PathType())
+def doctor_command(traces: tuple[Path, ...]) -> int:
+    """Check the environment and say how to fix what is wrong with it.
+
+    With two TRACES that the watch of a framework wrote, check these instead: print in which
+    defaults, settings and conventions of their frameworks the two differ, and what aligns them.
+    """
+    if not traces:
+        return doctor.report()
+    if len(traces) != 2:
+        raise UsageError(f"{counted(len(traces), 'trace')}; allowed: none, or two")
+    return doctor.report_pair(*map(Trace, traces))

@@ -1,0 +1,266 @@
+"""Defaults and conventions in which two watched trainings differ, and what aligns them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parity.align.mapping import Row
+from parity.align.proposal import framework_of, propose
+from parity.trace.reader import Trace
+
+Settings = Mapping[str, Any]
+
+_NEAR = 1e-6  # relative: a number that one side has rounded to float32
+NO_SETTING = "no setting aligns it: declare a tolerance"
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Something in which two sides differ before anything is trained.
+
+    Attributes:
+      what: the setting or convention.
+      values: that of each side; none where there is nothing to show.
+      fix: what aligns the second side.
+      where: the modules of the second side that have it, or "optimizer".
+    """
+
+    what: str
+    values: tuple[str, ...]
+    fix: str
+    where: tuple[str, ...] = ()
+
+
+# what it is -> (frameworks' names of it, whether another convention has to be undone)
+_OF_MODULES: dict[str, dict[str, tuple[str, ...]]] = {
+    "layernorm": {"epsilon": ("eps", "epsilon")},
+    "groupnorm": {"epsilon": ("eps", "epsilon")},
+    "batchnorm": {"epsilon": ("eps", "epsilon"), "momentum": ("momentum",)},
+    "dropout": {"rate": ("p", "rate")},
+    "leakyrelu": {"slope": ("negative_slope",)},
+    "conv": {
+        "stride": ("stride", "strides"),
+        "dilation": ("dilation", "dilation_rate"),
+        "groups": ("groups",),
+        "padding": ("padding",),
+    },
+    "gru": {"reset_after": ("reset_after",)},
+    "embedding": {"padding_idx": ("padding_idx",)},
+}
+_OF_OPTIMIZERS = {
+    "rate": ("lr", "learning_rate"),
+    "beta1": ("beta1", "beta_1"),
+    "beta2": ("beta2", "beta_2"),
+    "rho": ("alpha", "rho"),
+    "epsilon": ("eps", "epsilon"),
+    "momentum": ("momentum",),
+    "dampening": ("dampening",),
+    "nesterov": ("nesterov", "use_nesterov"),
+    "decay": ("weight_decay", "coeff"),
+    "start": ("initial_accumulator_value",),
+    "centered": ("centered",),
+    "amsgrad": ("amsgrad",),
+}
+
+
+def traps(traces: Sequence[Trace]) -> list[Trap]:
+    """Return in what two watched trainings differ by their settings and frameworks.
+
+    Raises:
+      UsageError: if a trace does not say what its modules and optimiser are.
+    """
+    places: dict[Trap, list[str]] = {}
+    for where, trap in _Doctor(traces).found():
+        places.setdefault(trap, []).append(where)
+    return [replace(trap, where=tuple(where)) for trap, where in places.items()]
+
+
+class _Doctor:
+    def __init__(self, traces: Sequence[Trace]):
+        self._rows = propose(traces).rows
+        self._sides = [framework_of(each) for each in traces]
+        self._double = traces[0].header["dtype"] == "float64"
+        self._facts = [each.header["facts"] for each in traces]
+        self._modules = [
+            {module["name"]: module["settings"] for module in each["modules"]}
+            for each in self._facts
+        ]
+
+    def found(self) -> Iterator[tuple[str, Trap]]:
+        yield from self._start()
+        for row in self._rows:
+            names = [name.partition(" ")[0] for name in row.units]
+            settings = [
+                known.get(name, {}) for known, name in zip(self._modules, names, strict=True)
+            ]
+            for what, own in _OF_MODULES.get(row.kind, {}).items():
+                yield from self._setting(row.units[1], row.kind, what, own, settings)
+            yield from self._conventions(row, settings)
+        yield from self._optimizers()
+
+    def _start(self) -> Iterator[tuple[str, Trap]]:
+        for row in self._rows:
+            if row.kind == "batch" and "differ" in row.why:
+                fix = "give both the same data, in the same order"
+                yield row.units[1], Trap("the values differ", (), fix)
+            if "weights differ" in row.why:
+                fix = "parity weights carries them over"
+                yield row.units[1], Trap("the initial weights differ", (), fix)
+
+    def _setting(
+        self, where: str, kind: str, what: str, own: tuple[str, ...], settings: list[Settings]
+    ) -> Iterator[tuple[str, Trap]]:
+        found = [next((n for n in own if n in each), None) for each in settings]
+        if found == [None, None]:
+            return
+        values = []
+        for name, each, side in zip(found, settings, self._sides, strict=True):
+            value = _missing(what) if name is None else each[name]
+            values.append(_CONVENTIONS.get((kind, what), _as_it_is)(value, each, side))
+        if not _same(*values):
+            name, value = found[1], values[0]
+            value = 1 - value if (kind, what, self._sides[1]) == _KEPT else value
+            fix = f"{name}={_text(value)}" if name else NO_SETTING
+            if what == "padding" and values[1] == "same":
+                fix = "a layer of zero padding before it, and padding='valid'"
+            yield where, Trap(what, (_text(values[0]), _text(values[1])), fix)
+        elif None not in found and (kind, what) in _PADDLE_ROUNDS and self._double:
+            held = [
+                float(np.float32(value)) if side == "paddle" else value
+                for value, side in zip(values, self._sides, strict=True)
+            ]
+            if held[0] != held[1]:
+                told = f"{what}, which Paddle rounds to float32"
+                fix = "a number that float32 holds, float(numpy.float32(...)), on both"
+                yield where, Trap(told, (repr(held[0]), repr(held[1])), fix)
+
+    def _conventions(self, row: Row, settings: list[Settings]) -> Iterator[tuple[str, Trap]]:
+        """Yield what follows from the frameworks alone."""
+        a, b = self._sides
+        where = row.units[1]
+        if row.kind == "batchnorm" and (a == "torch") != (b == "torch"):
+            of = {"torch": "n - 1"}
+            values = of.get(a, "n"), of.get(b, "n")
+            yield where, Trap("divisor of the moving variance", values, NO_SETTING)
+        for _, own in ((n, both) for n, both in row.parameters.items() if row.kind == "lstm"):
+            terms = len(own[0].names), len(own[1].names)
+            if terms[0] != terms[1]:
+                fix = "where there are two, freeze the second, which is for the state"
+                yield where, Trap("biases, each of which is trained", _texts(terms), fix)
+        if row.kind == "avgpool" and any(_padded(each) for each in settings):
+            counts = tuple(
+                _counts_padding(*each) for each in zip(self._sides, settings, strict=True)
+            )
+            if counts[0] != counts[1]:
+                fix = "count_include_pad in PyTorch, exclusive in Paddle"
+                yield where, Trap("padding counts in the average", _texts(counts), fix)
+
+    def _optimizers(self) -> Iterator[tuple[str, Trap]]:
+        given = [each.get("optimizer", {}) for each in self._facts]
+        kinds = [_KINDS.get(str(each.get("kind")).lower(), each.get("kind")) for each in given]
+        where = "optimizer"
+        if str(kinds[0]).lower() != str(kinds[1]).lower():
+            yield where, Trap("kind", _texts(kinds), "one optimiser on both sides")
+            return
+        kind = str(kinds[0]).lower()
+        settings = [_betas(each.get("settings", {})) for each in given]
+        for what, own in _OF_OPTIMIZERS.items():
+            yield from self._setting(where, kind, what, own, settings)
+        odd = [side for side in self._sides if side == _ODD.get(kind, ("", ""))[0]]
+        if len(odd) == 1:
+            yield where, Trap(*_by_odd(self._sides, *_ODD[kind]), NO_SETTING)
+
+
+# What Paddle computes with in float32, of a model in float64.
+_PADDLE_ROUNDS = {
+    ("layernorm", "epsilon"),
+    ("batchnorm", "epsilon"),
+    ("batchnorm", "momentum"),
+    ("sgd", "momentum"),
+}
+# A kind of optimiser -> the framework that computes it in a way of its own, and which.
+_ODD = {
+    "adam": ("keras", "epsilon is added", "before the bias correction", "after it"),
+    "adamw": ("keras", "epsilon is added", "before the bias correction", "after it"),
+    "rmsprop": ("torch", "epsilon is added", "to the root", "below the root"),
+}
+_KINDS = {"momentum": "SGD"}
+_KEPT = ("batchnorm", "momentum", "torch")
+
+
+def _by_odd(
+    sides: list[str], odd: str, what: str, its: str, others: str
+) -> tuple[str, tuple[str, str]]:
+    return what, (its if sides[0] == odd else others, its if sides[1] == odd else others)
+
+
+def _as_it_is(value: Any, settings: Settings, side: str) -> Any:
+    return value
+
+
+def _kept(value: Any, settings: Settings, side: str) -> Any:
+    """Return which part of a moving average is kept; PyTorch says which is replaced."""
+    return 1 - value if side == "torch" and value is not None else value
+
+
+def _padding(value: Any, settings: Settings, side: str) -> Any:
+    """Return the zeros before and behind each axis; "same" where they depend on the size."""
+    stride = settings.get("stride", settings.get("strides", [1]))
+    sizes = settings.get("kernel_size", [])
+    dilation = settings.get("dilation", settings.get("dilation_rate", [1] * len(sizes)))
+    if isinstance(value, str) and value.lower() == "valid":
+        return [0] * len(sizes)
+    if isinstance(value, str):
+        spans = [(size - 1) * step for size, step in zip(sizes, dilation, strict=True)]
+        fixed = all(span % 2 == 0 for span in spans) and set(stride) == {1}
+        return [span // 2 for span in spans] if fixed else "same"
+    return [value] * len(sizes) if isinstance(value, int) else value
+
+
+_CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
+    ("batchnorm", "momentum"): _kept,
+    ("conv", "padding"): _padding,
+}
+
+
+def _missing(what: str) -> Any:
+    """Return the value of a setting that a framework has not."""
+    return {"reset_after": True, "groups": 1}.get(what)
+
+
+def _betas(settings: Settings) -> Settings:
+    betas = settings.get("betas")
+    return {**settings, "beta1": betas[0], "beta2": betas[1]} if betas else settings
+
+
+def _padded(settings: Settings) -> bool:
+    padding = settings.get("padding", 0)
+    return padding not in (0, "valid") and padding != [0] * len(np.atleast_1d(padding))
+
+
+def _counts_padding(side: str, settings: Settings) -> bool:
+    return bool(
+        settings.get("count_include_pad", True)
+        if side == "torch"
+        else side == "paddle" and not settings.get("exclusive", True)
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    numbers = [
+        isinstance(each, (int, float, np.floating)) and not isinstance(each, bool)
+        for each in (a, b)
+    ]
+    if all(numbers):
+        return abs(float(a) - float(b)) <= _NEAR * abs(float(a))
+    return a == b or (not a and not b and not (isinstance(a, list) or isinstance(b, list)))
+
+
+def _text(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _texts(values: Sequence[Any]) -> tuple[str, str]:
+    return str(values[0]), str(values[1])

@@ -20,6 +20,7 @@ _KINDS = {
     "multiheadattention": "attention",
     "maxpooling": "maxpool",
     "averagepooling": "avgpool",
+    **dict.fromkeys(("layer", "model"), "module"),  # one of the user's own
 }
 _PLAIN = "relu leakyrelu gelu elu silu tanh sigmoid softmax dropout flatten maxpool avgpool"
 # Kinds without parameters, whose outputs are paired.

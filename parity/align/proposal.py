@@ -4,7 +4,6 @@ Units are paired by the order in which they were executed and by their kind; the
 the layout; shapes must fit; values confirm, where both sides had the same weights.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -104,6 +103,11 @@ class _Side:
         }
         self._modules = {each["name"]: each for each in self._facts["modules"]}
         self.units = list(self._units())
+        if not self.units:
+            raise UsageError(
+                f"{trace.folder}: lacks what its modules returned in the first step; allowed: "
+                "a trace with the rung forward"
+            )
         used = self.outputs
         self.others = [n for n in self._of("forward") if "#" not in n and n not in used]
 
@@ -140,7 +144,7 @@ class _Side:
         first = next(iter(self.units), None)
         last = first is not None and first.kind == "conv" and _channels_last(first.settings)
         found = {}
-        for name in self._of("batch"):
+        for name in (each for each in self._of("batch") if "#" not in each):
             rank = len(self.shapes[f"batch/{name}"])
             axes = ({"axes": [0, rank - 1, *range(1, rank - 1)]},) if last and rank > 2 else ()
             found[name] = Part((f"batch/{name}",), axes)
@@ -181,10 +185,7 @@ class _Side:
         names = sorted(self._modules, key=len, reverse=True)
         found = dict[str, None]()
         for output in self._of("forward"):
-            name = next(
-                (each for each in names if re.match(rf"{re.escape(each)}(?=$|/|#)", output)),
-                None,
-            )
+            name = next((n for n in names if f"{output}/".startswith((f"{n}/", f"{n}#"))), None)
             if name is not None and not any(map(self._is_unit, self._around(name))):
                 found[name] = None
         return [n for n in found if self._is_unit(n) or self._modules[n]["parameters"]]
@@ -294,7 +295,8 @@ class _Proposal:
         part = Part(("model",))
         first, second = self._values("forward/", part, part)
         fits = first.shape == second.shape
-        why = self._distance({"model": (part, part)}) if fits else "its shapes differ"
+        distance = self._outputs_distance({"model": (part, part)}) if fits else None
+        why = "shapes differ" if distance is None else _agreement(distance)
         return [Row(("model", "model"), "model", fits, why, {}, {"model": (part, part)})]
 
     def _score(self, a: Unit, b: Unit) -> int:
@@ -304,8 +306,9 @@ class _Proposal:
         if not a.parameters and not b.parameters:
             return _SCORES[False]
         parts, _ = joined(a, b)
-        fits = bool(parts) and all(
-            self._shape(0, one) == self._shape(1, other) for one, other in parts.values()
+        shapes = [(self._shape(0, one), self._shape(1, other)) for one, other in parts.values()]
+        fits = bool(shapes) and all(
+            mine is not None and mine == theirs for mine, theirs in shapes
         )
         return _SCORES[True] if fits else 0
 
@@ -351,8 +354,7 @@ class _Proposal:
             why.append("shapes fit")
             why.append("initial weights equal" if same else "initial weights differ")
         if distance is not None:
-            agree = "agree" if distance <= _AGREE else "differ"
-            why.append(f"outputs {agree} ({distance:.1e})")
+            why.append(_agreement(distance))
         confirmed = distance is not None and distance <= _AGREE and (same or not parameters)
         sure = (only and a.known and b.known and not alone) or confirmed
         return Row((a.name, b.name), a.kind, sure, "; ".join(why), parameters, outputs)
@@ -390,8 +392,9 @@ class _Proposal:
                 )
             )
 
-    def _distance(self, outputs: Parts) -> str:
-        return f"outputs differ by {self._outputs_distance(outputs):.1e}"
+
+def _agreement(distance: float) -> str:
+    return f"outputs {'agree' if distance <= _AGREE else 'differ'} ({distance:.1e})"
 
 
 def joined(a: Unit, b: Unit) -> tuple[Parts, list[str]]:

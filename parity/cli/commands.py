@@ -26,6 +26,7 @@ from parity.cli.command_line import PathType, add_options, take_options
 from parity.compare.choice import WHOLE, Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
 from parity.report.save import save_values, utf_8
+from parity.report.table import wrapped
 from parity.report.terminal import coloured, report_text, verdict_line
 from parity.report.verdict_page import report_html
 from parity.trace.folder import LAST_STEP
@@ -304,7 +305,7 @@ def align_command(trace_a: Path, trace_b: Path, out: Path) -> int:
     write(mapping, out)
     doubtful = [row for row in mapping.rows if not row.use]
     for row in doubtful:
-        print(escaped(f"not sure: {' and '.join(row.units)}: {row.why}"))
+        print(wrapped(escaped(f"not sure: {' and '.join(row.units)}: {row.why}"), "  "))
     for trace, names in zip(traces, unmapped(traces, mapping), strict=True):
         for name in names:
             print(escaped(f"no partner: {name} of {trace.side.framework}"))

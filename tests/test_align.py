@@ -100,7 +100,7 @@ def test_a_port_with_the_weights_carried_over_computes_the_same(carried, port, n
     assert worst["forward"].relative <= (1e-10 if of_epsilon else 1e-11)
     names = [name.partition("/")[0] for name in verdict.tensors]
     assert names.count("weight") == names.count("initial") > 5
-    assert names.count("forward") >= names.count("activation_gradient") >= 4
+    assert names.count("forward") >= names.count("activation_gradient") >= 3
     assert ("optimizer" in names) == (network in ("lstm", "gru"))
 
 

@@ -9,20 +9,6 @@ WHOLE = witnesses("pytorch", "a_whole_training_is_pytorchs")
 
 TEXT = (
     Mistake(
-        "targets are the inputs, not shifted by one",
-        "data/text_batches.py",
-        "targets[row, :length] = ids[1:]",
-        "targets[row, :length] = ids[:-1]",
-        _STREAM + WHOLE,
-    ),
-    Mistake(
-        "the last token of each row of a stream is dropped",
-        "data/text_batches.py",
-        "np.clip(self._sizes - column, 0, self._time)",
-        "np.clip(self._sizes - column - 1, 0, self._time)",
-        _STREAM,
-    ),
-    Mistake(
         "ids are one less than the line of the vocabulary",
         "data/text_corpus.py",
         "for place, token in enumerate(vocabulary.tokens)}",
@@ -42,13 +28,6 @@ TEXT = (
         + WHOLE,
     ),
     Mistake(
-        "unknown words are read as <eos>",
-        "data/text_corpus.py",
-        "map(ids_of.get, words, repeat(TEXT_UNKNOWN_ID))",
-        "map(ids_of.get, words, repeat(TEXT_EOS_ID))",
-        _STREAM + _SENTENCES,
-    ),
-    Mistake(
         "the state is carried into the next epoch",
         "data/text_batches.py",
         "lengths, index > 0,",
@@ -57,46 +36,11 @@ TEXT = (
         + WHOLE,
     ),
     Mistake(
-        "the state is never carried",
-        "data/text_batches.py",
-        "lengths, index > 0,",
-        "lengths, False,",
-        witnesses("text", "a_stream_is_carried_within_an_epoch_and_starts_anew_with_each"),
-    ),
-    Mistake(
-        "validation reads the training text",
-        "data/load.py",
-        'getattr(corpus, split),\n            settings["batching"]',
-        'corpus.train,\n            settings["batching"]',
-        _STREAM + _SENTENCES,
-    ),
-    Mistake(
         "a line too many is trained on",
         "data/text_corpus.py",
         "self.line_offsets[: count + 1]",
         "self.line_offsets[: count + 2]",
         witnesses("text", "the_first_lines_alone_are_trained_on"),
-    ),
-    Mistake(
-        "a pair too many is trained on",
-        "data/encoded_pairs.py",
-        'facts | {"num_pairs": count}',
-        'facts | {"num_pairs": count + 1}',
-        witnesses("text", "the_first_lines_alone_are_trained_on"),
-    ),
-    Mistake(
-        "sentences start with <unk> instead of <eos>",
-        "data/text_batches.py",
-        "tokens[:, 0] = TEXT_EOS_ID",
-        "tokens[:, 0] = 0",
-        _SENTENCES,
-    ),
-    Mistake(
-        "blank lines are sentences",
-        "data/text_batches.py",
-        "np.flatnonzero(sizes > 1)",
-        "np.flatnonzero(sizes > 0)",
-        _SENTENCES,
     ),
     Mistake(
         "padding repeats a word",
@@ -127,13 +71,6 @@ TEXT = (
         _PAIRS,
     ),
     Mistake(
-        "answers end without <eos>",
-        "data/pair_batches.py",
-        "targets[row, len(ids)] = PAIR_EOS_ID",
-        "targets[row, len(ids)] = PAIR_GO_ID",
-        _PAIRS,
-    ),
-    Mistake(
         "pairs are split by line, so that a question is in two splits",
         "data/pair_splits.py",
         "return indices[of_pair.reshape(-1)]",
@@ -146,13 +83,6 @@ TEXT = (
         "return np.repeat(of_block, sizes)",
         "return np.resize(of_block, total)",
         witnesses("text", "no_conversation_is_in_two_splits"),
-    ),
-    Mistake(
-        "the vocabulary is counted over validation and test too",
-        "data/encoded_pairs.py",
-        "if index != 0:",
-        "if index < 0:",
-        witnesses("text", "vocabularies_of_pairs_are_those_of_the_training_pairs"),
     ),
     Mistake(
         "references are in another order than questions",

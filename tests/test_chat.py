@@ -155,11 +155,6 @@ def test_both_programs_give_the_oracles_answers(frameworks, runs, questions, wri
         assert job.printed().splitlines() == expected
 
 
-def test_seeds_decide_what_sampling_says(runs):
-    first, again, other = (oracles(runs["paddle"], "sample", seed) for seed in (3, 3, 4))
-    assert first == again != other
-
-
 def shown(text):
     """Return the answers that --top shows, as (score, answer)."""
     return [
@@ -313,7 +308,7 @@ def answers_of(run, capsys, **options):
     return capsys.readouterr()
 
 
-@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+@pytest.mark.parametrize("method", ["beam", "sample"])
 def test_how_many_are_answered_together_decides_nothing(
     runs, questions, capsys, monkeypatch, method
 ):
@@ -423,17 +418,6 @@ def test_control_characters_of_the_text_are_printed_escaped(runs, questions, cap
     assert shown == [f"\\x1b[31m{line}\\u202e" for line in plain]
 
 
-def test_a_refused_question_is_answered_with_words_that_are_known(runs):
-    trained, _, _ = opened(runs["paddle"])
-    with pytest.raises(UsageError, match="none of its words") as caught:
-        trained.words.read("狗狗")
-    told = str(caught.value).split("it has words such as ")[1].split()
-    assert told[0] == "狗", "a word like it comes first"
-    assert len(told) == 8
-    known = trained.words.source_vocabulary.tokens
-    assert set(told) <= set(known[4:])
-
-
 def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
     job = framework.chat(
         f"--checkpoint={runs['tensorflow']}", "--method=greedy", terminal=terminal.name
@@ -527,11 +511,6 @@ def _language_model(folder, run):
     return [f"--checkpoint={path}"], f"{path}: {said}"
 
 
-def _language_models_folder(folder, run):
-    _language_model(folder, run)
-    return [f"--checkpoint={folder}"], f"{folder}: a checkpoint of network 'language-model'"
-
-
 def _flag(flag, said):
     return lambda folder, run: ([f"--checkpoint={run}", flag], said)
 
@@ -546,37 +525,16 @@ def _input(content, said):
     return case
 
 
-def _vocabulary(change, said, name="target.vocabulary.txt"):
-    """Change a vocabulary in a copy of the run, or in a folder named by --vocabulary."""
+def _vocabulary(change, said):
+    """Change a vocabulary in a copy of the run, which --vocabulary names."""
 
     def case(folder, run):
-        changed = _copied(folder, run) / "checkpoints" / name
-        change(changed)
-        place = folder / "run" / "checkpoints"
+        place = _copied(folder, run) / "checkpoints"
+        change(place / "target.vocabulary.txt")
         words = [f"--checkpoint={run}", f"--vocabulary={place}"]
-        if len(said) % 2:  # some of the cases this way, some the other
-            words = [f"--checkpoint={folder / 'run'}"]
-        return words, f"{changed}{said}"
+        return words, f"{place / 'target.vocabulary.txt'}{said}"
 
     return case
-
-
-def _lines(change):
-    def apply(path):
-        lines = path.read_text().split("\n")[:-1]
-        change(lines)
-        path.write_text("".join(f"{line}\n" for line in lines))
-
-    return apply
-
-
-def _exchange(lines, a, b):
-    lines[a], lines[b] = lines[b], lines[a]
-
-
-def _no_vocabulary_folder(folder, run):
-    words = [f"--checkpoint={run}", f"--vocabulary={folder / 'no'}"]
-    return words, f"{folder / 'no' / 'source.vocabulary.txt'}: cannot be read: No such file"
 
 
 def _output(name, said):
@@ -606,37 +564,20 @@ BAD = {
     "empty folder": _empty_folder,
     "truncated": _truncated,
     "language model": _language_model,
-    "language model's folder": _language_models_folder,
-    "beam 0": _flag("--beam=0", "--beam is 0; allowed: >= 1"),
-    "temperature 0": _flag("--temperature=0", "--temperature is 0.0; allowed: >= 0.001 and <="),
-    "a temperature without end": _flag(
-        "--temperature=1e308", "--temperature is 1e+308; allowed"
-    ),
-    "a penalty without end": _flag(
-        "--length-penalty=1e308", "--length-penalty is 1e+308; allowed: >= 0 and <= 10.0"
-    ),
-    "escape characters in a name": _flag(
-        "--input=/no/\033[2Jsuch\n\x07\u202e\x9b",
-        "/no/\\x1b[2Jsuch\\n\\x07\\u202e\\x9b: no such",
-    ),
     "escape characters in a value": _flag(
-        "--method=\033]0;x\x07", "--method is '\\x1b]0;x\\x07'; allowed: beam, "
+        "--method=\033]0;x\x07", "--method is '\\x1b]0;x\\x07'; allowed: beam, greedy, sample"
     ),
     "escape characters in a flag": _flag("--no\033[31m", "No such option"),
     "escape characters in a question": _input(
         "你\n谁\033[31m\n".encode(), ":2: question '谁\\x1b[31m': none of its words"
     ),
-    "longest 0": _flag("--longest=0", "--longest is 0; allowed: >= 1"),
-    "penalty below 0": _flag("--length-penalty=-1", "--length-penalty is -1.0; allowed: >= 0"),
-    "method": _flag("--method=best", "--method is 'best'; allowed: beam, greedy, sample"),
+    "temperature 0": _flag("--temperature=0", "--temperature is 0.0; allowed: >= 0.001 and <="),
+    "a penalty without end": _flag(
+        "--length-penalty=1e308", "--length-penalty is 1e+308; allowed: >= 0 and <= 10.0"
+    ),
     "output alone": _flag("--output=a", "--output is 'a'; allowed: only with --input"),
     "plot alone": _flag("--attention-plot=a.png", "--attention-plot is 'a.png'; allowed: only"),
-    "unknown words": _input(
-        "你 好\n谁 呀\n".encode(), ":2: question '谁 呀': none of its words"
-    ),
     "empty lines": _input("\n \u3000\n".encode(), ": there is no question in it"),
-    "no line": _input(b"", ": the file is empty"),
-    "UTF-16": _input("你 好\n".encode("utf-16"), ": this is UTF-16, not UTF-8 text"),
     "not UTF-8": _input("你\n".encode() + b"\xc4\xe3\n", ":2: byte 0xc4 at offset 4"),
     "no such input": _flag("--input=/no/such", "/no/such: no such file"),
     "output is a folder": _output(".", "--output is '{path}', a folder; allowed: a file"),
@@ -644,7 +585,6 @@ BAD = {
     "plot's ending": _plot(
         "a.txt", 1, ": not the name of a picture; allowed endings: pdf, png, svg"
     ),
-    "plot without ending": _plot("png", 1, ": not the name of a picture; allowed endings: "),
     "plot of many": _plot("a.png", 17, ": a picture of 17 sentences; allowed: 16"),
     "plot of long ones": _plot(
         "a.png", 1, ": a picture of up to 101 tokens in a row; allowed: 100", "--longest=101"
@@ -653,34 +593,8 @@ BAD = {
         lambda path: path.write_text(path.read_text().replace("的", "得")),
         ": does not fit the checkpoint: 13 lines with sha256 ",
     ),
-    "a word more": _vocabulary(
-        lambda path: path.write_text(path.read_text() + "得\n"),
-        ": does not fit the checkpoint: 14 lines with sha256 ",
-    ),
     "a vocabulary missing": _vocabulary(
         lambda path: path.unlink(), ": cannot be read: No such file or directory; allowed: "
-    ),
-    "no vocabulary folder": _no_vocabulary_folder,
-    "a word twice": _vocabulary(
-        _lines(lambda lines: lines.insert(9, lines[5])), ":10: token '{5}' is already on line 6"
-    ),
-    "special tokens moved": _vocabulary(
-        _lines(lambda lines: _exchange(lines, 1, 2)), ":3: token <go> must be on line 2"
-    ),
-    "a special token missing": _vocabulary(
-        _lines(lambda lines: lines.pop(0)),
-        ": token <pad> is missing, it must be on line 1",
-        "source.vocabulary.txt",
-    ),
-    "a blank line": _vocabulary(
-        _lines(lambda lines: lines.insert(7, "")), ":8: a blank line, a token is needed"
-    ),
-    "Windows line ends": _vocabulary(
-        lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n")),
-        ":1: token '<pad>\\r' holds white space",
-    ),
-    "a vocabulary in another encoding": _vocabulary(
-        lambda path: path.write_bytes(path.read_text().encode("gb18030")), ":5: byte 0x"
     ),
 }
 
@@ -690,9 +604,6 @@ BAD = {
 def test_both_programs_refuse_it_in_one_line(runs, tmp_path, monkeypatch, capsys, folder, case):
     """Before they load a framework, so they can run in this very process."""
     words, said = BAD[case](tmp_path, runs["paddle"])
-    if "{5}" in said:
-        vocabulary = runs["paddle"] / "checkpoints" / "target.vocabulary.txt"
-        said = said.replace("{5}", vocabulary.read_text().split("\n")[5])
     before, loaded = sorted(tmp_path.rglob("*")), set(sys.modules)
     script = str(ROOT / folder / "chat.py")
     monkeypatch.setattr(sys, "argv", [script, *words])
@@ -709,18 +620,6 @@ def test_both_programs_refuse_it_in_one_line(runs, tmp_path, monkeypatch, capsys
     assert not {"paddle", "tensorflow"} & (set(sys.modules) - loaded)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_aloud(runs, tmp_path, capsys):
-    folder = _copied(tmp_path, runs["paddle"]) / "checkpoints"
-    (folder / "best.json").unlink()
-    newest = folder / "step-00000060.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-9])
-    trained, _, _ = opened(tmp_path / "run")
-    assert trained.checkpoint.step == 54
-    said = capsys.readouterr().err
-    assert said.startswith(f"skipped a checkpoint: {newest}: not a whole safetensors file")
-    assert said.count("\n") == 1
-
-
 def test_the_best_checkpoint_answers_in_place_of_the_newest(runs, tmp_path, capsys):
     folder = _copied(tmp_path, runs["paddle"]) / "checkpoints"
     (folder / "best.json").write_text('{"step": 54, "valid_perplexity": 1.0}')
@@ -731,15 +630,3 @@ def test_the_best_checkpoint_answers_in_place_of_the_newest(runs, tmp_path, caps
     assert opened(tmp_path / "run")[0].checkpoint.step == 60
     said = capsys.readouterr().err
     assert said.startswith(f"skipped the best checkpoint: {best}: not a whole safetensors file")
-
-
-def test_a_defect_in_reading_is_no_bad_question(runs, questions, capsys):
-    """Only what says that it is bad input is taken for it."""
-    trained, model, options = opened(runs["paddle"], input=questions)
-
-    class Broken:
-        def read(self, question):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        converse(lambda: model, chat.Trained(trained.checkpoint, Broken()), options, read_lines)

@@ -160,32 +160,20 @@ WRONG = {
     "hidden-sizes: 7": "line 1: hidden-sizes is no option; allowed: hidden-size, or an option",
     "\n\nxyzzy: 7": "line 3: xyzzy is no option; allowed: an option of --help-all",
     "config: a.yaml": "line 1: config is no option",
-    "--hidden-size: 7": "line 1: --hidden-size is no option; allowed: hidden-size, or",
     "hidden-size: wide": "line 1: hidden-size is 'wide'; allowed: an integer",
-    "hidden-size: '7'": "line 1: hidden-size is '7'; allowed: an integer",
-    "hidden-size: 7.5": "line 1: hidden-size is '7.5'; allowed: an integer",
     "hidden-size: 010": "line 1: hidden-size is '010'; allowed: an integer",  # 8 in YAML 1.1
     "hidden-size: 1:30": "line 1: hidden-size is '1:30'; allowed: an integer",  # 90
     "learning-rate: 010": "line 1: learning-rate is '010'; allowed: a number",
-    "hidden-size: true": "line 1: hidden-size is 'true'; allowed: an integer",
-    "hidden-size: [7]": "line 1: hidden-size is a list; allowed: an integer",
     f"hidden-size: {'9' * 5000}": f"line 1: hidden-size is '{'9' * 40}...'; allowed: an int",
-    "learning-rate: fast": "line 1: learning-rate is 'fast'; allowed: a number",
-    f"learning-rate: {'9' * 400}": "line 1: learning-rate is '999",
     "learning-rate: .nan": "line 1: learning-rate is nan; allowed: a finite number",
     "seed: 1\nlearning-rate: -1": "line 2: learning-rate is -1.0; allowed: > 0",
     "overwrite: 1": "line 1: overwrite is '1'; allowed: true or false",
-    "network: gpt": "line 1: network is 'gpt'; allowed: language-model, seq2seq",
-    "preset: huge": "line 1: preset is 'huge'; allowed: tiny",
-    "device: tpu": "line 1: device is 'tpu'; allowed: cpu, gpu",
     "attention: dot": "line 1: attention is not a flag of --network language-model",
     "hidden-size: 7\nhidden_size: 8": "line 2: hidden_size is also in line 1; allowed: each",
     "evaluate-only: true": "line 1: evaluate-only is given without --resume",
     'data: "a\\0b"': "line 1: data is 'a\\x00b'; allowed: what a flag can take",
     "text": "line 1: is no list of options; allowed: lines of `option: value`",
-    "- seed": "line 1: is no list of options",
     "seed: {a: 1}": "line 1: has options within an option",
-    "data: [[a]]": "line 1: is nested too deeply",
     "data: " + "[" * 60_000: "line 1: is nested too deeply",
     "data: " + "{a: " * 10_000: "line 1: has options within an option",
     "? [a]\n: 1": "line 1: a list or a mapping is no option",
@@ -193,7 +181,6 @@ WRONG = {
     "seed: 1\ndata: *a": "line 2: has an anchor, an alias or a tag",
     "data: !!python/object/apply:os.system [ls]": "line 1: has an anchor, an alias or a tag",
     "seed: 1\n---\nseed: 2": "line 2: begins a second document",
-    "seed: 1\n\tdata: [": "line 2: is no YAML: ",
     "seed: 1\ndata: [a": "line 2: is no YAML: ",
     "seed: 1\n\x07": "line 2: has the character '\\x07', no YAML",
     b"seed: 1 \xff": ": is not UTF-8 at byte 8",
@@ -211,11 +198,6 @@ def test_what_is_wrong_is_one_line_with_file_and_key(config, capsys, content):
     between = "" if WRONG[content].startswith(":") else ", "
     assert line.startswith(f"error: {path}{between}{WRONG[content]}"), line
     assert len(line) < 300 + len(str(path))
-
-
-def test_a_number_too_large_for_a_float_is_refused_on_the_command_line_too(capsys):
-    assert parsed(f"--seed=-{'9' * 400}") == 2
-    assert "--seed is -999" in assert_one_line(2, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", [*TRAINERS.values(), "parity"])
@@ -264,14 +246,6 @@ def test_both_sides_print_the_same_configuration_but_for_the_strategy(config, te
         for field in dataclasses.fields(TrainOptions)
         if field.name not in ("settings", "strategy")
     }
-
-
-@pytest.mark.parametrize("words", [["paddle_impl/train.py"], ["-m", "parity", "run"]])
-def test_a_printed_configuration_is_printed_again(config, cache, tmp_path, words):
-    given = ["--network=seq2seq", f"--cache={cache}", f"--out={tmp_path / 'never'}"]
-    first = printed(*words, *given)
-    assert printed(*words, "--config", config(first)) == first
-    assert not (tmp_path / "never").exists()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

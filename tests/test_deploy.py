@@ -61,18 +61,6 @@ def test_pods_run_commands_that_there_are(name):
     assert "--resume" in words  # a container that starts again goes on
 
 
-def test_jobs_mount_the_folder_that_they_write(name):
-    job = JOBS[name]
-    (volume,) = operator_pods.workers(job)["template"]["spec"]["volumes"]
-    (mount,) = operator_pods.container(job)["volumeMounts"]
-    (out,) = [each[6:] for each in words_of(job) if each.startswith("--out=")]
-    assert mount["name"] == volume["name"]
-    assert out.startswith(f"{mount['mountPath']}/")
-    claims = [each for each in DOCUMENTS if each["kind"] == "PersistentVolumeClaim"]
-    claim = volume["persistentVolumeClaim"]["claimName"]
-    assert [each["metadata"]["name"] for each in claims] == [claim]
-
-
 def test_only_the_pods_of_a_job_reach_each_other(name):
     own = {"training.kubeflow.org/job-name": JOBS[name]["metadata"]["name"]}
     rules = [
@@ -113,19 +101,6 @@ def test_other_jobs_than_workers_are_refused(cluster):
     config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
     with pytest.raises(UsageError, match="TF_CONFIG"):
         membership("tensorflow", {"TF_CONFIG": json.dumps(config)})
-
-
-def test_what_the_operator_sets_in_paddle_is_for_the_launcher():
-    from paddle.distributed.launch.context.args_envs import env_args_mapping
-
-    for index in range(2):
-        given = operator_pods.variables(JOBS["paddle"], index, "10.0.0.1")
-        assert membership("paddle", given) is None
-        read = given.keys() & env_args_mapping.keys()
-        assert read == {"PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_JOB_ID"}
-    first, last = (operator_pods.variables(JOBS["paddle"], i, "10.0.0.1") for i in range(2))
-    assert first["PADDLE_MASTER"] == "10.0.0.1:6170"
-    assert last["PADDLE_MASTER"] == "parity-paddle-worker-0:6170"
 
 
 @pytest.mark.hosts

@@ -1,7 +1,6 @@
 """The pictures of the strategies: drawn by their script, from the code that they show."""
 
 from docs.pictures.draw import FOLDER, drawn
-from parity.twins.spec.frameworks import FRAMEWORKS
 
 PICTURES = [path for path in sorted(FOLDER.rglob("*")) if path.is_file()]
 
@@ -16,10 +15,3 @@ def test_files_are_what_the_script_draws(frameworks):
     expected = frameworks["paddle"].call(_all_pictures)
     assert sorted(found) == sorted(expected)
     assert [name for name in expected if found[name] != expected[name]] == []
-
-
-def test_every_strategy_has_a_picture():
-    for framework in FRAMEWORKS.values():
-        for entry in framework.strategies:
-            for folder in (FOLDER, FOLDER / "zh"):
-                assert folder / f"{entry.name}.svg" in PICTURES

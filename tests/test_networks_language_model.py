@@ -93,53 +93,6 @@ def test_the_cases_are_hard(run_both):
         assert norm > 0.1, "the gradient is to be clipped"
 
 
-def test_beyond_a_rows_length_everything_is_zero_and_the_state_is_kept(run_both):
-    for trace in run_both(replicas=2, **CASES["stream-adam"]).values():
-        before, last = trace.read(3), trace.read(4)
-        beyond = np.arange(5) >= last["batch/lengths"][:, None]
-        assert beyond.sum() == 3 * 4 + 4 * 5
-        names = "embedded", "lstm_0/hidden", "lstm_1/hidden", "logits", "token_loss"
-        for name in names:
-            assert np.all(last[f"forward/{name}"][beyond] == 0), name
-            assert np.all(last[f"forward/{name}"][~beyond] != 0), name
-        for name in ("forward/h", "forward/c"):
-            assert np.array_equal(last[name][3:], before[name][3:])
-            assert not np.array_equal(last[name][:3], before[name][:3])
-
-
-def test_dropout_scales_what_it_keeps(run_both):
-    kept = run_both(replicas=2, **CASES["stream-adam"])["paddle"].read(0)
-    whole = run_both(replicas=2, keep=1.0, **CASES["stream-adam"])
-    assert compare_traces(list(whole.values())).matches
-    assert np.array_equal(kept["forward/embedded"], whole["paddle"].read(0)["forward/embedded"])
-    different = (
-        kept["forward/lstm_0/hidden"] != whole["paddle"].read(0)["forward/lstm_0/hidden"]
-    )
-    assert different.mean() > 0.5
-
-
-def test_the_learning_rate_decays_by_epochs(run_both):
-    traces = run_both(replicas=2, decay=0.5, decay_after=1, **CASES["stream-sgd"])
-    assert compare_traces(list(traces.values())).matches
-    for trace in traces.values():
-        rates = [float(trace.read(step)["batch/learning_rate"]) for step in range(STEPS)]
-        assert rates == [1.0] * 5 + [0.5] * 2
-
-
-def test_a_loss_per_row_is_the_sum_over_time_and_is_reported_per_token(run_both, tmp_path):
-    case = CASES["stream-sgd-per-row"]
-    per_row = run_both(replicas=2, keep=1.0, **case)
-    per_token = run_both(replicas=2, keep=1.0, **case | {"loss_per": "token"})
-    for framework, trace in per_row.items():
-        row, token = trace.read(0), per_token[framework].read(0)
-        tokens_per_row = 5  # all rows of the first batch are full
-        assert row["loss/global"] == pytest.approx(tokens_per_row * token["loss/global"])
-        for name in ("gradient/embed/table", "gradient/lstm_1/bias", "gradient/softmax/kernel"):
-            assert row[name] == pytest.approx(
-                tokens_per_row * token[name], rel=1e-11, abs=1e-14
-            )
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_too_many_logits_are_left_out_and_what_they_decide_is_compared(
     run_both, tmp_path, dtype

@@ -18,7 +18,6 @@ from parity.twins.oracle.decode import OracleModel
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.twins.spec.spec import Spec, TrainSpec
-from parity.twins.trace.contents import tensor_names
 from parity.twins.training.strategy import Build
 
 STEPS = 4
@@ -178,36 +177,6 @@ def test_the_batches_hold_the_trap(run_pairs):
         assert batch["batch/targets"].shape[1] == batch["batch/lengths"].max()
     assert sum(a != b for a, b in longest[0::2]) >= 2, "answers"
     assert sum(a != b for a, b in longest[1::2]) >= 2, "questions"
-
-
-def test_beyond_a_rows_length_everything_is_zero(run_pairs):
-    for trace in run_pairs(replicas=2, **DEEPER["two layers, fed"]).values():
-        tensors = trace.read(1)
-        beyond = {
-            "time": np.arange(tensors["batch/tokens"].shape[1])
-            >= tensors["batch/lengths"][:, None],
-            "source": np.arange(tensors["batch/source"].shape[1])
-            >= tensors["batch/source_lengths"][:, None],
-        }
-        assert beyond["time"].any()
-        assert beyond["source"].any()
-        for name in ("decoder/embedded", "decoder/gru_1/hidden", "attention/output", "logits"):
-            assert not tensors[f"forward/{name}"][beyond["time"]].any(), name
-        for name in ("encoder/embedded", "encoder/gru_1/hidden"):
-            assert not tensors[f"forward/{name}"][beyond["source"]].any(), name
-        weights = tensors["forward/attention/weights"]
-        assert not weights.swapaxes(1, 2)[beyond["source"]].any()
-        np.testing.assert_allclose(weights.sum(axis=2), ~beyond["time"], rtol=1e-12)
-
-
-def test_traces_hold_every_tensor_of_the_canonical_list(run_pairs):
-    for framework, trace in run_pairs(replicas=2, **DEEPER["two layers, fed"]).items():
-        names = tensor_names(Spec.from_json(trace.header["spec"]))
-        if framework == "tensorflow":  # its replicas share one copy
-            names = [name for name in names if not name.startswith("replicas/")]
-        assert set(trace.read(STEPS - 1)) == set(names)
-        early = {name for name in names if not name.startswith(("decode/", "evaluate/"))}
-        assert set(trace.read(0)) == early
 
 
 # Decoding, in the framework's own process. ----------------------------------------------------

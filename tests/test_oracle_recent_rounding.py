@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_spec
 
-from parity.compare.tensors import ONE_STEP
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison
@@ -48,17 +47,6 @@ def test_a_correct_side_is_measured_in_few_steps(run):
     assert not {0, 1, 2} & set(unmeasured), "nothing is known yet"
     assert 5 <= len(unmeasured) < STEPS - 3
     assert run_values(comparison.verdict)["rounding_not_measured"] == unmeasured
-
-
-def test_shares_are_about_those_of_a_measurement(run):
-    spec, steps = run
-    *_, few = compared(spec, (steps, steps))
-    *_, all_ = compared(spec, (steps, steps), always=True)
-    assert all_.verdict.matches
-    assert not all_.verdict.unmeasured
-    for rung in ("forward", "loss", "gradient"):
-        a, b = (each.verdict.pairs["paddle-2", ONE_STEP][rung].used for each in (few, all_))
-        assert a == pytest.approx(b, rel=0.6), rung
 
 
 def test_what_exceeds_the_bound_of_an_unmeasured_step_is_found(run):
@@ -125,14 +113,3 @@ def test_the_least_of_three_measurements_counts_for_seven_more_steps():
         assert recent.error("gradient/other", 5.0) is None
     recent.begin([100])
     assert recent.error("forward/x", 20.0) is None
-
-
-def test_a_batch_of_another_size_is_measured():
-    recent = RecentRounding()
-    for _ in range(3):
-        recent.begin([100])
-        recent.add({"forward/x": (1.0, 1.0)})
-    recent.begin([200])
-    assert recent.error("forward/x", 1.0) is None
-    recent.begin([101])
-    assert recent.error("forward/x", 1.0) == 1.0

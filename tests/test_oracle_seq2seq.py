@@ -5,8 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from parity.twins.oracle.layers import reverse_rows
-from parity.twins.oracle.recurrent import rnn_backward, rnn_forward
 from parity.twins.oracle.seq2seq import forward, seq2seq
 from parity.twins.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
 
@@ -97,72 +95,6 @@ def test_gradients_are_those_of_central_differences(case):
             assert found == pytest.approx(numeric, rel=1e-6, abs=1e-9), name
 
 
-@pytest.mark.parametrize("case", [SHALLOW[13], DEEP[7]], ids=str)
-def test_gradients_are_those_of_central_differences_in_every_element(case):
-    model, weights, batch, masks = problem(case)
-    _, gradients = seq2seq(model, weights, batch, masks)
-    for name, array in weights.items():
-        numeric = np.zeros_like(array)
-        for index in np.ndindex(array.shape):
-            unit = np.zeros_like(array)
-            unit[index] = 1
-            numeric[index] = difference(
-                lambda moved, n=name: loss_of(model, weights | {n: moved}, batch, masks),
-                array,
-                unit,
-            )
-        np.testing.assert_allclose(gradients[name], numeric, rtol=1e-6, atol=1e-9, err_msg=name)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_a_layers_gradients_start_from_its_final_state_and_reach_the_first(cell):
-    """Also in a row without steps, whose state stands still."""
-    draw = np.random.default_rng(2)
-    gates, size = {"lstm": (4, 2), "gru": (3, 1)}[cell]
-    real = np.arange(3) < np.array([[2], [0], [3]])
-    d_hidden, d_state = draw.normal(size=(3, 3, 4)), tuple(draw.normal(size=(size, 3, 4)))
-    given = {
-        "inputs": draw.normal(size=(3, 3, 3)),
-        "w": draw.normal(size=(3, gates * 4)),
-        "u": draw.normal(size=(4, gates * 4)),
-        "b": draw.normal(size=gates * 4),
-        "state": draw.normal(size=(size, 3, 4)),
-    }
-
-    def run(inputs, w, u, b, state):
-        return rnn_forward(cell, inputs, real, tuple(state), w, u, b)
-
-    def weighted(name, array):
-        hidden, final, _ = run(**given | {name: array})
-        sums = [(d * x).sum() for d, x in zip(d_state, final, strict=True)]
-        return (d_hidden * hidden).sum() + sum(sums)
-
-    saved = run(**given)[2]
-    *found, first = rnn_backward(
-        cell, d_hidden, d_state, given["inputs"], real, saved, given["w"], given["u"]
-    )
-    found = dict(zip(("inputs", "w", "u", "b"), found, strict=True), state=np.array(first))
-    for name, array in given.items():
-        for index in np.ndindex(array.shape):
-            unit = np.zeros_like(array)
-            unit[index] = 1
-            numeric = difference(lambda moved, n=name: weighted(n, moved), array, unit)
-            assert found[name][index] == pytest.approx(numeric, rel=1e-6, abs=1e-8), name
-    np.testing.assert_array_equal(found["state"][:, 1], np.array(d_state)[:, 1])
-
-
-@pytest.mark.parametrize("case", DEEP, ids=str)
-def test_attention_is_shared_among_the_real_source_alone(case):
-    model, weights, batch, masks = problem(case)
-    shares = seq2seq(model, weights, batch, masks)[0]["attention/weights"]
-    for row, (source_length, length) in enumerate(zip(SOURCE_LENGTHS, LENGTHS, strict=True)):
-        real = shares[row, :length, :source_length]
-        np.testing.assert_allclose(real.sum(axis=1), 1, rtol=1e-14)
-        assert (real > 0).all()
-        assert not shares[row, :, source_length:].any()
-        assert not shares[row, length:].any()
-
-
 @pytest.mark.parametrize("case", DEEP, ids=str)
 def test_padding_decides_nothing(case):
     """Neither what it holds, nor how long it is: a replica pads to its own longest."""
@@ -218,28 +150,6 @@ def test_shares_padded_to_their_own_longest_sum_to_the_whole(case):
             total[name] += array * share["lengths"].sum() / batch["lengths"].sum()
     for name, array in gradients.items():
         np.testing.assert_allclose(total[name], array, rtol=1e-12, atol=1e-15, err_msg=name)
-
-
-def test_without_masks_nothing_is_dropped():
-    model, weights, batch, masks = problem(OTHERS[0])
-    ones = {name: np.ones_like(mask) for name, mask in masks.items()}
-    for mine, theirs in zip(
-        seq2seq(model, weights, batch, {}), seq2seq(model, weights, batch, ones), strict=True
-    ):
-        for name, array in mine.items():
-            np.testing.assert_array_equal(array, theirs[name])
-    for name, mask in ones.items():
-        dropped = ones | {name: mask * 0}
-        with_one_place_empty, _ = seq2seq(model, weights, batch, dropped)
-        whole, _ = seq2seq(model, weights, batch, {})
-        assert not np.allclose(with_one_place_empty["logits"], whole["logits"]), name
-
-
-def test_only_the_real_part_of_a_row_is_reversed():
-    x = np.arange(1, 9).reshape(2, 4, 1)
-    turned = reverse_rows(x, np.array([3, 1]))
-    assert turned[:, :, 0].tolist() == [[3, 2, 1, 4], [5, 6, 7, 8]]
-    np.testing.assert_array_equal(reverse_rows(turned, np.array([3, 1])), x)
 
 
 def test_large_logits_and_scores_do_not_overflow():

@@ -26,7 +26,6 @@ from parity.twins.scale.model import (
     pipeline,
     ring,
     seconds_per_byte,
-    server_per_rank,
     servers,
 )
 from parity.twins.spec.spec import preset
@@ -83,20 +82,6 @@ def simulated_pipeline(
                     ready = link_free[stage] + latency
         begin = ready
     return begin
-
-
-def test_one_rank_does_not_communicate():
-    assert ring(1, 100.0, LINK, FREE) == Exchange(0.0, 0.0)
-    assert server_per_rank(1, 100.0, LINK, FREE).seconds == 0
-    assert hierarchical_ring(1, 8, 100.0, LINK, LINK, FREE).seconds == 0
-    assert pipeline(1, 1, 3.0, 7.0, 9.0) == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 1024])
-def test_a_ring_sends_the_least_that_is_possible(ranks):
-    exchange = ring(ranks, 60.0, LINK, FREE)
-    assert exchange.sent == pytest.approx(2 * (ranks - 1) / ranks * 60.0)
-    assert exchange.seconds == pytest.approx(2 * (ranks - 1) * 0.5 + exchange.sent / 4.0)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
@@ -162,12 +147,6 @@ def test_servers_carry_the_gradients_of_all_ranks():
     assert servers(2, 8, 8.0, 20.0, LINK, FREE).seconds == pytest.approx(1.5 + 28.0 / 4.0)
 
 
-def test_a_server_on_each_rank_sends_as_much_as_a_ring_and_waits_less():
-    alike, one = server_per_rank(64, 60.0, LINK, FREE), ring(64, 60.0, LINK, FREE)
-    assert alike.sent == pytest.approx(one.sent)
-    assert one.seconds - alike.seconds == pytest.approx((2 * 63 - 3) * LINK.latency)
-
-
 def test_asynchronous_ranks_are_busy_until_the_servers_are_full():
     alone = 2.0 + servers(1, 1, 8.0, 8.0, LINK, FREE).seconds
     assert asynchronous_rate(1, 1, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(1 / alone)
@@ -186,11 +165,6 @@ def test_a_pipeline_takes_as_long_as_a_simulation(stages, jobs, transfer, latenc
     assert pipeline(stages, jobs, 30.0, transfer, latency) == pytest.approx(expected)
 
 
-def test_a_pipeline_without_transfers_has_the_bubble_of_its_source():
-    seconds = pipeline(4, 8, 30.0, 0.0, 0.0)
-    assert 1 - (30.0 / 4) / seconds == pytest.approx((4 - 1) / (8 + 4 - 1))
-
-
 def test_overlap_hides_no_more_than_the_backward_pass():
     assert overlapped(3.0, 1.5) == 3.0
     assert overlapped(3.0, 2.5) == pytest.approx(3.5)
@@ -200,12 +174,6 @@ def test_a_line_through_exact_steps_is_found():
     found = Compute.fitted([8, 16, 32], [0.5 + 0.25 * rows for rows in (8, 16, 32)])
     assert (found.fixed, found.per_row) == (pytest.approx(0.5), pytest.approx(0.25))
     assert found.seconds(10) == pytest.approx(3.0)
-
-
-def test_a_step_without_rows_takes_no_less_than_no_time():
-    found = Compute.fitted([8, 16], [1.0, 3.0])
-    assert found.fixed == 0.0
-    assert 1 / 8 < found.per_row < 3 / 16
 
 
 def test_gradients_have_the_bytes_of_the_parameters():
@@ -219,18 +187,6 @@ def test_gradients_have_the_bytes_of_the_parameters():
     assert found.touched == pytest.approx(rows * (3 * 4 + 8))
     assert gradients(spec.replace(dtype="float64"), 4).dense == 8 * elements
     assert (most_stages(spec), activation_bytes(spec)) == (1, 7 * 2 * 4)
-
-
-def test_tables_of_both_texts_are_embeddings():
-    spec = preset("seq2seq", "tiny")
-    model = spec.model
-    tables = model.source_vocabulary_size + model.target_vocabulary_size
-    found = gradients(spec, 1)
-    assert found.embeddings == 4 * tables * model.embedding_size
-    words = different_words(model.source_vocabulary_size, spec.text.source_limit)
-    words += different_words(model.target_vocabulary_size, spec.text.target_limit)
-    assert found.touched == pytest.approx(words * (4 * model.embedding_size + 8))
-    assert most_stages(spec) == 2 * model.num_layers
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 5])

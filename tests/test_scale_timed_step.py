@@ -38,21 +38,13 @@ def test_the_costs_of_a_quiet_machine_are_found():
     # each of two ranks sends as many bytes as the gradients have
     assert found.engine.per_byte == pytest.approx(PER_BYTE)
     assert found.engine.per_message > 0
-    assert found.hidden == {}
     assert {len(each) for each in found.readings.values()} == {1, REPEATED}
 
 
-def test_a_cost_that_noise_hides_is_said_to_be_at_most_what_was_seen():
-    # one repetition finds three times the cost, the next one twice as much below zero
-    cost = PER_BYTE * SIZE
-    noise = [0.0] * 3 + [0.0, 0.0, 0.0, 2 * cost, 0.0, 0.0, 3 * cost, 0.0] * 4
-    found = measured(noise)
-    (name,) = found.hidden
-    assert name == "per_byte"
-    assert len(found.hidden[name]) == REPEATED
-    assert min(found.hidden[name]) == pytest.approx(-2 * PER_BYTE)
-    assert found.engine.per_byte == pytest.approx(3 * PER_BYTE)
-    assert found.engine.per_collective == pytest.approx(PER_COLLECTIVE)
+def test_a_cost_below_zero_is_none():
+    # the small network with two ranks seems faster than without communication
+    found = measured([0.0] * 3 + [0.0, -1.0, 0.0, 0.0] * 3)
+    assert found.engine.per_collective == 0
 
 
 def test_a_step_that_seems_to_take_no_longer_with_more_rows_is_refused():
@@ -69,5 +61,4 @@ def test_what_rows_cost_is_measured_again_if_noise_hides_it():
 
 def test_software_is_not_measured_where_ranks_would_share_a_core():
     found = measured(cores=1)
-    assert set(found.hidden) == {"per_collective", "per_message", "per_byte"}
-    assert not any(found.hidden.values())
+    assert found.engine == Engine()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle_side import recorded_steps, small_pairs_spec, small_spec
+from oracle_side import recorded_steps, small_pairs_spec
 
 from parity.twins.bench.cases import peers_left_out
 from parity.twins.faults.small_runs import write_texts
@@ -21,119 +21,6 @@ from parity.twins.sweep.random_text import DrawnText
 from parity.twins.trace.contents import tensor_names
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
-
-# preset of seq2seq -> its parameters in order, written out
-PARAMETERS = {
-    "tiny": """
-        encoder/embed/table 1000,32
-        encoder/lstm_0/forward/input_kernel 32,128
-        encoder/lstm_0/forward/recurrent_kernel 32,128
-        encoder/lstm_0/forward/bias 128
-        encoder/lstm_0/backward/input_kernel 32,128
-        encoder/lstm_0/backward/recurrent_kernel 32,128
-        encoder/lstm_0/backward/bias 128
-        decoder/embed/table 1000,32
-        decoder/lstm_0/input_kernel 32,256
-        decoder/lstm_0/recurrent_kernel 64,256
-        decoder/lstm_0/bias 256
-        attention/memory_kernel 64,64
-        attention/output_kernel 128,64
-        softmax/kernel 64,1000
-        softmax/bias 1000
-        """,
-    "tiny-nmt": """
-        encoder/embed/table 1000,32
-        encoder/gru_0/input_kernel 32,192
-        encoder/gru_0/recurrent_kernel 64,192
-        encoder/gru_0/bias 192
-        decoder/embed/table 1000,32
-        decoder/gru_0/input_kernel 96,192
-        decoder/gru_0/recurrent_kernel 64,192
-        decoder/gru_0/bias 192
-        attention/query_kernel 64,64
-        attention/memory_kernel 64,64
-        attention/score_kernel 64
-        attention/output_kernel 128,64
-        softmax/kernel 64,1000
-        softmax/bias 1000
-        """,
-}
-# the same of activations and masks; B is the batch's rows, S and T the steps of the two sides
-ACTIVATIONS = {
-    "tiny": """
-        encoder/embedded B,S,32
-        encoder/lstm_0/hidden B,S,64
-        encoder/c B,1,64
-        encoder/h B,1,64
-        decoder/embedded B,T,32
-        decoder/lstm_0/hidden B,T,64
-        attention/weights B,T,S
-        attention/context B,T,64
-        attention/output B,T,64
-        logits B,T,1000
-        token_loss B,T
-        """,
-    "tiny-nmt": """
-        encoder/embedded B,S,32
-        encoder/gru_0/hidden B,S,64
-        encoder/h B,1,64
-        decoder/embedded B,T,32
-        decoder/gru_0/hidden B,T,64
-        attention/weights B,T,S
-        attention/context B,T,64
-        attention/output B,T,64
-        logits B,T,1000
-        token_loss B,T
-        """,
-}
-_ONE_LAYER = """
-        source_embedded B,S,{0}
-        target_embedded B,T,{0}
-        attentional B,T,{1}
-        """
-MASKS = {
-    "tiny": _ONE_LAYER.format(32, 64),
-    "tiny-nmt": _ONE_LAYER.format(32, 64),
-}
-
-
-def spec_of(name):
-    """Return a preset; the small ones, whose sizes are tuned, with sizes that stay."""
-    sizes = {"source_vocabulary_size": 1000, "target_vocabulary_size": 1000}
-    sizes |= {"embedding_size": 32, "hidden_size": 64}
-    return preset("seq2seq", name).replace(
-        **sizes if name.startswith(("tiny", "proof")) else {}
-    )
-
-
-def written(lines):
-    """Return a table as it is written out above, name -> axes in order."""
-    names = {"B": "batch", "S": "source_time", "T": "time"}
-    found = {}
-    for line in lines.split("\n"):
-        if line.strip():
-            name, axes = line.split()
-            found[name] = tuple(names.get(a) or int(a) for a in axes.split(","))
-    return list(found.items())
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_parameters_of_seq2seq(name):
-    table = parameters(spec_of(name))
-    assert [(each.name, each.shape) for each in table] == written(PARAMETERS[name])
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_of_seq2seq(name):
-    network = NETWORKS["seq2seq"]
-    table = network.activations(spec_of(name).model)
-    assert list(table.items()) == written(ACTIVATIONS[name])
-
-
-@pytest.mark.parametrize("name", MASKS)
-def test_masks_of_seq2seq(name):
-    table = NETWORKS["seq2seq"].masks(spec_of(name).model)
-    assert list(table.items()) == written(MASKS[name])
 
 
 @pytest.mark.parametrize("attention", ["dot", "general", "scaled", "bahdanau"])
@@ -188,15 +75,6 @@ def test_the_parts_of_a_table_fit_each_other(network, name):
     assert len(names) == len(set(names))
     shapes = snapshot_shapes(spec)
     assert {f"weight/{each.name}" for each in parameters(spec)} <= set(shapes)
-
-
-def test_only_the_language_model_carries_a_state_and_only_pairs_are_decoded():
-    assert set(NETWORKS["language-model"].state(small_spec().model)) == {"h", "c"}
-    assert NETWORKS["seq2seq"].state(small_pairs_spec().model) == {}
-    decodes = {name: network.decodes for name, network in NETWORKS.items()}
-    assert decodes == {"language-model": False, "seq2seq": True}
-    for spec, expected in ((small_spec(), False), (small_pairs_spec(), True)):
-        assert any(name.startswith("decode/") for name in tensor_names(spec)) is expected
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

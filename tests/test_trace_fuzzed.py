@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY_SEQ2SEQ
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
+from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
 from safetensors.numpy import load_file, save_file
 
 from parity import Recorder
@@ -36,20 +35,17 @@ VALUES = (
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory, run_both, pairs):
+def originals(tmp_path_factory):
     """Return kind -> the folders of two traces that match."""
     folder = tmp_path_factory.mktemp("originals")
-    trained = run_both(**TINY_SEQ2SEQ, data=pairs, steps=2)
-    found = {"trained": [trace.folder for trace in trained.values()]}
-    for kind, spec in {
-        "language-model": small_spec(num_layers=1),
-        "seq2seq": small_pairs_spec(num_layers=1),
-    }.items():
-        steps = recorded_steps(spec, 2)
-        found[kind] = [
-            write_trace(folder / f"{kind}-{side}", header(spec, side, steps=2), steps)
+    spec = small_pairs_spec(num_layers=1)
+    steps = recorded_steps(spec, 2)
+    found = {
+        "seq2seq": [
+            write_trace(folder / side, header(spec, side, steps=2), steps)
             for side in ("paddle", "tensorflow")
         ]
+    }
     draw = np.random.default_rng(3)
     tensors = {
         "batch/tokens": draw.integers(0, 9, 6),
@@ -103,48 +99,9 @@ def mutated(draw, value):
     return json.dumps(value).replace('"NESTED"', nested)
 
 
-def damaged_bytes(draw, content):
-    """Return content cut off, lengthened, or with some bytes changed."""
-    how = draw(st.sampled_from(["cut", "changed", "longer"]))
-    if how == "cut":
-        return content[: draw(st.integers(0, len(content)))]
-    if how == "longer":
-        return content + draw(st.binary(max_size=40))
-    content = bytearray(content)
-    for _ in range(draw(st.integers(1, 4)) if content else 0):
-        content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
-    return bytes(content)
-
-
 def damage_header(draw, folder):
     path = folder / "trace.json"
     path.write_text(mutated(draw, json.loads(path.read_text())))
-
-
-def damage_both_headers(draw, folder):
-    """Change two headers alike, so that they promise one and the same run."""
-    damage_header(draw, folder)
-    with contextlib.suppress(ValueError, RecursionError):
-        values, path = json.loads((folder / "trace.json").read_text()), folder.parent / "b"
-        own = json.loads((path / "trace.json").read_text())
-        for name in values.keys() & own.keys() - {"framework"}:
-            own[name] = values[name]
-        (path / "trace.json").write_text(json.dumps(own))
-
-
-def damage_index(draw, folder):
-    path = folder / "steps.jsonl"
-    lines = path.read_text().splitlines()
-    place = draw(st.integers(0, len(lines) - 1))
-    lines[place] = mutated(draw, json.loads(lines[place]))
-    if draw(st.booleans()):
-        lines.append(draw(st.sampled_from(lines)))
-    path.write_text("".join(f"{line}\n" for line in lines))
-
-
-def damage_bytes(draw, folder):
-    path = draw(st.sampled_from(sorted(folder.iterdir())))
-    path.write_bytes(damaged_bytes(draw, path.read_bytes()))
 
 
 NUMBERS = (0.0, -1.0, 1e30, -(10.0**18), 1e308, math.nan, math.inf, 7.0, 2.0**53)
@@ -182,16 +139,7 @@ def damage_tensors(draw, folder):
     index.write_text("".join(json.dumps(each) + "\n" for each in lines))
 
 
-def damage_tensors_alike(draw, folder):
-    damage_tensors(draw, folder)
-    for path in [folder / "steps.jsonl", *folder.glob("step-*")]:
-        shutil.copyfile(path, folder.parent / "b" / path.name)
-
-
-DAMAGES = (
-    *(damage_header, damage_both_headers, damage_index, damage_bytes),
-    *(damage_tensors, damage_tensors_alike),
-)
+DAMAGES = (damage_header, damage_tensors)
 
 
 def ended(words):
@@ -225,10 +173,6 @@ def assert_told(words):
 LARGE = 10**18
 BAD_HEADERS = {
     "deep": (lambda header: "[" * DEEP, "trace.json: cannot be read: nested too deeply"),
-    "layers": (
-        lambda header: header["spec"]["model"].update(num_layers=10**30),
-        "--num-layers is 1000000000000000000000000000000; allowed: less than 2**63",
-    ),
     "more layers": (
         lambda header: header["spec"]["model"].update(num_layers=1000),
         "--num-layers is 1000, but a step has 67 tensors",
@@ -237,19 +181,11 @@ BAD_HEADERS = {
         lambda header: header["spec"]["model"].update(hidden_size=LARGE),
         "has shape [3, 16]; its spec says [3, 4000000000000000000]",
     ),
-    "replicas": (
-        lambda header: header.update(replicas=LARGE),
-        "batch/sizes has shape [2]; its spec says [1000000000000000000]",
-    ),
     "type": (
         lambda header: header["spec"]["training"].update(batch_size=5.0),
         "--batch-size is 5.0; allowed: a whole number",
     ),
     "missing": (lambda header: header.pop("corpus") and None, "trace.json: lacks corpus"),
-    "epoch": (
-        lambda header: header.update(batches_per_epoch=0),
-        "batches_per_epoch is 0; allowed: at least 1",
-    ),
     "versions": (
         lambda header: header.update(versions=[1]),
         "versions is [1]; allowed: an object",
@@ -260,7 +196,7 @@ BAD_HEADERS = {
 @pytest.mark.parametrize("case", BAD_HEADERS)
 def test_a_header_that_promises_the_impossible_is_refused_at_once(originals, tmp_path, case):
     change, said = BAD_HEADERS[case]
-    for name, original in zip("ab", originals["language-model"], strict=True):
+    for name, original in zip("ab", originals["seq2seq"], strict=True):
         shutil.copytree(original, tmp_path / name)
         path = tmp_path / name / "trace.json"
         values = json.loads(path.read_text())
@@ -273,7 +209,7 @@ def test_a_header_that_promises_the_impossible_is_refused_at_once(originals, tmp
 
 @pytest.mark.parametrize("step", [2 * 10**23, -1, 0, 1_000_000])
 def test_a_step_of_another_number_is_refused(originals, tmp_path, step):
-    original = originals["language-model"][0]
+    original = originals["seq2seq"][0]
     shutil.copytree(original, tmp_path / "a")
     path = tmp_path / "a" / "steps.jsonl"
     first, second = map(json.loads, path.read_text().splitlines())
@@ -283,7 +219,7 @@ def test_a_step_of_another_number_is_refused(originals, tmp_path, step):
     assert f"steps.jsonl, line 2: step is {reprlib.repr(step)}; allowed: 1 to 999999" in errors
 
 
-@pytest.mark.parametrize("kind", ["language-model", "seq2seq", "trained", "recorder"])
+@pytest.mark.parametrize("kind", ["seq2seq", "recorder"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @settings(
     max_examples=25,

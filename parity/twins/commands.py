@@ -222,10 +222,7 @@ def scale_command(**values: Any) -> int:
 
     spec = spec_from(options.network, options.preset, values)
     with sigterm_as_interrupt():
-        text, found = scale(spec, options, _command())
-    if options.json is not None:
-        save_values(found, options.json)
-    print(text)
+        print(scale(spec, options, _command()))
     return MATCH
 
 

@@ -332,9 +332,8 @@ class ScaleOptions(Options):
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
     preset: str = option("bench", _PRESET)
-    out: Path = option(Path("out/scale"), "folder to write scale.json, scale.txt and scale.html to")
+    out: Path = option(Path("out/scale"), "folder to write scale.json and scale.txt to")
     cache: Path = option(Path("out/cache"), _CACHE)
-    json: Path | None = option(None, "file to write scale.json to as well")
     sides: tuple[str, ...] = option(tuple(FRAMEWORKS), "frameworks whose step is measured, separated by commas", choices=tuple(FRAMEWORKS))
     links: tuple[str, ...] = option(("ethernet=1gbit/0.1ms", "fast=10gbit/0.05ms", "fabric=100gbit/0.01ms"), "links between hosts, separated by commas, each as NAME=BANDWIDTH/LATENCY: bits per second in mbit or gbit, and the time one way in ms")
     local: str = option("40gbit/0.01ms", "link between two ranks of one host, as BANDWIDTH/LATENCY")

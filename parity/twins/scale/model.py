@@ -14,7 +14,7 @@ asynchronous servers.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -60,17 +60,6 @@ class Engine:
     per_byte: float = 0.0
     delays_before: int = 0
     segment: int | None = None
-
-    def with_software(
-        self, per_byte: float, per_message: float = 0.0, per_collective: float = 0.0
-    ) -> "Engine":
-        """Return the engine with what its software was measured to cost."""
-        return replace(
-            self,
-            per_byte=per_byte,
-            per_message=per_message,
-            per_collective=per_collective,
-        )
 
 
 @dataclass(frozen=True)

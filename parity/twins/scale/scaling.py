@@ -11,8 +11,7 @@ from parity.base.machine import measured_here
 from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ScaleOptions
 from parity.twins.scale.gradients import gradients
-from parity.twins.scale.model import SOFTWARE, Link
-from parity.twins.scale.page import scale_html
+from parity.twins.scale.model import Link
 from parity.twins.scale.quantities import parse_compute, parse_link, parse_links
 from parity.twins.scale.terminal import scale_text
 from parity.twins.scale.timed_step import ENGINES, RUNS, Measured, timed_step
@@ -22,8 +21,8 @@ from parity.twins.spec.spec import Spec
 _SCALINGS = ("weak", "strong")
 
 
-def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[str, Any]]:
-    """Predict steps and write scale.json, scale.txt and scale.html.
+def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
+    """Predict steps and write scale.json and scale.txt.
 
     Args:
       spec: the network, its text and its training.
@@ -31,8 +30,8 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
       command: the command that the user typed, which is recorded.
 
     Returns:
-      The text for a terminal, and the content of scale.json: `sides` (what was measured of
-      each), `links`, `gradients`, and `predictions` (side -> link -> curves; see `_curves`).
+      The text for a terminal. scale.json has `sides` (what was measured of each), `links`,
+      `gradients`, and `predictions` (side -> link -> curves; see `_curves`).
 
     Raises:
       UsageError: for input that cannot be used.
@@ -59,7 +58,6 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
                 "compute": vars(found.compute),
                 "engine": vars(found.engine),
                 "readings": {name: list(each) for name, each in found.readings.items()},
-                "hidden": {name: list(each) for name, each in found.hidden.items()},
             }
             for side, found in measured.items()
         },
@@ -76,18 +74,14 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> tuple[str, dict[st
     text = scale_text(values)
     write_whole(options.out / "scale.json", json.dumps(values, indent=2).encode() + b"\n")
     write_whole(options.out / "scale.txt", text.encode() + b"\n")
-    write_whole(options.out / "scale.html", scale_html(values).encode())
-    return f"{text}\n\npage: {options.out / 'scale.html'}", values
+    return text
 
 
 def _measured(spec: Spec, options: ScaleOptions) -> dict[str, Measured]:
     """Return what is known of each side, given or measured."""
     if options.compute is not None:
         compute = parse_compute(options.compute)
-        unknown: dict[str, tuple[float, ...]] = dict.fromkeys(SOFTWARE, ())
-        return {
-            side: Measured(compute, ENGINES[side], hidden=unknown) for side in options.sides
-        }
+        return {side: Measured(compute, ENGINES[side], {}) for side in options.sides}
     with ProgressBar("measuring", RUNS * len(options.sides), "training") as progress:
         return {side: timed_step(spec, side, options, progress) for side in options.sides}
 
@@ -110,24 +104,15 @@ def _curves(work: Workload, cluster: Cluster, most: int) -> dict[str, Any]:
       `ranks`, a list; `weak` (the preset's batch on every rank) and `strong` (one such batch
       shared by all), each strategy -> lists with an entry for each number of ranks, None where
       it is not possible: `seconds`, `overlapped`, `sent`, and `speed_up`, rows per second as a
-      multiple of one rank's; `fastest`, for each scaling and kind of servers, the ranges of
-      ranks in which the ring or they are faster.
+      multiple of one rank's.
     """
     ranks = [2**i for i in range(most.bit_length()) if 2**i <= most]
-    found: dict[str, Any] = {"ranks": ranks, "fastest": {}}
+    found: dict[str, Any] = {"ranks": ranks}
     for scaling in _SCALINGS:
         found[scaling] = {
             strategy: _curve(work, strategy, ranks, scaling, cluster) for strategy in STRATEGIES
         }
-        found["fastest"][scaling] = {
-            other: _faster(work, other, scaling, cluster, most)
-            for other in ("servers", "server on each rank")
-        }
     return found
-
-
-def _rows(work: Workload, scaling: str, ranks: int) -> int:
-    return work.batch * (ranks if scaling == "weak" else 1)
 
 
 def _curve(
@@ -138,29 +123,10 @@ def _curve(
         name: [] for name in ("seconds", "overlapped", "sent", "speed_up")
     }
     for count in ranks:
-        rows = _rows(work, scaling, count)
+        rows = work.batch * (count if scaling == "weak" else 1)
         step = work.step(strategy, count, rows, cluster)
         curve["seconds"].append(step and step.seconds)
         curve["overlapped"].append(step and step.overlapped)
         curve["sent"].append(step and step.sent)
         curve["speed_up"].append(step and rows * one / step.seconds)
     return curve
-
-
-def _faster(
-    work: Workload, other: str, scaling: str, cluster: Cluster, most: int
-) -> list[dict[str, Any]]:
-    """Return the ranges of ranks, from 2 on, in which the ring or another is faster."""
-    ranges: list[dict[str, Any]] = []
-    names = ("ring", other)
-    for count in range(2, most + 1):
-        rows = _rows(work, scaling, count)
-        steps = {name: work.step(name, count, rows, cluster) for name in names}
-        known = {name: step.seconds for name, step in steps.items() if step is not None}
-        if not known:
-            break
-        fastest = min(known, key=lambda name: known[name])
-        if not ranges or ranges[-1]["strategy"] != fastest:
-            ranges.append({"strategy": fastest, "first": count, "last": count})
-        ranges[-1]["last"] = count
-    return ranges

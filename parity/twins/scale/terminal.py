@@ -27,8 +27,7 @@ def scale_text(values: Mapping[str, Any]) -> str:
             for scaling, meaning in SCALINGS.items():
                 title = f"{short_of(side)}, link {link} ({_link(values, link)}), {meaning}"
                 lines += ["", title, "", _speeds(found, scaling).text()]
-                lines += fastest_lines(found["fastest"][scaling], values)
-                lines.append(overlap_line(found, scaling))
+                lines.append(_overlap_line(found, scaling))
     return wrapped("\n".join([*lines, "", *notes(values)]), "  ")
 
 
@@ -47,10 +46,10 @@ def measured_table(values: Mapping[str, Any]) -> Table:
 
     def software(name: str) -> Callable[[Any], str]:
         def shown(row: Any) -> str:
-            engine, hidden = row[1]["engine"], row[1]["hidden"]
-            if hidden.get(name) == []:
+            if "network, two ranks" not in row[1]["readings"]:
                 return "not measured"
-            return "at most " * (name in hidden) + _software(name, engine[name])
+            seconds = row[1]["engine"][name]
+            return f"{seconds * 1e9:.3g} ns" if name == "per_byte" else milliseconds(seconds)
 
         return shown
 
@@ -77,7 +76,6 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines that say what the tables show, and where they stop being true."""
     settings = values["settings"]
     return [
-        *_hidden_lines(values),
         f"hierarchical ring: {settings['per_host']} ranks a host; "
         f"servers: {settings['servers']}; "
         f"hybrid: {settings['stages']} stages; {settings['micro_batches']} micro-batches",
@@ -88,52 +86,7 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _hidden_lines(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each cost that could not be measured."""
-    lines = []
-    for side, found in values["sides"].items():
-        for name, repetitions in found["hidden"].items():
-            if not repetitions:
-                lines.append(
-                    f"{short_of(side)}: what the software takes was not measured, which needs "
-                    "two cores, two rows and no --compute; the predictions leave it out."
-                )
-                break
-            low, high = (_software(name, each(repetitions)) for each in (min, max))
-            lines.append(
-                f"{short_of(side)}: noise hides the time {name.replace('_', ' ')}: {low} to "
-                f"{high} in {len(repetitions)} repetitions; the predictions take the most that "
-                "it may be. Measure on a machine that does nothing else, or with more --steps."
-            )
-    return lines
-
-
-def fastest_lines(
-    found: Mapping[str, Sequence[Mapping[str, Any]]], values: Mapping[str, Any]
-) -> list[str]:
-    """Return a line for each kind of servers that says where they or the ring are faster."""
-    return [
-        f"faster of ring and {_name(other, values)}, by ranks: {_ranges(ranges, values)}"
-        for other, ranges in found.items()
-    ]
-
-
-def _ranges(ranges: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> str:
-    parts = [
-        f"{_name(each['strategy'], values)} "
-        + (
-            f"at {each['first']}"
-            if each["first"] == each["last"]
-            else f"from {each['first']} to {each['last']}"
-        )
-        for each in ranges[:6]
-    ]
-    if len(ranges) > len(parts):
-        parts.append("…")
-    return "; ".join(parts) or "-"
-
-
-def overlap_line(found: Mapping[str, Any], scaling: str) -> str:
+def _overlap_line(found: Mapping[str, Any], scaling: str) -> str:
     """Return in a line what overlapping a ring with the backward pass would gain at best."""
     curve = found[scaling]["ring"]
     gains = [
@@ -163,19 +116,10 @@ def _speeds(found: Mapping[str, Any], scaling: str) -> Table:
     return Table(["step, speed-up", *map(str, shown)], rows)
 
 
-def _software(name: str, seconds: float) -> str:
-    return f"{seconds * 1e9:.3g} ns" if name == "per_byte" else milliseconds(seconds)
-
-
 def _some(ranks: Sequence[int]) -> list[int]:
     """Return the numbers of ranks that a terminal has room for, the last among them."""
     every = max(1, -(-(len(ranks) - 1) // (_SHOWN - 1)))
     return [count for i, count in enumerate(ranks) if (len(ranks) - 1 - i) % every == 0]
-
-
-def _name(strategy: str, values: Mapping[str, Any]) -> str:
-    names = {"servers": f"{values['settings']['servers']} servers"}
-    return names.get(strategy, strategy)
 
 
 def _link(values: Mapping[str, Any], name: str) -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from types import MappingProxyType
+from dataclasses import replace
 from typing import NamedTuple
 
 from parity.base.errors import UsageError
@@ -25,7 +25,7 @@ from parity.twins.cli.options import ScaleOptions
 from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.scale.gradients import gradients
-from parity.twins.scale.model import SOFTWARE, Compute, Engine, Link, ring
+from parity.twins.scale.model import Compute, Engine, Link, ring
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 
@@ -57,14 +57,11 @@ class Measured(NamedTuple):
       compute: the time of its step.
       engine: the engine, with the time of its software.
       readings: what was trained -> the seconds of a step, of each repetition.
-      hidden: the numbers of the software that noise hides, or that were not measured -> what
-        each repetition has found. The engine has the most that such a number may be.
     """
 
     compute: Compute
     engine: Engine
-    readings: Mapping[str, Sequence[float]] = MappingProxyType({})
-    hidden: Mapping[str, Sequence[float]] = MappingProxyType({})
+    readings: Mapping[str, Sequence[float]]
 
 
 def timed_step(spec: Spec, side: str, options: ScaleOptions, progress: ProgressBar) -> Measured:
@@ -106,7 +103,7 @@ def step_and_software(spec: Spec, engine: Engine, seconds: Timer, cores: int) ->
 
     compute = _compute(spec, timed, readings)
     if cores < 2 or batch < 2:  # two ranks would share a core, or a row
-        return Measured(compute, engine, readings, dict.fromkeys(SOFTWARE, ()))
+        return Measured(compute, engine, readings)
     collective, per_byte = [], []
     sent = ring(2, gradients(spec, batch).dense, _MEMORY, engine).sent
     for _ in range(REPEATED):
@@ -117,23 +114,14 @@ def step_and_software(spec: Spec, engine: Engine, seconds: Timer, cores: int) ->
             added.append(timed(f"{name}, two ranks", network, ranks=2) - half)
         collective.append(added[0])
         per_byte.append((added[1] - added[0]) / sent)
-    found = {"per_collective": collective, "per_byte": per_byte}
-    engine = engine.with_software(
-        typical_or_most(per_byte), message_seconds(), typical_or_most(collective)
+    # noise may make a small cost negative
+    engine = replace(
+        engine,
+        per_byte=max(0.0, statistics.median(per_byte)),
+        per_message=message_seconds(),
+        per_collective=max(0.0, statistics.median(collective)),
     )
-    hidden = {name: each for name, each in found.items() if min(each) <= 0}
-    return Measured(compute, engine, readings, hidden)
-
-
-def typical_or_most(repetitions: Sequence[float]) -> float:
-    """Return the median of a cost; of one that noise hides, the most that it may be.
-
-    Noise hides it if a repetition is not above zero. Such repetitions show how large the noise
-    is, and the cost is taken to be no larger than that.
-    """
-    if min(repetitions) > 0:
-        return statistics.median(repetitions)
-    return max(map(abs, repetitions))
+    return Measured(compute, engine, readings)
 
 
 def message_seconds() -> float:

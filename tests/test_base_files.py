@@ -99,15 +99,6 @@ def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
     assert (tmp_path / "whole" / "file").read_bytes() == b"first"
 
 
-def test_a_message_is_one_line_whatever_the_name(tmp_path):
-    path = tmp_path / "two\nlines\r" / "file"
-    with pytest.raises(UsageError) as caught:
-        write_whole(path, b"")
-    assert str(caught.value) == (
-        f"{tmp_path}/two\\nlines\\r/file: cannot be written: No such file or directory"
-    )
-
-
 def test_only_a_regular_file_is_read(tmp_path):
     """At once: a pipe that nobody writes to, and a device without an end, are no files."""
     os.mkfifo(tmp_path / "pipe")

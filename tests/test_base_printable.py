@@ -33,10 +33,6 @@ def test_every_control_character_is_escaped():
             assert shown.isprintable()
 
 
-def test_what_is_kept_is_kept():
-    assert escaped("a\nb\x1b", keep="\n") == "a\nb\\x1b"
-
-
 def test_remarks_are_escaped(capsys):
     say("/tmp/\x1b[2Jname: skipped")
     assert capsys.readouterr().err == "/tmp/\\x1b[2Jname: skipped\n"

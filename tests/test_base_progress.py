@@ -1,7 +1,6 @@
 """What long work shows: a bar on a terminal, plain lines elsewhere."""
 
 import fcntl
-import io
 import os
 import struct
 import subprocess
@@ -9,8 +8,6 @@ import sys
 import termios
 import time
 from pathlib import Path
-
-import pytest
 
 from parity.base import progress
 from parity.base.progress import ByteProgressBar, Phases, ProgressBar, begin_phase
@@ -48,16 +45,6 @@ def test_a_training_speaks_at_the_end_of_each_epoch_and_of_the_last_step(capsys)
     assert [line.endswith(" s left") for line in lines] == [True, True, False]
 
 
-def test_training_says_loss_and_speed(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
-    with TrainingProgress("paddle", 0, 2, 2) as shown:
-        shown.trained(2.0, 12_345.0)
-    said = capsys.readouterr().err
-    assert said.startswith(
-        "paddle: step 1 of 2, loss 2.0000, perplexity 7.39, 12,345 tokens/s,"
-    )
-
-
 def test_phases_off_a_terminal_are_lines_and_counters_show_in_them(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.5)
     begin_phase("nothing is shown")  # outside of any display
@@ -76,49 +63,6 @@ def test_phases_off_a_terminal_are_lines_and_counters_show_in_them(monkeypatch, 
         "2 of 2, comparing: step 1 of 4, fast; 1 s so far",
         "steps: step 1 of 1, alone",
     ]
-
-
-def test_phases_are_one_bar_on_a_terminal_that_moves_by_itself(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with Phases(4):
-        begin_phase("starting")
-        begin_phase("comparing")
-        with ProgressBar("steps", 4, "step") as counter:
-            counter.update("fast", count=2)
-        before = sys.stderr.getvalue()
-        time.sleep(2.2)
-        after = sys.stderr.getvalue()[len(before) :]
-    assert "2 of 4, comparing:  38%" in before  # one phase and a half
-    assert "step 2 of 4, fast" in before
-    assert "steps:" not in before
-    assert "00:02" in after
-
-
-@pytest.mark.parametrize("text", ["", "false alarms 0"])
-def test_a_terminal_gets_a_bar(text, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with ProgressBar("sweeping", 3, "run") as counter:
-        counter.update(text)
-        time.sleep(0.2)  # a bar is drawn ten times a second
-        counter.update(text)
-    shown = sys.stderr.getvalue()
-    assert "sweeping" in shown
-    assert "/3" in shown
-    assert text in shown
-
-
-def test_reading_a_small_file_says_nothing(capsys):
-    with ByteProgressBar("encoding", 100) as counter:
-        counter.add(100)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_bytes_are_told_as_a_share(monkeypatch, capsys):
@@ -144,16 +88,6 @@ def on_a_terminal(code):
     os.close(other_end)
     os.close(terminal)
     return seen
-
-
-def test_a_terminal_gets_a_bar_of_bytes_after_a_second():
-    seen = on_a_terminal(
-        "import time; from parity.base.progress import ByteProgressBar\n"
-        "with ByteProgressBar('encoding', 4096) as counter:\n"
-        "    counter.add(1024); time.sleep(1.1); counter.add(1024)"
-    )
-    assert "encoding:" in seen
-    assert "2.00k/4.00k" in seen
 
 
 def test_loss_and_speed_are_whole_on_80_columns():

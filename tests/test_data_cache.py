@@ -1,6 +1,5 @@
 """One of several processes encodes a text for a cache, and the others wait for it."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import pytest
 from conftest import wait_for
 
 from data.cache import only_process
-from data.text_corpus import load_corpus
 from parity.base.files import UNFINISHED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,16 +94,6 @@ def test_of_processes_that_start_at_once_one_encodes(load, tmp_path):
     assert size == 4 * 200_000 * 11
     assert max(others) < 10_000 < size < most
     assert list((tmp_path / "cache").glob(f"{UNFINISHED}*")) == []
-
-
-def test_of_processes_that_find_it_damaged_one_encodes_it_again(load, text, tmp_path):
-    load_corpus(text, tmp_path / "cache", None)
-    tokens = cached_tokens(tmp_path / "cache")
-    size = tokens.stat().st_size
-    os.truncate(tokens, 100)
-    *others, most = load_at_once(load)
-    assert tokens.stat().st_size == size
-    assert max(others) < 10_000 < size < most
 
 
 def test_when_the_process_that_encodes_is_killed_the_next_one_does(load, tmp_path):

@@ -134,30 +134,6 @@ def test_broken_transfer_leaves_nothing_and_the_next_run_succeeds(tmp_path, serv
     assert contents(tmp_path) == TEXTS
 
 
-def test_files_finished_before_a_broken_transfer_are_kept(tmp_path, server):
-    server.bodies = {f"/{name}": text for name, text in TEXTS.items()}
-    server.broken = {"/test.txt"}
-    corpus = small_corpus(server.address)
-    assert failure(corpus, tmp_path).startswith(
-        "small: no source gave test.txt, the last one: "
-    )
-    assert set(contents(tmp_path)) == {"train.txt", "valid.txt"}
-    server.asked.clear()
-    download(corpus, tmp_path)
-    assert server.asked == ["/test.txt"]
-    assert contents(tmp_path) == TEXTS
-
-
-def test_killed_download_is_restarted(tmp_path, server):
-    server.bodies = {f"/{name}": text for name, text in TEXTS.items()}
-    abandoned = tmp_path / ".unfinished-x"
-    abandoned.mkdir()
-    (abandoned / "fetched").write_bytes(b"the cat")
-    os.utime(abandoned, (0, 0))
-    download(small_corpus(server.address), tmp_path)
-    assert contents(tmp_path) == TEXTS
-
-
 def test_next_source_is_tried(tmp_path, server, capsys):
     server.bodies = {"/small.zip": PAGE, **{f"/a/{name}": text for name, text in TEXTS.items()}}
     server.bodies["/a/valid.txt"] += b"one line more\n"

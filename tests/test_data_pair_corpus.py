@@ -25,12 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SPACES = {"source_segmenter": "spaces", "target_segmenter": "spaces"}
 
 
-@pytest.fixture(scope="module")
-def jieba_cache(tmp_path_factory):
-    """Return a cache for several tests: it takes a while to read jieba's dictionary."""
-    return tmp_path_factory.mktemp("cache")
-
-
 def write(path, lines):
     """Write lines, or what else there is."""
     if isinstance(lines, str):
@@ -274,16 +268,6 @@ def test_too_few_questions_are_refused(tmp_path):
     assert [getattr(corpus, split).num_pairs for split in SPLITS] == [1, 1, 1]
 
 
-def test_blocks_are_of_several_conversations_in_a_row(tmp_path):
-    lines, _ = dialogues(2000)
-    corpus = load(tmp_path, lines, split_by="block")
-    place = {line: i for i, line in enumerate(lines)}
-    rows = sorted(place["\t".join(pair)] for pair in texts_of(corpus)["test"])
-    pieces = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
-    assert len(pieces) > 3
-    assert min(map(len, pieces)) >= len(lines) // 100
-
-
 def test_no_pair_of_a_dialogue_is_in_two_splits(tmp_path):
     lines, conversations = dialogues(300)
     # every conversation ends in the same pair
@@ -358,25 +342,6 @@ def test_cache_is_used_again(tmp_path, monkeypatch):
     assert (second.content_hash, second.notes) == (first.content_hash, first.notes)
     assert texts_of(second) == texts_of(first)
     assert second.target_vocabulary == first.target_vocabulary
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"target_segmenter": "english"},
-        {"target_vocabulary_size": 9},
-        {"share_vocabulary": True},
-        {"source_limit": 3},
-        {"target_limit": 3},
-        {"split_by": "block"},
-        {"hmm": False, "source_segmenter": "chinese"},
-        {"source_segmenter": "chinese"},
-    ],
-)
-def test_another_setting_is_another_corpus(tmp_path, jieba_cache, options):
-    first = load(tmp_path, some_lines(50), cache=jieba_cache)
-    other = load(tmp_path, None, cache=jieba_cache, **options)
-    assert other.content_hash != first.content_hash
 
 
 def test_several_processes_give_the_same_bytes(tmp_path):

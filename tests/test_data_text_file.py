@@ -1,7 +1,6 @@
 """Text files are read line by line, and every fault is named by file, line and byte."""
 
 import gzip
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,45 +84,11 @@ def test_unusable_content_is_named(tmp_path, content, message):
     assert caught.value.exit_status == 2
 
 
-def test_invalid_byte_far_into_a_file_is_found_at_its_place(tmp_path):
-    path = tmp_path / "train.txt"
-    good = "猫 is a cat\n".encode() * (3 * MAX_LINE // 14)
-    with pytest.raises(UsageError) as caught:
-        lines_and_notes(path, good + b"a \xc3 b\n" + good)
-    line = good.count(b"\n") + 1
-    offset = len(good) + 2
-    assert str(caught.value) == (
-        f"{path}:{line}: byte 0xc3 at offset {offset} of the file (byte 3 of the line)"
-        " is not UTF-8"
-    )
-
-
 def test_missing_file_and_folder_are_named(tmp_path):
     with pytest.raises(UsageError, match=r"nowhere\.txt: no such file$"):
         list(read_lines(tmp_path / "nowhere.txt", []))
     with pytest.raises(UsageError, match=r"this is a folder, a text file is needed$"):
         list(read_lines(tmp_path, []))
-
-
-def test_pipe_is_refused_without_waiting_for_it(tmp_path):
-    os.mkfifo(tmp_path / "train.txt")
-    with pytest.raises(UsageError, match=r"this is not a regular file$"):
-        list(read_lines(tmp_path / "train.txt", []))
-
-
-def test_file_without_permission_is_named(tmp_path):
-    path = tmp_path / "train.txt"
-    path.write_text("one\n")
-    path.chmod(0)
-    user = os.geteuid()
-    if user == 0:  # who may read anything
-        os.seteuid(65534)
-    try:
-        with pytest.raises(UsageError) as caught:
-            list(read_lines(path, []))
-    finally:
-        os.seteuid(user)
-    assert str(caught.value) == f"{path}: cannot read this file: Permission denied"
 
 
 @pytest.mark.parametrize("word", ["ab ", "猫 ", "猫", "xyz"])
@@ -185,9 +150,3 @@ def test_progress_counts_every_byte(tmp_path):
     for _ in read_blocks(path, [], counts.append):
         pass
     assert sum(counts) == path.stat().st_size
-
-
-def test_message_stays_one_line_for_any_file_name(tmp_path):
-    with pytest.raises(UsageError) as caught:
-        list(read_lines(tmp_path / "a\nb.txt", []))
-    assert "\n" not in str(caught.value)

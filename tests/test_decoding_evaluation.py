@@ -1,7 +1,6 @@
 """BLEU as sacrebleu itself gives it, exact answers, and batches that decide nothing."""
 
 import numpy as np
-import pytest
 from oracle_side import small_pairs_spec
 
 from parity.twins.decoding import evaluation
@@ -65,14 +64,3 @@ def test_batches_of_questions_decide_nothing(monkeypatch):
         )
         assert [text.write(each.tokens) for each in found] == one_by_one
         assert len(checked) == -(-11 // at_once)
-
-
-def test_answering_can_be_stopped(monkeypatch):
-    spec = small_pairs_spec()
-    weights = {n.split("/", 1)[1]: a for n, a in initial_snapshot(spec).items() if n[0] == "w"}
-
-    def stop():
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        find_answers(OracleModel(spec.model, weights), Questions(3, 7), "test", 2, 0.6, 4, stop)

@@ -183,35 +183,6 @@ def test_modules_have_the_same_public_names_in_the_same_order(module):
     assert constants(first) == constants(second)
 
 
-def replaceable(tree: ast.Module) -> list[str]:
-    """Return the functions of a module that kernels may replace."""
-    return [
-        name
-        for name, node in public(tree).items()
-        if any(ast.unparse(each) == "replaceable" for each in node.decorator_list)
-    ]
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_what_can_be_replaced_is_replaced(side):
-    """What kernels.py holds stands in its table, under its own name, and nothing else does."""
-    (table,) = [
-        node.value
-        for node in parsed(side, "kernels.py").body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "REPLACEMENTS"
-    ]
-    plain, fast = table.values
-    assert not plain.keys
-    pairs = [(key.attr, value.id) for key, value in zip(fast.keys, fast.values, strict=True)]
-    assert all(function == replacement for function, replacement in pairs)
-    names = [
-        name
-        for module in ("layers.py", "attention.py")
-        for name in replaceable(parsed(side, module))
-    ]
-    assert sorted(names) == sorted(function for function, _ in pairs)
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_have_the_same_docstring(module):
     first, second = (ast.get_docstring(parsed(side, module)) or "" for side in SIDES)

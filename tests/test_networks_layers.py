@@ -1,4 +1,4 @@
-"""Recurrent layers of both frameworks against the oracle's, in float64, with empty rows."""
+"""Recurrent layers of Paddle against the oracle's, in float64, with a row of no token."""
 
 import importlib
 import zlib
@@ -8,13 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS
 
 from parity.twins.oracle import recurrent
 from parity.twins.spec.parameters import swap_layout
 
 TIME, ROWS, WIDTH, HIDDEN = 5, 4, 3, 6
-KERNELS = ("plain", "fast")
 
 
 GATES = {"lstm": 4, "gru": 3}
@@ -122,12 +120,6 @@ def d_outputs_of(case: Case, outputs) -> list[np.ndarray]:
 # What follows up to the next rule runs in a process of the framework.
 
 
-def _layers(framework: str, kernels: str) -> dict:
-    """Return of every case the outputs and the gradients of inputs and weights, as lists."""
-    run = {"paddle": _paddle, "tensorflow": _tensorflow}[framework]
-    return {name: [_lists(part) for part in run(case, kernels)] for name, case in CASES.items()}
-
-
 def _looped_lstm() -> list:
     """Return what Paddle's LSTM computes as the loop that a large one is on one thread."""
     import os
@@ -197,54 +189,7 @@ def _paddle(case: Case, kernels: str):
     return values, {name: swap_layout("paddle", name, each) for name, each in found.items()}
 
 
-def _tensorflow(case: Case, kernels: str):
-    import tensorflow as tf
-
-    from tf_impl.kernels import use_kernels
-
-    tf1 = tf.compat.v1
-    inputs, weights = case.draw("inputs", case.inputs), case.draw("weights", case.weights)
-    with (
-        use_kernels(kernels),
-        tf.Graph().as_default(),
-        tf1.variable_scope("", reuse=tf1.AUTO_REUSE),
-    ):
-        read = {
-            name: tf1.placeholder(
-                array.dtype,
-                [None] * (array.ndim - 1) + [array.shape[-1] if array.ndim > 1 else None],
-            )
-            for name, array in (inputs | case.ints()).items()
-        }
-        outputs = case.build(_every_layer("tf_impl"), **read)
-        variables = {each.op.name: each for each in tf1.trainable_variables()}
-        sources = [read[name] for name in inputs] + [variables[name] for name in weights]
-        # before the first run: a loop that has run once cannot be differentiated any more
-        seeds = [tf1.placeholder("float64", [None] * each.shape.rank) for each in outputs]
-        gradients = tf.gradients(outputs, sources, seeds)
-        session = tf1.Session()
-        feed = {read[name]: array for name, array in (inputs | case.ints()).items()}
-        session.run([variables[name].assign(array) for name, array in weights.items()])
-        values = session.run(outputs, feed)
-        feed |= dict(zip(seeds, d_outputs_of(case, values), strict=True))
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        found = dict(zip([*inputs, *weights], session.run(gradients, feed), strict=True))
-    return values, found
-
-
 # -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=KERNELS)
-def found(request, frameworks):
-    """Return framework -> case -> (outputs, gradients), all of a framework from one process."""
-    return {name: each.call(_layers, name, request.param) for name, each in frameworks.items()}
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_layer_is_the_oracles(found, framework, name):
-    _check(CASES[name], *found[framework][name])
 
 
 def test_looped_lstm_is_the_oracles(frameworks):
@@ -270,17 +215,6 @@ def _check(case: Case, outputs, gradients):
     for source, gradient in gradients.items():
         other = wanted_gradients[source]
         np.testing.assert_allclose(gradient, other, rtol=1e-12, atol=1e-13, err_msg=source)
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_beyond_a_length_is_exactly_nothing(found, framework):
-    for cell in GATES:
-        (hidden, *last), _ = found[framework][cell]
-        inputs = CASES[cell].draw("inputs", CASES[cell].inputs)
-        beyond = np.arange(TIME)[:, None] >= LENGTHS["lengths"]
-        assert not np.any(np.array(hidden)[beyond])
-        for name, state in zip(("h", "c"), last, strict=False):
-            assert np.array_equal(state[2], inputs[name][2]), "a row of no token"
 
 
 @pytest.mark.parametrize("cell", GATES)

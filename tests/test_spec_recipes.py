@@ -5,31 +5,8 @@ import pytest
 
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot
-from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import preset
 from parity.twins.spec.step_arrays import StepInputs
-
-# TensorFlow's ptb_word_lm.py, the comment at its top: validation and test perplexity
-REPORTED = {
-    "zaremba-small": (121.39, 115.91),
-    "zaremba-medium": (86.16, 82.07),
-    "zaremba-large": (82.62, 78.29),
-}
-
-
-@pytest.mark.parametrize("name", REPORTED)
-def test_zarembas_presets_sum_over_time_and_divide_by_rows(name):
-    spec = preset("language-model", name)
-    assert spec.training.loss_per == "row"
-    assert spec.model.vocabulary_size == 10_000
-
-
-@pytest.mark.parametrize("name", REPORTED)
-def test_the_published_results_are_those_of_the_source(name):
-    spec = preset("language-model", name)
-    published = NETWORKS[spec.network].presets[name].published
-    assert (published.valid_perplexity, published.test_perplexity) == REPORTED[name]
-    assert published.corpus == "PTB"
 
 
 def batch(seed, time, rows, words):

@@ -14,11 +14,10 @@ from safetensors.numpy import load
 
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED
-from parity.trace.folder import FORMAT, RECORDING, clear_trace, crc32, sha256, step_file
+from parity.trace.folder import RECORDING, clear_trace, crc32, sha256, step_file
 from parity.trace.reader import Trace, wait_for_trace
 from parity.trace.writer import Writer
 from parity.twins.spec.initial import initial_snapshot
-from parity.twins.trace.side import TrainedSide
 from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 
 SPEC = small_spec()
@@ -41,20 +40,6 @@ def one_line(caught):
     assert "\n" not in message
     assert caught.value.exit_status == 2
     return message
-
-
-def test_what_is_recorded_is_read(trace, steps):
-    assert trace.header == {"format": FORMAT, **HEADER}
-    assert trace.side == TrainedSide("paddle", "parallel-executor", 2, "fast")
-    assert [line["step"] for line in trace.index()] == [0, 1, 2]
-    for step, tensors in enumerate(steps):
-        found = trace.read(step)
-        assert set(found) == set(tensors)
-        for name, array in tensors.items():
-            array = np.asarray(array)
-            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
-            np.testing.assert_array_equal(found[name], array)
-            assert trace.index()[step]["digests"][name] == crc32(array)
 
 
 @pytest.mark.parametrize("digest", [crc32, sha256])
@@ -184,15 +169,6 @@ def test_what_is_not_a_trace_is_refused(tmp_path, content, said):
 
 
 # writing
-
-
-@pytest.mark.parametrize("place", ["file", "file/below", "file/below/that"])
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, place):
-    (tmp_path / "file").write_text("kept")
-    with pytest.raises(UsageError) as caught:
-        Writer(tmp_path / place, HEADER)
-    assert f"{tmp_path / place}: cannot be written" in one_line(caught)
-    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_a_step_that_cannot_be_written_leaves_no_line(tmp_path, steps):
@@ -376,17 +352,6 @@ def test_a_writer_whose_reader_died_gives_up(tmp_path):
     while not (folder / "said").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert (folder / "said").read_text().endswith("the reader of this trace is gone")
-
-
-@pytest.mark.parametrize("holds", ["losses.csv", "report.json"])
-def test_where_traces_come_from_is_told_at_the_folder_of_a_training(tmp_path, holds):
-    (tmp_path / holds).write_text("")
-    with pytest.raises(UsageError) as caught:
-        Trace(tmp_path)
-    assert one_line(caught) == (
-        f"{tmp_path}: no trace.json here; not a recorded trace; train.py records one with "
-        "--trace, and parity run keeps its own with --keep-traces"
-    )
 
 
 def test_a_trace_replaces_what_a_killed_writer_left(trace, steps):

@@ -80,25 +80,34 @@ def test_sides_that_are_alike_are_told_apart_by_their_folders():
         labels_of([PADDLE, PADDLE])
 
 
-def test_frameworks_are_compared_at_the_same_number_of_replicas():
-    one = replace(PADDLE, replicas=1), replace(TENSORFLOW, replicas=1)
-    expected = [(0, 1), (0, 2), (1, 3), (2, 3)]
-    assert pairs(*one, PADDLE, TENSORFLOW) == expected
+ONE = [replace(side, replicas=1) for side in (PADDLE, TENSORFLOW)]
+PLAIN = [replace(side, kernels="plain") for side in (PADDLE, TENSORFLOW)]
+THIRD = replace(TENSORFLOW, strategy="third")
+COMPARED = {
+    "frameworks at the same number of replicas": (
+        [*ONE, PADDLE, TENSORFLOW],
+        [(0, 1), (0, 2), (1, 3), (2, 3)],
+    ),
+    "a further strategy with the first of its framework": (
+        [PADDLE, TENSORFLOW, AVERAGED, THIRD],
+        [(0, 1), (1, 2), (1, 3)],
+    ),
+    "a strategy with itself at another number of replicas": (
+        [PADDLE, TENSORFLOW, AVERAGED, replace(AVERAGED, replicas=3)],
+        [(0, 1), (1, 2), (2, 3)],
+    ),
+    "plain kernels with fast ones": (
+        [PADDLE, TENSORFLOW, *PLAIN],
+        [(0, 1), (0, 2), (1, 3), (2, 3)],
+    ),
+    "two sides alone": ([PADDLE, replace(AVERAGED, replicas=5)], [(0, 1)]),
+}
 
 
-def test_a_further_strategy_is_compared_with_the_first_of_its_framework():
-    third = replace(TENSORFLOW, strategy="third")
-    assert pairs(PADDLE, TENSORFLOW, AVERAGED, third) == [(0, 1), (1, 2), (1, 3)]
-
-
-def test_each_strategy_is_compared_with_itself_at_other_numbers_of_replicas():
-    more = replace(AVERAGED, replicas=3)
-    assert pairs(PADDLE, TENSORFLOW, AVERAGED, more) == [(0, 1), (1, 2), (2, 3)]
-
-
-def test_plain_kernels_are_compared_with_fast_ones():
-    plain = [replace(side, kernels="plain") for side in (PADDLE, TENSORFLOW)]
-    assert pairs(PADDLE, TENSORFLOW, *plain) == [(0, 1), (0, 2), (1, 3), (2, 3)]
+@pytest.mark.parametrize("case", COMPARED)
+def test_sides_are_compared(case):
+    sides, expected = COMPARED[case]
+    assert pairs(*sides) == expected
 
 
 def test_an_asynchronous_side_takes_no_part_in_replica_invariance():
@@ -107,10 +116,6 @@ def test_an_asynchronous_side_takes_no_part_in_replica_invariance():
     assert pairs(*free, replace(TENSORFLOW, replicas=2)) == []
     mixed = [free[0], PADDLE, replace(PADDLE, replicas=3)]
     assert pairs(*mixed) == [(1, 2)], "the first synchronous one is what others are compared to"
-
-
-def test_two_sides_alone_are_compared_whatever_their_replicas_and_strategies():
-    assert pairs(PADDLE, replace(AVERAGED, replicas=5)) == [(0, 1)]
 
 
 def asynchronous(side, schedule, replicas=2):

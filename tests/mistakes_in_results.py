@@ -156,8 +156,8 @@ TRACES = (
     Mistake(
         "digests leave the shape out",
         "parity/trace/folder.py",
-        'f"{array.dtype.str}{array.shape}".encode()',
-        "array.dtype.str.encode()",
+        'zlib.crc32(f"{array.dtype.str}{array.shape}".encode())',
+        "zlib.crc32(array.dtype.str.encode())",
         witnesses("trace", "digests_are_of_type_shape_and_bytes"),
     ),
 )

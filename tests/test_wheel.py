@@ -134,10 +134,10 @@ def test_it_holds_parity_alone_and_all_of_it(wheel):
     inside = (path.relative_to(ROOT).as_posix() for path in project_files())
     library = {name for name in inside if re.match("parity/(?!twins/)", name)}
     assert held == library
-    # what is there and little more: 9,300 and parity/align
+    # little more than is there
     assert (
         sum(zipfile.ZipFile(wheel).read(n).count(b"\n") for n in held if n[-3:] == ".py")
-        <= 11_100
+        <= 11_700
     )
     assert "parity/py.typed" in held
 

@@ -140,11 +140,11 @@ class _Mapped(Trace):
 
     def names(self) -> Iterator[str]:
         for line in super().lines():
-            yield from self._sources(line["sha256"])
+            yield from self._sources(line["digests"])
 
     def lines(self) -> Iterator[dict[str, Any]]:
         for line in self._of.lines():
-            yield line | {"sha256": dict.fromkeys(self._renamed(line["sha256"]), "")}
+            yield line | {"digests": dict.fromkeys(self._renamed(line["digests"]), "")}
 
     def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         for step, tensors in self._of.steps():
@@ -175,7 +175,7 @@ def _is_common(name: str) -> bool:
 
 
 def _first_names(trace: Trace) -> frozenset[str]:
-    return frozenset(next(iter(trace.lines()), {"sha256": {}})["sha256"])
+    return frozenset(next(iter(trace.lines()), {"digests": {}})["digests"])
 
 
 _HEAD = """\

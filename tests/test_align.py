@@ -13,6 +13,7 @@ from aligned_networks import NETWORKS
 from safetensors.numpy import load_file, save_file
 
 from parity import Rename, Trace
+from parity.align.kinds import Module, units_of
 from parity.align.layout import Layout
 from parity.align.mapping import read
 from parity.align.names import NameMap
@@ -199,6 +200,14 @@ def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
     run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
     (row,) = (each for each in read(tmp_path / "map.yaml").rows if each.kind == "linear")
     assert (row.use, row.units) == (True, ("0", "0"))
+
+
+def test_a_layer_with_parameters_of_its_own_is_not_taken_for_one_of_the_framework():
+    parts = {"factor": "fc/factor", "bias": "fc/bias"}
+    for kind in ("linear", "conv", "lstm", "attention"):
+        (unit,) = units_of(Module("fc", kind, "keras", parts, {}, {}))
+        assert not unit.known
+        assert unit.parameters["factor"].names == ("fc/factor",)
 
 
 LAYOUTS = {

@@ -108,13 +108,17 @@ def is_known(kind: str) -> bool:
 
 def units_of(module: Module) -> list[Unit]:
     """Return the units of a module that is called once."""
-    if module.kind in RECURRENT:
-        return _recurrent(module)
-    unit = Unit(module.name, module.kind, settings=module.settings)
+    try:
+        if module.kind in RECURRENT:
+            return _recurrent(module)
+        of_kind = _PARAMETERS.get(module.kind, _as_they_are)
+        parameters = of_kind(module)
+        known = module.kind in _PARAMETERS or not module.parameters
+    except (KeyError, ValueError):  # a class below the framework's, with parameters of its own
+        parameters, known = _as_they_are(module), False
+    unit = Unit(module.name, module.kind, known=known, settings=module.settings)
     unit.outputs = _outputs(module)
-    unit.known = module.kind in _PARAMETERS or not module.parameters
-    of_kind = _PARAMETERS.get(module.kind, _as_they_are)
-    unit.parameters = {role: part for role, part in of_kind(module).items() if part.names[0]}
+    unit.parameters = {role: part for role, part in parameters.items() if part.names[0]}
     fused = module.settings.get("activation")
     if module.kind not in ("linear", "conv") or fused in (None, "linear"):
         return [unit]

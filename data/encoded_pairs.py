@@ -34,7 +34,6 @@ FACTS = "facts.json"
 
 _BYTES_PER_PROCESS = 1 << 18  # with less text a process takes longer to start than it saves
 _MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
-_MOST_WORDS = 2_000_000  # distinct words of a side, about 0.3 GB
 
 
 class EncodedPairs:
@@ -386,11 +385,6 @@ def _vocabularies(
             continue
         source.update(row[0].split(" "))
         target.update(row[1].split(" "))
-        if max(len(source), len(target)) > _MOST_WORDS:
-            raise UsageError(
-                f"{path}: more than {_MOST_WORDS:,} distinct words on a side: use a segmenter"
-                " whose tokens repeat more often"
-            )
     size = settings["source_vocabulary_size"]
     vocabulary = build_vocabulary(source, size, f"{path}, questions", PAIR_SPECIAL)
     if settings["share_vocabulary"]:

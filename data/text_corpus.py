@@ -48,7 +48,6 @@ NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # that a split's file may ha
 _FACTS = "corpus.json"
 _FORMAT = 1  # a change to what is encoded, or how, must raise this
 _MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
-_MOST_WORDS = 2_000_000  # distinct words counted at once, about 0.3 GB
 _LONGEST_WORD = 1000  # characters; a longer one is always `<unk>`
 _LINE_END = "\0"  # stands for a line end among words; text never contains it
 
@@ -239,40 +238,23 @@ def find_splits(folder: Path) -> dict[str, Path]:
 def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -> None:
     sizes = {split: path.stat().st_size for split, path in paths.items()}
     with ByteProgressBar("encoding", sum(sizes.values()) + sizes["train"]) as progress:
-        notes: list[str] = []
-        counts = _count_words(paths["train"], vocabulary_size, notes, progress)
+        counts = _count_words(paths["train"], progress)
         vocabulary = build_vocabulary(counts, vocabulary_size, source=str(paths["train"]))
         del counts
         vocabulary.save(folder / "vocabulary.txt")
         facts = {}
         for split, path in paths.items():
             facts[split] = _encode_text(path, folder, split, vocabulary, progress)
-        facts["train"]["notes"] += [note.removeprefix(str(paths["train"])) for note in notes]
     write_facts(folder / _FACTS, facts)
 
 
-def _count_words(
-    path: Path, vocabulary_size: int | None, notes: list[str], progress: ByteProgressBar
-) -> Counter[str]:
+def _count_words(path: Path, progress: ByteProgressBar) -> Counter[str]:
     counts: Counter[str] = Counter()
-    lowest = 0  # words that occurred this often or less were dropped
     for block in read_blocks(path, [], progress.add):  # its notes are given when it is encoded
         words = block.split()
         if max(map(len, words), default=0) > _LONGEST_WORD:
             words = [word for word in words if len(word) <= _LONGEST_WORD]
         counts.update(words)
-        if len(counts) > _MOST_WORDS and vocabulary_size is None:
-            raise UsageError(
-                f"{path}: more than {_MOST_WORDS:,} distinct words: give a vocabulary size"
-            )
-        while len(counts) > _MOST_WORDS:
-            lowest += 1
-            counts = Counter({word: n for word, n in counts.items() if n > lowest})
-    if lowest:
-        notes.append(
-            f"{path}: more than {_MOST_WORDS:,} distinct words; those seen {lowest} times or"
-            " less were forgotten now and then"
-        )
     return counts
 
 

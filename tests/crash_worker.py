@@ -65,7 +65,7 @@ def record(folder: str) -> None:
 
 def fetch(address: str, hashes: dict[str, str], out: str) -> None:
     """Download the files of a corpus."""
-    corpus = PublicCorpus("small", "none", hashes, {n: n for n in hashes}, (address,), {})
+    corpus = PublicCorpus("small", "none", hashes, (address,))
     download(corpus, Path(out))
 
 

@@ -233,24 +233,6 @@ def test_full_disk_is_named_and_nothing_is_left(tmp_path):
     assert list(cache.iterdir()) == []
 
 
-def test_too_many_distinct_words_need_a_vocabulary_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_WORDS", 100)
-    words = " ".join(f"w{i}" for i in range(101))
-    folder, cache = (
-        write_texts(tmp_path / "text", f"a a a b b b\n{words}\n"),
-        tmp_path / "cache",
-    )
-    assert message_of(folder, cache, None) == (
-        f"{folder}/train.txt: more than 100 distinct words: give a vocabulary size"
-    )
-    corpus = load_corpus(folder, cache, 4)
-    assert corpus.vocabulary.tokens[2:] == ("a", "b")
-    assert (
-        f"{folder}/train.txt: more than 100 distinct words; those seen 1 times or less were"
-        " forgotten now and then"
-    ) in corpus.notes
-
-
 def test_endless_words_are_unknown(tmp_path):
     long = "x" * 1001
     corpus = load_corpus(

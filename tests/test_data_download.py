@@ -128,8 +128,8 @@ def test_the_way_by_hand_is_named(tmp_path, server):
     source = server.address
     assert failure(small_corpus(source), tmp_path) == (
         "small: no source gave train.txt, valid.txt, test.txt, the last one:"
-        f" {source}train.txt: HTTP status 404; try again, or fetch train.txt, valid.txt, test.txt by hand from"
-        f" {source} into {tmp_path}"
+        f" {source}train.txt: HTTP status 404; try again, or fetch train.txt, valid.txt,"
+        f" test.txt by hand from {source} into {tmp_path}"
     )
 
 

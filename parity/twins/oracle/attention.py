@@ -62,7 +62,6 @@ def memory_backward(
     return total
 
 
-@replaceable
 def attention_forward(
     kind: str,
     weights: Mapping[str, np.ndarray],
@@ -104,7 +103,6 @@ def attention_forward(
     return attended, context, (query, seen, raw, attended)
 
 
-@replaceable
 def attention_backward(
     kind: str,
     weights: Mapping[str, np.ndarray],

@@ -25,7 +25,6 @@ Arrays = dict[str, np.ndarray]
 Weights = Mapping[str, np.ndarray]
 
 
-@replaceable
 def decoder_step(
     model: Seq2seqSpec,
     weights: Weights,
@@ -76,7 +75,7 @@ def decoder_step(
     if not _attends_first(model):
         attended, context, of_attention = attention_forward(kind, weights, memory, x, on)
     joined = np.concatenate([context, x], axis=1)
-    output = attentional_output(joined @ weights["attention/output_kernel"])
+    output = tanh(joined @ weights["attention/output_kernel"])
     found |= {
         "attention/weights": attended,
         "attention/context": context,
@@ -85,13 +84,11 @@ def decoder_step(
     return found, new_states, [of_layers, of_attention, joined, output]
 
 
-@replaceable
 def decoder_step_backward(
     model: Seq2seqSpec,
     weights: Weights,
     memory: Memory,
     d_output: np.ndarray,
-    d_context: np.ndarray,
     d_states: list[State],
     on: np.ndarray,
     masks: Weights,
@@ -101,18 +98,14 @@ def decoder_step_backward(
 ) -> tuple[np.ndarray, list[State], np.ndarray, Arrays]:
     """Go back through `decoder_step`: gradients of x, the states before it, and what was fed.
 
-    Args:
-      d_context: the gradient of the context but for its share of `d_output`.
-
     The last result holds the gradients of the step's activations; it is empty with input
     feeding.
     """
     cell, kind, hidden = model.cell, model.attention, model.hidden_size
     of_layers, of_attention, joined, output = saved
-    d_sum = attentional_output_backward(d_output, output)
+    d_sum = d_output * (1 - output**2)
     gradients["attention/output_kernel"] += joined.T @ d_sum
-    d_joined = np.split(d_sum @ weights["attention/output_kernel"].T, 2, axis=1)
-    d_context, d_x = d_joined[0] + d_context, d_joined[1]
+    d_context, d_x = np.split(d_sum @ weights["attention/output_kernel"].T, 2, axis=1)
     if not _attends_first(model):
         d_x = d_x + attention_backward(
             kind, weights, memory, d_context, of_attention, gradients, d_memory
@@ -163,7 +156,7 @@ def decoder_forward(
         found, states, of_step = decoder_step(
             model, weights, memory, x[:, t], states, fed, real[:, t, None], _at(masks, t)
         )
-        fed = fed_back(found)
+        fed = found["attention/output"]
         steps.append(found)
         saved.append(of_step)
     joined = {name: np.stack([step[name] for step in steps], axis=1) for name in steps[0]}
@@ -191,13 +184,11 @@ def decoder_backward(
     d_x = np.zeros((*tokens.shape, model.embedding_size), d_outputs.dtype)
     d_steps: list[Arrays] = []
     for t in reversed(range(tokens.shape[1])):
-        d_output, d_context = fed_back_backward(d_fed)
         d_x[:, t], d_states, d_fed, found = decoder_step_backward(
             model,
             weights,
             memory,
-            d_outputs[:, t] + d_output,
-            d_context,
+            d_outputs[:, t] + d_fed,
             d_states,
             real[:, t, None],
             _at(masks, t),
@@ -212,31 +203,6 @@ def decoder_backward(
     d_activations["decoder/embedded"] = d_x
     look_up_backward(gradients["decoder/embed/table"], tokens, d_x)
     return d_memory, decoder_start_backward(d_states)
-
-
-@replaceable
-def attentional_output(summed: np.ndarray) -> np.ndarray:
-    """Return the attentional output of the product of [context ; hidden] and its kernel."""
-    return tanh(summed)
-
-
-@replaceable
-def attentional_output_backward(d_output: np.ndarray, output: np.ndarray) -> np.ndarray:
-    """Go back through `attentional_output`."""
-    found: np.ndarray = d_output * (1 - output**2)
-    return found
-
-
-@replaceable
-def fed_back(found: Arrays) -> np.ndarray:
-    """Return what the decoder's next step is fed of this one's activations."""
-    return found["attention/output"]
-
-
-@replaceable
-def fed_back_backward(d_fed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Go back through `fed_back`: gradients of the attentional output and of the context."""
-    return d_fed, np.zeros_like(d_fed)
 
 
 @replaceable

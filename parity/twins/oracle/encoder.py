@@ -1,11 +1,9 @@
 """The encoder of seq2seq in plain NumPy and float64, forward and backward."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from parity.base.replaceable import replaceable
 from parity.twins.oracle.attention import Memory, memory_forward
 from parity.twins.oracle.layers import look_up, look_up_backward, reverse_rows
 from parity.twins.oracle.recurrent import (
@@ -42,16 +40,16 @@ def encode(
     for k in range(model.num_layers):
         inputs = x * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
         outputs, finals, of_layer = [], [], []
-        for direction in directions(model, k, source_lengths):
-            w, u, b = layer_weights(weights, direction.name)
+        for name, in_order in directions(model, k, source_lengths):
+            w, u, b = layer_weights(weights, name)
             start = (np.zeros((rows, len(u)), u.dtype),) * NUM_STATES[cell]
-            inputs_in_order = direction.into(inputs)
+            inputs_in_order = in_order(inputs)
             hidden, final, of_steps = rnn_forward(cell, inputs_in_order, real, start, w, u, b)
-            outputs.append(direction.out_of(hidden))
+            outputs.append(in_order(hidden))
             finals.append(final)
             of_layer.append((inputs_in_order, of_steps))
         x = np.concatenate(outputs, axis=2)
-        states.append(join_final_states(finals))
+        states.append(tuple(np.concatenate(each, axis=1) for each in zip(*finals, strict=True)))
         saved.append(of_layer)
         activations[f"encoder/{cell}_{k}/hidden"] = x
     for place, name in enumerate("hc"[: NUM_STATES[cell]]):
@@ -76,21 +74,19 @@ def encoder_backward(
         d_activations[f"encoder/{model.cell}_{k}/hidden"] = d_x
         both = directions(model, k, lengths)
         d_outputs = np.split(d_x, len(both), axis=2)
-        d_finals = join_final_states_backward(d_states[k], len(both))
+        d_finals = zip(*(np.split(d, len(both), axis=1) for d in d_states[k]), strict=True)
         d_inputs = []
-        for direction, d_hidden, d_final, (inputs, of_steps) in zip(
+        for (name, in_order), d_hidden, d_final, (inputs, of_steps) in zip(
             both, d_outputs, d_finals, saved[k], strict=True
         ):
-            name = direction.name
             w, u, _ = layer_weights(weights, name)
-            d_out = direction.out_of(d_hidden)
             d_ordered, d_w, d_u, d_b, _ = rnn_backward(
-                model.cell, d_out, d_final, inputs, real, of_steps, w, u
+                model.cell, in_order(d_hidden), d_final, inputs, real, of_steps, w, u
             )
             gradients[f"{name}/input_kernel"] += d_w
             gradients[f"{name}/recurrent_kernel"] += d_u
             gradients[f"{name}/bias"] += d_b
-            d_inputs.append(direction.into(d_ordered))
+            d_inputs.append(in_order(d_ordered))
         d_x = sum(d_inputs[1:], d_inputs[0]) * masks.get(
             f"encoder_{k - 1}" if k else "source_embedded", 1.0
         )
@@ -98,38 +94,14 @@ def encoder_backward(
     look_up_backward(gradients["encoder/embed/table"], batch["source"], d_x)
 
 
-@replaceable
-def join_final_states(finals: Sequence[State]) -> State:
-    """Return the final state of a layer, given that of each of its directions."""
-    return tuple(np.concatenate(parts, axis=1) for parts in zip(*finals, strict=True))
+def directions(
+    model: Seq2seqSpec, layer: int, lengths: np.ndarray
+) -> list[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
+    """Return the directions of a layer of the encoder.
 
-
-@replaceable
-def join_final_states_backward(d_final: State, count: int) -> list[State]:
-    """Go back through `join_final_states` of so many directions."""
-    parts = (np.split(d, count, axis=1) for d in d_final)
-    return [tuple(each) for each in zip(*parts, strict=True)]
-
-
-@dataclass(frozen=True)
-class Direction:
-    """One direction of a layer of the encoder.
-
-    Attributes:
-      name: the path of its parameters.
-      into: brings the layer's inputs into the order in which the direction reads them; it is
-        its own inverse.
-      out_of: brings its outputs into the order of the source; it is its own inverse.
+    Each has the path of its parameters, and a function that brings a text into the order in
+    which the direction reads it; the function is its own inverse.
     """
-
-    name: str
-    into: Callable[[np.ndarray], np.ndarray]
-    out_of: Callable[[np.ndarray], np.ndarray]
-
-
-@replaceable
-def directions(model: Seq2seqSpec, layer: int, lengths: np.ndarray) -> list[Direction]:
-    """Return the directions of a layer of the encoder."""
 
     def unchanged(x: np.ndarray) -> np.ndarray:
         return x
@@ -139,8 +111,5 @@ def directions(model: Seq2seqSpec, layer: int, lengths: np.ndarray) -> list[Dire
 
     name = f"encoder/{model.cell}_{layer}"
     if layer or not model.bidirectional:
-        return [Direction(name, unchanged, unchanged)]
-    return [
-        Direction(f"{name}/forward", unchanged, unchanged),
-        Direction(f"{name}/backward", backwards, backwards),
-    ]
+        return [(name, unchanged)]
+    return [(f"{name}/forward", unchanged), (f"{name}/backward", backwards)]

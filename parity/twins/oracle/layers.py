@@ -38,7 +38,6 @@ def look_up(table: np.ndarray, tokens: np.ndarray, real: np.ndarray) -> np.ndarr
     return np.where(real[:, :, None], table[tokens], 0)
 
 
-@replaceable
 def look_up_backward(gradient: np.ndarray, tokens: np.ndarray, d_rows: np.ndarray) -> None:
     """Add the gradients of the rows looked up to that of the table, repeated rows summed."""
     np.add.at(gradient, tokens, d_rows)
@@ -51,7 +50,6 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted
 
 
-@replaceable
 def project(
     outputs: np.ndarray,
     real: np.ndarray,

@@ -156,7 +156,6 @@ def masked_step_backward(
     return d_a, d_u, tuple(passed)
 
 
-@replaceable
 def rnn_forward(
     cell: str,
     inputs: np.ndarray,
@@ -187,7 +186,6 @@ def rnn_forward(
     return hidden, state, saved
 
 
-@replaceable
 def rnn_backward(
     cell: str,
     d_hidden: np.ndarray,

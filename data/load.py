@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -320,10 +320,14 @@ def load_pair_text(
         },
         vocabularies=vocabularies,
         content_hash=corpus.content_hash,
-        notes=(*corpus.notes, *batches["train"].notes, f"training {padding}"),
-        padding=asdict(padding),
+        notes=(*corpus.notes, *batches["train"].notes, _padding_note(**padding)),
+        padding=padding,
         pairs=corpus,
         words=PairCodec(
             corpus.segmentation, corpus.source_vocabulary, corpus.target_vocabulary
         ),
     )
+
+
+def _padding_note(source: float, target: float) -> str:
+    return f"training padding: {source:.1%} of question and {target:.1%} of answer positions"

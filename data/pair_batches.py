@@ -76,24 +76,6 @@ class Pairs(Protocol):
         """Return an answer's ids, without markers."""
 
 
-@dataclass(frozen=True)
-class Padding:
-    """Shares of positions that hold no token, if a batch is padded to its own longest rows.
-
-    Attributes:
-      source: the share of [batch, source_time].
-      target: the share of [batch, time].
-    """
-
-    source: float
-    target: float
-
-    def __str__(self) -> str:
-        return (
-            f"padding: {self.source:.1%} of question and {self.target:.1%} of answer positions"
-        )
-
-
 class PairBatches:
     """Pairs of similar lengths together, padded to the longest of their batch.
 
@@ -185,14 +167,18 @@ class PairBatches:
             all_lengths={"source_lengths": source_lengths, "lengths": lengths},
         )
 
-    def padding(self) -> Padding:
-        """Return the shares of padded positions in the first epoch."""
+    def padding(self) -> dict[str, float]:
+        """Return the shares of positions that hold no token, in the first epoch.
+
+        They are those of `source` [batch, source_time] and of `target` [batch, time], each
+        batch padded to its own longest rows.
+        """
         order, _ = self._epoch_plan(0)
         sources, targets = self._pairs.source_lengths, self._pairs.target_lengths
-        return Padding(
-            _padded_share(sources[order], self._bounds, 0),
-            _padded_share(targets[order], self._bounds, 1),
-        )
+        return {
+            "source": _padded_share(sources[order], self._bounds, 0),
+            "target": _padded_share(targets[order], self._bounds, 1),
+        }
 
     def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the pairs in the order of the batches, and the order of the batches."""

@@ -73,10 +73,6 @@ class PairOptions:
                 f"vocabulary sizes {sizes[0]} and {sizes[1]}: with a shared vocabulary both"
                 " must be the same"
             )
-        for name in ("source_limit", "target_limit"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise UsageError(f"{name} {limit}: 1 or more is needed")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ their tokens: the lengths of all rows are known without any.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,7 +23,6 @@ from parity.base.errors import UsageError
 from parity.base.special_tokens import TEXT_EOS_ID
 
 _BUCKET = 4  # tokens; sentences whose lengths differ by less may share a batch at random
-_LINES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -222,16 +221,11 @@ class SentenceBatches:
         plan = self._plan  # read once: another thread may replace it
         if plan is None or plan[0] != epoch:
             # high bits: the bucket; low bits: a random number, or 0 to keep the text's order
-            keys = self._lengths.astype(np.uint64)
-            keys -= np.uint64(1)
-            keys //= np.uint64(_BUCKET)
-            keys <<= np.uint64(32)
+            keys = ((self._lengths - 1) // _BUCKET).astype(np.uint64) << np.uint64(32)
             batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
             if self._shuffle:
                 draws = random_keys(self._seed, epoch, 0, self.num_rows)
-                draws >>= np.uint64(32)  # in place: each array is 80 MB for ten million rows
-                keys |= draws
-                del draws
+                keys |= draws >> np.uint64(32)
                 batch_keys = random_keys(self._seed, epoch, 1, self.batches_per_epoch)
             order = np.argsort(keys, kind="stable").astype(np.uint32)
             batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
@@ -283,31 +277,17 @@ def make_batches(
 def _rows(
     text: EncodedText, max_length: int
 ) -> tuple[NDArray[np.integer], NDArray[np.integer], int]:
-    """Return each row's first target and number of targets, and how many sentences were cut.
-
-    Types are as small as the text allows: ten million sentences take about 80 MB.
-    """
-    start_type = np.uint32 if text.num_tokens < 1 << 32 else np.uint64
-    length_type = np.uint16 if max_length < 1 << 16 else np.uint32
-    starts, lengths, num_cut = [], [], 0
-    for offsets in _pieces(text.line_offsets):
-        sizes = np.diff(offsets)
-        worded = np.flatnonzero(sizes > 1)
-        sizes, firsts = sizes[worded], offsets[worded]
-        pieces = -(-sizes // max_length)
-        num_cut += int(np.count_nonzero(pieces > 1))
-        row_of_piece = np.repeat(np.arange(len(pieces)), pieces)
-        place = np.arange(len(row_of_piece)) - (np.cumsum(pieces) - pieces)[row_of_piece]
-        starts.append((firsts[row_of_piece] + place * max_length).astype(start_type))
-        left = sizes[row_of_piece] - place * max_length
-        lengths.append(np.minimum(left, max_length).astype(length_type))
-    return np.concatenate(starts), np.concatenate(lengths), num_cut
-
-
-def _pieces(offsets: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Yield a million lines' offsets at a time, to keep temporary arrays small."""
-    for first in range(0, len(offsets) - 1, _LINES_AT_ONCE):
-        yield np.array(offsets[first : first + _LINES_AT_ONCE + 1])
+    """Return each row's first target and number of targets, and how many sentences were cut."""
+    offsets = np.asarray(text.line_offsets)
+    sizes = np.diff(offsets)
+    worded = np.flatnonzero(sizes > 1)
+    sizes, firsts = sizes[worded], offsets[worded]
+    pieces = -(-sizes // max_length)
+    row_of_piece = np.repeat(np.arange(len(pieces)), pieces)
+    place = np.arange(len(row_of_piece)) - (np.cumsum(pieces) - pieces)[row_of_piece]
+    starts = firsts[row_of_piece] + place * max_length
+    lengths = np.minimum(sizes[row_of_piece] - place * max_length, max_length)
+    return starts, lengths, int(np.count_nonzero(pieces > 1))
 
 
 def _part(

@@ -90,13 +90,8 @@ class EncodedText:
             raise IndexError(f"{self.name}: {start}:{stop} is not within 0:{self.num_tokens}")
         count, offset = 4 * (stop - start), 4 * start
         content = os.pread(self._file.fileno(), count, offset)
-        while len(content) < count:  # a single read ends at 2 GiB, or at a signal
-            more = os.pread(self._file.fileno(), count - len(content), offset + len(content))
-            if not more:
-                raise UsageError(
-                    f"{self._tokens_path}: this file was cut short; remove its folder"
-                )
-            content += more
+        if len(content) < count:
+            raise UsageError(f"{self._tokens_path}: this file was cut short; remove its folder")
         ids = np.frombuffer(content, dtype="<i4").astype(np.int32, copy=False)
         check_tokens(ids, self.vocabulary_size, source=str(self._tokens_path))
         return ids

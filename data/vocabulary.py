@@ -84,9 +84,6 @@ class Vocabulary:
     def __hash__(self) -> int:
         return hash((self.tokens, self.special))
 
-    def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} tokens, {self.content_hash[:12]})"
-
     def index(self, token: str) -> int:
         """Return a token's id, that of `<unk>` if it has none."""
         return self._ids.get(token, self.unknown_id)

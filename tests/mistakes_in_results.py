@@ -13,7 +13,6 @@ SEARCH = (
             "search",
             "the_length_penalty_is_equation_14",
             "scores_by_hand",
-            "longer_answers_win_with_a_length_penalty",
             "a_narrow_beam_keeps_the_most_probable_prefixes",
         )
         + witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
@@ -33,7 +32,6 @@ SEARCH = (
         witnesses(
             "search",
             "scores_by_hand",
-            "a_wider_beam_finds_what_a_narrow_one_loses",
             "a_wide_beam_finds_the_best_of_all_answers",
         ),
     ),

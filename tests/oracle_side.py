@@ -7,14 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data.load import LoadedText
-from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 from parity.trace.writer import Writer
-from parity.twins.decoding.hypotheses import (
-    DecodingModel,
-    Hypotheses,
-    Hypothesis,
-    length_penalty_of,
-)
 from parity.twins.oracle.language_model import network_function
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot, zero_state
@@ -283,48 +276,3 @@ def share_of_rows(values: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
     """Split along the first axis by sizes."""
     bounds = np.cumsum([0, *sizes])
     return [values[a:b] for a, b in pairwise(bounds)]
-
-
-def exhaustive(
-    model: DecodingModel,
-    source: np.ndarray,
-    source_lengths: np.ndarray,
-    length_penalty: float,
-    most: int,
-) -> list[Hypotheses]:
-    """Score every possible answer: a vocabulary of V has more than (V - 3) ** most of them.
-
-    Args:
-      model: of the oracle or of a framework.
-      source, source_lengths: int64 [sentences, source_time] and [sentences].
-      length_penalty: alpha of Wu et al. 2016, equation 14.
-      most: the largest number of tokens to produce, `<eos>` included.
-
-    Returns:
-      Per sentence all answers, best first: those that `<eos>` ends within `most` tokens, and
-      those of `most` tokens without it. Margins are infinite, for nothing was rejected.
-    """
-    found = []
-    for row in range(len(source)):
-        state = model.start(source[row : row + 1], source_lengths[row : row + 1])
-        answers: list[Hypothesis] = []
-        prefixes: list[tuple[int, ...]] = [()]
-        totals = np.zeros(1)
-        for length in range(1, most + 1):
-            last = [prefix[-1] if prefix else PAIR_GO_ID for prefix in prefixes]
-            log_probs, state = model.step(np.array(last), state)
-            penalty = length_penalty_of(length, length_penalty)
-            ended = totals + log_probs[:, PAIR_EOS_ID]
-            for prefix, total in zip(prefixes, ended.tolist(), strict=True):
-                answers.append(Hypothesis(prefix, True, total, total / penalty))
-            words = range(PAIR_EOS_ID + 1, log_probs.shape[1])
-            totals = (totals[:, None] + log_probs[:, PAIR_EOS_ID + 1 :]).reshape(-1)
-            state = {
-                name: np.repeat(array, len(words), axis=0) for name, array in state.items()
-            }
-            prefixes = [(*prefix, word) for prefix in prefixes for word in words]
-        for prefix, total in zip(prefixes, totals.tolist(), strict=True):
-            answers.append(Hypothesis(prefix, False, total, total / penalty))
-        answers.sort(key=lambda answer: -answer.score)
-        found.append(Hypotheses(tuple(answers), np.inf))
-    return found

@@ -100,31 +100,6 @@ def chains(draw):
     return Chain(logits - np.log(np.exp(logits).sum(axis=2, keepdims=True)))
 
 
-def slow_beam(model, source, source_lengths, beam, alpha, most):
-    """Search for one sentence as the definition says, to the greatest length, in plain lists.
-
-    Returns (score, log P, tokens, finished) of the finished, best first.
-    """
-    state = model.start(source, source_lengths)
-    live, pool = [(0.0, (), state)], []
-    for length in range(1, most + 1):
-        penalty = ((5 + length) / 6) ** alpha
-        extensions = []
-        for log_prob, tokens, state in live:
-            last = np.array([tokens[-1] if tokens else GO])
-            found, after = model.step(last, state)
-            for token in range(EOS, found.shape[1]):
-                total = log_prob + float(found[0, token])
-                if token == EOS:
-                    pool.append((total / penalty, total, tokens, True))
-                else:
-                    extensions.append((total, (*tokens, token), after))
-        # sorting is stable: of equals the better hypothesis' comes first, then the lower id
-        live = sorted(extensions, key=lambda each: -each[0])[:beam]
-    pool += [(total / penalty, total, tokens, False) for total, tokens, _ in live]
-    return sorted(pool, key=lambda each: -each[0])[:beam]
-
-
 def told(hypotheses):
     """Return the hypotheses without their weights."""
     return [(h.score, h.log_prob, h.tokens, h.finished) for h in hypotheses.ranked]
@@ -140,22 +115,6 @@ def same_answers(found, expected):
 
 def map_told(found):
     return [told(each) for each in found]
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    model=chains(),
-    beam=st.integers(1, 6),
-    alpha=st.sampled_from([0.0, 0.2, 0.6, 1.0, 3.0]),
-    most=st.integers(1, 9),
-)
-def test_stopping_early_never_cuts_the_best_off(model, beam, alpha, most):
-    """The slow search does not stop."""
-    found = beam_search(model, *model.source, beam, alpha, most)
-    for row, hypotheses in enumerate(found):
-        one = Chain(model.tables[row : row + 1])
-        expected = slow_beam(one, *one.source, beam, alpha, most)
-        assert told(hypotheses) == expected
 
 
 def test_ties_at_the_edge_of_a_long_vocabulary_go_to_the_lower_id():

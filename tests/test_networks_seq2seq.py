@@ -6,15 +6,11 @@ import json
 import numpy as np
 import pytest
 from conftest import FRAMEWORKS, flags
-from oracle_side import exhaustive
 
 from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.report.mismatch import describe_mismatch
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
-from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.greedy import greedy_search
-from parity.twins.oracle.decode import OracleModel
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.twins.spec.spec import Spec, TrainSpec
@@ -206,63 +202,6 @@ def _decoder(framework, spec, kernels="fast"):
     decoder = Decoder(spec, Build(kernels=kernels))
     decoder.load(initial_snapshot(spec))
     return decoder
-
-
-def _plain(searched):
-    return [
-        [[list(h.tokens), h.finished, h.score] for h in hypotheses.ranked]
-        for hypotheses in searched
-    ]
-
-
-def _searches(framework: str, values: dict) -> dict:
-    """Decode with a framework's network: every answer there is, and three searches."""
-    decoder = _decoder(framework, small_spec(**values))
-    source, lengths = _questions()
-    every = exhaustive(decoder, source, lengths, 0.7, 4)
-    wide = len(every[0].ranked)
-    return {
-        "exhaustive": _plain(every),
-        "wide": _plain(beam_search(decoder, source, lengths, wide, 0.7, 4)),
-        "narrow": _plain(beam_search(decoder, source, lengths, 2, 0.7, 4)),
-        "greedy": _plain(greedy_search(decoder, source, lengths, 4)),
-    }
-
-
-def _same(found, expected):
-    for mine, its in zip(found, expected, strict=True):
-        assert [h[:2] for h in mine] == [h[:2] for h in its]
-        np.testing.assert_allclose([h[2] for h in mine], [h[2] for h in its], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"attention": "general"},
-        {
-            "cell": "gru",
-            "attention": "bahdanau",
-            "input_feeding": True,
-            "bidirectional": True,
-            "num_layers": 2,
-        },
-    ],
-    ids=["general", "bahdanau-fed"],
-)
-def test_beam_search_is_exhaustive_search_where_the_beam_is_wide(framework, values):
-    found = framework.call(_searches, framework.framework, values)
-    assert len(found["exhaustive"][0]) == 1 + 3 + 9 + 27 + 81, "answers of up to 4 tokens"
-    _same(found["wide"], found["exhaustive"])
-    spec = small_spec(**values)
-    weights = {
-        name.split("/", 1)[1]: array
-        for name, array in initial_snapshot(spec).items()
-        if name.startswith("weight/")
-    }
-    oracle, (source, lengths) = OracleModel(spec.model, weights), _questions()
-    _same(found["exhaustive"], _plain(exhaustive(oracle, source, lengths, 0.7, 4)))
-    _same(found["narrow"], _plain(beam_search(oracle, source, lengths, 2, 0.7, 4)))
-    _same(found["greedy"], _plain(greedy_search(oracle, source, lengths, 4)))
 
 
 def _reads(framework: str, kernels: str) -> list:

@@ -105,35 +105,6 @@ def test_scores_by_hand():
     assert log_probs == pytest.approx([math.log(p) for p in (0.5, 0.2, 0.16)], rel=1e-14)
 
 
-def test_a_wider_beam_finds_what_a_narrow_one_loses():
-    """P(a) = 0.6 leads to 0.6 * 0.35 at best, P(b) = 0.4 to 0.4 * 0.9."""
-    model = table(
-        {GO: {A: 0.6, B: 0.4}, A: {EOS: 0.3, A: 0.35, B: 0.34}, B: {EOS: 0.9, A: 0.1}}
-    )
-    narrow, wide = (
-        beam_search(model, *model.sources, beam=beam, length_penalty=0.0, max_tokens=2)[0]
-        for beam in (1, 2)
-    )
-    assert told(narrow) == [((A, A), False)]
-    assert narrow.best.score == pytest.approx(math.log(0.21), rel=1e-14)
-    assert told(wide) == [((B,), True), ((A, A), False)]
-    assert wide.best.score == pytest.approx(math.log(0.36), rel=1e-14)
-
-
-def test_longer_answers_win_with_a_length_penalty():
-    """ln 0.3 = -1.204 for <eos> alone, ln 0.2 = -1.609 for a b <eos>.
-
-    With alpha 2 the penalty of 3 tokens is (8/6)^2 = 1.7778, and -1.609 / 1.7778 = -0.9053.
-    """
-    model = table({GO: {EOS: 0.3, A: 0.5}, A: {B: 0.8, EOS: 0.01}, B: {EOS: 0.5, A: 0.4}})
-    for alpha, tokens, score in ((0.0, (), -1.20397), (2.0, (A, B), -0.905309)):
-        (found,) = beam_search(
-            model, *model.sources, beam=2, length_penalty=alpha, max_tokens=3
-        )
-        assert found.best.tokens == tokens
-        assert found.best.score == pytest.approx(score, abs=1e-5)
-
-
 def test_ties_go_to_the_lower_id():
     model = table({GO: {A: 0.5, B: 0.5}, A: {EOS: 0.5, B: 0.25}, B: {EOS: 0.5, A: 0.25}})
     (found,) = beam_search(model, *model.sources, beam=1, length_penalty=0.0, max_tokens=2)

@@ -265,27 +265,6 @@ def test_too_few_questions_are_refused(tmp_path):
     assert [getattr(corpus, split).num_pairs for split in SPLITS] == [1, 1, 1]
 
 
-def test_no_pair_of_a_dialogue_is_in_two_splits(tmp_path):
-    lines, conversations = dialogues(300)
-    # every conversation ends in the same pair
-    ended = []
-    for line, now, then in zip(lines, conversations, [*conversations[1:], -1], strict=True):
-        ended.append(line)
-        if now != then:
-            ended.append(f"{line.split(chr(9))[1]}\tbye")
-            ended.append("bye\tbye bye")
-    corpus = load(tmp_path, ended, split_by="block")
-    texts = {split: set(pairs) for split, pairs in texts_of(corpus).items()}
-    assert not texts["train"] & texts["valid"]
-    assert not texts["train"] & texts["test"]
-    assert not texts["valid"] & texts["test"]
-    assert ("bye", "bye bye") in texts["train"]
-    (note,) = [note for note in corpus.notes if "the same pair" in note]
-    assert note.endswith(
-        "pairs for validation or test were dropped because the same pair is in another split"
-    )
-
-
 def test_too_few_conversations_are_refused(tmp_path):
     lines, _ = dialogues(2)
     assert complaint_of(load, tmp_path, lines, split_by="block") == (
@@ -339,18 +318,6 @@ def test_cache_is_used_again(tmp_path, monkeypatch):
     assert (second.content_hash, second.notes) == (first.content_hash, first.notes)
     assert texts_of(second) == texts_of(first)
     assert second.target_vocabulary == first.target_vocabulary
-
-
-def test_several_processes_give_the_same_bytes(tmp_path):
-    lines = some_lines(5000)
-    path = write(tmp_path / "pairs.tsv", lines)
-    contents = []
-    for processes in (1, 2, 3):
-        cache = tmp_path / f"cache{processes}"
-        load_from(path, cache, **SPACES, processes=processes)
-        (folder,) = cached(cache, "pairs")
-        contents.append({file.name: file.read_bytes() for file in folder.iterdir()})
-    assert contents[0] == contents[1] == contents[2]
 
 
 def test_damage_while_in_use_is_named(tmp_path):

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.watch.modules import described
 from parity.watch.recording import Recording, leaves
 
 # Of modules and the optimiser: their name. As a plain attribute it goes through `nnx.jit` with
@@ -54,6 +56,8 @@ def watch(
         "device": str(jax.devices()[0]),
         "x64": jax.config.jax_enable_x64,
         "matmul_precision": str(jax.config.jax_default_matmul_precision),
+        "modules": _described(model),
+        "optimizer": {"kind": "optax", "settings": {}},
     }
     kinds = {str(each.dtype) for _, each in _flat(model, nnx.Param)}
     versions = {each.__name__: each.__version__ for each in (jax, flax, optax)}
@@ -67,6 +71,48 @@ def watch(
             if hooks.failure is not None:  # JAX hands on its text alone
                 raise hooks.failure from error
             raise
+
+
+def load(model: Any, file: str | Path) -> None:
+    """Give a model the weights of a file that `parity weights` wrote.
+
+    Raises:
+      UsageError: as `parity.torch.load` does.
+    """
+    from flax import nnx
+
+    variables = dict(_own(model))
+    optional = {name for name, each in variables.items() if not isinstance(each, nnx.Param)}
+    shapes = {name: tuple(each[...].shape) for name, each in variables.items()}
+    for name, array in read_weights(file, shapes, optional):
+        variables[name][...] = array.astype(variables[name][...].dtype)
+        kept = np.asarray(_copy(variables[name][...]), np.float64)
+        check_kept(file, name, array, kept)
+
+
+def _own(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, variable) of what the modules hold, each once."""
+    from flax import nnx
+
+    seen = set[int]()
+    for path, module in nnx.iter_modules(model):
+        for role, each in vars(module).items():
+            variable = isinstance(each, nnx.Variable) and not isinstance(each, nnx.RngState)
+            if variable and id(each) not in seen:
+                seen.add(id(each))
+                yield _path((*path, role)), each
+
+
+def _described(model: Any) -> list[dict[str, Any]]:
+    """Return what the modules of a model are, for the header."""
+    from flax import nnx
+
+    return described(
+        ((_path(path) or "model", module) for path, module in nnx.iter_modules(model)),
+        "flax",
+        lambda module: vars(module).items(),
+        {id(each): name for name, each in _own(model)},
+    )
 
 
 class Tap:

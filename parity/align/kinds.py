@@ -20,6 +20,7 @@ _KINDS = {
     "multiheadattention": "attention",
     "maxpooling": "maxpool",
     "averagepooling": "avgpool",
+    "embed": "embedding",
     **dict.fromkeys(("layer", "model"), "module"),  # one of the user's own
 }
 _PLAIN = "relu leakyrelu gelu elu silu tanh sigmoid softmax dropout flatten maxpool avgpool"
@@ -77,7 +78,7 @@ class Module:
 
     Attributes:
       name, kind, settings: as in the header.
-      framework: "torch", "paddle" or "keras".
+      framework: "torch", "paddle", "keras" or "jax".
       parameters: what the module calls it -> the name in the trace, those of the modules
         inside it included.
       shapes: name in the trace -> shape; of outputs, forward/NAME.
@@ -116,6 +117,7 @@ def units_of(module: Module) -> list[Unit]:
         known = module.kind in _PARAMETERS or not module.parameters
     except (KeyError, ValueError):  # a class below the framework's, with parameters of its own
         parameters, known = _as_they_are(module), False
+    known = known and not _is_hidden_flattening(module)
     unit = Unit(module.name, module.kind, known=known, settings=module.settings)
     unit.outputs = _outputs(module)
     unit.parameters = {role: part for role, part in parameters.items() if part.names[0]}
@@ -162,6 +164,17 @@ def _as_they_are(module: Module) -> dict[str, Part]:
     return {role: Part((name,)) for role, name in module.parameters.items()}
 
 
+def _is_hidden_flattening(module: Module) -> bool:
+    """Return whether a linear layer reads images that were pooled and flattened unseen.
+
+    The order of its rows then depends on their height and width, which the trace does not say.
+    """
+    if module.kind != "linear" or not module.given:
+        return False
+    inputs = module.shapes.get(module.parameters.get("kernel", ""), (0,))[0]
+    return inputs not in (prod(module.given[1:]), module.given[-1])
+
+
 def _linear(module: Module) -> dict[str, Part]:
     if module.framework == "torch":
         return _as_they_are(module)
@@ -176,7 +189,7 @@ def _linear(module: Module) -> dict[str, Part]:
 
 
 def _conv(module: Module) -> dict[str, Part]:
-    if module.framework != "keras":
+    if module.framework in ("torch", "paddle"):
         return _as_they_are(module)
     rank = len(module.shapes.get(module.parameters["kernel"], ()))
     axes = {"axes": [rank - 1, rank - 2, *range(rank - 2)]}
@@ -184,15 +197,16 @@ def _conv(module: Module) -> dict[str, Part]:
 
 
 def _embedding(module: Module) -> dict[str, Part]:
-    return {"weight": _part(module, "embeddings" if module.framework == "keras" else "weight")}
+    names = {"keras": "embeddings", "jax": "embedding"}
+    return {"weight": _part(module, names.get(module.framework, "weight"))}
 
 
 def _norm(module: Module) -> dict[str, Part]:
     roles: dict[str, tuple[str, ...]] = {
-        "weight": ("weight", "gamma"),
+        "weight": ("weight", "gamma", "scale"),
         "bias": ("bias", "beta"),
-        "running_mean": ("running_mean", "_mean", "moving_mean"),
-        "running_var": ("running_var", "_variance", "moving_variance"),
+        "running_mean": ("running_mean", "_mean", "moving_mean", "mean"),
+        "running_var": ("running_var", "_variance", "moving_variance", "var"),
     }
     return {
         role: _part(module, next((each for each in own if each in module.parameters), ""))
@@ -211,22 +225,23 @@ def _attention(module: Module) -> dict[str, Part]:
             found[f"{each}.weight"] = _part(module, f"{each}_proj.weight", "transpose")
             found[f"{each}.bias"] = _part(module, f"{each}_proj.bias")
         return found
+    mark, last = ("/", "attention_output") if module.framework == "keras" else (".", "out")
     for each, name in zip("qkv", ("query", "key", "value"), strict=True):
-        kernel = list(module.shapes.get(module.parameters[f"{name}/kernel"], (0, 0, 0)))
+        kernel = list(module.shapes.get(module.parameters[f"{name}{mark}kernel"], (0, 0, 0)))
         rows = [kernel[0], kernel[1] * kernel[2]]
         found[f"{each}.weight"] = _part(
-            module, f"{name}/kernel", {"reshape": [kernel, rows]}, "transpose"
+            module, f"{name}{mark}kernel", {"reshape": [kernel, rows]}, "transpose"
         )
         bias = {"reshape": [kernel[1:], rows[1:]]}
-        found[f"{each}.bias"] = _part(module, f"{name}/bias", bias)
-    kernel = list(module.shapes.get(module.parameters["attention_output/kernel"], (0, 0, 0)))
+        found[f"{each}.bias"] = _part(module, f"{name}{mark}bias", bias)
+    kernel = list(module.shapes.get(module.parameters[f"{last}{mark}kernel"], (0, 0, 0)))
     found["out.weight"] = _part(
         module,
-        "attention_output/kernel",
+        f"{last}{mark}kernel",
         {"reshape": [kernel, [kernel[0] * kernel[1], kernel[2]]]},
         "transpose",
     )
-    found["out.bias"] = _part(module, "attention_output/bias")
+    found["out.bias"] = _part(module, f"{last}{mark}bias")
     return found
 
 

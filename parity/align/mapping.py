@@ -148,7 +148,13 @@ class _Mapped(Trace):
 
     def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         for step, tensors in self._of.steps():
-            yield step, {n: each.value(tensors) for n, each in self._renamed(tensors).items()}
+            yield step, self._values(tensors)
+
+    def read(self, step: int) -> dict[str, np.ndarray]:
+        return self._values(self._of.read(step))
+
+    def _values(self, tensors: Tensors) -> dict[str, np.ndarray]:
+        return {name: each.value(tensors) for name, each in self._renamed(tensors).items()}
 
     def _renamed(self, names: Mapping[str, Any]) -> dict[str, Source]:
         return {

@@ -27,7 +27,7 @@ from parity.trace.reader import Trace
 
 Tensors = Mapping[str, np.ndarray]
 
-FRAMEWORKS = ("torch", "paddle", "keras")
+FRAMEWORKS = ("torch", "paddle", "jax", "keras")  # the last that a trace names is its own
 # the largest distance of outputs that confirms them, of their largest magnitude
 _AGREE = 1e-4
 _SCORES = {True: 10, False: 1}  # of a unit with parameters, and of one without
@@ -42,6 +42,9 @@ _SLOTS = {
     ("torch", "adam", "exp_avg_sq"): "square",
     ("paddle", "adam", "moment2"): "square",
     ("keras", "adam", "velocity"): "square",
+    ("jax", "optax", "mu"): "mean",
+    ("jax", "optax", "nu"): "square",
+    ("jax", "optax", "trace"): "momentum",
     ("torch", "sgd", "momentum_buffer"): "momentum",
     ("paddle", "momentum", "velocity"): "momentum",
     ("torch", "rmsprop", "square_avg"): "square",
@@ -55,22 +58,23 @@ _SLOTS = {
 _LEFT_OUT = {
     "torch": ("*/step", "*num_batches_tracked"),
     "paddle": ("*/beta[12]_pow_acc", "*_dropout_state"),
+    "jax": ("model/*",),
     "keras": ("model/iteration", "model/learning_rate", "*seed_generator_state"),
 }
 
 
 def framework_of(trace: Trace) -> str:
-    """Return the framework of a watched training: "torch", "paddle" or "keras".
+    """Return the framework of a watched training: "torch", "paddle", "keras" or "jax".
 
     Raises:
       UsageError: for a trace that does not say what its modules are.
     """
     versions = trace.header["versions"]
-    found = [each for each in reversed(FRAMEWORKS) if each in versions]  # Keras on PyTorch
+    found = [each for each in reversed(FRAMEWORKS) if each in versions]
     if not found or "modules" not in trace.header.get("facts", {}):
         raise UsageError(
             f"{trace.folder}: does not say what its modules are; allowed: a trace that "
-            "parity.torch.watch, parity.paddle.watch or parity.keras.watch recorded"
+            "the watch of parity.torch, parity.paddle, parity.keras or parity.jax recorded"
         )
     return found[0]
 
@@ -79,7 +83,7 @@ class _Side:
     """What a trace says of its model.
 
     Attributes:
-      framework: "torch", "paddle" or "keras".
+      framework: "torch", "paddle", "keras" or "jax".
       tensors: those of the first recorded step.
       units: in the order of execution.
       others: outputs of modules that are no units.
@@ -141,14 +145,19 @@ class _Side:
 
     def batch(self) -> dict[str, Part]:
         """Return what the model was given."""
-        first = next(iter(self.units), None)
-        last = first is not None and first.kind == "conv" and _channels_last(first.settings)
+        first = self.units[0]
+        last = first.kind == "conv" and self._channels_last(first.settings)
         found = {}
         for name in (each for each in self._of("batch") if "#" not in each):
             rank = len(self.shapes[f"batch/{name}"])
             axes = ({"axes": [0, rank - 1, *range(1, rank - 1)]},) if last and rank > 2 else ()
             found[name] = Part((f"batch/{name}",), axes)
         return found
+
+    def _channels_last(self, settings: Mapping[str, Any]) -> bool:
+        form = str(settings.get("data_format", ""))
+        last = form == "channels_last" or (form.startswith("N") and form.endswith("C"))
+        return last or self.framework == "jax"
 
     def _of(self, rung: str) -> list[str]:
         start = f"{rung}/"
@@ -161,7 +170,7 @@ class _Side:
             module = self._modules[name]
             kind = kind_of(module["kind"])
             if kind in _IMAGES:
-                channels_last = _channels_last(module["settings"])
+                channels_last = self._channels_last(module["settings"])
             images = given if channels_last else ()
             if kind in _NO_IMAGES:
                 channels_last = False
@@ -210,11 +219,6 @@ class _Side:
             start = "" if each == name else each.removeprefix(name + mark) + mark
             found |= {start + role: tensor for role, tensor in module["parameters"].items()}
         return found
-
-
-def _channels_last(settings: Mapping[str, Any]) -> bool:
-    form = str(settings.get("data_format", ""))
-    return form == "channels_last" or (form.startswith("N") and form.endswith("C"))
 
 
 def propose(traces: Sequence[Trace]) -> NameMapping:

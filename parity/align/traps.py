@@ -42,8 +42,8 @@ _OF_MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     "leakyrelu": {"slope": ("negative_slope",)},
     "conv": {
         "stride": ("stride", "strides"),
-        "dilation": ("dilation", "dilation_rate"),
-        "groups": ("groups",),
+        "dilation": ("dilation", "dilation_rate", "kernel_dilation"),
+        "groups": ("groups", "feature_group_count"),
         "padding": ("padding",),
     },
     "gru": {"reset_after": ("reset_after",)},
@@ -161,6 +161,8 @@ class _Doctor:
         given = [each.get("optimizer", {}) for each in self._facts]
         kinds = [_KINDS.get(str(each.get("kind")).lower(), each.get("kind")) for each in given]
         where = "optimizer"
+        if "jax" in self._sides:
+            return  # what an optimiser of optax was made with cannot be read
         if str(kinds[0]).lower() != str(kinds[1]).lower():
             yield where, Trap("kind", _texts(kinds), "one optimiser on both sides")
             return
@@ -207,21 +209,28 @@ def _kept(value: Any, settings: Settings, side: str) -> Any:
 
 def _padding(value: Any, settings: Settings, side: str) -> Any:
     """Return the zeros before and behind each axis; "same" where they depend on the size."""
-    stride = settings.get("stride", settings.get("strides", [1]))
     sizes = settings.get("kernel_size", [])
-    dilation = settings.get("dilation", settings.get("dilation_rate", [1] * len(sizes)))
+    stride, dilation = (
+        _each_axis(next((settings[n] for n in names if n in settings), 1), settings, side)
+        for names in (_OF_MODULES["conv"]["stride"], _OF_MODULES["conv"]["dilation"])
+    )
     if isinstance(value, str) and value.lower() == "valid":
         return [0] * len(sizes)
     if isinstance(value, str):
         spans = [(size - 1) * step for size, step in zip(sizes, dilation, strict=True)]
         fixed = all(span % 2 == 0 for span in spans) and set(stride) == {1}
         return [span // 2 for span in spans] if fixed else "same"
-    return [value] * len(sizes) if isinstance(value, int) else value
+    return _each_axis(value, settings, side)
+
+
+def _each_axis(value: Any, settings: Settings, side: str) -> Any:
+    return [value] * len(settings.get("kernel_size", [])) if isinstance(value, int) else value
 
 
 _CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
     ("batchnorm", "momentum"): _kept,
     ("conv", "padding"): _padding,
+    **dict.fromkeys((("conv", "stride"), ("conv", "dilation")), _each_axis),
 }
 
 

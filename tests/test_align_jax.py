@@ -1,0 +1,104 @@
+"""A training in PyTorch and its port to flax's nnx: aligned, and its weights carried over."""
+
+import numpy as np
+import pytest
+
+import parity.jax
+import parity.torch
+from parity import Trace
+from parity.align.mapping import read
+from parity.align.traps import traps
+from parity.cli.command_line import main
+from parity.cli.commands import parity as command
+
+pytestmark = [pytest.mark.jax, pytest.mark.torch]
+
+IMAGES = np.random.default_rng(1).random((4, 1, 8, 6))
+
+
+def in_torch(folder):
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+            self.norm = nn.BatchNorm2d(4)
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, x):
+            seen = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+            return self.out(self.attention(seen, seen, seen)[0])
+
+    torch.manual_seed(1)
+    model = Model().double()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    with parity.torch.watch(folder, model, optimizer):
+        (model(torch.tensor(IMAGES)) ** 2).mean().backward()
+        optimizer.step()
+
+
+def in_jax(folder, weights=None):
+    import optax
+    from flax import nnx
+
+    class Model(nnx.Module):
+        def __init__(self):
+            given = {"rngs": nnx.Rngs(1), "param_dtype": np.float64}
+            self.out = nnx.Linear(4, 3, **given)
+            self.conv = nnx.Conv(1, 4, (3, 3), use_bias=False, **given)
+            self.norm = nnx.BatchNorm(4, momentum=0.99, **given)
+            self.attention = nnx.MultiHeadAttention(2, 4, decode=False, **given)
+
+        def __call__(self, x):
+            seen = self.norm(self.conv(x)).reshape(4, 48, 4)
+            return self.out(self.attention(seen))
+
+    model = Model()
+    if weights is not None:
+        parity.jax.load(model, weights)
+    optimizer = nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)
+    with parity.jax.watch(folder, model, optimizer):
+        x = np.moveaxis(IMAGES, 1, 3)
+        _, gradients = nnx.value_and_grad(lambda model: (model(x) ** 2).mean())(model)
+        optimizer.update(model, gradients)
+
+
+@pytest.fixture
+def double():
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.usefixtures("double")
+def test_a_port_to_jax_takes_over_the_weights(tmp_path):
+    original, own, port = (tmp_path / name for name in ("original", "own", "port"))
+    file, weights = tmp_path / "map.yaml", tmp_path / "weights"
+    in_torch(original)
+    in_jax(own)
+    assert main(command, ["align", str(original), str(own), "-o", str(file)]) == 0
+    words = ["--map", str(file), "-o", str(weights)]
+    assert main(command, ["weights", str(original), *words]) == 0
+    in_jax(port, weights)
+    assert main(command, ["align", str(original), str(port), "-o", str(file)]) == 0
+    mapping = read(file)
+    kinds = [row.kind for row in mapping.rows]
+    assert kinds == ["batch", "conv", "batchnorm", "attention", "linear", "model"]
+    assert mapping.slots == {"exp_avg": ("exp_avg", "mu"), "exp_avg_sq": ("exp_avg_sq", "nu")}
+    for row in mapping.rows:
+        assert row.use
+        assert not row.parameters or "initial weights equal" in row.why
+        assert row.kind == "batch" or "outputs agree" in row.why
+    traces = Trace(original), Trace(port)
+    a, b = (each.read(0) for each in mapping.mapped(traces))
+    for name in ("conv", "norm"):  # flax has a constant of float32 in its attention
+        np.testing.assert_allclose(a[f"forward/{name}"], b[f"forward/{name}"], 1e-11, 1e-12)
+    assert {each.what: each.values for each in traps(traces)} == {
+        "momentum": ("0.9", "0.99"),
+        "divisor of the moving variance": ("n - 1", "n"),
+    }

@@ -210,6 +210,17 @@ def test_a_layer_with_parameters_of_its_own_is_not_taken_for_one_of_the_framewor
         assert unit.parameters["factor"].names == ("fc/factor",)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "steps", "known"), [(192, 4, True), (4, 1, True), (48, 1, False)]
+)
+def test_a_linear_layer_that_reads_images(inputs, steps, known):
+    """Flattened as they are; reduced to their channels; pooled and flattened by functions."""
+    parts, shapes = {"kernel": "k", "bias": "b"}, {"k": (inputs, 3), "b": (3,)}
+    module = Module("fc", "linear", "keras", parts, {}, shapes, given=(2, 8, 6, 4))
+    (unit,) = units_of(module)
+    assert (len(unit.parameters["weight"].layout), unit.known) == (steps, known)
+
+
 LAYOUTS = {
     "transpose": (["transpose"], [(2, 3)], (3, 2)),
     "axes": ([{"axes": [2, 0, 1]}], [(2, 3, 4)], (4, 2, 3)),

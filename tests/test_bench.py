@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import assert_one_line
 
-from parity.base.errors import UsageError
+from parity.base.errors import MismatchError, UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.twins.bench.cases import (
@@ -25,7 +25,13 @@ from parity.twins.bench.product_rates import noise_line
 from parity.twins.bench.ratios import check_losses, ratios_to_peers, scaling
 from parity.twins.bench.report import bench_text
 from parity.twins.bench.tables import strategy_rows
-from parity.twins.bench.timing import Measurements, bench, cases_to_time, ended_cases
+from parity.twins.bench.timing import (
+    Measurements,
+    bench,
+    cases_to_time,
+    check_timed,
+    ended_cases,
+)
 from parity.twins.cli.options import BenchOptions
 from parity.twins.launch.processes import PEERS
 from parity.twins.launch.zipf_text import write_zipf_text
@@ -162,6 +168,13 @@ def test_peers_are_needed_only_if_they_are_asked_for(monkeypatch, tmp_path):
     assert not any(case.is_peer for case in cases)
     assert list(left_out) == ["keras", "pytorch"]
     assert left_out["keras"].startswith("no_such_module is not installed for")
+
+
+def test_a_side_that_does_not_update_where_it_is_timed_is_refused():
+    spec, recorded = BENCH.replace(dtype="float32"), [5.0, 4.9]
+    check_timed("paddle-1x1", recorded, [5.0, 4.9 + 1e-6, 4.8], spec)
+    with pytest.raises(MismatchError, match=r"^paddle-1x1 .* step 1 its loss is 5.0, and 4.9"):
+        check_timed("paddle-1x1", recorded, [5.0, 5.0, 5.0], spec)
 
 
 def test_gain_is_taken_round_by_round():

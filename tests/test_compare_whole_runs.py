@@ -14,6 +14,7 @@ from parity.twins.compare.resumed import Resumed, ResumeRung
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import (
     compare_counts,
+    compare_losses,
     compare_repeated,
     compare_untraced,
     first_difference,
@@ -265,6 +266,21 @@ def test_a_wrong_count_is_found_in_its_place(trained, name):
     given = recorded, *miscounted(rows, summary, name)
     found = compare_counts("paddle-2", *given, seconds=60.0, warm_up=WARM_UP)
     assert (found.place.tensor, found.rung, found.within) == (name, "counting", "paddle-2")
+
+
+def test_later_losses_are_bounded_by_what_rounding_does_to_one_side():
+    rows = [(step, 5.0 - step, 10) for step in range(4)]
+    moved = [(step, loss + 1e-6 * 10**step, 10) for step, loss, _ in rows[:3]]
+    sides = ("paddle-2", "tensorflow-2")
+
+    def found(apart):
+        other = [(step, loss + by, 10) for (step, loss, _), by in zip(rows, apart, strict=True)]
+        return compare_losses(sides, rows, other, moved, "float32").first
+
+    assert found([1e-5, 1e-4, 1e-2, 1.0]) is None, "the last one has no bound"
+    wrong = found([1e-5, 1e-2, 1e-2, 0.0])
+    assert (wrong.rung, wrong.place.step, wrong.sides) == ("untraced", 1, sides)
+    assert 2e-3 < wrong.allowed < 3e-3
 
 
 # answers

@@ -5,10 +5,11 @@ import json
 import pytest
 from conftest import FRAMEWORKS, TINY
 
-from parity.base.errors import NumericFailure
+from parity.base.errors import NumericFailure, UsageError
 from parity.report.terminal import report_text
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.values import report_values
+from parity.twins.faults.fault import Edit
 from parity.twins.faults.listing import parts_of_fault
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.proof import prove
@@ -35,7 +36,7 @@ PAIRS = preset("seq2seq", "tiny").replace(
 def run(frameworks, text, pairs, tmp_path):
     """Return a function that runs both sides, with a fault planted in one of them."""
 
-    def run(spec=SPEC, fault=None, side="tensorflow", **values):
+    def run(spec=SPEC, fault=None, side="tensorflow", edits=(), **values):
         given = {
             "network": spec.network,
             "preset": "tiny",
@@ -48,7 +49,7 @@ def run(frameworks, text, pairs, tmp_path):
             "decode": 0,
         }
         options = RunOptions(**given | values)
-        planted = {side: parts_of_fault(fault)[0].edits[side]} if fault else {}
+        planted = {side: parts_of_fault(fault)[0].edits[side] if fault else edits}
         outcome = prove(PlannedRun(spec, options, frameworks, planted))
         return report_values(outcome, "tiny", "")
 
@@ -70,14 +71,16 @@ def test_a_run_makes_all_checks_and_names_the_one_that_it_cannot_make(run, tmp_p
         ("tensorflow-1 from paddle-2", "oracle, one step"),
         ("paddle-1 from tensorflow-2", "oracle, one step"),
     }
-    for rung in ("repeat", "untraced", "counting"):
+    for rung in ("repeat", "counting"):
         assert found["rungs"][rung]["worst_absolute"] == 0
+    assert found["rungs"]["untraced"]["used"] < 0.5
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "logs",
         "traces",
         "training",
     }
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == set(FRAMEWORKS)
+    caches = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert caches == {*FRAMEWORKS, "oracle"}
 
 
 def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
@@ -110,6 +113,83 @@ def test_what_the_recorded_steps_do_not_show_is_found(run):
     assert found == ("counting", "summary.json/measured_tokens"), first["story"]
     assert "tensorflow-2" in first["blame"]
     assert "on the rung counting" in report_text(report)
+
+
+_STEP = "tf_impl/strategies/synchronous_base.py"
+_RUN_STEP = "    def _run_step(self, inputs, state, learning_rate, record):\n"
+# What is wrong only where nothing is recorded: the edit, and where it must be found.
+UNRECORDED = {
+    "no rate after the sixth step": (
+        Edit(
+            _STEP,
+            _RUN_STEP,
+            f"{_RUN_STEP}        self._taken = getattr(self, '_taken', 0) + (not record)\n"
+            "        learning_rate *= self._taken <= 6\n",
+        ),
+        ("untraced", "losses.csv/loss"),
+    ),
+    "checkpoints without the recurrent state": (
+        Edit(
+            "parity/twins/training/loop.py",
+            "state if carries else None,",
+            "state if carries and self.options.trace is not None else None,",
+        ),
+        ("untraced", "checkpoints"),
+    ),
+    "the test text's perplexity is of the validation text": (
+        Edit(
+            "parity/twins/training/evaluate.py",
+            'value, least = self._perplexity("test", step, events)',
+            'value, least = self._perplexity("valid", step, events)',
+        ),
+        ("untraced", "perplexity/test"),
+    ),
+    "of all batches the last is not evaluated": (
+        Edit(
+            "parity/twins/training/evaluate.py",
+            "return list(range(batches))",
+            "return list(range(max(1, batches - 1)))",
+        ),
+        ("untraced", "perplexity/valid"),
+    ),
+    "the worst checkpoint is kept as the best": (
+        Edit(
+            "parity/twins/training/checkpoint.py",
+            "before.perplexity <= perplexity",
+            "before.perplexity >= perplexity",
+        ),
+        ("counting", "checkpoints/best.json/step"),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", UNRECORDED)
+def test_what_is_wrong_only_where_nothing_is_recorded_is_found(run, mistake):
+    edit, expected = UNRECORDED[mistake]
+    report = run(edits=(edit,), checks=("untraced", "counting"), dtype=("float32",))
+    first = report["first_mismatch"]
+    assert first is not None, report_text(report)
+    assert (first["rung"], first["tensor"]) == expected, first["story"]
+    assert "tensorflow-2" in first["blame"]
+
+
+def test_a_decoder_that_keeps_the_weights_of_its_first_use_is_found(run):
+    load = "            self._decoder.load(self.snapshot())\n"
+    once = Edit(_STEP, load[4:], load)
+    report = run(PAIRS, edits=(once,), steps=1, checks=("answers",), dtype=("float32",))
+    first = report["first_mismatch"]
+    assert first is not None, report_text(report)
+    assert (first["rung"], first["tensor"]) == ("answers", "answers.jsonl")
+    assert "tensorflow-2" in first["blame"]
+
+
+def test_a_side_with_another_number_of_real_tokens_is_named(run):
+    """It takes <unk>, whose id is 0, for padding."""
+    file, begin = "tf_impl/networks.py", '    begin_layer("embed")\n    tokens ='
+    lengths = '    batch["lengths"] = tf.math.count_nonzero(batch["tokens"], axis=1)\n'
+    edit = Edit(file, begin, f"{lengths}{begin}")
+    with pytest.raises(UsageError, match=r"^tensorflow-2, step 0: forward/logits has shape"):
+        run(SPEC.replace(vocabulary_size=8), edits=(edit,), checks=("none",), throughput=False)
 
 
 def test_a_side_that_reads_other_ids_does_not_read_the_other_sides_cache(run):

@@ -130,10 +130,10 @@ def notes(values: dict[str, Any]) -> list[str]:
     lines += _unchecked(values["runs"])
     if values["trainings"]:
         lines.append(
-            "Trained alone: the losses of the steps that were recorded, and the tokens that "
-            "speeds rest on, are judged by the rungs untraced and counting where these were "
-            "checked; later losses, perplexity, BLEU, exact answers and speed are reported, "
-            "not judged."
+            "Trained alone: where untraced, answers and counting were checked, they judge "
+            "losses, the later ones by what rounding alone does to them, perplexities, BLEU, "
+            "exact answers, checkpoints and the tokens that speeds rest on; losses beyond step "
+            "100, but for two at the end, and seconds are reported, not judged."
         )
     return [*lines, UNSEEN]
 

@@ -10,15 +10,20 @@ import csv
 import json
 import platform
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from parity.base.errors import Interrupted, MismatchError
 from parity.base.files import make_folder, write_whole
 from parity.base.machine import measured_here, usable_cores
 from parity.base.progress import ProgressBar, say
+from parity.compare.tensors import compare_tensor
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
+from parity.trace.tolerances import TABLE
 from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
 from parity.twins.bench.history import compare_with_history
 from parity.twins.bench.product_rates import ProductRates, noise, product_rates
@@ -36,11 +41,13 @@ from parity.twins.cli.options import BenchOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
+from parity.twins.compare.whole_runs import RecordedSteps
 from parity.twins.launch.checkout import check_installed, not_installed
 from parity.twins.launch.processes import PEERS, SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
+from parity.twins.trace.side import TrainedSide
 from parity.twins.training.flops import step_products
 
 _CHECKED = 2  # number of steps of every configuration that are compared with the oracle
@@ -81,7 +88,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     Raises:
       UsageError: for input that a side cannot use; for a peer that is not installed, or whose
         losses show that it trains something else.
-      Mismatch: if the sides do not match; nothing is timed then.
+      MismatchError: if the sides do not match, and nothing is timed; or if what was timed is
+        not the training that was compared.
     """
     cores = usable_cores()
     cases, left_out = cases_to_time(spec, options, cores)
@@ -93,8 +101,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     text = "generated" if data is None else str(data.resolve())
     if data is None:
         spec, data = write_zipf_text(spec, options.steps, options.out)
-    if options.check:
-        _check_parity(spec, options, data, cases)
+    recorded = _check_parity(spec, options, data, cases) if options.check else {}
     readings: dict[str, list[float]] = {case.label: [] for case in cases}
     summaries: dict[str, list[dict[str, Any]]] = {case.label: [] for case in cases}
     losses: dict[str, list[float]] = {}
@@ -107,6 +114,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
         with ProgressBar("timing", len(runs), "run") as progress:
             for case in runs:
                 summary, losses[case.label] = _timed_run(spec, options, data, case)
+                check_timed(case.label, recorded.get(case.label, []), losses[case.label], spec)
                 speed = summary["tokens_per_second"]["median"]
                 summaries[case.label].append(summary)
                 readings[case.label].append(speed)
@@ -245,20 +253,24 @@ def _values(
 
 def _check_parity(
     spec: Spec, options: BenchOptions, data: Path, cases: list[BenchCase]
-) -> None:
+) -> dict[str, list[float]]:
     """Compare a few recorded steps of every configuration of both sides with the oracle.
 
+    Returns:
+      Label -> the losses of the recorded steps, of the sides that compute the same every time.
+
     Raises:
-      Mismatch: if they do not match.
+      MismatchError: if they do not match.
     """
-    traces, by_threads = [], dict[int, list[Trace]]()
+    traces, by_threads = dict[str, Trace](), dict[int, list[Trace]]()
+    recorded = dict[str, list[float]]()
     for case in cases:
         if case.name in FRAMEWORKS:
             folder = options.out / "checked" / case.label
             shutil.rmtree(folder, ignore_errors=True)
             _run(spec, options, data, case, trace=folder, steps=_CHECKED, decode=0)
-            traces.append(Trace(folder))
-            by_threads.setdefault(case.threads, []).append(traces[-1])
+            traces[case.label] = Trace(folder)
+            by_threads.setdefault(case.threads, []).append(traces[case.label])
     for same_threads in by_threads.values():
         verdict = compare_traces(same_threads)
         if not verdict.matches:
@@ -267,8 +279,39 @@ def _check_parity(
             raise MismatchError(
                 "the sides do not match on the network to be timed: nothing is timed"
             )
-    for trace in traces:
+    for label, trace in traces.items():
+        side = TrainedSide.from_json(trace.header)
+        steps = RecordedSteps(side, spec.training.loss_per)
+        for step, tensors in trace.steps() if not side.runs_freely else ():
+            steps.add(step, tensors)
+        recorded[label] = [each.loss for each in steps.steps]
         shutil.rmtree(trace.folder)
+    return recorded
+
+
+def check_timed(
+    label: str, recorded: Sequence[float], timed: Sequence[float], spec: Spec
+) -> None:
+    """Check that the losses of a timed training begin as the recorded ones.
+
+    The second loss shows the first update: a side may leave it out where it records nothing.
+
+    Args:
+      label: the configuration.
+      recorded: the losses of the steps that were recorded, in nats per real token.
+      timed: those of the timed training.
+      spec: the network, its text and its training.
+
+    Raises:
+      MismatchError: if they do not, beyond what another order of sums explains.
+    """
+    for step, (expected, seen) in enumerate(zip(recorded, timed, strict=False)):
+        given = np.array(seen), np.array(expected), ("timed", "recorded"), step, "loss/global"
+        if compare_tensor(*given, TABLE[spec.training.dtype, "loss"])[1] is not None:
+            raise MismatchError(
+                f"{label} trains something else when it is timed: in step {step} its loss is "
+                f"{seen}, and {expected} where the step was recorded and compared"
+            )
 
 
 def _timed_run(

@@ -108,11 +108,10 @@ class EvaluationRung:
             inputs = recorded_evaluation(self._spec, split, recorded).inputs
             tokens = np.array([each.num_tokens for each in inputs], np.int64)
             losses = evaluation_losses(self._spec, recorded_weights(recorded), inputs)
-            mean = float((losses * tokens).sum() / tokens.sum()) if len(inputs) else math.nan
             expected |= {
                 f"evaluate/{split}/tokens_per_batch": tokens,
                 f"evaluate/{split}/losses": losses,
-                f"evaluate/{split}/perplexity": np.array(_exp(mean)),
+                f"evaluate/{split}/perplexity": np.array(perplexity_of(losses, tokens)),
             }
         return expected
 
@@ -164,8 +163,14 @@ def _found(
     return Finding(sides, {"evaluation": worst}, wrong)
 
 
-def _exp(mean: float) -> float:
+def perplexity_of(losses: np.ndarray, tokens: np.ndarray) -> float:
+    """Return the perplexity of batches; NaN without any, infinity if it overflows.
+
+    Args:
+      losses: the loss of each batch in nats per real token, [batches].
+      tokens: the number of real tokens of each batch, [batches].
+    """
     try:
-        return math.exp(mean)
+        return math.exp((losses * tokens).sum() / tokens.sum()) if len(tokens) else math.nan
     except OverflowError:
         return math.inf

@@ -82,8 +82,9 @@ class RunVerdict(Verdict):
 
     def one_step_bound(self, rung: str) -> float | None:
         """Return the multiple of rounding that single steps are judged by; None where not."""
-        # what one framework computes from another's checkpoint is judged as single steps are
-        return None if self.isolated else ONE_STEP_TIMES.get(rung.replace("resume", "weight"))
+        # what follows from a checkpoint is judged as single steps are
+        of_steps = {"resume": "weight", "untraced": "loss"}.get(rung, rung)
+        return None if self.isolated else ONE_STEP_TIMES.get(of_steps)
 
 
 @dataclass

@@ -4,13 +4,22 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
+import numpy as np
+
+from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
 from parity.twins.run.planned_run import PlannedRun, file_name
+from parity.twins.spec.initial import initial_snapshot
+from parity.twins.training.checkpoint import newest_checkpoint, save_checkpoint
 from parity.twins.training.loss_table import Row, read_losses
 
 _TIMED_STEPS = 60  # where the whole training would take long: enough to measure the speed
+# Beyond these, rounding has mostly grown so much that no comparison means anything.
+_MOVED_STEPS = 100
 _LEARNING_EPOCHS = 5  # on the built-in text: enough to see that a network learns
 
 
@@ -22,11 +31,24 @@ class Training:
       summary: the content of its summary.json.
       rows: the rows of its losses.csv: step, loss per real token, real tokens.
       seconds: how long its process ran.
+      folder: the folder of the run.
+      batches_per_epoch: the number of steps in an epoch.
     """
 
     summary: dict[str, Any]
     rows: Sequence[Row]
     seconds: float
+    folder: Path
+    batches_per_epoch: int
+
+    @property
+    def perplexities(self) -> dict[int, float | None]:
+        """Return the number of steps trained -> the perplexity of the validation text then."""
+        steps = len(self.rows)
+        ends = range(self.batches_per_epoch, steps + 1, self.batches_per_epoch)
+        return dict(
+            zip(dict.fromkeys([*ends, steps]), self.summary["valid_perplexity"], strict=False)
+        )
 
 
 def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Training]:
@@ -65,10 +87,56 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Trainin
             ends = whole or epochs * batches_per_epoch <= _TIMED_STEPS
             evaluate = None if ends else 0
             more = {"steps": steps, "evaluate": evaluate, "out": out, "overwrite": True}
+            if side.synchronous:
+                last = steps or epochs * batches_per_epoch
+                more["checkpoint_every"] = step_to_save(last, batches_per_epoch)
             with run.start(side, log, **more) as process:
                 process.wait()
             seconds = time.monotonic() - started
             summary = json.loads((out / "summary.json").read_text())
-            trained[label] = Training(summary, read_losses(out / "losses.csv"), seconds)
+            rows = read_losses(out / "losses.csv")
+            trained[label] = Training(summary, rows, seconds, out, batches_per_epoch)
             progress.update()
     return trained
+
+
+def train_moved(run: PlannedRun, label: str, training: Training) -> Sequence[Row]:
+    """Train a side again from initial weights that are moved by a unit in the last place each.
+
+    How far it gets from the side's own training is what rounding alone does to it.
+
+    Args:
+      run: the run, in the precision of the trainings.
+      label: the side.
+      training: its own training.
+
+    Returns:
+      The rows of its losses.csv.
+    """
+    side, out = run.sides[label], run.options.out / "training" / "moved"
+    rmtree(out, ignore_errors=True)
+    own = newest_checkpoint(training.folder / "checkpoints", [])
+    assert own is not None
+    draw, snapshot = np.random.default_rng(0), initial_snapshot(own.spec)
+    for name, array in snapshot.items():
+        if name.startswith("weight/"):
+            towards = np.where(draw.random(array.shape) < 0.5, -np.inf, np.inf)
+            snapshot[name] = np.nextafter(array, towards.astype(array.dtype))
+    state = own.state and {name: np.zeros_like(array) for name, array in own.state.items()}
+    make_folder(out)
+    start = save_checkpoint(out, replace(own, step=0, snapshot=snapshot, state=state))
+    more = {
+        "steps": min(len(training.rows), _MOVED_STEPS),
+        "evaluate": 0,
+        "out": out / "run",
+        "resume": start,
+    }
+    with run.start(side, "moved-training.log", **more) as process:
+        process.wait()
+    return read_losses(out / "run" / "losses.csv")
+
+
+def step_to_save(steps: int, per_epoch: int) -> int | None:
+    """Return after which step to save, once, within an epoch and with two steps to follow."""
+    within = [each for each in range((steps + 1) // 2, steps - 1) if each % per_epoch]
+    return max(within, default=None)

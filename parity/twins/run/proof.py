@@ -105,7 +105,7 @@ def _judge(planned: PlannedRun, outcome: Outcome, *, trains: bool) -> RunVerdict
         verdict = verdict.with_checks(check_training(planned, compared, trained))
         if options.wants("answers") and planned.decodes and verdict.matches:
             begin_phase("comparing answers")
-            verdict = verdict.with_checks(check_answers(planned))
+            verdict = verdict.with_checks(check_answers(planned, trained))
     return verdict
 
 

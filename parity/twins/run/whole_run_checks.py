@@ -5,6 +5,7 @@ itself, `evaluation` and `repeat`. The others are here: a checkpoint is resumed,
 without recording, and they answer questions from the same checkpoints.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,13 +16,20 @@ from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
 from parity.compare.coverage import Fact
 from parity.compare.findings import Finding, find_in_exact_check
+from parity.compare.tensors import Mismatch, Place
 from parity.trace.folder import clear_trace, step_file
 from parity.trace.reader import Trace, read_step
 from parity.trace.rungs import CHECKS
 from parity.twins.compare.answers import AnswersRung, read_answers
+from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.resumed import Resumed, ResumeRung, Steps, find_unsaved
 from parity.twins.compare.verdict import RunVerdict
-from parity.twins.compare.whole_runs import compare_counts, compare_untraced
+from parity.twins.compare.whole_runs import (
+    compare_best,
+    compare_counts,
+    compare_losses,
+    compare_untraced,
+)
 from parity.twins.run.answer_probes import Probe, answer_probes
 from parity.twins.run.choose_sides import leading_sides, without_leader
 from parity.twins.run.compare_while_training import (
@@ -30,12 +38,19 @@ from parity.twins.run.compare_while_training import (
     Saved,
     checkpoint_every,
 )
-from parity.twins.run.measure_throughput import Training
+from parity.twins.run.finished_training import FinishedTraining
+from parity.twins.run.measure_throughput import Training, train_moved
 from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.spec.networks.network import Network
 from parity.twins.trace.side import TrainedSide
-from parity.twins.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
+from parity.twins.training.checkpoint import (
+    Checkpoint,
+    best_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from parity.twins.training.meter import WARM_UP
+from parity.twins.training.text_source import load_text
 
 _TRAINED = ("answers", "untraced", "counting")  # made on the trainings that record nothing
 _MEANINGS = {
@@ -47,8 +62,9 @@ _MEANINGS = {
     "went on.",
     "repeat": "A run was made twice, and its bits compared.",
     "untraced": "The losses of a training that recorded nothing were those of the recorded "
-    "one.",
-    "counting": "The tokens that a speed rests on were counted again in the batches.",
+    "one; after its checkpoints, and in its evaluation, they were the oracle's.",
+    "counting": "The tokens that a speed rests on were counted again in the batches, and the "
+    "best checkpoint was that of the lowest perplexity.",
 }
 
 
@@ -112,28 +128,55 @@ def check_facts(verdict: RunVerdict, network: Network) -> list[Fact]:
 def check_training(
     run: PlannedRun, compared: ComparedRun, trained: Mapping[str, Training]
 ) -> list[Finding]:
-    """Compare every untraced training with the recorded one, and its speed with its batches.
+    """Compare every untraced training with the recorded one, with its batches and the oracle.
 
     Args:
       run: the run.
       compared: the recorded steps in the precision of the trainings.
       trained: label -> the untraced training.
     """
-    findings = []
+    findings = list[Finding]()
+    # encoded here once more: what a side has encoded may be wrong
+    text = load_text(run.spec, replace(run.options, cache=run.options.cache / "oracle"))
     for label, training in trained.items():
-        recorded = compared.recorded[label]
+        recorded, side = compared.recorded[label], run.sides[label]
         # the updates of a side that runs freely come in another order each time
-        if run.options.wants("untraced") and not run.sides[label].runs_freely:
+        if run.options.wants("untraced") and not side.runs_freely:
             found = compare_untraced(label, recorded, training.rows)
             sides = label, f"{label} untraced"
             findings.append(find_in_exact_check("untraced", sides, found))
+        if run.options.wants("untraced"):
+            findings.append(FinishedTraining(label, side, training, text).compare())
         if run.options.wants("counting"):
             found = compare_counts(
                 label, recorded, training.rows, training.summary, training.seconds, WARM_UP
             )
+            if found is None and side.synchronous:
+                best = best_checkpoint(training.folder / "checkpoints")
+                found = compare_best(label, training.perplexities, best)
             sides = label, f"{label} counted anew"
             findings.append(find_in_exact_check("counting", sides, found))
+    if run.options.wants("untraced") and not any(each.mismatches for each in findings):
+        findings += _compare_sides(run, trained)
     return findings
+
+
+def _compare_sides(run: PlannedRun, trained: Mapping[str, Training]) -> list[Finding]:
+    """Compare the longest training with those of the other sides that take the same steps."""
+    able = [label for label, side in run.sides.items() if side.synchronous]
+    first = max(able, key=lambda label: len(trained[label].rows), default="")
+    known = IntendedDifferences(run.sides)
+    others = [
+        label for label in able if label != first and known.kind(first) == known.kind(label)
+    ]
+    if not others:
+        return []
+    moved = train_moved(run, first, trained[first])
+    rows = {label: trained[label].rows for label in (first, *others)}
+    return [
+        compare_losses((first, other), rows[first], rows[other], moved, run.dtype)
+        for other in others
+    ]
 
 
 def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
@@ -224,25 +267,29 @@ def _recorded(saved: Saved) -> Steps:
     return {number: read_step(saved.steps / step_file(number)) for number in _numbers(saved)}
 
 
-def check_answers(run: PlannedRun) -> list[Finding]:
+def check_answers(run: PlannedRun, trained: Mapping[str, Training]) -> list[Finding]:
     """Let each framework answer the test questions from the same checkpoints.
 
-    They are made from the newest one that the first framework has trained.
+    They are made from the newest one that the first framework has trained. Before, each answers
+    from its own, as it did when it had trained.
 
     Args:
       run: the run, in the precision of the trainings.
+      trained: label -> the training of that side.
 
     Raises:
       UsageError: if there is no checkpoint.
     """
-    trained = run.options.out / "training" / file_name(next(iter(run.leading)))
-    checkpoint = newest_checkpoint(trained / "checkpoints", [])
+    folder = trained[next(iter(run.leading))].folder
+    checkpoint = newest_checkpoint(folder / "checkpoints", [])
     if checkpoint is None:
-        raise UsageError(f"{trained}: has no checkpoint to answer from")
+        raise UsageError(f"{folder}: has no checkpoint to answer from")
     longest = int(run.spec.text.target_limit) + 1  # with <eos>
     beam, penalty = run.options.beam, run.options.length_penalty
     probes = answer_probes(checkpoint.snapshot, beam, penalty, longest)
-    findings: list[Finding] = []
+    findings = _ask_again(run, trained)
+    if any(finding.mismatches for finding in findings):
+        return findings
     with ProgressBar("comparing answers", len(probes), "search") as progress:
         for number, probe in enumerate(probes):
             folder = run.options.out / "answers" / str(number)
@@ -258,6 +305,33 @@ def check_answers(run: PlannedRun) -> list[Finding]:
             progress.update()
             if any(finding.mismatches for finding in findings):
                 break
+    return findings
+
+
+def _ask_again(run: PlannedRun, trained: Mapping[str, Training]) -> list[Finding]:
+    out, asked = run.options.out / "answers" / "own", {}
+    with ExitStack() as stack:
+        for label, side in run.leading.items():
+            if trained[label].summary["bleu"] is not None:
+                log, folder = f"{file_name(label)}-answers-own.log", out / file_name(label)
+                resume = trained[label].folder / "checkpoints"
+                more = {"evaluate_only": True, "evaluate": 0, "resume": resume, "out": folder}
+                asked[label] = stack.enter_context(run.start(side, log, **more))
+        for process in asked.values():
+            process.wait()
+    findings = []
+    for label in asked:
+        sides, summary = (label, f"{label} asked again"), trained[label].summary
+        folders = trained[label].folder, out / file_name(label)
+        a, b = [(folder / "answers.jsonl").read_bytes() for folder in folders]
+        again = json.loads((folders[1] / "evaluation.json").read_text())
+        equal = a == b and all(
+            summary[name] == again[name] for name in ("bleu", "exact_answers")
+        )
+        problem = f"{label} answered otherwise when it had trained than from its checkpoint"
+        place = Place(summary["steps"] - 1, "answers.jsonl", ())
+        found = Mismatch(sides, place, problem=problem, within=label, check="answers")
+        findings.append(find_in_exact_check("answers", sides, None if equal else found))
     return findings
 
 

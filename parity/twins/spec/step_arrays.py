@@ -345,7 +345,8 @@ def join_activations(
       by_replica: activation -> one array per replica: [time, rows, ...]; [rows, ...] if it has
         no time axis; [real tokens, ...] for logits and token_loss, where a replica without a
         real token may return a placeholder row. With micro-batches there is one array for
-        each of them, in the order of `split_rows`.
+        each of them, in the order of `split_rows`. A side that takes other positions for real
+        has another number of those: they are recorded as they are, [all of them, ...].
       inputs: the global batch.
       micro_batches: the number of micro-batches of each replica.
     """
@@ -362,6 +363,9 @@ def join_activations(
             if name in _REAL_ROWS:
                 lengths = inputs.lengths["lengths"][start : start + rows]
                 at = np.nonzero(np.arange(target.shape[1])[:, None] < lengths)
+                if len(at[0]) not in (0, len(part)):
+                    whole = np.concatenate(parts)  # a mismatch of shapes
+                    break
                 if len(at[0]):
                     target.swapaxes(0, 1)[at] = part
             else:
@@ -371,7 +375,9 @@ def join_activations(
                 missing = zip(target.shape, part.shape, strict=True)
                 target[...] = np.pad(part, [(0, most - size) for most, size in missing])
             start += rows
-        joined[f"forward/{name}"] = zero_padding(spec, axes, whole, inputs.lengths)
+        else:
+            whole = zero_padding(spec, axes, whole, inputs.lengths)
+        joined[f"forward/{name}"] = whole
     return joined
 
 

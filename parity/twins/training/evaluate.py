@@ -276,6 +276,7 @@ class Validation:
         found = self._answers()
         score, exact = found.bleu, found.exact_share
         summary.bleu, summary.exact_answers = score, exact
+        _write_answers(self._options.out / "answers.jsonl", self._text, found)
         events.scalar("bleu/test", step, score["score"])
         say(
             f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "

@@ -7,7 +7,7 @@ import numpy as np
 
 from parity.base.plugins import load_object
 from parity.base.progress import say
-from parity.twins.cli.options import TrainOptions
+from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.processes.gathering import local_rows
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.networks import NETWORKS
@@ -73,16 +73,21 @@ def read_text(spec: Spec, options: TrainOptions) -> tuple[Spec, TextSource]:
     Raises:
       UsageError: if the text cannot be used.
     """
-    text = load_object(NETWORKS[spec.network].load_text)(
+    text = load_text(spec, options)
+    for note in text.notes:
+        say(note)
+    return spec.replace(**text.sizes), text
+
+
+def load_text(spec: Spec, options: TrainOptions | RunOptions) -> Any:
+    """Read, encode and batch the text of a network; arguments and errors of `read_text`."""
+    return load_object(NETWORKS[spec.network].load_text)(
         options.data,
         options.cache,
         spec.values(),
         user_dictionary=options.user_dictionary,
         on_empty=options.on_empty,
     )
-    for note in text.notes:
-        say(note)
-    return spec.replace(**text.sizes), text
 
 
 def local_batch(batches: Any, step: int, group: ProcessGroup | None, replicas: int) -> Any:

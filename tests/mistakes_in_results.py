@@ -37,7 +37,7 @@ SEARCH = (
     ),
     Mistake(
         "greedy search takes the least probable token",
-        "parity/twins/decoding/greedy.py",
+        "parity/twins/decoding/token_by_token.py",
         "chosen = log_probs.argmax(axis=1)",
         "chosen = log_probs.argmin(axis=1)",
         witnesses("search", "greedy_search_follows_the_most_probable_token")

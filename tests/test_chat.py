@@ -24,8 +24,7 @@ from parity.twins.chat import conversation as chat
 from parity.twins.chat.conversation import converse, open_trained
 from parity.twins.cli.options import ChatOptions
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.greedy import greedy_search
-from parity.twins.decoding.sampling import sample
+from parity.twins.decoding.token_by_token import greedy_search, sample
 from parity.twins.launch.processes import ROOT
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.spec.initial import initial_snapshot, zero_state

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.base.errors import NumericFailure, UsageError
+from parity.base.errors import NumericFailure
 from parity.base.special_tokens import PAIR_EOS_ID as EOS
 from parity.base.special_tokens import PAIR_GO_ID as GO
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.greedy import greedy_search
-from parity.twins.decoding.sampling import sample
+from parity.twins.decoding.token_by_token import greedy_search, sample
 from parity.twins.oracle.decode import OracleModel, rescore
 from parity.twins.oracle.seq2seq import forward
 from parity.twins.spec.networks.seq2seq import SEQ2SEQ, Seq2seqSpec
@@ -297,32 +296,6 @@ def test_float32_log_probs_are_summed_in_float64():
     model, wide = Chain(tables), Chain(tables.astype(np.float64))
     found = beam_search(model, *model.source, 3, 0.6, 6)
     assert map_told(found) == map_told(beam_search(wide, *wide.source, 3, 0.6, 6))
-
-
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        (lambda *of: beam_search(*of, 0, 0.6, 4), "--beam is 0; allowed: >= 1"),
-        (
-            lambda *of: beam_search(*of, 2, -0.5, 4),
-            "--length-penalty is -0.5; allowed: >= 0",
-        ),
-        (
-            lambda *of: beam_search(*of, 2, math.nan, 4),
-            "--length-penalty is nan; allowed: >= 0",
-        ),
-        (lambda *of: beam_search(*of, 2, 0.6, 0), "--longest is 0; allowed: >= 1"),
-        (lambda *of: greedy_search(*of, 0), "--longest is 0; allowed: >= 1"),
-        (lambda *of: sample(*of, -1, 0), "--longest is -1; allowed: >= 1"),
-        (lambda *of: sample(*of, 4, 0, 0.0), "--temperature is 0.0; allowed: > 0"),
-        (lambda *of: sample(*of, 4, -1), "--seed is -1; allowed: >= 0"),
-    ],
-)
-def test_a_value_that_is_not_allowed_is_named(search, message):
-    model = chain([-1.0, -1.0])
-    with pytest.raises(UsageError) as caught:
-        search(model, *model.source)
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf])

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from data.load import load_stream_text
 from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.greedy import greedy_search
+from parity.twins.decoding.token_by_token import greedy_search
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot

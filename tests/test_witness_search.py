@@ -12,8 +12,8 @@ import pytest
 
 from parity.base import special_tokens
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.greedy import greedy_search
 from parity.twins.decoding.hypotheses import length_penalty_of
+from parity.twins.decoding.token_by_token import greedy_search
 
 PAD, GO, EOS, UNKNOWN, A, B = range(6)
 ALL = 1000  # as a beam: more than there are answers

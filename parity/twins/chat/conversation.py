@@ -20,9 +20,8 @@ from parity.report.image_files import Attention, check_attention, check_picture,
 from parity.twins.cli.command_line import chat_command
 from parity.twins.cli.options import ChatOptions
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.greedy import greedy_search
 from parity.twins.decoding.hypotheses import DecodingModel, Hypotheses
-from parity.twins.decoding.sampling import sample
+from parity.twins.decoding.token_by_token import greedy_search, sample
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.training.checkpoint import (

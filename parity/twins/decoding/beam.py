@@ -26,8 +26,6 @@ from parity.twins.decoding.hypotheses import (
     Hypotheses,
     Hypothesis,
     LiveHypotheses,
-    check_beam,
-    check_max_tokens,
     length_penalty_of,
 )
 
@@ -54,11 +52,8 @@ def beam_search(
       Up to `beam` hypotheses per sentence.
 
     Raises:
-      UsageError: for a value that is not allowed.
       NumericFailure: if a log probability is NaN, or no token is possible.
     """
-    check_beam(beam, length_penalty)
-    check_max_tokens(max_tokens)
     finished = [_Finished(beam) for _ in source]
     live = LiveHypotheses(model, source, source_lengths)
     for length in range(1, max_tokens + 1):

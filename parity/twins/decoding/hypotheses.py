@@ -1,12 +1,11 @@
-"""What all searches share: the model, its hypotheses, the length penalty, argument checks."""
+"""What all searches share: the model, its hypotheses, the length penalty."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from parity.base.errors import NumericFailure, UsageError
+from parity.base.errors import NumericFailure
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 
 FIRST_PRODUCED = PAIR_EOS_ID  # the lowest id a search produces: never padding or <go>
@@ -174,25 +173,3 @@ def length_penalty_of(length: int, alpha: float) -> float:
     Source: Wu et al. 2016, arXiv:1609.08144, equation 14, without the coverage penalty.
     """
     return float(((5 + length) / 6) ** alpha)
-
-
-def check_max_tokens(max_tokens: int) -> None:
-    """Raise a UsageError unless an answer may have a token."""
-    _check("--longest", max_tokens, max_tokens >= 1, ">= 1")
-
-
-def check_beam(beam: int, length_penalty: float) -> None:
-    """Raise a UsageError for a beam or a length penalty that is out of range."""
-    _check("--beam", beam, beam >= 1, ">= 1")
-    _check("--length-penalty", length_penalty, 0 <= length_penalty < math.inf, ">= 0")
-
-
-def check_sampling(seed: int, temperature: float) -> None:
-    """Raise a UsageError for a seed or a temperature that is out of range."""
-    _check("--seed", seed, seed >= 0, ">= 0")
-    _check("--temperature", temperature, 0 < temperature < math.inf, "> 0")
-
-
-def _check(flag: str, seen: float, in_range: bool, allowed: str) -> None:
-    if not in_range:
-        raise UsageError(f"{flag} is {seen}; allowed: {allowed}")

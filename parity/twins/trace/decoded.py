@@ -3,8 +3,8 @@
 import numpy as np
 
 from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.greedy import greedy_search
 from parity.twins.decoding.hypotheses import DecodingModel, Hypotheses
+from parity.twins.decoding.token_by_token import greedy_search
 
 SEARCHES = ("greedy", "beam")
 DECODED = (

@@ -17,8 +17,8 @@ from parity.base.progress import say
 from parity.base.text import decimal
 from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
-from parity.twins.decoding.greedy import greedy_search
 from parity.twins.decoding.hypotheses import Hypothesis
+from parity.twins.decoding.token_by_token import greedy_search
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.step_arrays import StepInputs, step_inputs

@@ -247,7 +247,15 @@ def assert_in_order(traces, steps):
     return verdict
 
 
-@pytest.mark.parametrize("case", CASES)
+def some(cases, *quick):
+    """Return cases as parameters, of which those that are not named are thorough."""
+    return [
+        pytest.param(each, marks=[] if each in quick else pytest.mark.thorough)
+        for each in cases
+    ]
+
+
+@pytest.mark.parametrize("case", some(CASES, "stream", "sentences, float32"))
 def test_every_layer_of_the_language_model_is_the_oracles(run_both, case):
     traces = run_both(isolate=True, **CASES[case])
     assert_in_order(traces.values(), 7)
@@ -256,7 +264,9 @@ def test_every_layer_of_the_language_model_is_the_oracles(run_both, case):
     assert {f"activation_gradient/{name}" for name in taps} <= recorded
 
 
-@pytest.mark.parametrize("case", PAIR_CASES)
+@pytest.mark.parametrize(
+    "case", some(PAIR_CASES, "two layers", "fed, plain", "both directions, float32")
+)
 def test_every_layer_of_seq2seq_is_the_oracles(run_both, pairs, case):
     values = TINY_PAIRS | {"replicas": 2, "data": pairs, "isolate": True, **PAIR_CASES[case]}
     traces = run_both(**values)
@@ -370,7 +380,15 @@ def planted(frameworks, run_both, text, cache, pairs, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    some(
+        FAULTS,
+        "gates i and f of one layer swapped in the bias",
+        "a gradient that stops",
+        "an update that is too long",
+    ),
+)
 def test_a_wrong_layer_is_wrong_alone(planted, fault):
     framework, *_, expected = FAULTS[fault]
     traces = planted(fault, isolate=True)

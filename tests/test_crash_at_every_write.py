@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.compiler, pytest.mark.thorough]
 HOWS = ("exit", "ENOSPC", "EIO")
 ENDED = 99  # the status with which tests/crash.c ends a process
 ALL = bool(os.environ.get("PARITY_EVERY_CRASH"))
+# a full disk and a broken one are the same to the code; a training is tried with both
+MOST = HOWS if ALL else HOWS[:2]
 SAMPLE = {"exit": 4, "ENOSPC": 1, "EIO": 1}  # changes of each trainer that are tried
 
 
@@ -156,7 +158,7 @@ def test_a_training_goes_on_to_the_same_bits(worker, place, how):
         same_end(out, whole, "step-00000004.safetensors")
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", MOST)
 def test_a_resumed_training_goes_on_to_the_same_bits(worker, place, how):
     """The run that is stopped has a checkpoint to lose, and removes old ones."""
     whole, begun, out = (place / name for name in ("whole", "begun", "out"))
@@ -203,7 +205,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", MOST)
 @pytest.mark.parametrize("kind", ["text", "pairs"])
 def test_a_cache_is_whole_or_made_again(worker, texts, kind, how):
     whole, cache = texts / "whole", texts / "cache"
@@ -218,7 +220,7 @@ def test_a_cache_is_whole_or_made_again(worker, texts, kind, how):
         assert files(cache) == files(whole)
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", MOST)
 def test_a_trace_is_readable_to_its_last_whole_step(worker, place, how):
     whole, folder = place / "whole", place / "trace"
     count = len(worker.changes(whole, "record", whole))
@@ -241,7 +243,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", MOST)
 def test_a_download_is_completed(worker, texts, monkeypatch, how):
     whole, out = texts / "whole", texts / "out"
     handler = partial(_Quiet, directory=texts / "text")

@@ -238,6 +238,11 @@ def test_isolated_the_wrong_layers_alone_are_listed(run):
     assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
 
 
+def test_what_a_side_says_is_what_the_harness_says(run):
+    with pytest.raises(UsageError, match=r"^train: a batch of 7 rows cannot be shared by 8"):
+        run(replicas=(8,))
+
+
 def test_a_training_that_is_not_finite_ends_the_run(run):
     wild = SPEC.replace(learning_rate=1e37, clip_norm=1e3, optimizer="sgd")
     with pytest.raises(NumericFailure, match=r"step .*replica"):

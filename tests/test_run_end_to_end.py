@@ -159,6 +159,7 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     assert noise == []
 
 
+@pytest.mark.thorough  # that it is found, tests/test_faults.py shows
 def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
     command = run_flags(text, cache, tmp_path / "out", dtype="float64", replicas=1)
     status, said, errors = finish(start(command, cwd=swapped))
@@ -190,14 +191,18 @@ def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
         assert held[index] == values[side]
 
 
-def test_what_a_side_says_is_what_the_harness_says(text, cache, tmp_path):
-    ended, said, errors = finish(start(run_flags(text, cache, tmp_path, replicas=8)))
-    assert said == ""
-    complaint = "train: a batch of 7 rows cannot be shared by 8 replicas"
-    assert complaint in assert_one_line(ended, errors)
-
-
-@pytest.mark.parametrize("number", [*SIGNALS, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGKILL,
+        *(
+            pytest.param(each, marks=pytest.mark.thorough)
+            for each in (signal.SIGINT, signal.SIGHUP)
+        ),
+    ],
+    ids=lambda number: number.name,
+)
 def test_no_side_outlives_a_stopped_harness(text, cache, tmp_path, number):
     process = start(run_flags(text, cache, tmp_path, steps=100_000), start_new_session=True)
     sides = trainings(process).values()

@@ -63,24 +63,24 @@ def layered(name, frameworks, text, cache, tmp_path):
     return run
 
 
-def assert_equal(base: Trace, *traces: Trace) -> None:
-    """Compare traces of one replica with the base and the oracle, on every rung."""
-    verdict = compare_traces([base, *traces])
+def assert_equal(base: Trace, trace: Trace) -> None:
+    """Compare a trace of one replica with the base and the oracle, on every rung."""
+    verdict = compare_traces([base, trace])
     assert verdict.matches, verdict.mismatches
     assert verdict.steps == STEPS
-    assert len(verdict.pairs) >= len(traces)
+    assert verdict.pairs
     for pair in verdict.pairs.values():
         assert max(distance.relative for distance in pair.values()) < 1e-11
 
 
 def test_stages_and_micro_batches_change_no_number(name, run_both, layered):
     """Of 7 rows, 4 micro-batches have 2, 2, 2 and 1; in a fifth batch some have no token."""
-    base = run_both(replicas=1, **STREAM)[name]
-    traces = [layered(*layout, **STREAM) for layout in [(2, 1), (4, 4)]]
-    assert_equal(base, *traces)
-    assert compare_traces([base, traces[-1]]).pairs.popitem()[1]["gradient"].relative > 0
+    base, trace = run_both(replicas=1, **STREAM)[name], layered(4, 4, **STREAM)
+    assert_equal(base, trace)
+    assert compare_traces([base, trace]).pairs.popitem()[1]["gradient"].relative > 0
 
 
+@pytest.mark.thorough
 def test_an_encoder_and_a_fed_decoder_on_stages_change_no_number(
     name, run_both, layered, pairs
 ):

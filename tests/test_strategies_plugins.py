@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, start
+from conftest import assert_one_line, start
 
 TESTS = Path(__file__).resolve().parent
 PLUGIN = str(TESTS / "toy_plugin.py")
@@ -42,7 +42,9 @@ def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
     assert "verdict: match" in printed
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework", ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)]
+)
 def test_a_framework_from_outside_matches_each_of_the_two(framework, text, cache, tmp_path):
     """Its trainer lies in a folder of its own, and runs in a process of its own."""
     words = ["-m", "parity", "run", "--preset", "tiny", "--steps", "3", "--dtype", "float64"]

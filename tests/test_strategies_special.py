@@ -153,6 +153,7 @@ def test_isolated_steps_are_refused(refused, tmp_path):
 # mirrored: a copy of the variables on every replica
 
 
+@pytest.mark.thorough
 def test_the_profile_of_mirrored_has_every_phase(frameworks, text, cache, tmp_path):
     values = {"data": text, "cache": cache, "hidden_size": 64, "optimizer": "adam"}
     values |= {"strategy": "mirrored", "profile": tmp_path, "steps": 15}
@@ -285,8 +286,8 @@ class _Changed:
         return tensors | ({self._name: np.array(self._value)} if step == self._step else {})
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_what_is_not_recorded_has_the_losses_of_what_is(asynchronous, train, framework):
+def test_what_is_not_recorded_has_the_losses_of_what_is(asynchronous, train):
+    framework, _ = FRAMEWORKS
     recorded = asynchronous()[framework]
     steps = RecordedSteps(recorded.side, "token")
     for number, tensors in recorded.steps():
@@ -433,7 +434,12 @@ def saved(out: Path) -> None:
     ("given", "killed", "name"),
     [
         ({"strategy": "parameter-server", "sync": True}, 2, "ps 0"),
-        ({"strategy": "parameter-server", "sync": True}, 1, "rank 1"),
+        pytest.param(
+            {"strategy": "parameter-server", "sync": True},
+            1,
+            "rank 1",
+            marks=pytest.mark.thorough,
+        ),
         ({"strategy": "parameter-server"}, 1, "worker 0"),
     ],
 )
@@ -462,7 +468,11 @@ def children(process: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "lost", [pytest.param("rank 1", marks=pytest.mark.thorough), "ps 1", "its engine"]
+    "lost",
+    [
+        *(pytest.param(each, marks=pytest.mark.thorough) for each in ("rank 1", "ps 1")),
+        "its engine",
+    ],
 )
 def test_a_process_lost_to_paddles_servers_ends_all_and_it_goes_on(start, trainings, lost):
     given = SERVED | {"replicas": 2, "servers": 2, "steps": 60, "checkpoint_every": 5}
@@ -492,6 +502,7 @@ def test_a_process_lost_to_paddles_servers_ends_all_and_it_goes_on(start, traini
     assert read_losses(out / "losses.csv") == read_losses(whole / "losses.csv")
 
 
+@pytest.mark.thorough
 def test_paddles_servers_start_again_by_themselves(start):
     given = SERVED | {"replicas": 2, "steps": 60, "checkpoint_every": 5, "epochs": 12}
     job, out = start("paddle", **given, batching="stream", max_restarts=2)

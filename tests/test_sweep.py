@@ -10,6 +10,8 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
 
 from parity.base.errors import UsageError
+from parity.cli.command_line import main
+from parity.cli.commands import parity
 from parity.compare.steps import compare_step
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
@@ -80,11 +82,13 @@ def test_drawn_runs_differ_in_all_that_decides_a_number():
     assert {run.options["evaluate"] for run in runs} == {0, 1, 4}
 
 
+@pytest.mark.thorough
 def test_no_run_of_the_slice_alarms(swept):
     alarms = {n: result["story"] for n, result in swept.items() if result["how"] != "match"}
     assert alarms == {}
 
 
+@pytest.mark.thorough
 def test_the_worst_is_within_what_is_allowed_by_the_stated_margin(swept):
     """Over many runs the bounds leave a margin of 1.7; this slice may use 0.8 of them."""
     found = Sweep(SEED, [], swept).used()
@@ -134,6 +138,7 @@ def multiplied(swept, options, times: dict[str, int]) -> dict[tuple[int, str, st
 TIMES = {"forward": 10, "loss": 30, "gradient": 30, "optimizer": 10, "weight": 10}
 
 
+@pytest.mark.thorough
 def test_a_multiple_of_the_rounding_of_a_tensor_is_flagged(swept, options):
     """In at least one of the three to five steps of a run.
 
@@ -242,10 +247,9 @@ def test_drawn_settings_differ_and_are_those_that_the_strategy_takes():
         ("tensorflow=asynchronous", "allowed: a synchronous strategy of each framework, or an"),
     ],
 )
-def test_strategies_that_cannot_be_swept_are_one_line(words, message, tmp_path):
-    process = start(["-m", "parity", "sweep", f"--strategy={words}", f"--out={tmp_path}"])
-    _, errors = process.communicate()
-    assert message in assert_one_line(process.returncode, errors)
+def test_strategies_that_cannot_be_swept_are_one_line(words, message, tmp_path, capsys):
+    status = main(parity, ["sweep", f"--strategy={words}", f"--out={tmp_path}"])
+    assert message in assert_one_line(status, capsys.readouterr().err)
 
 
 def test_a_strategy_that_is_named_twice_is_one_choice():

@@ -108,7 +108,9 @@ def profiled(frameworks, text, pairs, cache, tmp_path_factory):
     return profile
 
 
-@pytest.mark.parametrize("network", ["language-model", "seq2seq"])
+@pytest.mark.parametrize(
+    "network", ["language-model", pytest.param("seq2seq", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_phase_has_its_operations(framework, network, profiled):
     table, trace = profiled(network)[framework]
@@ -141,7 +143,9 @@ def test_every_phase_has_its_operations(framework, network, profiled):
         assert update["calls"] == 9 * (2 if framework == "paddle" else 1)
 
 
-@pytest.mark.parametrize("strategy", ["layers", "asynchronous"])
+@pytest.mark.parametrize(
+    "strategy", ["layers", pytest.param("asynchronous", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_other_strategies_have_the_phases_too(framework, strategy, profiled):
     table, _ = profiled("language-model", strategy=strategy)[framework]

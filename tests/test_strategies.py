@@ -68,26 +68,6 @@ def chosen(condition) -> list:
     ]
 
 
-def in_networks() -> list:
-    """Return each synchronous strategy with each network, as parameters.
-
-    Float32 and plain kernels are not a strategy's own: here, those of processes with several
-    replicas each have to show that they train so, and the others are thorough.
-    """
-    return [
-        pytest.param(
-            *each.values,
-            network,
-            id=f"{each.id}-{network}",
-            marks=each.marks
-            if network != "language-model-float32" or each.values[1].traits.processes
-            else [*each.marks, pytest.mark.thorough],
-        )
-        for network in SYNCHRONOUS
-        for each in chosen(lambda entry: entry.traits.synchronous)
-    ]
-
-
 def trains_all(entry) -> bool:
     """Return whether a strategy trains in float64 with Adam; Paddle's servers do not."""
     return entry.traits.can_train(TrainSpec(dtype="float64", optimizer="adam"))
@@ -107,6 +87,23 @@ def layout(framework, entry, replicas, *, two_in_each=False) -> dict:
     if not trains_all(entry):
         given |= {"dtype": "float32", "optimizer": "sgd"}
     return given
+
+
+def in_networks() -> list:
+    """Return each synchronous strategy with each network, as parameters.
+
+    Float32 and plain kernels are not a strategy's own: they are tried with what has several
+    replicas in each process, and elsewhere they are thorough.
+    """
+    found = []
+    for network, (_, replicas) in SYNCHRONOUS.items():
+        for each in chosen(lambda entry: entry.traits.synchronous):
+            shared = "processes" in layout(*each.values, replicas, two_in_each=replicas == 4)
+            quick = shared or network != "language-model-float32"
+            marks = [*each.marks, *([] if quick else [pytest.mark.thorough])]
+            name = f"{each.id}-{network}"
+            found.append(pytest.param(*each.values, network, id=name, marks=marks))
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -67,13 +67,13 @@ def test_a_whole_file_is_read(opened):
     assert opened.accepts(opened.seed)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mutations())
 def test_damaged_bytes_are_refused_in_one_line(opened, changes):
     opened.accepts(mutated(opened.seed, changes))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.floats(0, 1, exclude_max=True), st.sampled_from(range(len(HOSTILE))))
 def test_hostile_values_are_refused_in_one_line(opened, place, put):
     content = opened.seed

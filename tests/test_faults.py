@@ -437,6 +437,7 @@ def test_every_fault_can_be_shown():
         assert fault_text(name).count("found in") == places, name
 
 
+@pytest.mark.thorough
 def test_the_command_writes_what_it_found(tmp_path):
     command = ["-m", "parity", "faults", "--only", "beta2", "--frameworks", "paddle"]
     process = start([*command, "--dtype", "float64", "--out", tmp_path, "--pages"])

@@ -178,6 +178,7 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
         assert differing(same, trace) == []
 
 
+@pytest.mark.thorough  # below, all of them go on to the same bits
 @pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: entry.traits.processes))
 def test_several_processes_compute_the_same_bits_again(framework, entry, record):
     """Of three processes, where sums could be in another order each time."""
@@ -193,9 +194,21 @@ def staleness(trace: Trace) -> Counter:
     return Counter(number - int(tensors["schedule/read"]) for number, tensors in trace.steps())
 
 
-@pytest.mark.parametrize("network", ASYNCHRONOUS)
 @pytest.mark.parametrize(
-    ("framework", "entry"), chosen(lambda entry: not entry.traits.synchronous)
+    ("framework", "entry", "network"),
+    [
+        pytest.param(
+            *each.values,
+            network,
+            id=f"{each.id}-{network}",
+            # threads and processes compute the same, of either network
+            marks=pytest.mark.thorough
+            if network == "seq2seq" and each.values[1].traits.processes
+            else each.marks,
+        )
+        for network in ASYNCHRONOUS
+        for each in chosen(lambda entry: not entry.traits.synchronous)
+    ],
 )
 def test_workers_keep_to_a_schedule(framework, entry, network, record, run_both, pairs):
     given = ASYNCHRONOUS[network] | {"steps": UPDATES}

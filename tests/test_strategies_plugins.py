@@ -86,7 +86,9 @@ def test_a_network_from_outside_trains_saves_and_resumes(side, text, cache, tmp_
     assert 1 < summary["test_perplexity"] < 1000
 
 
-@pytest.mark.parametrize("side", ["paddle_impl", "tf_impl"])
+@pytest.mark.parametrize(
+    "side", ["paddle_impl", pytest.param("tf_impl", marks=pytest.mark.thorough)]
+)
 def test_a_network_that_does_not_say_where_its_layers_begin_has_one_stage(
     side, text, cache, tmp_path
 ):

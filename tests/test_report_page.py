@@ -433,8 +433,7 @@ HIDDEN = """
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1400, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 @pytest.mark.parametrize("page", MADE)
 def test_nothing_is_hidden_that_cannot_be_scrolled_to(reports, window, page, scheme, width):
     window.look(width, 900, scheme)

@@ -89,21 +89,25 @@ def layout(framework, entry, replicas, *, two_in_each=False) -> dict:
     return given
 
 
-def in_networks() -> list:
-    """Return each synchronous strategy with each network, as parameters.
+def in_networks(networks, condition, quick) -> list:
+    """Return strategies with each network, as parameters; what is not quick is thorough."""
+    return [
+        pytest.param(
+            *each.values,
+            network,
+            id=f"{each.id}-{network}",
+            marks=each.marks
+            if quick(*each.values, network)
+            else [*each.marks, pytest.mark.thorough],
+        )
+        for network in networks
+        for each in chosen(condition)
+    ]
 
-    Float32 and plain kernels are not a strategy's own: they are tried with what has several
-    replicas in each process, and elsewhere they are thorough.
-    """
-    found = []
-    for network, (_, replicas) in SYNCHRONOUS.items():
-        for each in chosen(lambda entry: entry.traits.synchronous):
-            shared = "processes" in layout(*each.values, replicas, two_in_each=replicas == 4)
-            quick = shared or network != "language-model-float32"
-            marks = [*each.marks, *([] if quick else [pytest.mark.thorough])]
-            name = f"{each.id}-{network}"
-            found.append(pytest.param(*each.values, network, id=name, marks=marks))
-    return found
+
+def several_in_each(framework, entry) -> bool:
+    """Return whether a strategy can have several replicas in each process."""
+    return "processes" in layout(framework, entry, 4, two_in_each=True)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +155,17 @@ def assert_copies_equal(trace: Trace, name: str, replicas: int) -> None:
         assert all(np.array_equal(tensors[each], np.zeros(replicas)) for each in distances)
 
 
-@pytest.mark.parametrize(("framework", "entry", "network"), in_networks())
+@pytest.mark.parametrize(
+    ("framework", "entry", "network"),
+    in_networks(
+        SYNCHRONOUS,
+        lambda entry: entry.traits.synchronous,
+        # float32 and plain kernels are not a strategy's own
+        lambda framework, entry, network: (
+            network != "language-model-float32" or several_in_each(framework, entry)
+        ),
+    ),
+)
 def test_it_computes_what_one_replica_and_the_oracle_compute(
     framework, entry, network, record, run_both, pairs
 ):
@@ -196,19 +210,12 @@ def staleness(trace: Trace) -> Counter:
 
 @pytest.mark.parametrize(
     ("framework", "entry", "network"),
-    [
-        pytest.param(
-            *each.values,
-            network,
-            id=f"{each.id}-{network}",
-            # threads and processes compute the same, of either network
-            marks=pytest.mark.thorough
-            if network == "seq2seq" and each.values[1].traits.processes
-            else each.marks,
-        )
-        for network in ASYNCHRONOUS
-        for each in chosen(lambda entry: not entry.traits.synchronous)
-    ],
+    in_networks(
+        ASYNCHRONOUS,
+        lambda entry: not entry.traits.synchronous,
+        # threads and processes compute the same, of either network
+        lambda _, entry, network: network == "language-model" or not entry.traits.processes,
+    ),
 )
 def test_workers_keep_to_a_schedule(framework, entry, network, record, run_both, pairs):
     given = ASYNCHRONOUS[network] | {"steps": UPDATES}

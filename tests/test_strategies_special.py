@@ -39,6 +39,8 @@ EMPTY = 4  # the step in which only three rows have a token, the first ones
 BY_NAME = {fault.name: fault for fault in reversed(CATALOGUE)}
 OF_SERVERS = {fault.name: fault for fault in CATALOGUE if fault.setting == "served workers"}
 THREADS = {"strategy": "asynchronous", "replicas": 2, "schedule": "1", "optimizer": "adam"}
+# of these, as of free ones, tests/test_strategies.py trains the same
+SCHEDULED = {"replicas": 3, "staleness": 3, "batching": "stream"}
 SERVED = {"strategy": "parameter-server", "dtype": "float32", "optimizer": "sgd"}
 
 
@@ -235,7 +237,6 @@ def test_an_update_takes_its_own_rows_of_the_global_batch(asynchronous, run_both
 
 
 def test_free_runs_are_compared_with_the_oracle_alone(asynchronous):
-    # those of tests/test_strategies.py
     traces = asynchronous(schedule="free", replicas=3, batching="stream")
     verdict = compare_traces([*traces.values()])
     assert verdict.matches, verdict.mismatches[0]
@@ -262,7 +263,7 @@ def test_a_torn_read_is_called_so(trainings):
 
 def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous, tmp_path):
     """A worker cannot have read weights of later updates, or take a step twice."""
-    traces = asynchronous()
+    traces = asynchronous(**SCHEDULED)
     for name, value in (("read", 9), ("batch", 4), ("worker", 7)):
         changed = {
             label: _Changed(trace, 5, f"schedule/{name}", value)
@@ -289,12 +290,12 @@ class _Changed:
 
 def test_what_is_not_recorded_has_the_losses_of_what_is(asynchronous, train):
     framework, _ = FRAMEWORKS
-    recorded = asynchronous()[framework]
+    recorded = asynchronous(**SCHEDULED)[framework]
     steps = RecordedSteps(recorded.side, "token")
     for number, tensors in recorded.steps():
         steps.add(number, tensors)
     assert [each.step for each in steps.steps] == list(range(len(steps.steps)))
-    rows = read_losses(train(framework, **THREADS) / "losses.csv")
+    rows = read_losses(train(framework, **THREADS | SCHEDULED) / "losses.csv")
     assert len(steps.steps) > STREAM_BATCHES
     assert compare_untraced(framework, steps.steps, rows) is None
     assert [row[2] for row in rows[: len(steps.steps)]] == [e.tokens for e in steps.steps]

@@ -407,7 +407,11 @@ def test_it_goes_on_to_the_bit_as_one_that_never_stopped(framework, entry, whole
     ("counts", "given"),
     [
         ((1, 3, 4), TEXT),
-        ((2, 4), {"batching": "sentences", "time": 8, "kernels": "plain", "optimizer": "adam"}),
+        pytest.param(
+            (2, 4),
+            {"batching": "sentences", "time": 8, "kernels": "plain", "optimizer": "adam"},
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["stream", "sentences-plain"],
 )

@@ -319,6 +319,25 @@ def test_a_map_that_makes_no_sense_is_refused_in_one_line(tmp_path, capsys, case
     assert "\n" not in told
 
 
+BAD_TEXTS = {
+    "alias": ("a: &x [1]\nb: *x\n", "is no YAML: an alias; allowed: plain values"),
+    "tag": ("a: !!python/object:os.system x\n", "is no YAML: could not determine a constr"),
+    "nested": ("[" * 5000, "is nested too deeply"),
+    "bytes": (b"\xff\xfe\x00", "is no YAML: "),
+    "list": ("- 1\n", "format is [1]; allowed: 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TEXTS)
+def test_a_file_that_is_no_map_is_refused_in_one_line(tmp_path, case):
+    text, message = BAD_TEXTS[case]
+    (tmp_path / "map").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path / "map")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_trace_that_was_not_watched_cannot_be_aligned(tmp_path, capsys):
     from parity import Recorder
 

@@ -234,6 +234,15 @@ def _plain(part: Part) -> Any:
     return {"of": of, "layout": list(part.layout)} if part.layout else of
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads plain values, without aliases: lists of lists of the same could grow for ever."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias; allowed: plain values")
+        return super().compose_node(parent, index)
+
+
 def read(path: Path) -> NameMapping:
     """Read a mapping.
 
@@ -241,11 +250,13 @@ def read(path: Path) -> NameMapping:
       UsageError: if the file cannot be read, or is no mapping.
     """
     try:
-        values = yaml.safe_load(read_file(path))
+        values = yaml.load(read_file(path), _Loader)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {reason(error)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, not UTF-8
         raise UsageError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: is nested too deeply; allowed: what align writes") from None
     try:
         return _mapping(values)
     except UsageError as error:

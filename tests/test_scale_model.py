@@ -9,10 +9,8 @@ import math
 import pytest
 
 from parity.twins.scale.gradients import (
-    activation_bytes,
     different_words,
     gradients,
-    most_stages,
 )
 from parity.twins.scale.model import (
     Compute,
@@ -23,7 +21,6 @@ from parity.twins.scale.model import (
     asynchronous_rate,
     hierarchical_ring,
     overlapped,
-    pipeline,
     ring,
     seconds_per_byte,
     servers,
@@ -62,26 +59,6 @@ def simulated_requests(count: int, each: float, latency: float) -> float:
         free = max(free, asked + latency) + each
         arrived.append(free + latency)
     return arrived[-1]
-
-
-def simulated_pipeline(
-    stages: int, jobs: int, forward: float, backward: float, transfer: float, latency: float
-) -> float:
-    """Run every micro-batch through every stage and link; return when the last is done."""
-    begin = 0.0
-    for each in (forward, backward):
-        stage_free = [begin] * stages
-        link_free = [begin] * stages
-        for _ in range(jobs):
-            ready = begin
-            for stage in range(stages):
-                stage_free[stage] = max(stage_free[stage], ready) + each
-                ready = stage_free[stage]
-                if stage < stages - 1:
-                    link_free[stage] = max(link_free[stage], ready) + transfer
-                    ready = link_free[stage] + latency
-        begin = ready
-    return begin
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
@@ -156,15 +133,6 @@ def test_asynchronous_ranks_are_busy_until_the_servers_are_full():
     assert asynchronous_rate(100, 3, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 5])
-@pytest.mark.parametrize("jobs", [1, 2, 8])
-@pytest.mark.parametrize(("transfer", "latency"), [(0.0, 0.0), (0.1, 0.3), (2.0, 0.1)])
-def test_a_pipeline_takes_as_long_as_a_simulation(stages, jobs, transfer, latency):
-    each = 30.0 / (stages * jobs)
-    expected = simulated_pipeline(stages, jobs, each / 3, each * 2 / 3, transfer, latency)
-    assert pipeline(stages, jobs, 30.0, transfer, latency) == pytest.approx(expected)
-
-
 def test_overlap_hides_no_more_than_the_backward_pass():
     assert overlapped(3.0, 1.5) == 3.0
     assert overlapped(3.0, 2.5) == pytest.approx(3.5)
@@ -186,7 +154,6 @@ def test_gradients_have_the_bytes_of_the_parameters():
     rows = different_words(50, 4 * 7)
     assert found.touched == pytest.approx(rows * (3 * 4 + 8))
     assert gradients(spec.replace(dtype="float64"), 4).dense == 8 * elements
-    assert (most_stages(spec), activation_bytes(spec)) == (1, 7 * 2 * 4)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 5])

@@ -340,8 +340,6 @@ class ScaleOptions(Options):
     compute: str | None = option(None, "seconds of a step without communication, as FIXED/PER_ROW [default: measured here]")
     per_host: int = option(8, "ranks of one host, for the hierarchical ring", at_least=1)
     servers: int = option(8, "number of parameter servers", at_least=1, at_most=65_536)
-    stages: int = option(2, "number of stages that the hybrid spreads the layers of a replica over", at_least=1, at_most=65_536)
-    micro_batches: int = option(8, "number of micro-batches, for layers and the hybrid", at_least=1, at_most=65_536)
     most: int = option(1024, "greatest number of ranks", at_least=1, at_most=65_536)
     steps: int = option(20, "number of steps of each training that is timed, warm-up included", at_least=10)
     debug: bool = option(False, _DEBUG)

@@ -63,21 +63,6 @@ def different_words(vocabulary: int, words: float) -> float:
     return float(-np.expm1(words * np.log1p(-shares)).sum()) if vocabulary > 1 else 1.0
 
 
-def activation_bytes(spec: Spec) -> float:
-    """Return the bytes of one row that one layer hands on to the next."""
-    item = np.dtype(spec.training.dtype).itemsize
-    return float(spec.model.hidden_size * max(_times(spec)) * item)
-
-
-def most_stages(spec: Spec) -> int:
-    """Return how many stages the layers of a network can be spread over.
-
-    The embedding and the projection go with the first and the last recurrent layer.
-    """
-    layers = int(spec.model.num_layers)
-    return layers if len(list(_times(spec))) == 1 else 2 * layers
-
-
 def _tokens_per_row(spec: Spec, table: str) -> int:
     *_, target = times = list(_times(spec))
     return times[0] if table.startswith("encoder/") else target

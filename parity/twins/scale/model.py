@@ -1,4 +1,4 @@
-"""What a step costs on many ranks: the time of messages and of stages, in closed form.
+"""What a step costs on many ranks: the time of messages, in closed form.
 
 A message of n bytes takes a + n b over a link with latency a and b seconds per byte (Hockney
 1994, doi:10.1016/S0167-8191(06)80021-9). Software and link work at the same time where several
@@ -7,9 +7,8 @@ them one after the other. All ranks are alike, each has a link of its own that s
 receives at once, and nothing else uses it; docs/scaling.md says where that ends.
 
 Sources: Thakur et al. 2005, doi:10.1177/1094342005051521, for collectives; Patarasuk & Yuan
-2009, doi:10.1016/j.jpdc.2008.09.002, for the ring; Huang et al. 2019, arXiv:1811.06965, for
-the pipeline's bubble; Denning & Buzen 1978, doi:10.1145/356733.356735, for the bounds of
-asynchronous servers.
+2009, doi:10.1016/j.jpdc.2008.09.002, for the ring; Denning & Buzen 1978,
+doi:10.1145/356733.356735, for the bounds of asynchronous servers.
 """
 
 import math
@@ -240,26 +239,6 @@ def asynchronous_rate(
     return min(ranks / alone, count / busy if busy else math.inf)
 
 
-def pipeline(
-    stages: int, micro_batches: int, compute: float, transfer: float, latency: float
-) -> float:
-    """Return the seconds of a step whose layers are spread over equal stages.
-
-    All micro-batches go forward through the stages, and then backward. Without transfers the
-    stages are idle for (S - 1) / (M + S - 1) of the time.
-
-    Args:
-      stages: the number of stages, S.
-      micro_batches: the number of parts of the batch, M.
-      compute: seconds of the whole batch on one rank.
-      transfer: seconds in which the activations of a micro-batch occupy a link.
-      latency: seconds until they are at the other end, beyond that.
-    """
-    each = compute / (stages * micro_batches)
-    forward = _flow(stages, micro_batches, each * (1 - BACKWARD_SHARE), transfer, latency)
-    return forward + _flow(stages, micro_batches, each * BACKWARD_SHARE, transfer, latency)
-
-
 def overlapped(compute: float, communication: float) -> float:
     """Return the seconds of a step that communicates while the backward pass computes.
 
@@ -270,13 +249,6 @@ def overlapped(compute: float, communication: float) -> float:
       communication: seconds of the communication by itself.
     """
     return compute + max(0.0, communication - BACKWARD_SHARE * compute)
-
-
-def _flow(stages: int, jobs: int, each: float, transfer: float, latency: float) -> float:
-    """Return when the last of some equal jobs has left a line of stages and links."""
-    links = stages - 1
-    slowest = max(each, transfer if links else 0.0)
-    return stages * each + links * (transfer + latency) + (jobs - 1) * slowest
 
 
 def seconds_per_byte(link: Link, engine: Engine) -> float:

@@ -11,7 +11,6 @@ from parity.base.machine import measured_here
 from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ScaleOptions
 from parity.twins.scale.gradients import gradients
-from parity.twins.scale.model import Link
 from parity.twins.scale.quantities import parse_compute, parse_link, parse_links
 from parity.twins.scale.terminal import scale_text
 from parity.twins.scale.timed_step import ENGINES, RUNS, Measured, timed_step
@@ -44,7 +43,9 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
     for side, found in measured.items():
         work = Workload(spec, found.compute, found.engine)
         predictions[side] = {
-            name: _curves(work, _cluster(link, local, options), options.most)
+            name: _curves(
+                work, Cluster(link, local, options.per_host, options.servers), options.most
+            )
             for name, link in links.items()
         }
     values = {
@@ -65,8 +66,7 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
         "local": vars(local),
         "gradients": gradients(spec, spec.training.batch_size)._asdict(),
         "settings": {
-            name: getattr(options, name)
-            for name in ("per_host", "servers", "stages", "micro_batches", "most", "steps")
+            name: getattr(options, name) for name in ("per_host", "servers", "most", "steps")
         },
         "versions": {"parity": __version__, "numpy": np.__version__},
         "predictions": predictions,
@@ -84,17 +84,6 @@ def _measured(spec: Spec, options: ScaleOptions) -> dict[str, Measured]:
         return {side: Measured(compute, ENGINES[side], {}) for side in options.sides}
     with ProgressBar("measuring", RUNS * len(options.sides), "training") as progress:
         return {side: timed_step(spec, side, options, progress) for side in options.sides}
-
-
-def _cluster(link: Link, local: Link, options: ScaleOptions) -> Cluster:
-    return Cluster(
-        link,
-        local,
-        options.per_host,
-        options.servers,
-        options.stages,
-        options.micro_batches,
-    )
 
 
 def _curves(work: Workload, cluster: Cluster, most: int) -> dict[str, Any]:

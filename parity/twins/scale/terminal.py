@@ -77,8 +77,7 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     settings = values["settings"]
     return [
         f"hierarchical ring: {settings['per_host']} ranks a host; "
-        f"servers: {settings['servers']}; "
-        f"hybrid: {settings['stages']} stages; {settings['micro_batches']} micro-batches",
+        f"servers: {settings['servers']}",
         "speed-up: rows per second as a multiple of one rank's with the preset's batch; -: not "
         "possible",
         "The model knows no stragglers, no shared switch, no congestion, and no ranks that "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parity.twins.scale import model
-from parity.twins.scale.gradients import activation_bytes, gradients, most_stages
+from parity.twins.scale.gradients import gradients
 from parity.twins.scale.model import Compute, Engine, Exchange, Link
 from parity.twins.spec.spec import Spec
 
@@ -34,16 +34,12 @@ class Cluster:
       local: the link between two ranks of one host.
       per_host: the number of ranks of a host.
       servers: the number of parameter servers.
-      stages: the number of stages of the hybrid.
-      micro_batches: the number of micro-batches of layers and hybrid.
     """
 
     link: Link
     local: Link
     per_host: int
     servers: int
-    stages: int
-    micro_batches: int
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Workload:
           rows: the rows of the global batch.
           cluster: where the ranks run.
         """
-        if rows < ranks and strategy not in ("layers", "hybrid"):
+        if rows < ranks:
             return None  # a rank would have nothing to do
         return STRATEGIES[strategy](self, ranks, rows, cluster)
 
@@ -130,50 +126,12 @@ def _asynchronous(work: Workload, ranks: int, rows: float, cluster: Cluster) -> 
     return Step(ranks / rate, None, size * max(1.0, ranks / cluster.servers))
 
 
-def _layers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step | None:
-    if ranks > most_stages(work.spec):
-        return None
-    return _staged(work, ranks, 1, rows, cluster)
-
-
-def _hybrid(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step | None:
-    stages = cluster.stages
-    if ranks < stages or ranks % stages or stages > most_stages(work.spec):
-        return None
-    return _staged(work, stages, ranks // stages, rows, cluster)
-
-
-def _staged(
-    work: Workload, stages: int, replicas: int, rows: float, cluster: Cluster
-) -> Step | None:
-    """Return a step of replicas, each with its layers on several ranks."""
-    own = rows / replicas
-    if own < cluster.micro_batches:
-        return None
-    link, engine = cluster.link, work.engine
-    handed_on = activation_bytes(work.spec) * own / cluster.micro_batches
-    compute = model.pipeline(
-        stages,
-        cluster.micro_batches,
-        work.compute.seconds(own),
-        handed_on * model.seconds_per_byte(link, engine) + engine.per_message,
-        link.latency,
-    )
-    size = gradients(work.spec, own).dense / stages
-    exchange = model.ring(replicas, size, link, engine)
-    sent = exchange.sent + (2 if stages > 1 else 0) * handed_on * cluster.micro_batches
-    seconds = exchange.seconds
-    return Step(compute + seconds, model.overlapped(compute, seconds), sent)
-
-
 # name -> how a step is predicted
-STRATEGIES: dict[str, Callable[[Workload, int, float, Cluster], Step | None]] = {
+STRATEGIES: dict[str, Callable[[Workload, int, float, Cluster], Step]] = {
     "ring": _ring,
     "hierarchical ring": _hierarchical,
     "servers": _servers,
     "server on each rank": _server_per_rank,
     "servers, touched rows": _sparse_servers,
     "servers, asynchronous": _asynchronous,
-    "layers": _layers,
-    "hybrid": _hybrid,
 }

@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all thorough hunt-once crashes torch jax horovod horovod-test gpu \
+.PHONY: help setup test test-all thorough hunt-once crashes torch jax horovod horovod-test gpu gpu-test \
     parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
@@ -52,6 +52,7 @@ help:
 	make horovod-test  make that, and run the tests of the strategy
 	make gpu     set up, and make .venv-gpu, whose Python trains with --device gpu: both
 	             frameworks for NVIDIA's GPUs, and CUDA for each (5 GB; no GPU is needed for it)
+	make gpu-test  make that, and run its tests; with a GPU, also compare the two networks on it
 	make lock    write requirements.lock, requirements-horovod.lock and the two locks for GPUs
 	             in deploy from pyproject.toml; with LOCK_FLAGS=--upgrade at the newest versions
 	make wheel   build the package of parity alone, in out/dist
@@ -285,6 +286,22 @@ $(GPU)/ready: requirements.lock deploy/requirements-gpu.lock deploy/requirements
 	    ln -s "$$name" "$$beside/$${name%%.so.*}.so"
 	done
 	touch $@
+
+# On a machine with a GPU, what `parity run` says of each network is what nobody has seen so far: its
+# report and log in out/gpu tell the rest. A proof that a run has finished is not run again.
+gpu-test: gpu
+	@PARITY_REQUIRE_GPU_PACKAGES=1 $(VENV_PYTHON) -m pytest -m gpu tests/test_gpu.py $(PYTEST_FLAGS)
+	$(GPU)/bin/python -m parity doctor
+	if ! $(GPU)/bin/python -m parity doctor | grep -q '^GPU: a driver .*devices: [1-9]'; then exit 0; fi
+	mkdir -p out/gpu
+	status=0
+	for network in $(NETWORKS); do
+	    out=out/gpu/$$network
+	    if [ -f $$out/report.json ]; then continue; fi
+	    $(GPU)/bin/python -m parity run --device gpu --replicas 1 --network $$network --out $$out \
+	        $(PARITY_FLAGS) 2>&1 | tee $$out.log || status=$$?
+	done
+	exit $$status
 
 # Only the user's default index is read: local folders and extra indexes may hold other files
 # under the same names, and their hashes must not get into the lock.

@@ -99,6 +99,11 @@ OPTIONAL = {
         "PARITY_REQUIRE_HOROVOD",
         "no environment with Horovod: `make horovod-test` makes it and runs them",
     ),
+    "gpu": (
+        (ROOT / ".venv-gpu" / "ready").exists,
+        "PARITY_REQUIRE_GPU_PACKAGES",
+        "no environment for GPUs: `make gpu-test` makes it and runs them",
+    ),
 }
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
@@ -115,6 +120,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "compiler: needs a C compiler")
     config.addinivalue_line("markers", "hosts: needs network namespaces")
     config.addinivalue_line("markers", "horovod: needs the environment of `make horovod`")
+    config.addinivalue_line("markers", "gpu: needs the environment of `make gpu`, and no GPU")
     config.stash[_LEFT_OUT] = {}
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # a shell has started pytest in the background; processes would inherit it

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from conftest import FOLDERS, FRAMEWORKS, assert_one_line, flags, start
+from conftest import FOLDERS, assert_one_line, flags, start
 
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG
@@ -200,7 +200,7 @@ def test_what_is_wrong_is_one_line_with_file_and_key(config, capsys, content):
     assert len(line) < 300 + len(str(path))
 
 
-@pytest.mark.parametrize("command", [*TRAINERS.values(), "parity"])
+@pytest.mark.parametrize("command", [TRAINERS["paddle"], "parity"])
 def test_every_command_refuses_a_file_alike(config, tmp_path, command):
     words = ["-m", "parity", "run"] if command == "parity" else [command]
     cases = {
@@ -248,18 +248,16 @@ def test_both_sides_print_the_same_configuration_but_for_the_strategy(config, te
     }
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_file_in_a_run_folder_trains_the_same_to_the_bit(text, cache, tmp_path, framework):
-    trainer, first, second = TRAINERS[framework], tmp_path / "first", tmp_path / "second"
+    first, second = tmp_path / "first", tmp_path / "second"
     given = flags(data=text, cache=cache, steps=7, seed=5, replicas=None, kernels="plain")
     runs = [
         [*given, "--out", first, "--overwrite", "--debug"],
         ["--config", first / CONFIG, "--out", second],
     ]
     for words in runs:
-        process = start([trainer, *words])
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+        status, _, errors = framework.train(*words).wait()
+        assert status == 0, errors
     values = [yaml.safe_load((each / CONFIG).read_text()) for each in (first, second)]
     assert [each.pop("out") for each in values] == [str(first), str(second)]
     assert values[0] == values[1]
@@ -273,8 +271,8 @@ def test_the_file_in_a_run_folder_trains_the_same_to_the_bit(text, cache, tmp_pa
     for name, array in saved[0].snapshot.items():
         assert array.tobytes() == saved[1].snapshot[name].tobytes(), name
     # the folder has a run, which is not replaced by accident
-    process = start([trainer, "--config", first / CONFIG])
-    line = assert_one_line(process.wait(), process.communicate()[1])
+    status, _, errors = framework.train("--config", first / CONFIG).wait()
+    line = assert_one_line(status, errors)
     assert line.startswith(f"error: {first}: already has a run")
 
 

@@ -176,7 +176,7 @@ def test_an_impossible_extension_is_no_hypothesis():
     assert found.margin == math.inf
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     model=chains(),
     beam=st.integers(1, 4),

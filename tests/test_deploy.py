@@ -103,6 +103,13 @@ def test_other_jobs_than_workers_are_refused(cluster):
         membership("tensorflow", {"TF_CONFIG": json.dumps(config)})
 
 
+# Processes of TensorFlow take long to start, and the other tests see what they are given.
+ONE = pytest.mark.parametrize(
+    "name", ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)], indirect=True
+)
+
+
+@ONE
 @pytest.mark.hosts
 def test_two_pods_train_as_one_job(name, text, cache, tmp_path):
     """The manifest's own command, with the operator's variables, in two network namespaces."""
@@ -175,6 +182,7 @@ def test_tasks_of_slurm_that_are_no_ranks_are_refused(script, changes, message):
     assert message in printed
 
 
+@ONE
 def test_two_tasks_of_slurm_train(name, text, cache, tmp_path):
     words = flags(strategy=COLLECTIVE[name], data=text, cache=cache, steps=STEPS)
     words += ["--out", str(tmp_path / "run"), "--resume"]

@@ -56,6 +56,7 @@ def run(frameworks, text, pairs, tmp_path):
     return run
 
 
+@pytest.mark.thorough
 def test_a_run_makes_all_checks_and_names_the_one_that_it_cannot_make(run, tmp_path):
     report = run(replicas=(1, 2), steps=6)
     assert report["verdict"] == "match", report_text(report)
@@ -83,6 +84,7 @@ def test_a_run_makes_all_checks_and_names_the_one_that_it_cannot_make(run, tmp_p
     assert caches == {*FRAMEWORKS, "oracle"}
 
 
+@pytest.mark.thorough
 def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
     report = run(PAIRS, steps=2, checks=("answers",))
     assert report["verdict"] == "match", report_text(report)
@@ -245,5 +247,5 @@ def test_what_a_side_says_is_what_the_harness_says(run):
 
 def test_a_training_that_is_not_finite_ends_the_run(run):
     wild = SPEC.replace(learning_rate=1e37, clip_norm=1e3, optimizer="sgd")
-    with pytest.raises(NumericFailure, match=r"step .*replica"):
+    with pytest.raises(NumericFailure, match=r"step .*replica|replica.*, step"):
         run(wild, dtype=("float32",), steps=7, throughput=False)

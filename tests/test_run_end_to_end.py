@@ -150,8 +150,9 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     double, _ = report["runs"]
     assert double["unchecked"]["answers"] == "this network writes no answers"
     assert "answers: this network writes no answers" in " ".join(said.split())
-    for run, name in ((double, "repeat"), (single, "untraced"), (single, "counting")):
+    for run, name in ((double, "repeat"), (single, "counting")):
         assert run["rungs"][name]["worst_absolute"] == 0
+    assert single["rungs"]["untraced"]["used"] < 0.5
     assert 1e-9 < single["rungs"]["weight"]["worst_relative"] < 1e-3, "float32 is measured too"
     for framework in FRAMEWORKS:
         speed = report["throughput"][framework]

@@ -263,7 +263,7 @@ def test_a_torn_read_is_called_so(trainings):
 
 def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous, tmp_path):
     """A worker cannot have read weights of later updates, or take a step twice."""
-    traces = asynchronous(**SCHEDULED)
+    traces = asynchronous()
     for name, value in (("read", 9), ("batch", 4), ("worker", 7)):
         changed = {
             label: _Changed(trace, 5, f"schedule/{name}", value)

@@ -73,22 +73,6 @@ def flags_of(field, options):
     return {name, f"--no-{name[2:]}"} if paired else {name}
 
 
-def test_the_help_says_a_default_of_several_values_as_a_user_types_it():
-    text = " ".join(run("-m", "parity", "run", "--help-all").stdout.split())
-    assert (
-        "[default: 1,2,3; with --hosts one for each process] (at least 1, at most 65536)"
-        in text
-    )
-    assert "(float64, float32) [default: float64,float32] --" in text
-    assert "[default: ()]" not in text
-    # written out in the help, since a wheel has no registry of strategies to ask
-    defaults = ",".join(
-        f"{name}={each.strategies.default}" for name, each in FRAMEWORKS.items()
-    )
-    # the help may break a line at a hyphen
-    assert f"[default: {defaults}]" in text.replace("- ", "-")
-
-
 def groups(text):
     """Return heading -> the flags under it, of a help text."""
     found, heading = {}, None

@@ -74,19 +74,6 @@ def test_same_content_elsewhere_is_the_same_corpus(tmp_path):
     )
 
 
-def test_any_piece_can_be_read_and_nothing_beyond(tmp_path):
-    words = " ".join(f"w{i}" for i in range(50))
-    text = load_corpus(write_texts(tmp_path, words), tmp_path / "cache", None).train
-    whole = text.read(0, 51)
-    assert whole.dtype == np.int32
-    for start in range(52):
-        for stop in range(start, 52):
-            assert text.read(start, stop).tolist() == whole[start:stop].tolist()
-    for start, stop in ((-1, 3), (0, 52), (5, 4)):
-        with pytest.raises(IndexError, match=f"{start}:{stop} is not within 0:51"):
-            text.read(start, stop)
-
-
 def test_blocks_of_a_large_text_join_without_a_seam(tmp_path):
     rng = np.random.RandomState(0)
     lines = [

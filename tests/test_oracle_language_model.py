@@ -9,7 +9,6 @@ from oracle_side import random_inputs, share_of_rows, small_spec
 from parity.twins.oracle.language_model import language_model
 from parity.twins.oracle.layers import log_softmax, project
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots
-from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs
@@ -73,19 +72,6 @@ def test_gradients_are_those_of_central_differences(layers, keep, lengths):
         np.testing.assert_allclose(gradients[name], numeric, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-def test_beyond_a_length_state_stands_still_and_output_is_zero():
-    spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3))
-    found, _ = run(spec, weights, inputs, state)
-    for row, length in enumerate(inputs.batch["lengths"]):
-        for name in ("lstm_0/hidden", "lstm_1/hidden", "token_loss"):
-            assert not found[name][row, length:].any()
-            assert np.all(found[name][row, :length] != 0)
-        top = found["lstm_1/hidden"][row]
-        last = top[length - 1] if length else state["h"][row, 1]
-        np.testing.assert_array_equal(found["h"][row, 1], last)
-    np.testing.assert_array_equal(found["c"][1], state["c"][1])
-
-
 def test_padding_decides_nothing():
     spec, weights, inputs, state = problem(lengths=(4, 0, 1, 3))
     padding = np.arange(4) >= inputs.batch["lengths"][:, None]
@@ -120,22 +106,6 @@ def test_shares_of_any_size_sum_to_the_whole(replicas):
     )
     for name, gradient in gradients.items():
         np.testing.assert_allclose(summed[name], gradient, rtol=1e-12, atol=1e-16)
-
-
-def test_the_state_is_carried_only_where_the_batch_says_so():
-    spec = small_spec(keep=1.0)
-    snapshot = initial_snapshot(spec)
-
-    def second_step(carry):
-        oracle = Oracle(spec, snapshot)
-        oracle.step(random_inputs(spec, [4, 4], carry=False), 1e-9, [2])
-        return oracle.step(random_inputs(spec, [4, 4], carry=carry), 1e-9, [2])
-
-    fresh = Oracle(spec, snapshot).step(random_inputs(spec, [4, 4], carry=True), 1e-9, [2])
-    np.testing.assert_allclose(
-        second_step(False)["forward/logits"], fresh["forward/logits"], atol=1e-7
-    )
-    assert np.abs(second_step(True)["forward/h"] - fresh["forward/h"]).max() > 1e-4
 
 
 def test_clipping_scales_by_the_global_norm():

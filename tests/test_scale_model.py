@@ -22,7 +22,6 @@ from parity.twins.scale.model import (
     hierarchical_ring,
     overlapped,
     ring,
-    seconds_per_byte,
     servers,
 )
 from parity.twins.spec.spec import preset
@@ -83,13 +82,6 @@ def test_a_collective_costs_the_same_whatever_it_sends():
     for ranks in (2, 9):
         more = ring(ranks, 60.0, LINK, engine).seconds - ring(ranks, 60.0, LINK, FREE).seconds
         assert more == pytest.approx(3.0)
-
-
-def test_bytes_pass_at_once_through_software_and_link_only_where_messages_are_asked_for():
-    whole, segments = Engine(per_byte=0.5), Engine(per_byte=0.5, segment=10)
-    assert seconds_per_byte(LINK, whole) == pytest.approx(0.25 + 0.5)
-    assert seconds_per_byte(LINK, segments) == 0.5
-    assert seconds_per_byte(LINK, Engine(per_byte=0.1, segment=10)) == 0.25
 
 
 def test_a_ring_of_segments_waits_for_each_pair_of_them():

@@ -41,10 +41,10 @@ def with_torch(network, folder):
     import parity.torch
 
     class Recurrent(nn.Module):
-        def __init__(self, kind):
+        def __init__(self, kind, layers):
             super().__init__()
             self.embed = nn.Embedding(11, 6)
-            self.rnn = kind(6, SIZE, batch_first=True)
+            self.rnn = kind(6, SIZE, layers, batch_first=True)
             self.out = nn.Linear(SIZE, 3)
 
         def forward(self, tokens):
@@ -72,8 +72,8 @@ def with_torch(network, folder):
 
     torch.manual_seed(1)
     made = {
-        "lstm": lambda: Recurrent(nn.LSTM),
-        "gru": lambda: Recurrent(nn.GRU),
+        "lstm": lambda: Recurrent(nn.LSTM, 1),
+        "gru": lambda: Recurrent(nn.GRU, 2),
         "encoder": Encoder,
         "conv": conv,
     }
@@ -97,10 +97,10 @@ def with_paddle(network, folder):
     from paddle import nn
 
     class Recurrent(nn.Layer):
-        def __init__(self, kind):
+        def __init__(self, kind, layers):
             super().__init__()
             self.embed = nn.Embedding(11, 6)
-            self.rnn = kind(6, SIZE)
+            self.rnn = kind(6, SIZE, layers)
             self.out = nn.Linear(SIZE, 3)
 
         def forward(self, tokens):
@@ -129,8 +129,8 @@ def with_paddle(network, folder):
     paddle.set_default_dtype("float64")
     paddle.seed(1)
     made = {
-        "lstm": lambda: Recurrent(nn.LSTM),
-        "gru": lambda: Recurrent(nn.GRU),
+        "lstm": lambda: Recurrent(nn.LSTM, 1),
+        "gru": lambda: Recurrent(nn.GRU, 2),
         "encoder": Encoder,
         "conv": conv,
     }
@@ -156,9 +156,11 @@ def with_keras(network, folder):
 
     import parity.keras
 
-    def recurrent(kind):
+    def recurrent(*stack):
         tokens = keras.Input((5,), dtype="int64")
-        hidden = kind(SIZE)(layers.Embedding(11, 6)(tokens))
+        hidden = layers.Embedding(11, 6)(tokens)
+        for layer in stack:
+            hidden = layer(hidden)
         return keras.Model(tokens, layers.Dense(3)(hidden))
 
     def encoder():
@@ -181,8 +183,8 @@ def with_keras(network, folder):
     keras.config.set_floatx("float64")
     keras.utils.set_random_seed(1)
     made = {
-        "lstm": lambda: recurrent(layers.LSTM),
-        "gru": lambda: recurrent(layers.GRU),
+        "lstm": lambda: recurrent(layers.LSTM(SIZE)),
+        "gru": lambda: recurrent(layers.GRU(SIZE, return_sequences=True), layers.GRU(SIZE)),
         "encoder": encoder,
         "conv": conv,
     }

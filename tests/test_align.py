@@ -450,7 +450,7 @@ def test_doctor_finds_what_two_trainings_differ_in(carried, capsys, tmp_path, ca
 def test_doctor_says_what_kept_two_trainings_from_starting_alike(carried, capsys):
     pair = carried / "torch" / "gru", carried / "paddle" / "gru"
     assert run(capsys, "doctor", *pair, status=1) == [
-        "embed and 2 more: the initial weights differ",
+        "embed and 3 more: the initial weights differ",
         "  fix: parity weights carries them over",
         "1 difference",
     ]

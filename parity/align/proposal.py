@@ -282,6 +282,10 @@ class _Proposal:
             return []
         found = []
         for (name, mine), (other, theirs) in zip(a.items(), b.items(), strict=True):
+            # a model may take images in the other layout, and turn them around itself
+            as_given = Part(mine.names), Part(theirs.names)
+            if np.array_equal(*self._values("", *as_given)):
+                mine, theirs = as_given
             first, second = self._values("", mine, theirs)
             fits = first.shape == second.shape
             same = fits and bool(np.array_equal(first, second))
@@ -331,7 +335,7 @@ class _Proposal:
 
     def _row(self, a: Unit, b: Unit, i: int, j: int, only: bool) -> Row:
         parts, alone = joined(a, b)
-        shared = a.name.partition(" ")[0] if len(a.parameters) else a.name
+        shared = a.name.replace(" ", ".")
         parameters: Parts = {}
         for role, (one, other) in parts.items():
             if self._taken[0] & set(one.names) or self._taken[1] & set(other.names):

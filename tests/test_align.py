@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from aligned_networks import NETWORKS
 from safetensors.numpy import load_file, save_file
 
@@ -310,7 +309,7 @@ BAD_MAPS = {
 def test_a_map_that_makes_no_sense_is_refused_in_one_line(tmp_path, capsys, case):
     changes, message = BAD_MAPS[case]
     values = {"format": 1, "a": "one", "b": "other", "units": [UNIT]} | changes
-    (tmp_path / "map.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "map.yaml").write_text(json.dumps(values))
     with pytest.raises(UsageError) as caught:
         read(tmp_path / "map.yaml")
     place, _, told = str(caught.value).partition(": ")

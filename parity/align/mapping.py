@@ -1,7 +1,7 @@
 """The file that says what of one trace is what of another: read, written and used."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -146,8 +146,10 @@ class _Mapped(Trace):
         for line in self._of.lines():
             yield line | {"digests": dict.fromkeys(self._renamed(line["digests"]), "")}
 
-    def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for step, tensors in self._of.steps():
+    def steps(
+        self, chosen: Container[int] | None = None
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        for step, tensors in self._of.steps(chosen):
             yield step, self._values(tensors)
 
     def read(self, step: int) -> dict[str, np.ndarray]:

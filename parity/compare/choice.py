@@ -1,6 +1,6 @@
 """Which tensors of which steps of a pair are compared: those that both sides have."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -55,8 +55,10 @@ class _Part(Trace):
     def lines(self) -> Iterator[dict[str, Any]]:
         return (line for line in self._whole.lines() if line["step"] in self._names)
 
-    def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for step, tensors in self._whole.steps():
+    def steps(
+        self, chosen: Container[int] | None = None
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        for step, tensors in self._whole.steps(self._names if chosen is None else chosen):
             names = self._names[step]
             yield step, {n: each for n, each in tensors.items() if names is None or n in names}
 

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
@@ -121,14 +121,20 @@ class Trace:
         """
         return [line["step"] for line in self.lines()]
 
-    def steps(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    def steps(
+        self, chosen: Container[int] | None = None
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield (step, tensors) one by one, in the order recorded, checked as `read` does.
+
+        Args:
+          chosen: the steps that are read; None: all.
 
         Raises:
           UsageError: if a step is missing, truncated, or not what was written.
         """
         for line in self.lines():
-            yield line["step"], self._checked(line)
+            if chosen is None or line["step"] in chosen:
+                yield line["step"], self._checked(line)
 
     def read(self, step: int) -> dict[str, np.ndarray]:
         """Return the tensors of a step, checked against their digests.

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from matplotlib import font_manager, image
+from matplotlib import image
 
 from parity.base.errors import UsageError
 from parity.report import image_files as pictures
@@ -128,11 +128,6 @@ def test_more_than_a_picture_holds_is_refused(tmp_path, lengths, most, said):
     check_attention(tmp_path / "a.png", [100] * 16, 100)
 
 
-def test_latin_letters_need_no_other_font(capsys):
-    assert font_families("The cat’s café, 5 €") == ["DejaVu Sans"]
-    assert capsys.readouterr().err == ""
-
-
 # A character of the private use area is in no Chinese font either.
 @pytest.mark.parametrize(("text", "named"), [("你好 a 你", "你好"), ("\ue123", "\\ue123")])
 def test_what_no_font_has_is_told_once_and_drawn_as_boxes(
@@ -151,47 +146,10 @@ def test_what_no_font_has_is_told_once_and_drawn_as_boxes(
     )
 
 
-@pytest.fixture
-def chinese_font(tmp_path):
-    """Return the file of a font with two Chinese characters that matplotlib does not know."""
-    from fontTools.fontBuilder import FontBuilder
-    from fontTools.pens.ttGlyphPen import TTGlyphPen
-
-    pen = TTGlyphPen(None)
-    for place in ((100, 0), (100, 700), (900, 700), (900, 0)):
-        (pen.lineTo if place != (100, 0) else pen.moveTo)(place)
-    pen.closePath()
-    glyph = pen.glyph()
-    builder = FontBuilder(1000, isTTF=True)
-    builder.setupGlyphOrder([".notdef", "ni", "hao"])
-    builder.setupCharacterMap({ord("你"): "ni", ord("好"): "hao"})
-    builder.setupGlyf(dict.fromkeys([".notdef", "ni", "hao"], glyph))
-    builder.setupHorizontalMetrics(dict.fromkeys([".notdef", "ni", "hao"], (1000, 0)))
-    builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": "Test Hei", "styleName": "Regular"})
-    builder.setupOS2()
-    builder.setupPost()
-    builder.save(tmp_path / "test.ttf")
-    return tmp_path / "test.ttf"
-
-
-def test_a_chinese_font_newer_than_matplotlibs_list_is_used(
-    chinese_font, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(pictures, "_CHINESE", ("No Such", "Test Hei"))
-    broken = tmp_path / "broken.ttf"
-    broken.write_bytes(b"no font")
-    monkeypatch.setattr(
-        font_manager, "findSystemFonts", lambda: [str(broken), str(chinese_font)]
-    )
-    monkeypatch.setattr(
-        font_manager.fontManager, "ttflist", list(font_manager.fontManager.ttflist)
-    )
-    assert font_families("你a") == ["DejaVu Sans", "Test Hei"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plot_attention([(["你", "好"], ["a"], np.ones((1, 2)))], tmp_path / "a.png")
-    assert capsys.readouterr().err == ""
+def test_a_chinese_font_is_used_if_it_is_installed(monkeypatch):
+    """Of several the first in the table; matplotlib's own is one that surely is installed."""
+    monkeypatch.setattr(pictures, "_CHINESE", ("No Such", "DejaVu Serif", "DejaVu Sans Mono"))
+    assert font_families() == ["DejaVu Sans", "DejaVu Serif"]
 
 
 def test_matplotlib_itself_says_nothing(tmp_path):

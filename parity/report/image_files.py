@@ -4,9 +4,9 @@ import importlib.util
 import io
 import logging
 import math
+import re
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,28 +83,31 @@ def new_figure(width: float, height: float) -> Any:
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure to a file, completely or not at all; the name's ending decides the format.
 
+    Characters that no installed font has are drawn as boxes, and printed.
+
     Raises:
       UsageError: as `check_picture`, or if the file cannot be written.
     """
     kind, content = check_picture(path), io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # `font_families` says it
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         figure.savefig(content, format=kind, dpi=150)
-    write_whole(path, content.getvalue())
-
-
-def font_families(text: str) -> list[str]:
-    """Return fonts that together have every character of a text; print which none has."""
-    families = [_LATIN]
-    if _lacking(text, families):
-        families += _chinese_font()
-    lacking = _lacking(text, families)
+    found = (re.match(r"Glyph (\d+) .* missing from", str(each.message)) for each in told)
+    lacking = sorted({chr(int(each[1])) for each in found if each})
     if lacking:
         say(
             f"no font for {''.join(lacking[:5])!r}, drawn as boxes; allowed: install a Chinese "
             "font, such as the system's package fonts-noto-cjk or fonts-wqy-zenhei"
         )
-    return families
+    write_whole(path, content.getvalue())
+
+
+def font_families() -> list[str]:
+    """Return the fonts of text of a user's: the first that has a character draws it."""
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return [_LATIN, *[name for name in _CHINESE if name in installed][:1]]
 
 
 def check_attention(path: Path, lengths: Sequence[int], most: int) -> None:
@@ -149,9 +152,8 @@ def attention_figure(sentences: Sequence[Attention]) -> Any:
     width = 2.5 + 0.45 * max(len(source) for source, _, _ in sentences)
     height = 2.0 + 0.35 * max(len(target) for _, target, _ in sentences)
     figure = new_figure(width * columns, height * rows)
-    tokens = (token for source, target, _ in sentences for token in (*source, *target))
     # a token may hold dollar signs, between which matplotlib would see a formula
-    style = {"family": font_families("".join(tokens)), "parse_math": False}
+    style = {"family": font_families(), "parse_math": False}
     panels = []
     for number, (source, target, weights) in enumerate(sentences, start=1):
         axes = figure.add_subplot(rows, columns, number)
@@ -166,43 +168,3 @@ def attention_figure(sentences: Sequence[Attention]) -> Any:
     figure.suptitle("Attention: what each word of an answer was made from", wrap=True)
     figure.colorbar(image, ax=panels, label="weight")
     return figure
-
-
-def _chinese_font() -> list[str]:
-    """Return the name of a font with Chinese characters, if there is one."""
-    from matplotlib import font_manager
-
-    manager = font_manager.fontManager
-    for again in (False, True):
-        if again:  # matplotlib caches its list of fonts: some may have been installed since
-            known = {font.fname for font in manager.ttflist}
-            for path in set(font_manager.findSystemFonts()) - known:
-                _add_font(path)
-        installed = {font.name for font in manager.ttflist}
-        found = [name for name in _CHINESE if name in installed]
-        if found:
-            return found[:1]
-    return []
-
-
-def _add_font(path: str) -> None:
-    from matplotlib import font_manager
-
-    # like matplotlib when it makes its list, leave out a file that cannot be read
-    with suppress(OSError, RuntimeError, ValueError):
-        font_manager.fontManager.addfont(path)
-
-
-def _lacking(text: str, families: Iterable[str]) -> list[str]:
-    """Return the characters that none of these fonts has, sorted."""
-    from matplotlib import font_manager
-
-    fonts = [
-        font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=family)))
-        for family in families
-    ]
-    return [
-        letter
-        for letter in sorted(set(text))
-        if not any(font.get_char_index(ord(letter)) for font in fonts)
-    ]

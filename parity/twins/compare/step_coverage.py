@@ -2,9 +2,10 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import filter as matching
+from functools import partial
 
 import numpy as np
 
@@ -84,6 +85,12 @@ class _Step:
 _Case = tuple[Fact, Callable[[_Step], bool]]
 
 
+def _case(
+    name: str, meaning: str, is_met: Callable[[_Step], bool], *, applies: bool = True
+) -> _Case:
+    return Fact(name, meaning, applies=applies), is_met
+
+
 class StepCoverage:
     """Counts what the recorded steps of a run meet.
 
@@ -97,13 +104,7 @@ class StepCoverage:
         self._per_epoch, self._sides = per_epoch, sides
         # place in the epoch and first row of an asynchronous worker -> digest of the last batch
         self._digests: dict[tuple[int, int], bytes] = {}
-        self._cases = [
-            *_update_cases(spec, per_epoch),
-            *_epoch_cases(spec),
-            *_row_cases(spec),
-            *_replica_cases(spec),
-            *_limit_cases(),
-        ]
+        self._cases = [*_training_cases(spec, per_epoch), *_text_cases(spec), *_limit_cases()]
         self._steps, self._met = 0, Counter[str]()
         self._rest = _layout_facts(spec, sides.values())
         if NETWORKS[spec.network].decodes:
@@ -162,150 +163,94 @@ class StepCoverage:
         self._met.update(fact.name for fact, is_met in self._cases if is_met(seen))
 
 
-def _update_cases(spec: Spec, per_epoch: int) -> list[_Case]:
-    training = spec.training
-
-    def decayed(step: _Step) -> bool:
-        now, before = (
-            learning_rate(training, number // per_epoch)
-            for number in (step.number, step.number - 1)
-        )
-        return now < before
-
-    return [
-        (
-            Fact("gradient clipped", "The norm of the gradient exceeded the clip norm."),
-            lambda step: step.norm > training.clip_norm,
-        ),
-        (
-            Fact("gradient not clipped", "The norm of the gradient was within the clip norm."),
-            lambda step: step.norm <= training.clip_norm,
-        ),
-        (
-            Fact(
-                "Adam's moments continued",
-                "The update started from the moments that an earlier one had left.",
-                applies=training.optimizer == "adam",
-            ),
-            lambda step: step.number > 0 and training.optimizer == "adam",
-        ),
-        (
-            Fact(
-                "learning rate decayed",
-                "The learning rate was lower than in the step before.",
-                applies=training.decay < 1,
-            ),
-            decayed,
-        ),
-        (
-            Fact(
-                "dropout",
-                "Masks dropped units.",
-                applies=getattr(spec.model, "keep", 1.0) < 1,
-            ),
-            lambda step: bool(step.inputs.masks),
-        ),
-    ]
-
-
-def _epoch_cases(spec: Spec) -> list[_Case]:
+def _training_cases(spec: Spec, per_epoch: int) -> list[_Case]:
+    training, adam = spec.training, spec.training.optimizer == "adam"
     network = NETWORKS[spec.network]
-    stream, rows = network.contiguous(spec.text), spec.training.batch_size
+    stream, rows = network.contiguous(spec.text), training.batch_size
     carries = stream and bool(network.state(spec.model))
     _, longest = network.row_lengths(spec.text).get("time", (0, 0))
 
-    def partial(step: _Step) -> bool:
+    def rate(number: int) -> float:
+        return learning_rate(training, number // per_epoch)
+
+    def is_partial(step: _Step) -> bool:
         lengths = step.inputs.batch["lengths"]
         return len(lengths) < rows or (stream and bool(lengths.min() < longest))
 
     return [
-        (
-            Fact("new epoch", "The step was the first of an epoch that followed another one."),
+        _case(
+            "gradient clipped",
+            "The norm of the gradient exceeded the clip norm.",
+            lambda step: step.norm > training.clip_norm,
+        ),
+        _case(
+            "gradient not clipped",
+            "The norm of the gradient was within the clip norm.",
+            lambda step: step.norm <= training.clip_norm,
+        ),
+        _case(
+            "Adam's moments continued",
+            "The update started from the moments that an earlier one had left.",
+            lambda step: step.number > 0 and adam,
+            applies=adam,
+        ),
+        _case(
+            "learning rate decayed",
+            "The learning rate was lower than in the step before.",
+            lambda step: rate(step.number) < rate(step.number - 1),
+            applies=training.decay < 1,
+        ),
+        _case(
+            "dropout",
+            "Masks dropped units.",
+            lambda step: bool(step.inputs.masks),
+            applies=getattr(spec.model, "keep", 1.0) < 1,
+        ),
+        _case(
+            "new epoch",
+            "The step was the first of an epoch that followed another one.",
             lambda step: step.begins_epoch,
         ),
-        (
-            Fact("partial batch", "The batch had fewer rows, or shorter ones, than others."),
-            partial,
+        _case(
+            "partial batch",
+            "The batch had fewer rows, or shorter ones, than others.",
+            is_partial,
         ),
-        (
-            Fact(
-                "state carried",
-                "The step started from the recurrent state that the one before had left.",
-                applies=carries,
-            ),
+        _case(
+            "state carried",
+            "The step started from the recurrent state that the one before had left.",
             lambda step: step.inputs.carry,
+            applies=carries,
         ),
-        (
-            Fact(
-                "state reset",
-                "The first step of a new epoch started from a zero state.",
-                applies=carries,
-            ),
+        _case(
+            "state reset",
+            "The first step of a new epoch started from a zero state.",
             lambda step: carries and step.begins_epoch and not step.inputs.carry,
+            applies=carries,
         ),
-        (
-            Fact(
-                "rows reshuffled",
-                "The batch was not the one at the same place of the epoch before.",
-                applies=not stream,
-            ),
+        _case(
+            "rows reshuffled",
+            "The batch was not the one at the same place of the epoch before.",
             lambda step: step.reshuffled,
+            applies=not stream,
         ),
     ]
 
 
-def _row_cases(spec: Spec) -> list[_Case]:
+def _text_cases(spec: Spec) -> Iterator[_Case]:
+    """Yield the cases of rows, of their words, and of their shares among the replicas."""
     network = NETWORKS[spec.network]
 
-    def padded(step: _Step) -> bool:
-        return any(np.ptp(step.inputs.batch[name]) > 0 for name in network.lengths.values())
-
-    cases: list[_Case] = [
-        (Fact("padding", "A row was padded to the length of a longer one."), padded)
-    ]
-    for axis, (least, most) in network.row_lengths(spec.text).items():
-        cases += _length_cases(_ROWS.get(axis, axis), network.lengths[axis], least, most)
-    if network.unknown_id is not None:
-        for name in network.vocabularies:
-            lengths = network.lengths[str(network.batch[name][1])]
-            cases.append(_unknown_case(name, lengths, network.unknown_id))
-    return cases
-
-
-def _length_cases(row: str, lengths: str, least: int, most: int) -> list[_Case]:
-    """Return the cases of rows whose lengths are in the array `lengths` of a batch."""
-
-    def some_row_has(length: int) -> Callable[[_Step], bool]:
+    def some_row_has(lengths: str, length: int) -> Callable[[_Step], bool]:
         return lambda step: bool((step.inputs.batch[lengths] == length).any())
 
-    cases = [
-        (
-            Fact(f"{row} of one token", f"A {row} had a single token.", applies=least <= 1),
-            some_row_has(1),
-        ),
-        (
-            Fact(f"{row} of full length", f"A {row} was as long as is allowed, {most} tokens."),
-            some_row_has(most),
-        ),
-    ]
-    if least == 0:
-        cases.append(
-            (Fact(f"{row} without a token", f"A {row} had no token."), some_row_has(0))
-        )
-    return cases
+    def has_unknown(name: str, lengths: str) -> Callable[[_Step], bool]:
+        def occurs(step: _Step) -> bool:
+            ids, real = (step.inputs.batch[each] for each in (name, lengths))
+            is_real = np.arange(ids.shape[1]) < real[:, None]  # padding has an id, too
+            return bool((ids[is_real] == network.unknown_id).any())
 
-
-def _unknown_case(name: str, lengths: str, unknown: int) -> _Case:
-    def occurs(step: _Step) -> bool:
-        ids, real = (step.inputs.batch[each] for each in (name, lengths))
-        is_real = np.arange(ids.shape[1]) < real[:, None]  # padding has an id, too
-        return bool((ids[is_real] == unknown).any())
-
-    return Fact(f"<unk> in {name}", "A word was not in the vocabulary."), occurs
-
-
-def _replica_cases(spec: Spec) -> list[_Case]:
-    least, _ = NETWORKS[spec.network].row_lengths(spec.text).get("time", (1, 0))
+        return occurs
 
     def has_empty_replica(step: _Step) -> bool:
         lengths = step.inputs.batch["lengths"]
@@ -314,38 +259,52 @@ def _replica_cases(spec: Spec) -> list[_Case]:
             for sizes in step.shares
         )
 
-    return [
-        (
-            Fact("uneven shares", "The replicas of a side had different numbers of rows."),
-            lambda step: any(np.ptp(sizes) > 0 for sizes in step.shares),
-        ),
-        (
-            Fact(
-                "replica without a token",
-                "All rows of a replica were empty, and it had to add nothing.",
-                applies=least == 0,
-            ),
-            has_empty_replica,
-        ),
-    ]
+    yield _case(
+        "padding",
+        "A row was padded to the length of a longer one.",
+        lambda step: any(np.ptp(step.inputs.batch[n]) > 0 for n in network.lengths.values()),
+    )
+    for axis, (least, most) in network.row_lengths(spec.text).items():
+        row, has = _ROWS.get(axis, axis), partial(some_row_has, network.lengths[axis])
+        yield _case(
+            f"{row} of one token", f"A {row} had a single token.", has(1), applies=least <= 1
+        )
+        yield _case(
+            f"{row} of full length",
+            f"A {row} was as long as is allowed, {most} tokens.",
+            has(most),
+        )
+        if least == 0:
+            yield _case(f"{row} without a token", f"A {row} had no token.", has(0))
+    for name in network.vocabularies if network.unknown_id is not None else ():
+        unknown = has_unknown(name, network.lengths[str(network.batch[name][1])])
+        yield _case(f"<unk> in {name}", "A word was not in the vocabulary.", unknown)
+    yield _case(
+        "uneven shares",
+        "The replicas of a side had different numbers of rows.",
+        lambda step: any(np.ptp(sizes) > 0 for sizes in step.shares),
+    )
+    fewest, _ = network.row_lengths(spec.text).get("time", (1, 0))
+    yield _case(
+        "replica without a token",
+        "All rows of a replica were empty, and it had to add nothing.",
+        has_empty_replica,
+        applies=fewest == 0,
+    )
 
 
 def _limit_cases() -> list[_Case]:
     return [
-        (
-            Fact(
-                f"loss beyond {SOFTMAX_ENDS} nats",
-                "A token was so unlikely that a softmax in single precision ends before it: a "
-                "loss that is clipped would show.",
-            ),
+        _case(
+            f"loss beyond {SOFTMAX_ENDS} nats",
+            "A token was so unlikely that a softmax in single precision ends before it: a loss "
+            "that is clipped would show.",
             lambda step: step.loss > SOFTMAX_ENDS,
         ),
-        (
-            Fact(
-                "hidden unit saturated",
-                f"A recurrent layer's output was beyond {_SATURATED}: a cell state that is "
-                "clipped would show.",
-            ),
+        _case(
+            "hidden unit saturated",
+            f"A recurrent layer's output was beyond {_SATURATED}: a cell state that is clipped "
+            "would show.",
             lambda step: step.hidden > _SATURATED,
         ),
     ]

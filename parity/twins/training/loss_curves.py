@@ -87,7 +87,7 @@ def losses_figure(names: Sequence[str], tables: Sequence[Sequence[Row]]) -> Any:
         lines += axes.plot(steps, losses, linewidth=width, marker=marker)
     axes.set_ylabel("loss, nats per token")
     # given here, for matplotlib hides a line whose own label begins with an underscore
-    legend = axes.legend(lines, names, prop={"family": font_families("".join(names))})
+    legend = axes.legend(lines, names, prop={"family": font_families()})
     for text in legend.get_texts():
         text.set_parse_math(False)
     if several:

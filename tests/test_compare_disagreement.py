@@ -141,13 +141,6 @@ def test_one_framework_with_all_its_sides():
     assert said.endswith("; no side of TensorFlow does")
 
 
-def test_each_framework_in_its_own_way():
-    changes = {label: wrong(0.1 if "paddle" in label else 0.3) for label in FOUR}
-    found = climbed(changes)[1].disagreement
-    assert found.kind == DIFFERENTLY
-    assert found.groups == (("paddle-1", "paddle-2"), ("tensorflow-1", "tensorflow-2"))
-
-
 def test_replicas_of_different_number_are_compared_by_their_sum():
     """A mean over replicas in place of a sum, in all sides that have several."""
     found = climbed({"paddle-1": None, "paddle-2": halved, "paddle-3": halved})[1]
@@ -186,9 +179,3 @@ def test_a_batch_and_the_replicas_of_one_side():
     drift = {"paddle-2": wrong(1e-9, "replicas/weight/softmax/bias"), "tensorflow-2": None}
     found = climbed(drift)[1].disagreement
     assert (found.kind, found.departing) == (REPLICAS, ["paddle-2"])
-
-
-def test_a_learning_rate_off_the_schedule_on_both_sides_is_a_common_mistake():
-    off = wrong(1e-3, "batch/learning_rate")
-    found = climbed({"paddle-2": off, "tensorflow-2": off})[1].disagreement
-    assert (found.kind, found.within) == (ALL_ALIKE, 0.0)

@@ -119,20 +119,6 @@ def test_the_verdict_is_that_of_the_first_wrong_step(right, drifting):
     assert told[0] == told[1]
 
 
-def test_the_end_of_the_run_ends_it(right):
-    verdict = climbed(right[:5], once(right)[:5])
-    assert [each.step for each in verdict.growth.steps] == [2, 3, 4]
-    assert growth_sentence(verdict.growth.to_json()).endswith(
-        "nothing was measured after step 4: the run has no more steps"
-    )
-    verdict = climbed(right[: WRONG + 1], once(right)[: WRONG + 1])
-    assert growth_sentence(verdict.growth.to_json()) == (
-        "nothing was measured after step 2: the run has no more steps"
-    )
-    values = values_of(verdict)
-    assert "growth-float64" not in report_html(values), "there is nothing to draw"
-
-
 def test_a_nan_after_a_mismatch_leaves_the_mismatch(right):
     bad = once(right)
     bad[4]["forward/h"] = np.full_like(bad[4]["forward/h"], np.nan)

@@ -4,29 +4,25 @@ import re
 
 import numpy as np
 import pytest
-from conftest import FOLDERS, FRAMEWORKS, flags
+from conftest import FRAMEWORKS
 from oracle_side import header, small_pairs_spec, small_spec, text_batch, write_trace
 from test_networks_seq2seq import TINY as TINY_PAIRS
 
 from parity.base.errors import UsageError
-from parity.compare.steps import compare_step
 from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
-from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
-from parity.twins.launch.edited_source import Edit
 from parity.twins.oracle.isolated_step import Isolation
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import shape_of, step_inputs
-from parity.twins.trace.side import TrainedSide, labels_of
 
 # Without a framework: the comparison, the report, what is refused. ----------------------------
 
@@ -286,133 +282,3 @@ def test_each_step_starts_from_the_oracles_weights(run_both):
         a, b = (traces[framework].read(6) for traces in (free, isolated))
         for name in ("forward/logits", "forward/c", "weight/lstm_0/bias"):
             np.testing.assert_allclose(a[name], b[name], rtol=0, atol=1e-12)
-
-
-# Planted in the source of one framework. ------------------------------------------------------
-
-LSTM_0 = [
-    "forward/lstm_0/hidden",
-    "forward/c",
-    "forward/h",
-    "activation_gradient/embedded",
-    "gradient/lstm_0/input_kernel",
-    "gradient/lstm_0/recurrent_kernel",
-    "gradient/lstm_0/bias",
-]
-ATTENTIONAL = [
-    "forward/attention/output",
-    "activation_gradient/decoder/lstm_0/hidden",
-    "activation_gradient/attention/context",
-    "gradient/attention/output_kernel",
-]
-FAULTS = {
-    "gates i and f of one layer swapped in the bias": (
-        "tensorflow",
-        "kernels",
-        "return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)",
-        "kernel, recurrent_kernel, bias = weights\n"
-        "    i, f, g, o = tf.split(bias, 4)\n"
-        "    bias = tf.concat([f, i, g, o], 0) if name == 'lstm_0' else bias\n"
-        "    weights = kernel, recurrent_kernel, bias\n"
-        "    return _lstm(inputs, real_steps(inputs, lengths), h, c, *weights)",
-        {},
-        LSTM_0,
-    ),
-    "a gradient of the inputs alone": (
-        "tensorflow",
-        "kernels",
-        "return d_inputs, None, d_h, d_c,",
-        "return d_inputs * 1.001, None, d_h, d_c,",
-        {},
-        ["activation_gradient/embedded", "activation_gradient/lstm_0/hidden"],
-    ),
-    "a gradient that stops": (
-        "paddle",
-        "networks",
-        'real_rows(hidden, batch["lengths"]), "softmax", model.vocabulary_size',
-        'real_rows(hidden.detach(), batch["lengths"]), "softmax", model.vocabulary_size',
-        {},
-        ["activation_gradient/lstm_1/hidden"],
-    ),
-    "sigmoid for tanh after the attention, TensorFlow": (
-        "tensorflow",
-        "attention",
-        "return tf.tanh(product(tf.concat([context, hidden]",
-        "return tf.sigmoid(product(tf.concat([context, hidden]",
-        TINY_PAIRS,
-        ATTENTIONAL,
-    ),
-    "sigmoid for tanh after the attention, Paddle": (
-        "paddle",
-        "attention",
-        "return paddle.tanh(product(paddle.concat([context, hidden]",
-        "return F.sigmoid(product(paddle.concat([context, hidden]",
-        TINY_PAIRS,
-        ATTENTIONAL,
-    ),
-    "an update that is too long": (
-        "tensorflow",
-        "optimizers",
-        "lr=learning_rate,",
-        "lr=learning_rate * 1.01,",
-        {},
-        None,  # all weights
-    ),
-}
-
-
-@pytest.fixture
-def planted(frameworks, run_both, text, cache, pairs, tmp_path):
-    """Return a function that trains both sides, one of them with a fault, the faulty last."""
-
-    def train(fault, **more) -> list[Trace]:
-        framework, module, old, new, values, _ = FAULTS[fault]
-        values = {"dtype": "float64", "optimizer": "adam", "data": text} | values
-        values |= {"data": pairs} if values.get("network") == "seq2seq" else {}
-        values |= {"cache": cache, "steps": 2, "replicas": 2} | more
-        (right,) = (trace for side, trace in run_both(**values).items() if side != framework)
-        edit = Edit(f"{FOLDERS[framework]}/{module}.py", old, new)
-        words = flags(**values, trace=tmp_path / "trace")
-        status, _, errors = frameworks[framework].train(*words, edits=[edit]).wait()
-        assert status == 0, errors
-        return [right, Trace(tmp_path / "trace")]
-
-    return train
-
-
-@pytest.mark.parametrize(
-    "fault",
-    some(
-        FAULTS,
-        "gates i and f of one layer swapped in the bias",
-        "a gradient that stops",
-        "an update that is too long",
-    ),
-)
-def test_a_wrong_layer_is_wrong_alone(planted, fault):
-    framework, *_, expected = FAULTS[fault]
-    traces = planted(fault, isolate=True)
-    expected = expected or [n for n in traces[0].read(0) if n.startswith("weight/")]
-    labels = labels_of([TrainedSide.from_json(trace.header) for trace in traces])
-    comparison = RunComparison(
-        {name: trace.header for name, trace in zip(labels, traces, strict=True)}
-    )
-    for step in range(2):  # the second starts in order: the same is wrong, and nothing more
-        read = {name: each.read(step) for name, each in zip(labels, traces, strict=True)}
-        comparison.step(step, read)
-        mismatches = comparison.verdict.mismatches
-        assert {mismatch.place.tensor for mismatch in mismatches} == set(expected)
-        assert {mismatch.sides for mismatch in mismatches} == {(f"{framework}-2", ONE_STEP)}
-
-
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if "one layer" in fault])
-def test_without_isolation_the_same_fault_is_everywhere(planted, fault):
-    *_, expected = FAULTS[fault]
-    right, wrong = (trace.read(0) for trace in planted(fault))
-    names = [name for name in right if not name.startswith(("batch/", "decode/", "replicas/"))]
-    found = compare_step(right, wrong, ("right", "wrong"), 0, names, bounds_of("float64"))
-    tensors = {mismatch.place.tensor for mismatch in found.mismatches}
-    assert tensors > {name for name in expected if not name.startswith("activation_gradient/")}
-    # all above in the forward pass, all parameters in the backward pass
-    assert {"forward/lstm_1/hidden", "forward/logits", "loss/global"} <= tensors
-    assert {name for name in names if name.startswith("gradient/")} <= tensors

@@ -7,9 +7,6 @@ the batch among fewer.
 import pytest
 from conftest import FRAMEWORKS
 
-from parity.compare.tensors import ORACLE
-from parity.report.terminal import report_text
-from parity.report.verdict_page import report_html
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
@@ -52,18 +49,6 @@ def verdict(record_sides):
     return compare_traces(record_sides("scale-on-first-replica", "paddle"))
 
 
-def test_a_wrong_loss_of_a_later_replica_is_reported(verdict):
-    """The first side has one replica, and so no loss of a second one."""
-    first = verdict.mismatches[0]
-    assert first.place.tensor == "loss/replicas"
-    assert first.place.index[0] >= 1
-    assert first.sides[0] == "paddle-2"
-    values = report_values(Outcome(SPEC, verdict.sides, verdicts=[verdict]), "-", "")
-    for text in (report_text(values), report_html(values)):
-        assert "first mismatch, on the rung loss: paddle-2 and" in text
-    assert values["first_mismatch"]["disagreement"]["sides"] == ["paddle-2", "paddle-3"]
-
-
 def test_the_oracle_s_values_are_those_of_the_side_in_question(verdict):
     """Every mismatch, printed, shows what the oracle expects of that very replica's rows."""
     right = {
@@ -78,16 +63,3 @@ def test_the_oracle_s_values_are_those_of_the_side_in_question(verdict):
     assert float(line.split()[-1]) == right[2][index]
     side = verdict.oracle["paddle-2"]["loss/replicas"]
     assert side.tolist() == right[2], "an oracle has no fault, whatever the side's replicas do"
-
-
-def test_the_first_replica_s_oracle_value_is_not_that_of_the_whole_batch(record_sides):
-    """At index 0 the loss of the side with one replica would have been printed."""
-    verdict = compare_traces(record_sides("loss-of-first-replica", "tensorflow", (1, 2)))
-    found = [m for m in verdict.mismatches if m.place.tensor == "loss/replicas"]
-    assert {m.sides[0] for m in found if m.sides[1] == ORACLE} == {"tensorflow-2"}
-    values = report_values(Outcome(SPEC, verdict.sides, verdicts=[verdict]), "-", "")
-    first = values["first_mismatch"]
-    (line,) = (line for line in first["story"].splitlines() if "oracle, free run " in line)
-    expected = verdict.oracle["tensorflow-2"][first["tensor"]]
-    assert float(line.split()[-1]) == expected[tuple(first["index"])]
-    assert expected.size == 2

@@ -7,7 +7,6 @@ import sys
 import tracemalloc
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
 from oracle_side import header, recorded_steps, small_spec, write_trace
@@ -554,13 +553,6 @@ def test_a_part_of_a_pair_is_compared_where_that_is_asked_for(pair, capsys):
         assert (status, said in errors) == (2, True), errors
 
 
-def test_a_trace_matches_itself(pair, capsys):
-    a, _ = pair()
-    status, printed, _ = run(capsys, "compare", a, a)
-    assert status == 0
-    assert f"original ({a}), 1 and" in " ".join(printed.split())
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("both", [False, True])
 def test_what_is_no_number_fails_with_its_place(pair, capsys, tmp_path, value, both):
@@ -742,55 +734,3 @@ def test_the_package_is_cheap_to_import_and_lists_what_it_has():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "module 'parity' has no attribute 'Nothing'"
-
-
-# the page
-
-
-def page_of(tmp_path, capsys, pair_of_traces):
-    page = tmp_path / "report.html"
-    status, printed, _ = run(capsys, "report", *pair_of_traces, "--html", page)
-    assert f"page: {page}" in printed
-    return status, page
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory):
-    """Start a browser."""
-    started = browser.Browser(tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("wrong", [False, True])
-@pytest.mark.parametrize("loss", [True, False])
-def test_the_page_opens_and_shows_the_pair(pair, capsys, tmp_path, window, wrong, loss):
-    steps = [
-        {name: each for name, each in tensors.items() if loss or name != "loss/mean"}
-        for tensors in steps_of()
-    ]
-    change = nudge("gradient/b") if wrong else nudge("gradient/b", by=1e-13)
-    folders = pair(change, of_a={"steps": [*map(dict, steps)]}, of_b={"steps": steps})
-    status, page = page_of(tmp_path, capsys, folders)
-    assert status == wrong
-    window.look()
-    window.open(page)
-    assert window.complaints == []
-    verdict = window.evaluate("document.getElementById('verdict').textContent")
-    assert verdict == ("mismatch" if wrong else "match")
-    drawn = window.evaluate(
-        "Object.fromEntries([...document.querySelectorAll('.plot')].map((plot) => [plot.id,"
-        " plot.querySelectorAll('.scatterlayer .trace path, .heatmaplayer image').length]))"
-    )
-    names = {"heat-float64"} | ({"loss-float64", "difference-float64"} if loss else set())
-    assert set(drawn) == names | ({"growth-float64"} if wrong else set())
-    assert all(drawn.values())
-    if wrong:
-        named = window.evaluate("document.getElementById('tensor').textContent")
-        assert named == "gradient/b"
-        step = window.evaluate("document.getElementById('step').textContent")
-        assert step == "3"
-    said = window.evaluate("document.querySelector('main').textContent")
-    assert "Not declared: " in said
-    assert "the oracle." not in said

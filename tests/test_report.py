@@ -9,13 +9,12 @@ import pytest
 
 from parity.compare.signatures import Evidence
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
-from parity.report.disagreement import blame
 from parity.report.mismatch import describe_mismatch, nearest_to_loss
 from parity.report.table import WIDTH, wrapped
 from parity.report.terminal import UNSEEN, WITNESSES, coloured, not_covered_line, report_text
 from parity.report.values import rung_values
 from parity.report.verdict_tables import rung_table
-from parity.twins.compare.values import report_values, run_values
+from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.spec.spec import preset
 from parity.twins.trace.side import TrainedSide
@@ -111,20 +110,6 @@ def test_rung_shows_the_worst_between_the_frameworks(verdict):
     assert found["where"] == {"step": 7, "tensor": TENSOR, "index": [1]}
 
 
-def test_rung_says_how_much_of_what_is_allowed_was_used(verdict):
-    found = run_values(verdict)["rungs"]
-    assert found["gradient"]["used"] == 0.25
-    assert found["gradient"]["allowed"] == {"free_run": None, "one_step": 7.0}
-    exact = {"relative": 0.0, "floor": 0.0, "step": 0.0}
-    assert found["replicas"]["allowed"] == {"free_run": exact, "one_step": None}
-
-
-def test_rung_holds_every_pair(verdict):
-    pairs = rung_values(verdict)["gradient"]["pairs"]
-    assert [(pair["a"], pair["b"]) for pair in pairs] == list(verdict.pairs)
-    assert pairs[2]["worst_relative"] == 5e-3
-
-
 def test_story_tells_tensor_step_index_values_and_ulp():
     oracle = {"paddle-2": {TENSOR: np.array([0.0, 0.5, 0.0])}}
     story = describe_mismatch(mismatch("paddle-2", "tensorflow-2"), oracle, "float32")
@@ -147,39 +132,8 @@ def test_story_of_tensors_that_cannot_be_compared():
     assert describe_mismatch(broken, {}, "float64").endswith("step 0: shape [3] against [4]")
 
 
-def test_blame_names_the_side_that_departs_from_the_oracle(verdict):
-    verdict = replace(
-        verdict,
-        mismatches=[
-            mismatch("paddle-2", "tensorflow-2"),
-            mismatch("tensorflow-2", ORACLE),
-        ],
-    )
-    assert blame(verdict) == "in this tensor, only tensorflow-2 differs from the oracle"
-    verdict = replace(verdict, mismatches=verdict.mismatches[:1])
-    assert blame(verdict).startswith("in this tensor, no side differs from the oracle")
-
-
 def at(tensor, *sides):
     return Mismatch(sides, Place(4, tensor, (1,)), dict.fromkeys(sides, 0.0), 1e-6, 3, 12)
-
-
-def test_blame_names_the_side_whose_replicas_differ(verdict):
-    name = "replicas/weight/softmax/bias"
-    found = at(name, "paddle-2 replica", "paddle-2 replica 0")
-    verdict = replace(verdict, mismatches=[replace(found, within="paddle-2")])
-    assert blame(verdict) == "the replicas of paddle-2 no longer hold the same values"
-
-
-def test_nobody_is_blamed_for_a_batch_that_the_oracle_cannot_know(verdict):
-    """The oracle reads what the first side has read, so the other one would be blamed."""
-    both = "paddle-2", "tensorflow-2"
-    found = [at("batch/tokens", *both), at("batch/tokens", both[1], ORACLE)]
-    verdict = replace(verdict, mismatches=found)
-    assert blame(verdict).startswith("the sides did not read the same batch")
-    rate = "batch/learning_rate"
-    verdict = replace(verdict, mismatches=[at(rate, *both), at(rate, both[0], ORACLE)])
-    assert blame(verdict) == "in this tensor, only paddle-2 differs from the oracle"
 
 
 def test_of_gradients_the_first_on_the_way_down_is_named(verdict):

@@ -13,7 +13,6 @@ from parity.report import image_files as pictures
 from parity.report.image_files import (
     attention_figure,
     check_attention,
-    check_picture,
     font_families,
     new_figure,
     plot_attention,
@@ -55,14 +54,6 @@ def test_a_panel_has_the_tokens_and_the_weights(count):
         assert picture.get_cmap()(1.0)[:3] == (0, 0, 0), "black is all of the attention"
 
 
-def test_a_figure_grows_with_the_tokens():
-    small = attention_figure([(["a"], ["b"], np.ones((1, 1)))]).get_size_inches()
-    wide = attention_figure([(["a"] * 9, ["b"], np.ones((1, 9)))]).get_size_inches()
-    high = attention_figure([(["a"], ["b"] * 9, np.ones((9, 1)))]).get_size_inches()
-    assert tuple(wide - small) == pytest.approx((8 * 0.45, 0))
-    assert tuple(high - small) == pytest.approx((0, 8 * 0.35))
-
-
 @pytest.mark.parametrize(
     ("ending", "head"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")]
 )
@@ -81,14 +72,6 @@ def test_the_ending_says_what_is_written(tmp_path, ending, head):
         assert columns[-1] > 0.8 * ink.shape[1]
 
 
-def test_dollar_signs_are_no_formula(tmp_path):
-    drawn = [(["$x_1$", "$\\frac$"], ["$", "$5"], np.eye(2))]
-    axes, _ = attention_figure(drawn).axes
-    labels = [*axes.get_xticklabels(), *axes.get_yticklabels()]
-    assert [label.get_text() for label in labels] == ["$x_1$", "$\\frac$", "$", "$5"]
-    plot_attention(drawn, tmp_path / "a.png")  # a formula without end would be an error
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a", "png", "a.pgf", ".png", "a.png.gz"])
 def test_what_is_no_pictures_name_is_refused(tmp_path, name):
     path = tmp_path / name
@@ -98,19 +81,6 @@ def test_what_is_no_pictures_name_is_refused(tmp_path, name):
         f"{path}: not the name of a picture; allowed endings: pdf, png, svg"
     )
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_is_no_picture(tmp_path):
-    (tmp_path / "a.png").mkdir()
-    with pytest.raises(
-        UsageError, match=r"a\.png: is a folder; allowed: the name of a picture"
-    ):
-        check_picture(tmp_path / "a.png")
-
-
-def test_a_picture_that_cannot_be_written_is_one_line(tmp_path):
-    with pytest.raises(UsageError, match=r"no/a\.png: cannot be written: No such file"):
-        save_figure(new_figure(1, 1), tmp_path / "no" / "a.png")
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,12 @@ import click.testing
 import numpy as np
 import pytest
 from browser import cells, data
-from conftest import assert_one_line
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
 
 from parity.base.files import write_whole
 from parity.cli.commands import parity
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, Distance, Place
-from parity.report import charts
-from parity.report.charts import throughput
 from parity.report.mismatch import cause_lines, first_lines, mismatch_story
 from parity.report.save import save_report
 from parity.report.terminal import notes
@@ -252,18 +249,6 @@ def test_columns_are_explained_below_their_table(reports, window):
     assert "Paddle-oracle, TF-oracle" in named
 
 
-def test_two_strategies_of_a_framework_have_bars_of_their_own(reports):
-    sides = copy.deepcopy(reports("match").values["sides"])
-    timed = trainings()
-    sides["tensorflow-2"]["strategy"] = "average-gradients"
-    sides["tensorflow-1"]["strategy"] = "towers"
-    drawing = throughput(timed, sides).drawing
-    names = ["paddle", "tensorflow towers", "tensorflow average-gradients"]
-    assert [bar.name for bar in drawing.data] == names
-    looks = {(bar.marker.color, bar.marker.pattern.shape) for bar in drawing.data}
-    assert len(looks) == 3
-
-
 @pytest.mark.browser
 def test_figures_and_their_tables_hold_the_numbers_of_the_values(shown, window):
     for dtype, history in shown.values["history"].items():
@@ -320,18 +305,6 @@ def test_a_tensor_that_a_step_lacks_is_a_hole_in_the_map(reports, window, tmp_pa
     row = list(relative).index(TENSOR)
     assert [step for step, value in enumerate(heat["z"][row]) if value is None] == [2]
     assert heat["text"][row][2].endswith("step 2: not judged<br>relative error -")
-
-
-@pytest.mark.parametrize(("loss_per", "unit"), [("token", "real token"), ("row", "row")])
-def test_losses_name_what_they_are_divided_by(loss_per, unit):
-    spec = small_spec(dtype="float64", loss_per=loss_per)
-    values = values_of(spec, [climbed(spec, 2)])
-    assert f"in nats per {unit}, float64" in report_html(values)
-    history = values["history"]["float64"]
-    frameworks = dict.fromkeys(history["loss"], "paddle")
-    for draw in (charts.losses, charts.replicas):
-        drawing = draw("float64", history, frameworks, loss_per).drawing
-        assert drawing.layout.yaxis.title.text == f"nats per {unit}"
 
 
 @pytest.mark.browser
@@ -414,55 +387,6 @@ def test_fits_narrow_and_wide_in_either_scheme(reports, window, page, width, dar
     assert (brightness(tick) > 180) is dark
 
 
-# Elements whose content is larger than their box, without a scrollbar in sight. Drawings clip
-# what they show by themselves.
-HIDDEN = """
-[...document.querySelectorAll('main, main *:not(.plot *)')].filter((each) => {
-  const style = getComputedStyle(each);
-  if (style.display.startsWith('inline') || style.display === 'none' || !each.clientWidth)
-    return false;
-  const border = (a, b) => parseFloat(style[a]) + parseFloat(style[b]);
-  const bar = {
-    x: each.offsetHeight - each.clientHeight - border('borderTopWidth', 'borderBottomWidth'),
-    y: each.offsetWidth - each.clientWidth - border('borderLeftWidth', 'borderRightWidth'),
-  };
-  return each.scrollWidth > each.clientWidth + 1 && bar.x < 4
-    || each.scrollHeight > each.clientHeight + 1 && bar.y < 4;
-}).map((each) => each.outerHTML.slice(0, 120))
-"""
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
-@pytest.mark.parametrize("page", MADE)
-def test_nothing_is_hidden_that_cannot_be_scrolled_to(reports, window, page, scheme, width):
-    window.look(width, 900, scheme)
-    window.open(reports(page).page)
-    window.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
-    assert window.evaluate("document.querySelectorAll('.scroll').length") > 5
-    assert window.evaluate(HIDDEN) == []
-    assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    # the rungs are whole: no box of their own, and every cell inside the window
-    assert window.evaluate(
-        "[...document.querySelectorAll('#rungs td')].every((cell) =>"
-        " { const box = cell.getBoundingClientRect(); return cell.className === 'none' ||"
-        " box.width > 0 && box.left >= 0 && box.right <= document.body.clientWidth; })"
-    )
-    assert window.evaluate("document.querySelector('#rungs .scroll')") is None
-
-
-@pytest.mark.browser
-def test_a_table_that_is_cut_off_is_noticed(reports, window):
-    window.look(1400)
-    window.open(reports("match").page)
-    window.evaluate(
-        "Object.assign(document.querySelector('#rungs').style,"
-        " { maxHeight: '100px', overflow: 'hidden' })"
-    )
-    (told,) = window.evaluate(HIDDEN)
-    assert told.startswith('<div id="rungs"')
-
-
 @pytest.mark.browser
 def test_the_parts_stand_in_the_order_in_which_they_are_asked_for(reports, window):
     window.look(1400)
@@ -495,18 +419,6 @@ def test_the_page_says_when_how_long_and_on_what(reports):
     assert "took" not in report_html(values | {"seconds": None}).split("</header>")[0]
 
 
-def test_replicas_of_a_side_differ_in_shade_and_mark(reports):
-    history = reports("match").values["history"]["float64"]
-    frameworks = {side: side.split("-")[0] for side in history["replica_loss"]}
-    drawn = charts.replicas("float64", history, frameworks, "token").drawing.data
-    looks = {each.name: (each.line.color, each.marker.symbol) for each in drawn}
-    for side in ("paddle-2", "tensorflow-2"):
-        first, second = (looks[f"{side}, replica {i}"] for i in (0, 1))
-        assert first[0] != second[0]
-        assert first[1] != second[1]
-    assert looks["oracle, rows of replica 0"][0] != looks["oracle, rows of replica 1"][0]
-
-
 def test_one_step_is_no_steps_and_what_is_empty_is_left_out():
     spec = small_spec(dtype="float64")
     values = values_of(spec, [climbed(spec, 1)])
@@ -516,16 +428,6 @@ def test_one_step_is_no_steps_and_what_is_empty_is_left_out():
     assert "Throughput" not in page
     for section in re.findall(r"<section.*?</section>", page.split("<main>")[1], re.S):
         assert len(re.sub(r"<h2.*?</h2>|<[^>]+>|\s", "", section, flags=re.S)) > 20, section
-
-
-@pytest.mark.browser
-def test_colours_follow_the_scheme_while_open(reports, window):
-    window.look(scheme="light")
-    window.open(reports("match").page)
-    fill = "getComputedStyle(document.querySelector('#loss-float64 .xtick text')).fill"
-    before = window.evaluate(fill)
-    window.look(scheme="dark")
-    window.wait_for(f"{fill} !== {before!r}")
 
 
 @pytest.mark.browser
@@ -675,13 +577,6 @@ def test_recorded_traces_make_a_page(traces, tmp_path, other, status):
     text = page.read_text(encoding="utf-8")
     assert f'id="verdict">{verdict}' in text
     assert ('id="mismatch"' in text) is bool(status)
-
-
-def test_a_page_that_cannot_be_written_is_one_line(traces, tmp_path):
-    command = [sys.executable, "-m", "parity", "report", traces / "a", traces / "b", "--html"]
-    done = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True)
-    line = assert_one_line(done.returncode, done.stderr)
-    assert line == f"error: {tmp_path}: is a folder; allowed: a page's name"
 
 
 @pytest.mark.parametrize("required", ["", "1"])

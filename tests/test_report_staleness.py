@@ -7,8 +7,6 @@ import pytest
 from asynchronous_side import SPEC, train
 
 from parity.report.charts import staleness_figure
-from parity.report.terminal import report_text
-from parity.report.verdict_page import report_html
 from parity.report.verdict_tables import staleness_table
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
@@ -60,27 +58,3 @@ def test_what_is_very_stale_shares_a_column(reports):
     table = staleness_table(values)
     assert table.rows == [["paddle-3", "float64", 6, "23.67", 1, *[0] * 10, 5]]
     assert table.headers[-1] == "staleness 11 or more"
-
-
-@pytest.mark.parametrize("schedule", ["1", "free"])
-def test_text_and_page_show_it(reports, schedule):
-    values = reports[schedule]
-    text, page = report_text(values), report_html(values)
-    assert "In an asynchronous run each step is one update by one replica" in text
-    assert "staleness" in text
-    for part in ('id="staleness"', 'id="staleness-table"', "Asynchronous updates"):
-        assert part in page
-    between = schedule == "1"
-    assert ("Paddle-TF" in text) is between, "free sides are compared with the oracle alone"
-    assert text.endswith("not covered")
-
-
-def test_synchronous_sides_have_no_such_table(reports):
-    values = json.loads(json.dumps(reports["1"]))
-    del values["runs"][0]["staleness"]
-    assert staleness_table(values).rows == []
-    assert staleness_figure(values) is None
-    # what is left is the row of the coverage
-    assert report_text(reports["1"]).count("staleness") > report_text(values).count("staleness")
-    assert report_text(values).count("staleness") == 1
-    assert "Asynchronous updates" not in report_html(values)

@@ -2,7 +2,6 @@
 
 import colorsys
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from parity.report.verdict_tables import (
     GROWTH,
     differing_rungs,
     growth_table,
-    staleness_counts,
 )
 
 SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
@@ -23,9 +21,6 @@ SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
 _LEAST = 1e-18  # where a distance of zero is drawn: below the last bit of float64
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
-_HATCHINGS = ("", "/", "x", ".")  # of bars in the colour of one framework
-# What, besides replicas, may set apart two sides of one framework, and how a legend says it.
-_SET_APART = {"strategy": "{}", "kernels": "{} kernels", "processes": "{} processes"}
 
 # --loss-per -> what a loss is divided by, in words
 PER = {"token": "real token", "row": "row"}
@@ -124,55 +119,6 @@ def most_replicas(history: dict[str, Any]) -> int:
     return max(len(each["side"]) for each in history["replica_loss"].values())
 
 
-def throughput(
-    trainings: Mapping[str, dict[str, Any]], sides: Mapping[str, dict[str, Any]]
-) -> Figure:
-    """Draw the speed of each timed training, a group of bars for each number of replicas.
-
-    Args:
-      trainings: label -> summary, each with a speed.
-      sides: label -> what the side is, of report.json.
-    """
-    names = _without_replicas({label: sides[label] for label in trainings})
-    drawing = empty_figure("real tokens per second")
-    rows, drawn = [], Counter[str]()
-    for i, name in enumerate(dict.fromkeys(names.values())):
-        mine = sorted(
-            (s for label, s in trainings.items() if names[label] == name), key=_replicas
-        )
-        counts, framework = [_replicas(summary) for summary in mine], mine[0]["framework"]
-        speeds = [summary["tokens_per_second"] for summary in mine]
-        gains = [speed["median"] / speeds[0]["median"] for speed in speeds]
-        spreads = [(speed["low"], speed["high"]) for speed in speeds]
-        drawing.add_bar(
-            x=["1 replica" if count == 1 else f"{count} replicas" for count in counts],
-            name=escape_html(name),
-            marker={
-                "color": colour(framework, i),
-                "pattern": {
-                    "shape": _HATCHINGS[drawn[framework] % len(_HATCHINGS)],
-                    "fillmode": "overlay",  # or the gain in the bar could not be read
-                    "solidity": 0.15,
-                },
-            },
-            text=[f"×{gain:.2f}" for gain in gains],
-            textposition="inside",
-            insidetextanchor="start",
-            hovertemplate="%{y:,.0f} tokens/s, %{customdata[0]:,.0f} to %{customdata[1]:,.0f}, "
-            "%{text}",
-            **bars_with_spread([speed["median"] for speed in speeds], spreads),
-        )
-        rows += [
-            (name, count, speed["median"], *spread, gain)
-            for count, speed, spread, gain in zip(counts, speeds, spreads, gains, strict=True)
-        ]
-        drawn[framework] += 1
-    drawing.update_layout(barmode="group")
-    drawing.update_yaxes(rangemode="tozero")
-    headers = ["side", "replicas", "median", "lowest", "highest", "times fewest replicas"]
-    return Figure("throughput", drawing, Table(headers, rows))
-
-
 def growth_chart(dtype: str, growth: dict[str, Any]) -> Figure:
     """Draw the distances of the first wrong step and of those after it.
 
@@ -209,51 +155,6 @@ def growth_chart(dtype: str, growth: dict[str, Any]) -> Figure:
         height=300 + 20 * len(drawing.data)
     )  # the legend grows with the lines
     return Figure(f"growth-{dtype}", drawing, growth_table(growth))
-
-
-def staleness_figure(values: dict[str, Any]) -> Figure | None:
-    """Draw how many updates had each staleness; None without an asynchronous side."""
-    counts = staleness_counts(values)
-    if not counts:
-        return None
-    drawing, rows = empty_figure("updates"), []
-    for place, (side, dtype, found) in enumerate(counts):
-        name = f"{side}, {dtype}"
-        drawing.add_bar(
-            x=list(found),
-            y=list(found.values()),
-            name=escape_html(name),
-            marker={"color": colour(values["sides"][side]["framework"], place)},
-            hovertemplate="%{y} updates",
-        )
-        rows += [(name, stale, count) for stale, count in found.items()]
-    drawing.update_layout(barmode="group")
-    drawing.update_xaxes(title={"text": "staleness", "standoff": 4}, dtick=1)
-    drawing.update_yaxes(rangemode="tozero")
-    return Figure("staleness", drawing, Table(["side", "staleness", "updates"], rows))
-
-
-def bars_with_spread(
-    medians: Sequence[float | None], spreads: Sequence[tuple[float | None, float | None]]
-) -> dict[str, Any]:
-    """Return plotly's arguments for bars with whiskers; None leaves a bar out.
-
-    Args:
-      medians: the heights of the bars.
-      spreads: the ends of each bar's whisker, lower one first.
-    """
-    known = list(zip(medians, spreads, strict=True))
-    return {
-        "y": list(medians),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [_less(high, median) for median, (_, high) in known],
-            "arrayminus": [_less(median, low) for median, (low, _) in known],
-            "color": ORACLE_COLOUR,
-        },
-        "customdata": [list(spread) for spread in spreads],
-    }
 
 
 def _add_band(drawing: go.Figure, steps: Sequence[int], band: Values) -> None:
@@ -355,27 +256,6 @@ def _raised(values: Values) -> list[float | None]:
 
 def _largest(values: Values) -> float | None:
     return max((value for value in values if value is not None), default=None)
-
-
-def _less(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value - other
-
-
-def _replicas(summary: Mapping[str, Any]) -> int:
-    return int(summary["replicas"])
-
-
-def _without_replicas(sides: Mapping[str, dict[str, Any]]) -> dict[str, str]:
-    """Return label -> what sets a side apart from those that differ in more than replicas."""
-    names = {}
-    for label, side in sides.items():
-        alike = [each for each in sides.values() if each["framework"] == side["framework"]]
-        words = [side["framework"]]
-        for key, word in _SET_APART.items():
-            if len({each[key] for each in alike}) > 1:
-                words.append(word.format(side[key]))
-        names[label] = " ".join(words)
-    return names
 
 
 def _power(exponent: int) -> str:

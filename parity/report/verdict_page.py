@@ -13,8 +13,6 @@ from parity.report.charts import (
     losses,
     most_replicas,
     replicas,
-    staleness_figure,
-    throughput,
 )
 from parity.report.heat_map import heat_map
 from parity.report.mismatch import (
@@ -25,7 +23,7 @@ from parity.report.mismatch import (
     growth_sentence,
     mismatch_story,
 )
-from parity.report.page import Figure, render
+from parity.report.page import render
 from parity.report.terminal import covered_line, headline, in_order, not_covered_line, notes
 from parity.report.verdict_tables import (
     coverage_table,
@@ -55,16 +53,13 @@ def report_html(values: dict[str, Any]) -> str:
     runs = sorted(values["runs"], key=lambda run: run["verdict"] == "match")
     sections = [_section(run, values) for run in runs]
     figures = [figure for section in sections for figure, _ in section["figures"]]
-    speeds, stale = _speeds(values), staleness_figure(values)
     title = f"{values['verdict']}: {headline(values)}"
     return render(
         "report.html.jinja",
-        [*figures, *(each for each in (speeds, stale) if each)],
+        figures,
         title=title,
         sections=sections,
         smallest=SMALLEST,
-        speeds=speeds,
-        staleness=stale,
         **_verdict(values),
         rungs=rung_table(values),
         notes=notes(values),
@@ -144,15 +139,6 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     }
     figures = [(each, words) for name, words in _FIGURES.items() if (each := found[name])]
     return found | {"figures": figures, "shown": bool(figures or found["wrong"])}
-
-
-def _speeds(values: dict[str, Any]) -> Figure | None:
-    timed = {
-        label: summary
-        for label, summary in values["trainings"].items()
-        if summary["tokens_per_second"]
-    }
-    return throughput(timed, values["sides"]) if timed else None
 
 
 def _environment(values: dict[str, Any]) -> dict[str, Any]:

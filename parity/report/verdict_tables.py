@@ -59,8 +59,6 @@ GROWTH = {
     STEP_ALONE: "one step to oracle",
 }
 
-_MOST_STALE = 12  # columns of staleness; what is staler shares the last one
-
 
 def rung_table(values: Mapping[str, Any]) -> Table:
     """Return the table of rungs, a row per precision and rung.
@@ -266,15 +264,6 @@ def case_meanings(values: Mapping[str, Any]) -> dict[str, str]:
 
 def staleness_table(values: Mapping[str, Any]) -> Table:
     """Return how many updates had each staleness; no rows without an asynchronous side."""
-    counts = staleness_counts(values)
-    largest = max((stale for *_, found in counts for stale in found), default=0)
-    last = min(largest, _MOST_STALE - 1)
-
-    def count(stale: int) -> Callable[[Any], int]:
-        return lambda row: sum(
-            number for found, number in row[2].items() if min(found, last) == stale
-        )
-
     columns = [
         Column(
             "asynchronous side",
@@ -297,25 +286,18 @@ def staleness_table(values: Mapping[str, Any]) -> Table:
             "its own update.",
             lambda row: f"{sum(k * n for k, n in row[2].items()) / sum(row[2].values()):.2f}",
         ),
-        *(
-            Column(
-                f"staleness {stale}" + " or more" * (stale == last < largest),
-                "The number of updates with that staleness.",
-                count(stale),
-            )
-            for stale in range(last + 1)
+        Column(
+            "updates by staleness",
+            "Each staleness, and the number of updates that had it.",
+            lambda row: ", ".join(f"{stale}: {count}" for stale, count in row[2].items()),
         ),
     ]
-    return table_of(columns, counts, keys=2)
-
-
-def staleness_counts(values: Mapping[str, Any]) -> list[tuple[str, str, dict[int, int]]]:
-    """Return (side, precision, staleness -> number of updates) of all asynchronous sides."""
-    return [
+    counts = [
         (side, run["dtype"], {int(stale): count for stale, count in found.items()})
         for run in values["runs"]
         for side, found in run.get("staleness", {}).items()
     ]
+    return table_of(columns, counts, keys=2)
 
 
 def growth_table(growth: Mapping[str, Any]) -> Table:

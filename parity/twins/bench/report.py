@@ -1,10 +1,9 @@
 """A benchmark as a page that opens offline and as text, of the values of bench.json alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.report.charts import bars_with_spread
-from parity.report.page import Figure, colour, empty_figure, render
+from parity.report.page import ORACLE_COLOUR, Figure, colour, empty_figure, render
 from parity.report.table import Table, wrapped
 from parity.twins.bench.history import history_lines
 from parity.twins.bench.tables import peer_table, speed_table, strategy_table
@@ -51,7 +50,7 @@ def _speeds(values: Mapping[str, Any]) -> Figure:
             name=name,
             marker={"color": colour(name, place)},
             hovertemplate="%{y:,.0f}, %{customdata[0]:,.0f} to %{customdata[1]:,.0f}",
-            **bars_with_spread(
+            **_bars(
                 [speed and speed["median"] for speed in speeds],
                 [speed["spread"] if speed else (None, None) for speed in speeds],
             ),
@@ -124,3 +123,30 @@ def sizes_text(spec: dict[str, Any]) -> str:
     words.append(f"vocabular{'y' if len(sizes) == 1 else 'ies'} {' and '.join(sizes)}")
     words += [f"batch {training['batch_size']}", f"{model['num_layers']} layers"]
     return ", ".join([*words, training["dtype"]])
+
+
+def _bars(
+    medians: Sequence[float | None], spreads: Sequence[tuple[float | None, float | None]]
+) -> dict[str, Any]:
+    """Return plotly's arguments for bars with whiskers; None leaves a bar out.
+
+    Args:
+      medians: the heights of the bars.
+      spreads: the ends of each bar's whisker, lower one first.
+    """
+    known = list(zip(medians, spreads, strict=True))
+    return {
+        "y": list(medians),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [_less(high, median) for median, (_, high) in known],
+            "arrayminus": [_less(median, low) for median, (low, _) in known],
+            "color": ORACLE_COLOUR,
+        },
+        "customdata": [list(spread) for spread in spreads],
+    }
+
+
+def _less(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other

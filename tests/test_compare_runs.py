@@ -331,18 +331,6 @@ def test_recorded_traces_are_climbed(tmp_path, run):
     assert (verdict.matches, verdict.steps) == (False, 4)
 
 
-def test_two_traces_of_one_framework_are_told_apart_by_folder(tmp_path, run):
-    spec, steps = run
-    bad = changed(steps, 3, "weight/softmax/bias", lambda a: a + 0.01)
-    two = [
-        Trace(write_trace(tmp_path / name, header(spec, "paddle"), each))
-        for name, each in (("first", steps), ("second", bad))
-    ]
-    verdict = compare_traces(two)
-    assert any("second" in side for side in verdict.mismatches[0].sides)
-    assert compare_traces([two[0], two[0]]).matches
-
-
 def test_different_numbers_of_steps_are_bad_input(tmp_path, run):
     spec, steps = run
     with pytest.raises(UsageError, match="paddle-2 has 6, tensorflow-2 has 5"):

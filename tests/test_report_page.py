@@ -11,7 +11,6 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import browser
 import click.testing
 import numpy as np
 import pytest
@@ -551,27 +550,6 @@ def test_recorded_traces_make_a_page(traces, tmp_path, other, status):
     text = page.read_text(encoding="utf-8")
     assert f'id="verdict">{verdict}' in text
     assert ('id="mismatch"' in text) is bool(status)
-
-
-@pytest.mark.parametrize("required", ["", "1"])
-def test_without_a_browser_one_line_says_how_to_get_it(tmp_path, required):
-    command = [
-        "-m",
-        "pytest",
-        "tests/test_report_page.py",
-        "--collect-only",
-        "-q",
-        f"--override-ini=cache_dir={tmp_path}",
-    ]
-    environment = dict(os.environ) | {"PATH": str(tmp_path), browser.REQUIRED: required}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ("test_every_plot_has_marks" in done.stdout) is bool(required)
-    assert "test_long_runs_make_small_pages" in done.stdout
-    told = [line for line in done.stdout.splitlines() if "apt-get install chromium" in line]
-    assert len(told) == (0 if required else 1)
 
 
 @pytest.mark.parametrize("locale", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])

@@ -14,17 +14,12 @@ SIDES = ("paddle-2", "tensorflow-2")
 TENSOR = "weight/embed/table"
 
 
-def add(
-    history, step, loss=(2.0, 2.0), oracle=2.0, relative=0.0, where=True, replicas=None, used=()
-):
+def add(history, step, loss=(2.0, 2.0), oracle=2.0, relative=0.0, where=True, used=()):
     """Add a step of two sides."""
     losses = dict(zip(SIDES, loss, strict=True))
-    shares = {
-        side: (replicas or [value / 2] * 2, [oracle / 2] * 2) for side, value in losses.items()
-    }
     place = Place(step, TENSOR, (0,)) if where else None
     distances = {TENSOR: Distance(relative, relative, place)}
-    history.add(step, losses, distances, used, dict.fromkeys(SIDES, oracle), shares)
+    history.add(step, losses, distances, used, dict.fromkeys(SIDES, oracle))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -59,7 +54,7 @@ def test_a_long_run_keeps_the_greatest_of_equal_spans(steps):
 def test_what_json_cannot_hold_is_left_out():
     history = History("float32", SIDES)
     add(history, 0, (np.inf, np.nan), np.nan, relative=np.nan)
-    add(history, 1, (0.0, 0.0), 0.0, where=False, replicas=[1.0])
+    add(history, 1, (0.0, 0.0), 0.0, where=False)
     found = history.to_json()
     json.dumps(found, allow_nan=False)
     assert found["loss"] == {"paddle-2": [None, 0.0], "tensorflow-2": [None, 0.0]} | {
@@ -67,7 +62,6 @@ def test_what_json_cannot_hold_is_left_out():
     }
     assert found["difference"] == [None, 0.0]
     assert found["relative"][TENSOR] == [None, None], "shapes that differ have no distance"
-    assert found["replica_loss"]["paddle-2"]["side"] == [[None, 1.0], [None, None]]
 
 
 @pytest.mark.parametrize("spec", [small_spec(), small_pairs_spec()], ids=lambda s: s.network)
@@ -93,10 +87,6 @@ def test_a_comparison_keeps_every_step_of_the_first_pair(spec):
     assert found["steps"] == [0, 1, 2, 3, 4]
     assert found["loss"]["paddle-2"] == [float(each["loss/global"]) for each in steps]
     assert found["loss"]["oracle"] == pytest.approx(found["loss"]["paddle-2"], rel=1e-12)
-    for side, recorded in sides.items():
-        shares = np.transpose([each["loss/replicas"] for each in recorded])
-        assert found["replica_loss"][side]["side"] == shares.tolist()
-        np.testing.assert_allclose(found["replica_loss"][side]["oracle"], shares, rtol=1e-12)
     assert list(found["relative"]) == [
         each
         for each in comparison.names

@@ -176,7 +176,7 @@ def as_texts(*columns):
 
 
 def plots(values):
-    kinds = ("loss", "difference", "heat", "replicas")
+    kinds = ("loss", "difference", "heat")
     return [f"{kind}-{dtype}" for dtype in values["history"] for kind in kinds]
 
 
@@ -278,17 +278,6 @@ def test_figures_and_their_tables_hold_the_numbers_of_the_values(shown, window):
         for name, told in found.items():
             for row, worst, step in ((used[name], *told[:2]), (relative[name], *told[2:])):
                 assert (worst, step) == (str(max(row)), str(steps[row.index(max(row))]))
-
-        replicas = data(window, f"replicas-{dtype}")
-        shares = history["replica_loss"]
-        expected = {
-            f"oracle, rows of replica {i}": shares["paddle-2"]["oracle"][i] for i in (0, 1)
-        }
-        for side in ("paddle-2", "tensorflow-2"):
-            expected |= {f"{side}, replica {i}": shares[side]["side"][i] for i in (0, 1)}
-        assert {each["name"]: each["y"] for each in replicas} == expected
-        texts = as_texts(steps, *expected.values())
-        assert table_of(window, f"replicas-{dtype}") == texts
 
 
 @pytest.mark.browser
@@ -488,12 +477,8 @@ def test_long_runs_make_small_pages(tmp_path):
         verdict = RunVerdict(dtype, pairs, steps=1000, history=history, sides=sides)
         for step in range(verdict.steps):
             losses = {label: float(np.asarray(draw.random(), dtype)) for label in sides}
-            shares = {
-                label: (draw.random(side.replicas).tolist(),) * 2
-                for label, side in sides.items()
-            }
             distances = {name: Distance(0.0, float(draw.random()), place) for name in names}
-            history.add(step, losses, distances, (), losses, shares)
+            history.add(step, losses, distances, (), losses)
         verdicts.append(verdict)
     values = values_of(spec, verdicts)
     assert len(values["history"]["float32"]["steps"]) == 1000

@@ -22,8 +22,6 @@ class _Point:
     Attributes:
       step: the last of the steps.
       loss: label -> global loss of that step.
-      replicas: label -> the loss of each replica's rows in that step, and the oracle's loss of
-        the same rows.
       difference: the largest difference of the pair's losses over the steps, in units in the
         last place.
       from_oracle: label -> the largest difference from the oracle's loss, in the same unit.
@@ -33,14 +31,13 @@ class _Point:
 
     step: int
     loss: dict[str, float]
-    replicas: dict[str, tuple[list[float], list[float]]]
     difference: float
     from_oracle: dict[str, float]
     relative: dict[str, float]
     shares: dict[str, float] = field(default_factory=dict)
 
     def merge(self, later: "_Point") -> None:
-        self.step, self.replicas = later.step, later.replicas
+        self.step = later.step
         self.loss = later.loss or self.loss
         self.difference = _larger(self.difference, later.difference)
         for mine, other in (
@@ -80,7 +77,6 @@ class History:
         distances: Mapping[str, Distance],
         shares: Iterable[Mapping[str, float]] = (),
         expected: Mapping[str, float] | None = None,
-        replicas: Mapping[str, tuple[list[float], list[float]]] | None = None,
     ) -> None:
         """Add a step.
 
@@ -90,7 +86,6 @@ class History:
           shares: tensor -> the share of its bound that a comparison used: above 1 is a
             mismatch, and infinite where no difference is allowed.
           expected: label -> the loss that the oracle expects of that side, if there is one.
-          replicas: label -> the losses of the side's replicas, and the oracle's.
         """
         expected = expected or {}
         oracle = {"oracle": next(iter(expected.values()))} if expected else {}
@@ -98,7 +93,6 @@ class History:
         point = _Point(
             step,
             {**losses, **oracle},
-            dict(replicas or {}),
             self._ulps(*of_pair) if of_pair else 0.0,
             {side: self._ulps(losses[side], each) for side, each in expected.items()},
             {name: each.relative for name, each in distances.items() if each.where},
@@ -137,13 +131,6 @@ class History:
             "loss": {
                 side: [_number(point.loss.get(side)) for point in points]
                 for side in dict.fromkeys(side for point in points for side in point.loss)
-            },
-            "replica_loss": {
-                side: {
-                    whose: _by_replica([point.replicas[side][i] for point in points])
-                    for i, whose in enumerate(("side", "oracle"))
-                }
-                for side in (points[0].replicas if points else ())
             },
             "from_oracle": {
                 side: [_rounded(point.from_oracle[side], 6) for point in points]
@@ -192,11 +179,3 @@ def _number(value: float | None) -> float | None:
 def _rounded(value: float | None, digits: int) -> float | None:
     value = _number(value)
     return None if value is None else float(f"{value:.{digits}g}")
-
-
-def _by_replica(points: Sequence[Sequence[float]]) -> list[list[float | None]]:
-    most = max(map(len, points), default=0)
-    return [
-        [_number(shares[i]) if i < len(shares) else None for shares in points]
-        for i in range(most)
-    ]

@@ -1,6 +1,5 @@
 """The figures of a report's page, drawn from the values of report.json alone."""
 
-import colorsys
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +19,6 @@ SMALLEST = 0.1  # units in the last place; smaller differences are drawn there
 
 _LEAST = 1e-18  # where a distance of zero is drawn: below the last bit of float64
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
-_SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "star")
 
 # --loss-per -> what a loss is divided by, in words
 PER = {"token": "real token", "row": "row"}
@@ -80,43 +78,6 @@ def difference(dtype: str, history: dict[str, Any]) -> Figure:
     )
     _scale_from_smallest(drawing, _largest(largest) or 1.0)
     return Figure(f"difference-{dtype}", drawing, _by_step(steps, columns))
-
-
-def replicas(
-    dtype: str, history: dict[str, Any], frameworks: Mapping[str, str], loss_per: str | None
-) -> Figure:
-    """Draw each replica's share of the loss, of the sides that have most replicas.
-
-    Args:
-      dtype: the precision, for the figure's name.
-      history: one precision's, of report.json.
-      frameworks: side -> its framework.
-      loss_per: as for `losses`.
-    """
-    steps, shares = history["steps"], history["replica_loss"]
-    most = most_replicas(history)
-    shown = {side: each for side, each in shares.items() if len(each["side"]) == most}
-    drawing = empty_figure(_unit(loss_per), steps)
-    columns: dict[str, Values] = {}
-    for replica, values in enumerate(next(iter(shown.values()))["oracle"]):
-        name = f"oracle, rows of replica {replica}"
-        columns[name] = values
-        _add_oracle(drawing, steps, values, name, _shade(ORACLE_COLOUR, replica, most))
-    for i, (side, each) in enumerate(shown.items()):
-        for replica, values in enumerate(each["side"]):
-            name = f"{side}, replica {replica}"
-            columns[name] = values
-            _add_side(drawing, steps, values, frameworks[side], name, i)
-            line = drawing.data[-1]
-            line.line.color = _shade(line.line.color, replica, most)
-            line.marker.symbol = _SYMBOLS[replica % len(_SYMBOLS)]
-    drawing.update_layout(height=300 + 20 * len(columns))  # the legend grows with them
-    return Figure(f"replicas-{dtype}", drawing, _by_step(steps, columns))
-
-
-def most_replicas(history: dict[str, Any]) -> int:
-    """Return the largest number of replicas that any side has."""
-    return max(len(each["side"]) for each in history["replica_loss"].values())
 
 
 def growth_chart(dtype: str, growth: dict[str, Any]) -> Figure:
@@ -218,7 +179,6 @@ def _add_oracle(
     steps: Sequence[int],
     values: Values,
     name: str,
-    shade: str = ORACLE_COLOUR,
 ) -> None:
     """Draw the oracle's broad line, which has to lie under those of the sides."""
     drawing.add_scatter(
@@ -226,19 +186,10 @@ def _add_oracle(
         y=values,
         name=escape_html(name),
         mode="lines",
-        line={"color": shade, "width": 8},
+        line={"color": ORACLE_COLOUR, "width": 8},
         opacity=0.35,
         hovertemplate="%{y:.9g}",
     )
-
-
-def _shade(colour: str, place: int, count: int) -> str:
-    """Return a colour in one of `count` shades, the darkest first; all show on any paper."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    hue, _, saturation = colorsys.rgb_to_hls(red, green, blue)
-    lightness = 0.38 + 0.34 * place / max(1, count - 1)
-    shaded = colorsys.hls_to_rgb(hue, lightness, saturation)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in shaded)
 
 
 def _by_step(steps: Sequence[int], columns: Mapping[str, Values]) -> Table:

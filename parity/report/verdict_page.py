@@ -11,8 +11,6 @@ from parity.report.charts import (
     difference,
     growth_chart,
     losses,
-    most_replicas,
-    replicas,
 )
 from parity.report.heat_map import heat_map
 from parity.report.mismatch import (
@@ -39,7 +37,6 @@ _FIGURES = {
     "loss": "loss",
     "difference": "difference of the losses",
     "heat": "shares of the bounds",
-    "replicas": "loss by replica",
 }
 
 
@@ -114,7 +111,6 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     wrong = run.get("isolated", {}).get("wrong")
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
-    has_shares = drawn and bool(history["replica_loss"])
     found = {
         "dtype": dtype,
         "verdict": run["verdict"],
@@ -126,14 +122,12 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "pair": pair,
         "tensors": len(relative),
         "marked": marked,
-        "replica_count": most_replicas(history) if has_shares else 0,
         "growth": growth_chart(dtype, growth) if growth and several else None,
         "growth_sentence": growth_sentence(growth),
         "pair_only": "pair" in values,
         "loss": losses(dtype, history, frameworks, loss_per) if has_loss else None,
         "difference": difference(dtype, history) if has_loss and pair else None,
         "heat": heat_map(dtype, history, marked) if drawn and pair else None,
-        "replicas": replicas(dtype, history, frameworks, loss_per) if has_shares else None,
         "wrong": wrong_table(run) if wrong else None,
         "in_order": in_order(run) if wrong else "",
     }

@@ -285,7 +285,6 @@ class RunComparison(StepComparison):
             found[0].distances if self._pairs else {},
             [each.shares for each in judged],
             {side: float(expected[side]["loss/global"]) for side in tensors},
-            {side: (_losses(each), _losses(expected[side])) for side, each in tensors.items()},
         )
 
     def _distances(
@@ -429,10 +428,6 @@ class RunComparison(StepComparison):
             for rung, distance in rungs_of_pair.items():
                 if b != ONE_STEP and rung not in ("batch", "replicas"):
                     distance.used = None
-
-
-def _losses(tensors: Tensors) -> list[float]:
-    return [float(loss) for loss in tensors["loss/replicas"]]
 
 
 def compare_traces(

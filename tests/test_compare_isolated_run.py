@@ -195,7 +195,6 @@ CASES = {
 }
 PAIR_CASES = {
     "two layers": {"num_layers": 2, "cell": "lstm", "attention": "bahdanau"},
-    "fed": {"num_layers": 2, "cell": "gru", "attention": "bahdanau", "input_feeding": True},
     "both directions, plain": {
         "num_layers": 2,
         "cell": "gru",
@@ -208,13 +207,6 @@ PAIR_CASES = {
         "attention": "scaled",
         "input_feeding": True,
         "kernels": "plain",
-    },
-    "both directions, float32": {
-        "cell": "gru",
-        "attention": "dot",
-        "bidirectional": True,
-        "dtype": "float32",
-        "replicas": 3,
     },
     "fed, both directions, float32": {
         "num_layers": 3,

@@ -253,7 +253,7 @@ def test_every_layer_of_the_language_model_is_the_oracles(run_both, case):
 
 
 @pytest.mark.parametrize(
-    "case", some(PAIR_CASES, "two layers", "fed, plain", "both directions, float32")
+    "case", some(PAIR_CASES, "two layers", "fed, plain", "fed, both directions, float32")
 )
 def test_every_layer_of_seq2seq_is_the_oracles(run_both, pairs, case):
     values = TINY_PAIRS | {"replicas": 2, "data": pairs, "isolate": True, **PAIR_CASES[case]}

@@ -262,17 +262,6 @@ def test_compare_finds_recorded_runs_equal(run_both, tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["compare.json"]
 
 
-def test_two_runs_of_one_command_give_the_same_bits(run_both):
-    given = {"batching": "stream", "optimizer": "adam", "dtype": "float32"}
-    first, second = (run_both(again=again, **given) for again in (0, 1))
-    for framework in FRAMEWORKS:
-        folders = first[framework].folder, second[framework].folder
-        assert folders[0] != folders[1]
-        index = [(folder / "steps.jsonl").read_bytes() for folder in folders]
-        assert index[0] == index[1]
-        assert index[0].count(b"\n") == STEPS
-
-
 def test_a_bad_file_for_the_report_is_told_before_training(text, cache, tmp_path):
     (tmp_path / "file").write_text("")
     began = time.monotonic()

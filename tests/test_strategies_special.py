@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import LOGGED, STEPS, STREAM_BATCHES, assert_one_line, flags, wait_for
+from conftest import LOGGED, STEPS, assert_one_line, flags, wait_for
 from oracle_side import TextBatch
 from test_processes_lost import ranks
 
@@ -19,12 +19,10 @@ from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
-from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.fault import Edit
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
-from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
 from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.training.checkpoint import newest_checkpoint
@@ -39,8 +37,6 @@ EMPTY = 4  # the step in which only three rows have a token, the first ones
 BY_NAME = {fault.name: fault for fault in reversed(CATALOGUE)}
 OF_SERVERS = {fault.name: fault for fault in CATALOGUE if fault.setting == "served workers"}
 THREADS = {"strategy": "asynchronous", "replicas": 2, "schedule": "1", "optimizer": "adam"}
-# of these, as of free ones, tests/test_strategies.py trains the same
-SCHEDULED = {"replicas": 3, "staleness": 3, "batching": "stream"}
 SERVED = {"strategy": "parameter-server", "dtype": "float32", "optimizer": "sgd"}
 
 
@@ -288,32 +284,6 @@ class _Changed:
         return tensors | ({self._name: np.array(self._value)} if step == self._step else {})
 
 
-def test_what_is_not_recorded_has_the_losses_of_what_is(asynchronous, train):
-    framework, _ = FRAMEWORKS
-    recorded = asynchronous(**SCHEDULED)[framework]
-    steps = RecordedSteps(recorded.side, "token")
-    for number, tensors in recorded.steps():
-        steps.add(number, tensors)
-    assert [each.step for each in steps.steps] == list(range(len(steps.steps)))
-    rows = read_losses(train(framework, **THREADS | SCHEDULED) / "losses.csv")
-    assert len(steps.steps) > STREAM_BATCHES
-    assert compare_untraced(framework, steps.steps, rows) is None
-    assert [row[2] for row in rows[: len(steps.steps)]] == [e.tokens for e in steps.steps]
-
-
-def test_checkpoints_carry_over_to_synchronous_training_and_back(train):
-    saver, loader = FRAMEWORKS
-    first = train(saver, **THREADS, steps=STREAM_BATCHES)
-    synchronous = {"optimizer": "adam", "replicas": 3, "resume": first}
-    synchronous |= {"steps": 2 * STREAM_BATCHES}
-    ours, theirs = (train(each, **synchronous) for each in (saver, loader))
-    losses = [[row[1] for row in read_losses(each / "losses.csv")] for each in (ours, theirs)]
-    np.testing.assert_allclose(*losses, rtol=1e-11)
-    back = train(saver, **THREADS, resume=theirs)
-    first_update, updates = read_schedule(back / "schedule.jsonl", 2)
-    assert (first_update, len(updates)) == (4 * STREAM_BATCHES, 2 * STREAM_BATCHES)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -336,19 +306,6 @@ def test_bad_use_is_one_line(refused, tmp_path, given, message):
     if "trace" in given:
         given = given | {"trace": tmp_path / "trace"}
     assert message in refused("paddle", **{"strategy": "asynchronous"} | given)
-
-
-def test_a_schedule_that_does_not_fit_is_one_line(start, tmp_path):
-    path = tmp_path / "schedule.jsonl"
-    for updates, workers, message in (
-        (drawn(1, 3, 15, 1), 3, "schedule.jsonl:4: worker is 2; allowed: 0 to 1"),
-        (drawn(5, 2, 15, 3), 2, "where an epoch ends or a checkpoint is due"),
-        (drawn(1, 2, 5, 1), 2, "has the updates 0 to 9; the run needs 10 to 19"),
-    ):
-        path.write_text(schedule_text(updates, workers))
-        job, _ = start("tensorflow", **THREADS | {"schedule": path})
-        status, _, errors = job.wait()
-        assert message in assert_one_line(status, errors)
 
 
 # several processes, and servers

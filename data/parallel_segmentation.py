@@ -47,15 +47,27 @@ def segment_blocks(
             yield block, _segment(segmentation, block.sources, block.targets)
         return
     _segment(segmentation, [""], [""])  # puts jieba's dictionary into the cache for all of them
-    from loky import ProcessPoolExecutor  # only here: most runs find their text in the cache
+    # only here: most runs find their text in the cache
+    from multiprocessing import resource_tracker
 
+    from loky import ProcessPoolExecutor
+    from loky.backend import resource_tracker as tracker_of_loky
+
+    # The first `submit` would start both, and each lets through what is held back below.
+    tracker_of_loky.ensure_running()
+    resource_tracker.ensure_running()
     executor = ProcessPoolExecutor(
         processes, initializer=_start_process, initargs=(os.getpid(), segmentation)
     )
     remaining = iter(blocks)
     try:
         while some := list(islice(remaining, _BLOCKS_AHEAD * processes)):
-            futures = [executor.submit(_segment_here, b.sources, b.targets) for b in some]
+            # a process that starts now holds Ctrl-C back until it can ignore it
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = [executor.submit(_segment_here, b.sources, b.targets) for b in some]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for block, future in zip(some, futures, strict=True):
                 yield block, future.result()
     except BrokenProcessPool:

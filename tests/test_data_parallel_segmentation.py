@@ -109,6 +109,29 @@ def test_the_main_program_is_not_run_again(tmp_path):
     assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
 
 
+# Ctrl-C as soon as the interpreter of a process starts, before it can be ignored there.
+EARLY = """
+import os, signal, sys
+if any("popen_loky" in word for word in sys.orig_argv):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_process_that_is_starting_does_not_take_ctrl_c(tmp_path):
+    folder = tmp_path / "early"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(EARLY)
+    done = subprocess.run(
+        program(tmp_path, 2),
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_program(number, tmp_path):
     """Ctrl-C reaches all processes of a terminal; a kill reaches the program alone."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.jax import Tap
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -24,7 +25,7 @@ COMPILED = (
 def watch(
     folder: str | Path, model: Any, optimizer: Any = None, **options: Any
 ) -> Iterator[Recording]:
-    """Record every step of a training on TensorFlow or PyTorch, which `optimizer.apply` ends.
+    """Record every step of a training, which `optimizer.apply` ends; on JAX, `train_step`.
 
         with parity.keras.watch("out/port", model):
             model.fit(x, y)
@@ -44,7 +45,7 @@ def watch(
     """
     import keras
 
-    engines: dict[str, Any] = {"tensorflow": _TensorFlow, "torch": _PyTorch}
+    engines: dict[str, Any] = {"tensorflow": _TensorFlow, "torch": _PyTorch, "jax": _Jax}
     name = keras.backend.backend()
     if name not in engines:
         raise UsageError(f"Keras runs on {name}; allowed: {', '.join(sorted(engines))}")
@@ -88,7 +89,7 @@ def _check(model: Any, optimizer: Any) -> None:
         )
     if getattr(model, "_distribute_strategy", None) is not None:
         raise UsageError("model is under a tf.distribute strategy; allowed: one replica")
-    if model.compiled and model.jit_compile:
+    if model.compiled and model.jit_compile and keras.backend.backend() != "jax":
         raise UsageError(COMPILED)
     missing = [each.name for each in model._flatten_layers() if not each.built]
     if not model.built or (missing and not getattr(model, "_called", True)):
@@ -145,17 +146,54 @@ def _modules(model: Any) -> list[dict[str, Any]]:
     )
 
 
-class _TensorFlow:
+class _Engine:
+    """What frameworks have in common.
+
+    Attributes:
+      tensor: the class of its tensors.
+      version: its version.
+      training: returns whether gradients are asked for.
+      backward: of losses: the class, or module, and the name of what differentiates them.
+      whole: whether all weights have their values once the optimiser was applied.
+    """
+
+    tensor: Any
+    version: str
+    training: Callable[[], bool]
+    backward: tuple[Any, str]
+    whole = True
+
+    def differentiate(self, backward: Any, shown: Callable[[Any], None]) -> Any:
+        """Return a function that differentiates as another does, and shows the loss first."""
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            shown(named["target"] if "target" in named else arguments[self._place])
+            return backward(*arguments, **named)
+
+        return watched
+
+    _place = 0  # of the loss among the arguments
+
+    def unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is left as it is, as Keras's own are."""
+        return function
+
+    def finish(self) -> None:
+        """Wait until all functions have been called."""
+
+
+class _TensorFlow(_Engine):
     """How TensorFlow shows a tensor to a function, eagerly and from inside a `tf.function`."""
+
+    _place = 1
 
     def __init__(self) -> None:
         import tensorflow as tf
         from tensorflow.python.eager import record
 
         self._tf, self.version, self.tensor = tf, tf.__version__, tf.Tensor
-        self.training: Callable[[], bool] = record.could_possibly_record
-        # of losses: the class, the name of its method, and where it says how to differentiate
-        self.backward = (tf.GradientTape, "gradient", 1)
+        self.training = record.could_possibly_record
+        self.backward = (tf.GradientTape, "gradient")
         with tf.device("CPU"):
             self._turn = tf.Variable(0, trainable=False, dtype=tf.int64)
 
@@ -199,20 +237,69 @@ class _TensorFlow:
             return identity(tensor) if function else tf.identity(tensor)
 
     def unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that AutoGraph leaves as it is, as it does Keras's own."""
         found: Callable[..., Any] = self._tf.autograph.experimental.do_not_convert(function)
         return found
 
 
-class _PyTorch:
+class _Jax(_Engine):
+    """How JAX shows a tensor to a function, in compiled code, too."""
+
+    whole = False  # what a forward pass has changed is in the state that `train_step` returns
+
+    def __init__(self) -> None:
+        import jax
+
+        self._jax, self.version, self.tensor = jax, jax.__version__, jax.Array
+        self.backward = (jax, "value_and_grad")
+        self._depth, self._tap = 0, Tap()
+        self.training = lambda: self._depth > 0
+
+    def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
+        return self._tap.show(function, self._jax.lax.stop_gradient(tensors))
+
+    def pass_on(self, tensor: Any, number: Any, function: Callable[..., Any] | None) -> Any:
+        if function is None:
+            return tensor
+
+        @self._jax.custom_vjp
+        def identity(x: Any, number: Any) -> Any:
+            return x
+
+        def backward(number: Any, y: Any) -> tuple[Any, None]:
+            self._tap.show(lambda arrays: function(*arrays), [number, y])
+            return y, None
+
+        identity.defvjp(lambda x, number: (x, number), backward)
+        return identity(tensor, number)
+
+    def differentiate(self, backward: Any, shown: Callable[[Any], None]) -> Any:
+        def watched(function: Any, *arguments: Any, **named: Any) -> Any:
+            def inside(*inputs: Any, **more: Any) -> Any:
+                self._depth += 1
+                try:
+                    found = function(*inputs, **more)
+                finally:
+                    self._depth -= 1
+                shown(found[0] if isinstance(found, tuple) else found)  # has_aux
+                return found
+
+            return backward(inside, *arguments, **named)
+
+        return watched
+
+    def finish(self) -> None:
+        self._jax.effects_barrier()
+
+
+class _PyTorch(_Engine):
     """How PyTorch shows a tensor to a function: at once, and its gradient by a hook."""
 
     def __init__(self) -> None:
         import torch
 
         self._torch, self.version, self.tensor = torch, torch.__version__, torch.Tensor
-        self.training: Callable[[], bool] = torch.is_grad_enabled
-        self.backward = (torch.Tensor, "backward", 0)
+        self.training = torch.is_grad_enabled
+        self.backward = (torch.Tensor, "backward")
 
     def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
         return function([self._array(each) for each in tensors])
@@ -229,9 +316,6 @@ class _PyTorch:
             tensor.register_hook(lambda y: function(number, self._array(y)))
         return tensor
 
-    def unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function
-
 
 class _Hooks:
     """Functions around the layers' `call` and the optimiser, which hand on what they see.
@@ -243,7 +327,7 @@ class _Hooks:
     def __init__(self, recording: Recording, engine: Any, model: Any, optimizer: Any):
         self._to, self._engine, self._model = recording, engine, model
         self._optimizer, self._undo = optimizer, ExitStack()
-        self._open, self._seen = False, set[str]()
+        self._open, self._seen, self._stepped = False, set[str](), False
         self.failure: UsageError | None = None
 
     def __enter__(self) -> "_Hooks":
@@ -257,8 +341,10 @@ class _Hooks:
             for each in ("clipnorm", "clipvalue", "global_clipnorm")
         ):
             self._replace(self._optimizer, "_backend_update_step", self._watched_update)
-        owner, name, _ = self._engine.backward
+        owner, name = self._engine.backward
         self._replace(owner, name, self._watched_backward)
+        if not self._engine.whole:
+            self._replace(model, "train_step", self._watched_train_step)
         # what `fit` has compiled before saw nothing, and what it compiles now must not stay
         model.train_function = None
         self._undo.callback(setattr, model, "train_function", None)
@@ -267,9 +353,14 @@ class _Hooks:
             self._show("initial", [(each.path, each.value) for each in model.variables])
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._open = False
-        self._undo.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._engine.finish()
+        finally:
+            self._open = False
+            self._undo.close()
+        if kind is None and not self._engine.whole and not self._stepped:
+            raise UsageError("no train_step of the model was seen; allowed on JAX: fit")
 
     def _replace(self, owner: Any, name: str, wrap: Any) -> None:
         """Put a function around a method until the watch ends."""
@@ -299,6 +390,9 @@ class _Hooks:
         self._engine.show(seen, [each for _, each in pairs])
 
     def _watched_call(self, label: str, call: Any) -> Any:
+        from keras import tree
+        from keras.src.backend import get_keras_mask, set_keras_mask
+
         root = label == "model"
 
         def watched(*inputs: Any, **named: Any) -> Any:
@@ -323,11 +417,9 @@ class _Hooks:
                 differentiable = "float" in str(tensor.dtype)
                 seen = partial(self._gradient, label, path) if differentiable else None
                 passed[id(tensor)] = self._engine.pass_on(tensor, number, seen)
-                mask = getattr(tensor, "_keras_mask", None)
-                if mask is not None:
-                    passed[id(tensor)]._keras_mask = mask
-            from keras import tree
-
+                mask = get_keras_mask(tensor)
+                if mask is not None and passed[id(tensor)] is not tensor:
+                    set_keras_mask(passed[id(tensor)], mask)
             return tree.map_structure(lambda each: passed.get(id(each), each), output)
 
         return self._engine.unwatched(watched)
@@ -357,15 +449,12 @@ class _Hooks:
             self._to.add("activation_gradient", call + path, _copy(array))
 
     def _watched_backward(self, backward: Any) -> Any:
-        place = self._engine.backward[2]
+        def shown(target: Any) -> None:
+            if self._open:
+                found = leaves(target, self._engine.tensor)
+                self._show("loss", [("loss", each) for _, each in found])
 
-        def watched(*arguments: Any, **named: Any) -> Any:
-            target = arguments[place] if len(arguments) > place else named["target"]
-            found = leaves(target, self._engine.tensor)
-            self._show("loss", [("loss", each) for _, each in found])
-            return backward(*arguments, **named)
-
-        return watched
+        return self._engine.differentiate(backward, shown)
 
     def _watched_update(self, update: Any) -> Any:
         def watched(gradients: Any, variables: Any, *rest: Any) -> Any:
@@ -387,12 +476,24 @@ class _Hooks:
             self._show("gradient", [(v.path, y) for v, y in pairs if y is not None])
             result = apply(gradients, trainable_variables)
             self._show("optimizer", list(self._slots(variables)))
-            weights = {id(each): each for each in (*self._model.variables, *variables)}
+            whole = self._engine.whole
+            held = self._model.variables if whole else []
+            weights = {id(each): each for each in (*held, *variables)}
             found = [(each.path, each.value) for each in weights.values()]
-            self._show("weight", found, self._end_step)
+            self._show("weight", found, self._end_step if whole else None)
             return result
 
         return self._engine.unwatched(watched)
+
+    def _watched_train_step(self, step: Any) -> Any:
+        def watched(state: Any, data: Any) -> Any:
+            logs, after = step(state, data)
+            self._stepped = True
+            held = zip(self._model.non_trainable_variables, after[1], strict=True)
+            self._show("weight", [(each.path, value) for each, value in held], self._end_step)
+            return logs, after
+
+        return watched
 
     def _slots(self, variables: list[Any]) -> Iterator[tuple[str, Any]]:
         """Yield what the optimiser keeps: dense_kernel_velocity is dense/kernel/velocity."""

@@ -15,6 +15,7 @@ import click
 from parity import __version__
 from parity.align.mapping import read, unmapped, write
 from parity.align.proposal import propose
+from parity.align.traps import traps
 from parity.align.weights import carried, write_weights
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
@@ -31,6 +32,7 @@ from parity.report.terminal import coloured, report_text, verdict_line
 from parity.report.verdict_page import report_html
 from parity.trace.folder import LAST_STEP
 from parity.trace.reader import Trace
+from parity.trace.side import labels_of
 from parity.trace.tolerances import Tolerance
 
 MATCH, MISMATCH = 0, 1
@@ -346,4 +348,19 @@ def doctor_command(traces: tuple[Path, ...]) -> int:
         return doctor.report()
     if len(traces) != 2:
         raise UsageError(f"{counted(len(traces), 'trace')}; allowed: none, or two")
-    return doctor.report_pair(*map(Trace, traces))
+    return _differences(*map(Trace, traces))
+
+
+def _differences(a: Trace, b: Trace) -> int:
+    """Print in what two watched trainings differ; return 0 if in nothing, else 1."""
+    found = traps([a, b])
+    labels = labels_of([a.side, b.side], [a.folder, b.folder])
+    width = max(map(len, labels))
+    for each in found:
+        more = f" and {len(each.where) - 1} more" if each.where[1:] else ""
+        print(escaped(f"{each.where[0]}{more}: {each.what}"))
+        for label, value in zip(labels, each.values, strict=False):
+            print(escaped(f"  {label:{width}}  {value}"))
+        print(escaped(f"  fix: {each.fix}"))
+    print(counted(len(found), "difference") if found else "no difference found")
+    return MISMATCH if found else MATCH

@@ -5,11 +5,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from parity.align.traps import traps
 from parity.base.laboratory import of_laboratory
-from parity.base.text import counted, escaped
-from parity.trace.reader import Trace
-from parity.trace.side import labels_of
 
 # What it takes to compare recorded traces.
 _CORE = ("numpy", "safetensors", "click")
@@ -36,21 +32,6 @@ def report() -> int:
     if not found:
         print("no problem found")
     return 2 if found else 0
-
-
-def report_pair(a: Trace, b: Trace) -> int:
-    """Print in what two watched trainings differ; return 0 if in nothing, else 1."""
-    found = traps([a, b])
-    labels = labels_of([a.side, b.side], [a.folder, b.folder])
-    width = max(map(len, labels))
-    for each in found:
-        more = f" and {len(each.where) - 1} more" if each.where[1:] else ""
-        print(escaped(f"{each.where[0]}{more}: {each.what}"))
-        for label, value in zip(labels, each.values, strict=False):
-            print(escaped(f"  {label:{width}}  {value}"))
-        print(escaped(f"  fix: {each.fix}"))
-    print(counted(len(found), "difference") if found else "no difference found")
-    return 1 if found else 0
 
 
 def problems() -> list[str]:

@@ -252,7 +252,7 @@ def read(path: Path) -> NameMapping:
       UsageError: if the file cannot be read, or is no mapping.
     """
     try:
-        values = yaml.load(read_file(path), _Loader)
+        values = _Loader(read_file(path)).get_single_data()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {reason(error)}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, not UTF-8

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import COLLECTIVE, flags, wait_for
 
+from parity.twins.launch.edited_source import Edit
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses
 
@@ -138,6 +139,7 @@ def test_a_rank_may_stand_still_for_a_while(name, train, tmp_path):
     assert status == 143, errors
 
 
+@pytest.mark.parametrize("name", ["paddle"], indirect=True)  # for TensorFlow see the test below
 def test_what_is_asked_to_stop_while_it_starts_is_not_started_again(train):
     job = train(max_restarts=2)
     wait_for(lambda: len(ranks(job.pid)) == 2)
@@ -147,3 +149,15 @@ def test_what_is_asked_to_stop_while_it_starts_is_not_started_again(train):
     assert status == 143, errors
     assert "starting again" not in errors
     assert "error: " in errors
+
+
+def test_a_signal_is_heard_as_soon_as_the_engine_has_started(frameworks, text, cache, tmp_path):
+    """Whose own handler of SIGTERM only takes notice."""
+    started = "        self._log_devices(strategy.extended.worker_devices)\n"
+    asks = "        import signal, time\n        os.kill(os.getppid(), signal.SIGTERM)\n"
+    file = "tf_impl/strategies/multi_worker.py"
+    edits = (Edit(file, started, f"{started}{asks}        time.sleep(5)\n"),)
+    given = {"strategy": "multi-worker", "processes": 2, "steps": STEPS, "data": text}
+    given |= {"cache": cache, "out": tmp_path / "run"}
+    status, _, errors = frameworks["tensorflow"].train(*flags(**given), edits=edits).wait()
+    assert status == 143, errors

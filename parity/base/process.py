@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 _LIBC = ctypes.CDLL(None)
@@ -56,6 +57,17 @@ def request_once(act: Callable[[int], None]) -> Callable[[int, Any], None]:
             os.kill(os.getpid(), number)
 
     return handle
+
+
+@contextmanager
+def keep_stop_handlers() -> Iterator[None]:
+    """Put what signals that ask to stop do back after a library has put handlers of its own."""
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 # Parameters of mallopt(3), from <malloc.h>.

@@ -18,6 +18,7 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context as eager_context
 
 from parity.base.errors import UsageError
+from parity.base.process import keep_stop_handlers
 from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.strategies.mirrored import Mirrored, start_eagerly
@@ -52,7 +53,11 @@ class MultiWorker(SeveralProcesses, Mirrored):
             implementation=communication.NCCL if build.device == "gpu" else communication.RING
         )
         try:
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+            # its server would take SIGTERM for a notice of preemption, and go on
+            with keep_stop_handlers():
+                strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                    communication_options=options
+                )
         except tf.errors.UnknownError as error:
             if "gRPC server" not in error.message:
                 raise

@@ -29,8 +29,8 @@ from parity.twins.commands import run_command
 from parity.twins.compare.answers import read_answers
 from parity.twins.processes.connection import FAILED, HELLO, TENSORS, checked, unpacked
 from parity.twins.processes.hosts import read_hosts
+from parity.twins.spec.asynchronous_schedule import read_schedule
 from parity.twins.spec.initial import initial_snapshot
-from parity.twins.spec.schedule import read_schedule
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training import checkpoint as checkpoints
 from parity.twins.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint

@@ -7,7 +7,7 @@ import pytest
 
 from parity.twins.compare.read_weights import check_read_weights
 from parity.twins.oracle.replay import PastWeights, RecordedUpdate
-from parity.twins.spec.schedule import FREE, STALENESS, Update
+from parity.twins.spec.asynchronous_schedule import FREE, STALENESS, Update
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.trace.side import TrainedSide
 

@@ -17,8 +17,8 @@ from equal_traces import differing, worst
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced
+from parity.twins.spec.asynchronous_schedule import read_schedule
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.schedule import read_schedule
 from parity.twins.spec.spec import TrainSpec
 from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.loss_table import read_losses

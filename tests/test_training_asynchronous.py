@@ -18,7 +18,7 @@ from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
-from parity.twins.spec.schedule import drawn, read_schedule, schedule_text
+from parity.twins.spec.asynchronous_schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.asynchronous_run import EventOrder, Stopped

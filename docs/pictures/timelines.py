@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from docs.pictures.canvas import WIDTH, Canvas
-from parity.twins.spec.schedule import DrawnSchedule, Update
+from parity.twins.spec.asynchronous_schedule import DrawnSchedule, Update
 
 _LEFT, _RIGHT = 78.0, 16.0  # margins of the lanes; their names are on the left
 _LANE, _BAR = 32.0, 24.0  # the height of a lane and of a bar in it

@@ -18,7 +18,7 @@ from parity.compare.findings import Finding
 from parity.compare.tensors import Distance, Mismatch, Place, compare_tensor
 from parity.trace.tolerances import TABLE
 from parity.twins.oracle.replay import RecordedUpdate
-from parity.twins.spec.schedule import joined_losses
+from parity.twins.spec.asynchronous_schedule import joined_losses
 from parity.twins.spec.step_arrays import StepInputs
 from parity.twins.trace.side import TrainedSide
 

@@ -18,9 +18,9 @@ from parity.base.text import parse_json
 from parity.twins.cli.options import ConvergeOptions
 from parity.twins.converge.sides import WholeSide
 from parity.twins.launch.processes import PEERS, ROOT, Process, SideProcess
+from parity.twins.spec.asynchronous_schedule import FREE, is_seed
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.schedule import FREE, is_seed
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategySettings
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.twins.oracle.training import Arrays, Oracle
-from parity.twins.spec.schedule import Update
+from parity.twins.spec.asynchronous_schedule import Update
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
 

@@ -22,9 +22,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.base.files import write_whole
-from parity.twins.spec.initial import zero_state
-from parity.twins.spec.replicas import split_rows
-from parity.twins.spec.schedule import (
+from parity.twins.spec.asynchronous_schedule import (
     FREE,
     ListedSchedule,
     Update,
@@ -35,6 +33,8 @@ from parity.twins.spec.schedule import (
     schedule_text,
     worker_rows,
 )
+from parity.twins.spec.initial import zero_state
+from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite, step_inputs
 from parity.twins.spec.training import learning_rate
 from parity.twins.training.flops import product_flops
@@ -453,7 +453,7 @@ def _split_state(state: State | None, workers: int) -> list[State | None]:
 
 
 class ScheduleLog:
-    """The table schedule.jsonl of a run; spec/schedule.py says what its lines hold.
+    """The table schedule.jsonl of a run; spec/asynchronous_schedule.py says what its lines hold.
 
     Args:
       path: the file, written whole by `save`.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from parity.twins.processes.group import ProcessGroup
-from parity.twins.spec.schedule import WorkerRows
+from parity.twins.spec.asynchronous_schedule import WorkerRows
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs, StepResult
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings

@@ -16,7 +16,7 @@ import numpy as np
 
 from parity.base.errors import Interrupted
 from parity.twins.processes.group import ProcessGroup, Tensors
-from parity.twins.spec.schedule import WorkerRows, local_worker_rows
+from parity.twins.spec.asynchronous_schedule import WorkerRows, local_worker_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult, step_inputs
 from parity.twins.training.rank_agreement import StopRequest, catch_signals
 from parity.twins.training.strategy import AsynchronousStrategy, Strategy

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from parity.base.errors import UsageError
-from parity.twins.spec.schedule import (
+from parity.twins.spec.asynchronous_schedule import (
     DrawnSchedule,
     ListedSchedule,
     Update,

@@ -453,7 +453,7 @@ def _split_state(state: State | None, workers: int) -> list[State | None]:
 
 
 class ScheduleLog:
-    """The table schedule.jsonl of a run; spec/asynchronous_schedule.py says what its lines hold.
+    """The table schedule.jsonl of a run, as spec/asynchronous_schedule.py describes its lines.
 
     Args:
       path: the file, written whole by `save`.

@@ -10,6 +10,7 @@ from parity.align.layout import Layout
 from parity.align.mapping import NameMapping
 from parity.base.errors import UsageError
 from parity.base.files import write_whole
+from parity.base.text import some_of
 from parity.trace.reader import Trace, read_step
 
 Tensors = Mapping[str, np.ndarray]
@@ -61,9 +62,9 @@ def read_weights(
     """
     found = read_step(Path(path))
     if lacking := sorted(shapes.keys() - found.keys() - optional):
-        raise UsageError(f"{path}: lacks {_listed(lacking)}, which the model has")
+        raise UsageError(f"{path}: lacks {some_of(lacking)}, which the model has")
     if unknown := sorted(found.keys() - shapes.keys()):
-        raise UsageError(f"{path}: has {_listed(unknown)}, which the model has not")
+        raise UsageError(f"{path}: has {some_of(unknown)}, which the model has not")
     for name, array in found.items():
         if array.shape != shapes[name]:
             raise UsageError(
@@ -84,8 +85,3 @@ def check_kept(path: str | Path, name: str, given: np.ndarray, loaded: np.ndarra
             f"{path}: {name!r} is {given.dtype}, which the model rounds; allowed: a model of "
             "that type"
         )
-
-
-def _listed(names: list[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more

@@ -97,3 +97,9 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def some_of(names: list[str], most: int = 5) -> str:
+    """Return the first of some names, quoted, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more

@@ -10,6 +10,7 @@ import numpy as np
 
 from parity.align.names import Key, NameMap, Rename
 from parity.base.errors import UsageError
+from parity.base.text import some_of
 from parity.trace.folder import DTYPES, LAST_STEP
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import Tolerance, check_declared
@@ -164,19 +165,14 @@ class Recorder:
         if not found:
             raise UsageError(f"step {step}: no tensors; allowed: at least one")
         if unused and not partial:
-            raise UsageError(f"step {step}: no tensor of the name map's {_listed(unused)}")
+            raise UsageError(f"step {step}: no tensor of the name map's {some_of(unused)}")
         if self._first is None or not self._same_tensors:
             return
         first, names = self._first
         if extra := sorted(found.keys() - names):
-            raise UsageError(f"step {step}: has {_listed(extra)}, which step {first} had not")
+            raise UsageError(f"step {step}: has {some_of(extra)}, which step {first} had not")
         if not partial and (missing := sorted(names - found.keys())):
             raise UsageError(
-                f"step {step}: lacks {_listed(missing)}, which step {first} had; allowed with "
+                f"step {step}: lacks {some_of(missing)}, which step {first} had; allowed with "
                 "partial=True"
             )
-
-
-def _listed(names: list[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more

@@ -45,11 +45,13 @@ def test_the_choice_is_measured_once_and_kept(tmp_path):
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"choice": "99"}', '{"choice": []}'])
 def test_a_damaged_choice_is_measured_again(damage, tmp_path):
-    chosen = processor.fastest_kernels(tmp_path)
+    processor.fastest_kernels(tmp_path)
     (path,) = tmp_path.glob("mkl-*/choice.json")
     path.write_text(damage)
-    assert processor.fastest_kernels(tmp_path) == chosen
-    assert json.loads(path.read_bytes())["choice"] == chosen
+    chosen = processor.fastest_kernels(tmp_path)
+    # not the choice of before: a busy machine may measure other rates
+    values = json.loads(path.read_bytes())
+    assert values["choice"] == chosen == processor.choose(values["measured"])
 
 
 def test_a_folder_that_cannot_be_written_to_is_done_without(tmp_path):

@@ -257,18 +257,22 @@ def test_a_torn_read_is_called_so(trainings):
     assert first.note in mismatch_text(report_values(outcome, "-", "")["first_mismatch"])
 
 
-def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous, tmp_path):
-    """A worker cannot have read weights of later updates, or take a step twice."""
-    traces = asynchronous()
-    for name, value in (("read", 9), ("batch", 4), ("worker", 7)):
-        changed = {
-            label: _Changed(trace, 5, f"schedule/{name}", value)
-            for label, trace in traces.items()
-        }
-        verdict = compare_traces(list(changed.values()))
-        assert {each.rung for each in verdict.mismatches[:1]} == {"batch"}, name
-        assert verdict.mismatches[0].place.tensor == f"schedule/{name}"
-        assert verdict.mismatches[0].place.step == 5
+def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous):
+    """A worker cannot read weights of later updates, take a step twice, or another's rows."""
+    trace = asynchronous(schedule="free", replicas=3, batching="stream")["tensorflow"]
+    recorded = {n: int(trace.read(5)[f"schedule/{n}"]) for n in ("worker", "batch")}
+    for name, value in (
+        ("read", 9),
+        ("batch", recorded["batch"] + 3),
+        ("worker", (recorded["worker"] + 1) % 3),
+        ("worker", 7),
+        ("first_row", 1),
+    ):
+        changed = _Changed(trace, 5, f"schedule/{name}", value)
+        verdict = compare_traces([changed])
+        first = verdict.mismatches[0]
+        assert (first.rung, first.place.step) == ("batch", 5), (name, value)
+        assert first.place.tensor == f"schedule/{name}"
 
 
 class _Changed:

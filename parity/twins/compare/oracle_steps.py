@@ -14,9 +14,15 @@ from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses
 from parity.twins.compare.read_weights import check_read_weights
 from parity.twins.oracle.recent_rounding import RecentRounding
-from parity.twins.oracle.replay import PastWeights, RecordedUpdate, Replay, weights_of
+from parity.twins.oracle.replay import (
+    PastWeights,
+    RecordedUpdate,
+    Replay,
+    state_of_rows,
+    weights_of,
+)
 from parity.twins.oracle.rounding import Rounding
-from parity.twins.oracle.training import Oracle
+from parity.twins.oracle.training import Arrays, Oracle
 from parity.twins.spec.initial import initial_snapshot, zero_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import snapshot_names
@@ -75,7 +81,7 @@ class OneStep:
             for label, side in (asynchronous or {}).items()
         }
         # side -> worker -> the recurrent state that its last update left
-        self._left: dict[str, dict[int, Tensors]] = {side: {} for side in self._past}
+        self._left: dict[str, dict[int, Arrays]] = {side: {} for side in self._past}
         self.rounding: dict[str, Rounding] = {}
         # sides whose rounding errors are alike -> those of the last steps
         self._recent: dict[tuple[str | None, tuple[Any, ...]], RecentRounding] = {}
@@ -148,7 +154,8 @@ class OneStep:
             snapshot = {name: before[name] for name in snapshot_names(self._spec)}
         if side in self._past:
             worker, read = self._past[side].expected(_update(recorded))
-            left = self._left[side].get(worker)
+            rows = recorded["batch/lengths"].size
+            left = state_of_rows(self._left[side].get(worker), rows)
             return Start(snapshot, self._past[side].at(read), left)
         left = None if before is None else self._state_after(before)
         return Start(snapshot, None, left)
@@ -192,8 +199,14 @@ class OneStep:
         if side not in self._past:
             return {}
         past = self._past[side]
-        worker, read = past.expected(_update(recorded))
-        values = {"worker": worker, "batch": past.step_of(worker), "read": read}
+        update = _update(recorded)
+        worker, read = past.expected(update)
+        values = {
+            "worker": worker,
+            "batch": past.step_of(worker),
+            "read": read,
+            "first_row": past.first_rows(update.of_rows)[worker],
+        }
         return {f"schedule/{name}": np.array(value) for name, value in values.items()}
 
 

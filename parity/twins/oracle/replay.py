@@ -7,6 +7,7 @@ import numpy as np
 
 from parity.twins.oracle.training import Arrays, Oracle
 from parity.twins.spec.asynchronous_schedule import Update
+from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
 
@@ -69,13 +70,24 @@ class PastWeights:
         return max(self._kept)
 
     def expected(self, update: RecordedUpdate) -> Update:
-        """Return the worker and the version of an update: as recorded, where they can be so."""
+        """Return the worker and the version of an update: as recorded, where they can be so.
+
+        Rows belong to one worker, whoever says to have taken them.
+        """
         worker = min(max(update.worker, 0), len(self._taken) - 1)
+        starts = self.first_rows(update.of_rows)
+        if update.first_row in starts:
+            worker = starts.index(update.first_row)
         oldest = self._oldest[worker]
         if self._staleness is not None:
             oldest = max(oldest, self.newest - self._staleness)
         read = min(max(update.read, oldest), self.newest)
         return Update(worker, read)
+
+    def first_rows(self, of_rows: int) -> list[int]:
+        """Return the place of each worker's first row in a global batch of so many rows."""
+        workers = len(self._taken)
+        return [sum(split_rows(of_rows, workers)[:worker]) for worker in range(workers)]
 
     @property
     def versions(self) -> Mapping[int, Tensors]:
@@ -129,11 +141,21 @@ class Replay:
         update = RecordedUpdate.of(recorded)
         assert update is not None
         order = self._past.expected(update)
-        self._oracle.state = self._states.get(order.worker)
+        self._oracle.state = state_of_rows(self._states.get(order.worker), inputs.rows)
         found = self._oracle.step(inputs, rate, [inputs.rows], self._past.at(order.read))
         self._states[order.worker] = self._oracle.state
         self._past.add(order, weights_of(self._oracle.snapshot))
         return found
+
+
+def state_of_rows(state: Arrays | None, rows: int) -> Arrays | None:
+    """Return a recurrent state; None if it is of another number of rows.
+
+    A worker's state never is, unless the order of the updates was recorded wrongly.
+    """
+    if state is None or any(len(array) != rows for array in state.values()):
+        return None
+    return state
 
 
 def weights_of(snapshot: Tensors) -> dict[str, np.ndarray]:

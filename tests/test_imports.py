@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from parity.twins.converge.trainings import code_files
+from parity.twins.spec.frameworks import FRAMEWORKS as SPECS
+
 ROOT = Path(__file__).resolve().parent.parent
 FRAMEWORKS = {"paddle", "tensorflow", "keras", "torch"}
 PACKAGES = ("data", "parity", "paddle_impl", "tf_impl")
@@ -135,6 +138,23 @@ def test_a_room_imports_lower_levels_only(half, room):
                 assert place.get(other[1], -1) < place[room], where
             else:
                 assert half == "parity/twins", where
+
+
+@pytest.mark.parametrize("framework", ["paddle", "tensorflow", "pytorch"])
+def test_a_training_is_not_reused_if_code_that_it_imports_has_changed(framework):
+    known, hashed = SPECS.get(framework), set(code_files(framework))
+    left = list((ROOT / (known.folder if known else "parity/twins/peers")).rglob("*.py"))
+    seen = set(left)
+    while left:
+        for module in imported_modules(left.pop()):
+            path = ROOT.joinpath(*module.split("."))
+            places = (path, path.parent)  # the name may be of something in a module
+            found = {each.with_suffix(".py") for each in places if each != ROOT} & {*FILES}
+            found -= seen
+            seen |= found
+            left += found
+    assert ROOT / "parity" / "base" / "errors.py" in seen
+    assert not {str(path.relative_to(ROOT)) for path in seen - hashed}
 
 
 def test_the_library_names_the_laboratory_in_one_place():

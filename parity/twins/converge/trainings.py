@@ -30,8 +30,8 @@ Starters = Mapping[str, Callable[[list[str], Path], Process]]
 _POLL = 0.2  # seconds
 _STEP = re.compile(rb"step (\d+) of \d+")  # in the progress that a training prints
 _TAIL = 4096  # bytes at the end of a log in which the last progress is looked for
-# What decides the result of a training, besides the folder of its framework.
-_SHARED = ("data", "parity/twins/spec", "parity/twins/training", "parity/twins/decoding")
+# Rooms of the laboratory that no training imports, a peer's own aside.
+_OUTSIDE = ["bench", "compare", "converge", "faults", "peers", "run", "scale", "sweep"]
 
 
 class Run(NamedTuple):
@@ -186,14 +186,22 @@ def _listed_schedule(settings: StrategySettings) -> str | None:
         return None  # the training will say so
 
 
+def code_files(framework: str) -> list[Path]:
+    """Return the files of all code that a framework's sides, or a peer, may import."""
+    known = FRAMEWORKS.get(framework)
+    own = "parity/twins/peers" if known is None else known.folder
+    outside = [ROOT / "parity" / "twins" / room for room in _OUTSIDE]
+    shared = [path for room in ("data", "parity") for path in (ROOT / room).rglob("*.py")]
+    kept = [path for path in shared if not any(path.is_relative_to(each) for each in outside)]
+    return sorted({*kept, *(ROOT / own).rglob("*.py")})
+
+
 def code_digest(framework: str) -> str:
     """Return a hash of the code that trains a framework's sides, or a peer."""
     digest = hashlib.sha256()
-    known = FRAMEWORKS.get(framework)
-    for folder in ("parity/twins/peers" if known is None else known.folder, *_SHARED):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
-            digest.update(path.read_bytes())
+    for path in code_files(framework):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

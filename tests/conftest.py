@@ -129,6 +129,13 @@ def pytest_configure(config):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has
 
 
+@pytest.fixture(autouse=True)
+def engines_stay_quiet_after_jax(request, monkeypatch):
+    """Undo what importing JAX sets: TensorFlow would log in the processes of later tests."""
+    if request.node.get_closest_marker("jax"):
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """Return how many workers `-n auto` stands for: one per core that may be used."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
+from parity.compare.explanation import explain
 from parity.compare.step_comparison import StepComparison, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import StepBounds, compare_step
@@ -87,6 +88,7 @@ def compare_pair(
         tensors=comparison.tensors,
         loss=comparison.loss,
         bounds=bounds.used(),
+        explanations=explain(traces, sides, comparison.mismatches),
     )
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from parity.compare.relation import SAME, rounded
+from parity.compare.relation import relation as relation_of
 from parity.trace.rungs import rung_of
 
 # How much each part of a signature counts when two are compared.
@@ -52,14 +54,7 @@ _NEEDS = {
 
 _FITS = 0.75  # the fit from which a fault is named as a likely cause
 _NEAR = 0.08  # how far below the best fit it may be
-_FEWEST = 8  # so many numbers do not lack the same digits by chance
 _MOST = 3  # the number of topics to name causes from
-
-# Unit roundoffs, and within which multiples of that of float32 a difference is of its size.
-_UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-_OF_ITS_SIZE = 2.0**-5, 2.0**2
-
-_SAME = 1e-3  # how exactly a relation must hold, as a share of the difference
 
 
 @dataclass(frozen=True)
@@ -164,7 +159,7 @@ def signature(evidence: Evidence) -> Signature:
     if evidence.found is not None and evidence.expected is not None:
         found = np.asarray(evidence.found, np.float64)
         expected = np.asarray(evidence.expected, np.float64)
-        relation = _relation(found, expected)
+        relation = relation_of(found, expected).kind
         region = _region(found, expected, evidence)
         if found.shape == expected.shape and found.size:
             share, size, likeness = _extent(found, expected)
@@ -181,34 +176,16 @@ def signature(evidence: Evidence) -> Signature:
 
 
 def narrower(evidence: Evidence) -> str:
-    """Return the precision that a tensor seems to have been rounded to on its way; "" for none.
-
-    Either it has no digits beyond that precision, and should have some, or its difference is of
-    the size of one rounding to float32.
-    """
+    """Return the type that a tensor seems to have been rounded to on its way; "" for none."""
     if evidence.found is None or evidence.expected is None:
         return ""
-    found, expected = np.asarray(evidence.found), np.asarray(evidence.expected, np.float64)
-    if found.shape != expected.shape or found.dtype.kind != "f" or not found.size:
-        return ""
-    held = np.finfo(found.dtype).eps / 2
-    largest = float(np.abs(expected).max())
-    relative = float(np.abs(found - expected).max()) / largest if largest else 0.0
-    for dtype, unit in _UNITS.items():
-        if unit <= held or relative > 2 * unit:
-            continue
-        mantissas, _ = np.frexp(found.astype(np.float64))
-        digits = mantissas / unit
-        if found.size >= _FEWEST and not (digits % 1).any():
-            return dtype
-    low, high = (each * _UNITS["float32"] for each in _OF_ITS_SIZE)
-    return "float32" if held < _UNITS["float32"] and low <= relative <= high else ""
+    return rounded(evidence.found, evidence.expected)
 
 
 def _extent(found: np.ndarray, expected: np.ndarray) -> tuple[str, int, int]:
     """Return how many elements are wrong, by how much, and how alike the arrays are."""
     difference = np.abs(found - expected)
-    wrong = difference > _SAME * difference.max()
+    wrong = difference > SAME * difference.max()
     real = (found != 0) | (expected != 0)  # padding is right by definition
     part = float(wrong.sum() / max(1, real.sum()))
     names = ((0.95, "all"), (0.5, "most"), (0.1, "some"), (0.0, "few"))
@@ -222,65 +199,12 @@ def _extent(found: np.ndarray, expected: np.ndarray) -> tuple[str, int, int]:
     return share, size, round(10 * cosine) if np.isfinite(cosine) else 0
 
 
-def _relation(found: np.ndarray, expected: np.ndarray) -> str:
-    """Return the first of several simple relations that holds between two arrays."""
-    difference = np.abs(found - expected)
-    if found.shape != expected.shape or not difference.size:
-        return "shape"
-    size = float(np.abs(expected).max())
-    if not found.any():
-        return "zero"
-    if not expected.any():
-        return "not zero"
-    # how far a relation may be off: a share of the difference that it has to explain
-    slack = _SAME * float(difference.max())
-
-    def holds(other: np.ndarray) -> bool:
-        return other.shape == found.shape and bool(np.abs(found - other).max() <= slack)
-
-    factor = float(np.vdot(expected, found) / np.vdot(expected, expected))
-    if found.size > 1 and holds(factor * expected):
-        return "negated" if factor < 0 else "smaller" if factor < 1 else "larger"
-    for axis in range(found.ndim):
-        for by in (-1, 1):
-            if found.shape[axis] > 2 and _shifted(found, expected, axis, by, slack):
-                return "shifted"
-    if found.ndim >= 2 and holds(np.swapaxes(expected, -1, -2)):
-        return "transposed"
-    if found.size > 2:
-        for axis in range(found.ndim):
-            if found.shape[axis] > 1 and _permuted(found, expected, axis, slack):
-                return "permuted"
-    if found.size > 2 and difference.max() - difference.min() <= slack:
-        return "offset"
-    if difference.max() < 2e-3 * size:
-        return "close"
-    return "other"
-
-
-def _shifted(found: np.ndarray, expected: np.ndarray, axis: int, by: int, slack: float) -> bool:
-    count = found.shape[axis]
-    kept = np.arange(1, count) if by > 0 else np.arange(count - 1)
-    a, b = np.take(found, kept, axis), np.take(expected, kept - by, axis)
-    return bool(a.any()) and bool(np.abs(a - b).max() <= slack)
-
-
-def _permuted(found: np.ndarray, expected: np.ndarray, axis: int, slack: float) -> bool:
-    """Return whether one array has the slices of the other, along an axis, in another order."""
-    a, b = (np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1) for x in (found, expected))
-    if len(a) > 512:
-        return False
-    nearest = [np.abs(b - row).max(axis=1) for row in a]
-    taken = {int(np.argmin(each)) for each in nearest}
-    return len(taken) == len(a) and all(float(each.min()) <= slack for each in nearest)
-
-
 def _region(found: np.ndarray, expected: np.ndarray, evidence: Evidence) -> str:
     """Return where in the tensor the difference is."""
     if found.shape != expected.shape:
         return "whole"
     difference = np.abs(found - expected)
-    wrong = difference > _SAME * difference.max()
+    wrong = difference > SAME * difference.max()
     if not wrong.any() or found.ndim == 0:
         return "whole"
     rung = rung_of(evidence.tensor)

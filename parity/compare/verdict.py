@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.disagreement import Disagreement
+from parity.compare.explanation import Explanation
 from parity.compare.findings import Pair
 from parity.compare.growth import Growth
 from parity.compare.signatures import Evidence
@@ -37,6 +38,7 @@ class Verdict:
         depart from the oracle in it, or for both sides where that cannot be said.
       history: losses and distances step by step, for the figures.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
+      explanations: what explains the first mismatch, of a pair without an oracle.
       cut: label -> where a trace ends whose writer was killed or failed; only the steps that
         all traces hold are compared.
     """
@@ -52,6 +54,7 @@ class Verdict:
     history: History = field(default_factory=History)
     sides: Mapping[str, Side] = field(default_factory=dict)
     cut: Mapping[str, str] = field(default_factory=dict)
+    explanations: tuple[Explanation, ...] = ()
 
     @property
     def matches(self) -> bool:

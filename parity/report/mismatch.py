@@ -152,6 +152,8 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     confirmed, likely = first.get("confirmed", []), first["likely_causes"]
     if confirmed:
         lines += [f"  why: {line}" for line in confirmed_lines(confirmed)]
+    elif first.get("explained"):
+        lines += [f"  why: {each['sentence']}" for each in first["explained"]]
     elif first.get("rounded_to"):
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
     elif likely:

@@ -69,6 +69,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
             "confirmed": [],
+            "explained": [each.to_json() for each in verdict.explanations],
             "rounded_to": rounded_to(verdict) or None,
             "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),

@@ -1,0 +1,204 @@
+"""Why two recorded trainings differ, as far as what they recorded shows it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from parity.compare.refit import Moves, difference, refit
+from parity.compare.relation import SAME, explanations, in_padding
+from parity.compare.tensors import Mismatch
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
+
+Tensors = Mapping[str, np.ndarray]
+
+_MOST_STEPS = 20  # that are refitted
+_SOME = 256  # elements of a parameter that are refitted
+_OF_STEP = ("optimizer", "weight")
+_MANY = 0.02  # the share of exact zeros from which a tensor is the output of a kinked function
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What explains a difference.
+
+    Attributes:
+      tensor: the tensor that differs.
+      sentence: why, or how.
+    """
+
+    tensor: str
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def explain(
+    traces: Sequence[Trace], labels: Sequence[str], mismatches: Sequence[Mismatch]
+) -> tuple[Explanation, ...]:
+    """Return what explains the first mismatches of two traces in the same names and layouts.
+
+    Args:
+      mismatches: of the first step that has any, in the order of computation.
+    """
+    if not mismatches or any(each.check or each.within for each in mismatches[:1]):
+        return ()
+    return tuple(_Search(traces, labels, mismatches).found())
+
+
+class _Search:
+    def __init__(
+        self, traces: Sequence[Trace], labels: Sequence[str], mismatches: Sequence[Mismatch]
+    ):
+        self._traces, self._labels = traces, labels
+        self._wrong = [each.place.tensor for each in mismatches]
+        self._first, self._step = self._wrong[0], mismatches[0].place.step
+        self._rung = rung_of(self._first)
+        self._now = [_read(trace, self._step) for trace in traces]
+
+    def found(self) -> Iterator[Explanation]:
+        if self._step and self._rung == "gradient" and (told := self._accumulated()):
+            yield Explanation(self._first, told)
+            return
+        if (self._rung in _OF_STEP or self._step) and (told := self._refitted()):
+            yield Explanation(self._first, told)
+            return
+        if self._rung == "gradient":
+            yield from self._kinks()
+        if (told := self._related(self._first)) and self._rung not in _OF_STEP:
+            yield Explanation(self._first, told + self._alike(told))
+
+    def _related(self, name: str) -> str:
+        """Say how one of a tensor's two versions is made of the other; empty if unknown."""
+        a, b = (each.get(name) for each in self._now)
+        if a is None or b is None or a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf":
+            return ""
+        for tokens in (n for n in self._now[0] if n.startswith("batch/")):
+            if rung_of(name) != "batch" and in_padding(b, a, self._now[0][tokens]):
+                return f"the two differ only where {tokens} is padding"
+        axes = ["row", "time step"] if self._is_timed(a) else []
+        for says in explanations(b, a, axes):
+            return says.format(a=self._labels[0], b=self._labels[1])
+        return ""
+
+    def _is_timed(self, array: np.ndarray) -> bool:
+        batches = [x for n, x in self._now[0].items() if n.startswith("batch/")]
+        return array.ndim == 3 and any(
+            x.ndim in (2, 3) and x.shape[:2] == array.shape[:2] for x in batches
+        )
+
+    def _alike(self, told: str) -> str:
+        """Say that all other tensors of the kind differ in the same way, if they do."""
+        kind = self._first.partition("/")[0]
+        others = [n for n in self._wrong[1:] if n.partition("/")[0] == kind]
+        if not others or any(self._related(name) != told for name in others):
+            return ""
+        return f"; so are all {len(others)} others of {kind} that differ"
+
+    def _accumulated(self) -> str:
+        """Say that one side's gradients hold those of the step before, if they do."""
+        numbers = self._traces[0].numbers()
+        if self._step - 1 not in numbers:
+            return ""
+        before = [_read(trace, self._step - 1) for trace in self._traces]
+        wrong = [name for name in self._wrong if name.startswith("gradient/")]
+        wrong = [n for n in wrong if all(n in each for each in (*before, *self._now))]
+        for mine, label in enumerate(self._labels):
+            own, other = self._now[mine], self._now[1 - mine]
+            if wrong and all(_close(own[n] - other[n], before[mine][n]) for n in wrong):
+                step = self._step
+                return (
+                    f"the gradient of step {step} in {label} holds that of step {step - 1}, "
+                    "too, as where nothing sets it to zero in between"
+                )
+        return ""
+
+    def _refitted(self) -> str:
+        """Say in what the optimisers' steps differ, if both can be refitted."""
+        numbers = self._traces[0].numbers()
+        last = max(self._step + 1, min(len(numbers), _MOST_STEPS))
+        if numbers[: self._step + 1] != list(range(self._step + 1)) or last > 100:
+            return ""
+        numbers = [
+            each for each, place in zip(numbers, range(last), strict=False) if each == place
+        ]
+        dtype = str(self._traces[0].header["dtype"])
+        moves = [_moves(trace, numbers) for trace in self._traces]
+        facts = [trace.header.get("facts", {}) for trace in self._traces]
+        fits = [refit(*each) for each in zip(moves, (dtype, dtype), facts, strict=True)]
+        a, b = fits
+        if a is None or b is None:
+            return ""
+        parameter = ""
+        if self._rung in _OF_STEP:
+            parts = self._first.split("/")[1:]
+            names = ("/".join(parts), "/".join(parts[:-1]))
+            parameter = next((n for n in names if moves[0] and n in moves[0][0]), "?")
+        return difference([a, b], moves, dtype, self._labels, parameter)
+
+    def _kinks(self) -> Iterator[Explanation]:
+        """Yield the outputs that are zero on one side alone, where those before agree."""
+        a, b = self._now
+        for name in a:
+            if not name.startswith("forward/") or name in self._wrong or name not in b:
+                continue
+            if a[name].shape != b[name].shape or a[name].dtype.kind != "f":
+                continue
+            zeros = (a[name] == 0), (b[name] == 0)
+            flips = int((zeros[0] != zeros[1]).sum())
+            if flips and min(each.mean() for each in zeros) >= _MANY:
+                yield Explanation(
+                    self._first,
+                    f"a kink: {flips:,} of {a[name].size:,} elements of {name} are zero on one "
+                    "side alone, by rounding; their gradients are all or nothing",
+                )
+                return
+
+
+def _read(trace: Trace, step: int) -> Tensors:
+    """Return the tensors of a step that are compared."""
+    return next(tensors for _, tensors in trace.steps([step]))
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.shape != b.shape or not b.any():
+        return False
+    return float(np.abs(a - b).max()) <= SAME * float(np.abs(b).max())
+
+
+def _moves(trace: Trace, numbers: Sequence[int]) -> Moves:
+    """Return some elements of each parameter's gradient, and weight before and after."""
+    steps: list[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
+    before: dict[str, np.ndarray] = {}
+    for _, tensors in trace.steps(numbers):
+        if not steps:
+            before = _of(tensors, "initial")
+        gradients = _of(tensors, "gradient") | _of(tensors, "clipped_gradient")
+        after = _of(tensors, "weight")
+        steps.append(
+            {
+                name: (gradients[name], before[name], weight)
+                for name, weight in after.items()
+                if name in gradients
+                and name in before
+                and gradients[name].shape == before[name].shape == weight.shape
+            }
+        )
+        before = after
+    return steps if all(steps) else []
+
+
+def _of(tensors: Tensors, kind: str) -> dict[str, np.ndarray]:
+    """Return name -> some elements, as float64, of the tensors of a kind."""
+    found = {}
+    for full, array in tensors.items():
+        own, _, name = full.partition("/")
+        if own == kind and array.dtype.kind == "f":
+            flat = array.reshape(-1)
+            places = np.linspace(0, len(flat) - 1, min(len(flat), _SOME)).astype(int)
+            found[name] = flat[np.unique(places)].astype(np.float64)
+    return found

@@ -1,0 +1,543 @@
+"""The optimiser's step refitted: by which rule the recorded weights moved.
+
+From the recorded gradients and weights alone: a rule is one of an optimiser, with its numbers
+and the place of its epsilon. Those that the trace's header states are tried first, then rules
+with one thing changed, then with two; a rule counts only if it reproduces every recorded step.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+
+# step -> parameter -> (gradient, weight before, weight after), as float64
+Moves = Sequence[Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
+
+AFTER, BEFORE, INSIDE = "after the bias correction", "before it", "below the root"
+EXACT, ROUNDED, COMPLEMENTS = "exact", "rounded to float32", "1 less float32's"
+EACH, STILL, AHEAD, NONE = "right", "always that of the first step", "one step ahead", "none"
+
+# What rounding may do to a step, of its size, and to a weight, in unit roundoffs of the type.
+# In float32, 1 - 0.999 and its powers are off by up to 5e-5; in float64, frameworks hold rates
+# and other constants in float32, to 3e-8.
+_OF_STEP = {"float64": 5e-8, "float32": 1e-4}
+_ROUNDOFFS = 4
+_SNAP = 1e-3  # how near a rate or factor must be to the number that it is taken for
+_FACTORS = (0.0, 0.5, 2.0, 3.0, 4.0, -1.0)  # of a parameter that moves as no other does
+_EPSILONS = (0.0, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+_DECAYS = (0.0, 1e-4, 5e-4, 1e-3, 4e-3, 1e-2, 0.1)
+_HARDLY = 1e-12
+_HELD = "constants are"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an optimiser moves a weight.
+
+    Attributes:
+      kind: "sgd", "adam", "rmsprop" or "adagrad".
+      momentum: of SGD; the first beta of Adam.
+      nesterov: whether SGD looks ahead.
+      dampening: part of the gradient that SGD's momentum leaves out after the first step.
+      square: the second beta of Adam, rho of RMSprop.
+      epsilon: the number added.
+      added: where: `AFTER` or `BEFORE` Adam's bias correction; of RMSprop and Adagrad to the
+        root, `AFTER`, or `INSIDE` it.
+      correction: which step Adam's bias correction is for; see `EACH` and its like.
+      decay: the part of a weight that is added to its gradient, or by which it decays.
+      decoupled: the latter.
+      stale: whether a gradient is used one step late.
+      held: how the constants are held in float64: `EXACT`, `ROUNDED` to float32, so that
+        1 - beta is that of 1 - 0.9, or `COMPLEMENTS`, so that it is 1 less that of 0.9.
+    """
+
+    kind: str = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    dampening: float = 0.0
+    square: float = 0.0
+    epsilon: float = 0.0
+    added: str = AFTER
+    correction: str = EACH
+    decay: float = 0.0
+    decoupled: bool = False
+    stale: bool = False
+    held: str = EXACT
+
+    def constant(self, value: float) -> float:
+        """Return a constant in the precision that the rule holds it in."""
+        return value if self.held == EXACT else float(np.float32(value))
+
+    def complement(self, value: float) -> float:
+        """Return 1 less a constant, likewise."""
+        if self.held == COMPLEMENTS:
+            return 1 - self.constant(value)
+        return self.constant(1 - value)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A rule that reproduces all steps of a side.
+
+    Attributes:
+      rule: the rule.
+      rates: the learning rate of each step.
+      factors: parameter -> how many times as fast as the rest it moves, where that is not 1.
+      cost: by how much the rule departs from what the header states.
+      known: the parameters that it reproduces.
+    """
+
+    rule: Rule
+    rates: tuple[float, ...]
+    factors: Mapping[str, float]
+    cost: float
+    known: frozenset[str]
+
+    @property
+    def constant(self) -> bool:
+        """Return whether the rate stays the same."""
+        return max(self.rates) - min(self.rates) <= _SNAP * abs(max(self.rates, key=abs))
+
+
+def stated(facts: Mapping[str, Any]) -> tuple[Rule, float | None] | None:
+    """Return the rule and the rate that a watched trace's header states; None without one."""
+    optimizer = facts.get("optimizer")
+    if not isinstance(optimizer, Mapping) or not isinstance(optimizer.get("settings"), Mapping):
+        return None
+    given = optimizer["settings"]
+    kind = str(optimizer.get("kind")).lower()
+    betas = given.get("betas") or (None, None)
+
+    def first(*names: str, default: float = 0.0) -> float:
+        found = (given.get(name) for name in names)
+        good = (each for each in found if isinstance(each, (int, float)))
+        return float(next(good, default))
+
+    decay = first("weight_decay", "coeff")
+    epsilon = first("eps", "epsilon", default=1e-8)
+    decoupled = kind == "adamw" or bool(given.get("decoupled_weight_decay"))
+    rate = given.get("lr", given.get("learning_rate"))
+    rate = float(rate) if isinstance(rate, (int, float)) else None
+    # Keras's decay of any optimiser is decoupled
+    decoupled = bool(decay) and (decoupled or "beta_1" in given or "use_ema" in given)
+    rule = Rule("sgd", decay=decay, decoupled=decoupled)
+    if kind in ("adam", "adamw"):
+        beta = betas[0] or first("beta1", "beta_1", default=0.9)
+        square = betas[1] or first("beta2", "beta_2", default=0.999)
+        rule = replace(rule, kind="adam", momentum=beta, square=square, epsilon=epsilon)
+    elif kind == "rmsprop":
+        square = first("alpha", "rho", default=0.9)
+        rule = replace(rule, kind=kind, square=square, epsilon=epsilon)
+    elif kind == "adagrad":
+        rule = replace(rule, kind=kind, epsilon=epsilon)
+    elif kind in ("sgd", "momentum"):
+        nesterov = bool(given.get("nesterov") or given.get("use_nesterov"))
+        momentum, dampening = first("momentum"), first("dampening")
+        rule = replace(rule, momentum=momentum, nesterov=nesterov, dampening=dampening)
+    else:
+        return None
+    return rule, rate
+
+
+def refit(moves: Moves, dtype: str, facts: Mapping[str, Any]) -> Fit | None:
+    """Return the rule that reproduces all steps with the fewest changes; None without one.
+
+    Args:
+      moves: from the first step of the training on.
+      dtype: the precision of the training.
+      facts: the facts of the trace's header.
+    """
+    start = stated(facts)
+    if start is None or not moves:
+        return None
+    rule, rate = start
+    best: Fit | None = None
+    changes = list(_changes(rule, moves))
+    for number in (0, 1, 2):
+        if best is not None and best.cost <= number:
+            break
+        for each in _changed(rule, changes, number):
+            found = fit(each, moves, dtype, rate)
+            if found is not None:
+                cost = found.cost + number
+                if best is None or cost < best.cost:
+                    best = replace(found, cost=cost)
+    return best
+
+
+Change = tuple[str, Any]
+
+
+def _changed(rule: Rule, changes: Sequence[Change], number: int) -> Iterator[Rule]:
+    for some in combinations(changes, number):
+        names = [name for name, _ in some]
+        if len(set(names)) == number:
+            values = {key: each for _, value in some for key, each in value.items()}
+            yield replace(rule, **values)
+
+
+def _changes(rule: Rule, moves: Moves) -> Iterator[Change]:
+    """Yield the single changes of a rule: what is changed, and the new values."""
+    found: list[tuple[str, dict[str, Any]]] = [("stale", {"stale": True})]
+    if rule.kind == "sgd":
+        momenta = {0.0, 0.5, 0.8, 0.9, 0.95, 0.99, *_momentum(rule, moves)}
+        found += [("momentum", {"momentum": each}) for each in sorted(momenta)]
+        found += [("nesterov", {"nesterov": not rule.nesterov})]
+        found += [("dampening", {"dampening": each}) for each in (0.0, rule.momentum)]
+    else:
+        found += [("epsilon", {"epsilon": each}) for each in _EPSILONS]
+        places = (AFTER, BEFORE) if rule.kind == "adam" else (AFTER, INSIDE)
+        found += [("added", {"added": each}) for each in places]
+        squares = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
+        if rule.kind != "adagrad":
+            found += [("square", {"square": each}) for each in squares]
+    if rule.kind == "adam":
+        found += [("momentum", {"momentum": each}) for each in (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)]
+        found += [("correction", {"correction": each}) for each in (STILL, AHEAD, NONE)]
+    decays = {rule.decay, *_DECAYS, *_decay(rule, moves)}
+    for decay, decoupled in product(sorted(decays), (False, True)):
+        found.append(("decay", {"decay": decay, "decoupled": decoupled and decay > 0}))
+    found += [("held", {"held": each}) for each in (ROUNDED, COMPLEMENTS)]
+    for name, values in found:
+        if replace(rule, **values) != rule:
+            yield name, values
+
+
+def _momentum(rule: Rule, moves: Moves) -> Iterator[float]:
+    """Yield the momentum by which the second step holds what the first one moved."""
+    if len(moves) < 2:
+        return
+    names = [name for name in moves[1] if name in moves[0]]
+    first = [moves[0][name][2] - moves[0][name][1] for name in names]
+    second = [moves[1][name][2] - moves[1][name][1] for name in names]
+    gradients = [moves[1][name][0] for name in names]
+    found = _regress(second, gradients, first)
+    if found is not None and _HARDLY < found[1] < 1:
+        yield float(f"{found[1]:.2g}")
+
+
+def _decay(rule: Rule, moves: Moves) -> Iterator[float]:
+    """Yield the decay by which the first step holds the weights beside the rest."""
+    names = list(moves[0])
+    step = _directions(replace(rule, decay=0.0), moves[:1])[0]
+    moved = [moves[0][name][2] - moves[0][name][1] for name in names]
+    held = [moves[0][name][1] for name in names]
+    found = _regress(moved, [step[name][0] for name in names], held)
+    if found is not None and found[0] < 0 and found[1] < 0:
+        yield float(f"{found[1] / found[0]:.2g}")
+
+
+def _regress(
+    of: Sequence[np.ndarray], x: Sequence[np.ndarray], y: Sequence[np.ndarray]
+) -> tuple[float, float] | None:
+    """Return the best factors of two vectors whose sum is a third."""
+    if not of:
+        return None
+    both = np.stack([np.concatenate(x), np.concatenate(y)], axis=1)
+    found, _, rank, _ = np.linalg.lstsq(both, np.concatenate(of), rcond=1e-9)
+    return (float(found[0]), float(found[1])) if rank == 2 else None
+
+
+def _directions(rule: Rule, moves: Moves) -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Return for each step what each parameter moves by, at rate -1, and how exact that is.
+
+    The second array is what the first one is a sum of, without the signs.
+    """
+    found: list[dict[str, tuple[np.ndarray, np.ndarray]]] = []
+    state: dict[str, list[Any]] = {}
+    for number, step in enumerate(moves):
+        of_step = {}
+        for name, (given, weight, _) in step.items():
+            gradient = given
+            if rule.stale:
+                before = moves[number - 1].get(name) if number else None
+                gradient = np.zeros_like(given) if before is None else before[0]
+            size = np.abs(gradient)
+            if rule.decay and not rule.decoupled:
+                gradient = gradient + rule.decay * weight
+                size = size + np.abs(rule.decay * weight)
+            mine = state.setdefault(name, [0.0, 0.0, 0.0, number])
+            moved, exact = _direction(rule, gradient, size, mine, number - mine[3])
+            if rule.decay and rule.decoupled:
+                moved = moved + rule.decay * weight
+                exact = exact + np.abs(rule.decay * weight)
+            of_step[name] = moved, exact
+        found.append(of_step)
+    return found
+
+
+def _direction(
+    rule: Rule, gradient: np.ndarray, size: np.ndarray, state: list[Any], number: int
+) -> tuple[np.ndarray, np.ndarray]:
+    epsilon = rule.constant(rule.epsilon)
+    if rule.kind == "sgd":
+        if not rule.momentum:
+            return gradient, size
+        keep = rule.constant(rule.momentum)
+        part = 1 - rule.dampening if number else 1.0
+        state[0] = keep * state[0] + part * gradient
+        state[1] = keep * state[1] + part * size
+        if rule.nesterov:
+            return gradient + keep * state[0], size + keep * state[1]
+        return state[0], state[1]
+    gain = 1.0 if rule.kind == "adagrad" else rule.complement(rule.square)
+    kept = 1.0 if rule.kind == "adagrad" else 1 - gain
+    state[2] = kept * state[2] + gain * gradient**2
+    if rule.kind != "adam":
+        inside = rule.added == INSIDE
+        root = np.sqrt(state[2] + epsilon) if inside else np.sqrt(state[2]) + epsilon
+        return _over(gradient, root), _over(size, root)
+    gain = rule.complement(rule.momentum)
+    state[0] = state[0] + gain * (gradient - state[0])
+    state[1] = state[1] + gain * (size - state[1])
+    count = {EACH: number + 1, STILL: 1, AHEAD: number + 2, NONE: math.inf}[rule.correction]
+    first = 1 - rule.constant(rule.momentum) ** count
+    second = math.sqrt(1 - rule.constant(rule.square) ** count)
+    root = np.sqrt(state[2])
+    root = root + epsilon if rule.added == BEFORE else root + epsilon * second
+    scale = second / first
+    return _over(scale * state[0], root), _over(scale * state[1], root)
+
+
+def _over(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.divide(x, y, out=np.zeros_like(x), where=y != 0)
+    return found
+
+
+def fit(rule: Rule, moves: Moves, dtype: str, rate: float | None) -> Fit | None:
+    """Return how a rule reproduces the steps; None if it does not.
+
+    It does if more than half of the parameters move by it in every step, at one rate, which may
+    change from step to step.
+
+    Args:
+      rate: the rate that the header states, if it does.
+    """
+    directions = _directions(rule, moves)
+    rates = [_rate(step, directed) for step, directed in zip(moves, directions, strict=True)]
+    if any(each is None for each in rates):
+        return None
+    exact = [each for each in rates if each is not None]
+    if rule.stale and len(exact) > 1:
+        exact[0] = exact[1]
+    for cost, tried in _likely(exact, rate):
+        right: dict[str, float] = {}
+        for name in moves[0]:
+            factor = _factor(name, moves, directions, tried, dtype)
+            if factor is not None:
+                right[name] = factor
+        odd = {name: each for name, each in right.items() if each != 1}
+        plain = len(right) - len(odd)
+        if plain > len(moves[0]) / 2:
+            cost += 1.0 * bool(odd) + 2.0 * (len(right) < len(moves[0]))
+            return Fit(rule, tuple(tried), odd, cost, frozenset(right))
+    return None
+
+
+def _likely(
+    rates: Sequence[float], stated: float | None
+) -> Iterator[tuple[float, list[float]]]:
+    """Yield series of rates near to those found, with what each costs, the cheapest first."""
+    if stated and all(abs(each - stated) <= _SNAP * stated for each in rates):
+        yield 0.0, [stated] * len(rates)
+        yield 0.0, [float(np.float32(stated))] * len(rates)
+    middle = float(np.median(rates))
+    if all(abs(each - middle) <= _SNAP * abs(middle) for each in rates):
+        yield 1.0, [float(f"{middle:.3g}")] * len(rates)
+    yield 1.5, [float(f"{each:.3g}") for each in rates]
+    yield 1.75, list(rates)
+
+
+def _rate(
+    step: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
+    directed: Mapping[str, tuple[np.ndarray, np.ndarray]],
+) -> float | None:
+    """Return the rate of a step: that at which most parameters move."""
+    products = {
+        name: (
+            float(directed[name][0] @ (before - after)),
+            float(directed[name][0] @ directed[name][0]),
+        )
+        for name, (_, before, after) in step.items()
+    }
+    single = [xy / xx for xy, xx in products.values() if xx > 0]
+    if not single:
+        return 0.0
+    middle = float(np.median(single))
+    near = [
+        (xy, xx)
+        for xy, xx in products.values()
+        if xx > 0 and abs(xy / xx - middle) <= 0.05 * abs(middle)
+    ]
+    if not near:
+        return None
+    return sum(xy for xy, _ in near) / sum(xx for _, xx in near)
+
+
+def _factor(
+    name: str,
+    moves: Moves,
+    directions: Sequence[Mapping[str, tuple[np.ndarray, np.ndarray]]],
+    rates: Sequence[float],
+    dtype: str,
+) -> float | None:
+    """Return how many times as fast as the rest a parameter moves; None if in another way."""
+    there = [i for i, step in enumerate(moves) if name in step]
+    for factor in (1.0, *_FACTORS):
+        if all(
+            _reproduces(factor * rates[i], moves[i][name], directions[i][name], dtype)
+            for i in there
+        ):
+            return factor
+    return None
+
+
+def _reproduces(
+    rate: float,
+    move: tuple[np.ndarray, np.ndarray, np.ndarray],
+    directed: tuple[np.ndarray, np.ndarray],
+    dtype: str,
+) -> bool:
+    _, before, after = move
+    direction, exact = directed
+    unit = float(np.finfo(dtype).eps) / 2
+    allowed = _ROUNDOFFS * unit * (np.abs(before) + np.abs(after))
+    allowed += _OF_STEP[dtype] * abs(rate) * exact
+    return bool((np.abs(after - before + rate * direction) <= allowed).all())
+
+
+def difference(
+    fits: Sequence[Fit], moves: Sequence[Moves], dtype: str, labels: Sequence[str], name: str
+) -> str:
+    """Return in what the rules of two sides differ, if that is why a parameter does.
+
+    Only what matters is named: without it, the other side's steps are not reproduced.
+
+    Args:
+      name: the parameter that differs first; "" for any.
+
+    Returns:
+      A sentence; empty if nothing is known.
+    """
+    if name and not all(name in each.known for each in fits):
+        return ""
+    a, b = fits
+    parts = [
+        told
+        for field in fields(Rule)
+        if (told := _told(field.name, fits, moves, dtype, labels))
+    ]
+    if not _near(a.rates, b.rates):
+        parts.append(_of_rates(a, b, labels))
+    if len(parts) > 1:  # what is only a matter of the last digits explains no more
+        parts = [each for each in parts if not each.startswith(_HELD)]
+    for fit_, other, label in ((a, b, labels[0]), (b, a, labels[1])):
+        for factor in sorted(set(fit_.factors.values())):
+            mine = [n for n, each in fit_.factors.items() if each == factor]
+            only = [n for n in mine if other.factors.get(n, 1.0) != factor]
+            shown = (
+                f"{only[0]}{f' and {len(only) - 1} more' if only[1:] else ''}" if only else ""
+            )
+            if only and (not name or name in only or not parts):
+                how = f"{factor:g} times as fast as the rest" if factor else "not at all"
+                parts.append(f"{shown} moves {how} in {label}")
+    if not parts:
+        return ""
+    steps = f"all {len(moves[0])} recorded steps" if len(moves[0]) > 1 else "the recorded step"
+    return f"{'; '.join(parts)}; confirmed: that reproduces {steps} of both"
+
+
+def _told(
+    field: str, fits: Sequence[Fit], moves: Sequence[Moves], dtype: str, labels: Sequence[str]
+) -> str:
+    """Say in what a field of two rules differs, where that matters; empty elsewhere."""
+    a, b = (each.rule for each in fits)
+    names = ("decay", "decoupled") if field == "decay" else (field,)
+    values = [tuple(getattr(rule, each) for each in names) for rule in (a, b)]
+    if field == "decoupled" or values[0] == values[1]:
+        return ""
+    if field != "kind" and a.kind != b.kind:
+        return ""
+    changed = [
+        replace(rule, **dict(zip(names, value, strict=True)))
+        for rule, value in zip((a, b), values[::-1], strict=True)
+    ]
+    if all(
+        _with_rates(rule, theirs, dtype, mine)
+        for rule, theirs, mine in zip(changed, moves, fits, strict=True)
+    ):
+        return ""
+    shown = [_shown(rule, field) for rule in (a, b)]
+    name = _NAMES.get((a.kind, field)) or _NAMES["", field]
+    return f"{name} {shown[0]} in {labels[0]}, {shown[1]} in {labels[1]}"
+
+
+# (kind, field) -> how the sentence begins; of any kind without one
+_NAMES = {
+    ("", "kind"): "the optimiser is",
+    ("", "momentum"): "momentum is",
+    ("adam", "momentum"): "beta1 is",
+    ("", "nesterov"): "Nesterov's momentum is",
+    ("", "dampening"): "dampening is",
+    ("adam", "square"): "beta2 is",
+    ("rmsprop", "square"): "rho is",
+    ("", "epsilon"): "epsilon is",
+    ("", "added"): "epsilon is added",
+    ("", "correction"): "the bias correction is",
+    ("", "decay"): "decay is",
+    ("", "stale"): "each step uses",
+    ("", "held"): _HELD,
+}
+
+
+def _shown(rule: Rule, field: str) -> str:
+    if field == "decay":
+        how = "of the weight itself" if rule.decoupled else "added to the gradient"
+        return f"{rule.decay:g} {how}" if rule.decay else "none"
+    if field in ("nesterov", "stale"):
+        yes, no = {
+            "nesterov": ("used", "not used"),
+            "stale": ("the gradient of the step before", "its own gradient"),
+        }[field]
+        return yes if getattr(rule, field) else no
+    if field == "added" and rule.kind != "adam" and rule.added == AFTER:
+        return "to the root"
+    value = getattr(rule, field)
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _with_rates(rule: Rule, moves: Moves, dtype: str, known: Fit) -> bool:
+    """Return whether a rule reproduces what another did, at the same rates."""
+    directions = _directions(rule, moves)
+    return all(
+        _reproduces(known.factors.get(name, 1.0) * rate, step[name], directed[name], dtype)
+        for step, directed, rate in zip(moves, directions, known.rates, strict=True)
+        for name in step
+        if name in known.known
+    )
+
+
+def _near(a: Sequence[float], b: Sequence[float]) -> bool:
+    return all(abs(x - y) <= _SNAP * max(abs(x), abs(y)) for x, y in zip(a, b, strict=True))
+
+
+def _of_rates(a: Fit, b: Fit, labels: Sequence[str]) -> str:
+    x, y = a.rates, b.rates
+    if a.constant and b.constant and x[0]:
+        return (
+            f"the rate is {x[0]:g} in {labels[0]}, {y[0]:g} in {labels[1]}, "
+            f"{y[0] / x[0]:.4g} times that"
+        )
+    if len(x) > 1 and _near(x[:-1], y[1:]):
+        return f"the rate of {labels[1]} is that of {labels[0]} in the step before"
+    if len(x) > 1 and _near(y[:-1], x[1:]):
+        return f"the rate of {labels[0]} is that of {labels[1]} in the step before"
+    pairs = zip(x, y, strict=True)
+    place = next(i for i, (p, q) in enumerate(pairs) if not _near([p], [q]))
+    return (
+        f"the rate in step {place} is {x[place]:.5g} in {labels[0]}, {y[place]:.5g} in "
+        f"{labels[1]}"
+    )

@@ -1,0 +1,359 @@
+"""How one tensor is made of another: scaled, transposed, permuted, rounded, wrong in places.
+
+A relation is named only where it explains the difference: what it leaves is at most a
+thousandth of what it explains.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+SAME = 1e-3  # how exactly a relation must hold, as a share of the difference
+_MOST = 512  # slices along an axis that are looked for in another order
+_SIMPLE = 64  # the largest number that a factor is the multiple of, or the part by
+_SINGLE = 1e-5  # how near a single number must be to a simple multiple: any is some multiple
+_FEWEST = 8  # so many numbers do not lack the same digits by chance
+_NAMED = 4  # slices that are named one by one
+_FILLED = 0.75  # the share of wrong elements from which it is their slice that is wrong
+
+# Unit roundoffs, and within which multiples of that of float32 a difference is of its size.
+_UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_OF_ITS_SIZE = 2.0**-5, 2.0**2
+
+
+@dataclass(frozen=True)
+class Relation:
+    """How a tensor is made of another.
+
+    Attributes:
+      kind: "zero", "not zero", "smaller", "larger", "negated", "shifted", "transposed",
+        "permuted", "offset", "scaled by row", "rounded", "close", "other" or "shape".
+      says: the same in words, as a template of the names `{a}` and `{b}`; empty for "close",
+        "other" and "shape", which explain nothing.
+    """
+
+    kind: str
+    says: str = ""
+
+
+def relation(found: np.ndarray, expected: np.ndarray) -> Relation:
+    """Return the first of several simple relations by which one array is made of another.
+
+    Args:
+      found: b, any shape; a transposed one need not have the shape of a.
+      expected: a.
+    """
+    b, a = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    if a.shape != b.shape:
+        return _of_shapes(b, a)
+    difference = np.abs(b - a)
+    if not difference.size:
+        return Relation("shape")
+    if not b.any():
+        return Relation("zero", "{b} is zero")
+    if not a.any():
+        return Relation("not zero", "{a} is zero")
+    slack = SAME * float(difference.max())
+    for find in (_scaled, _shifted, _transposed, _permuted, _offset):
+        if seen := find(b, a, slack):
+            return seen
+    close = difference.max() < 2e-3 * np.abs(a).max()
+    return Relation("close" if close else "other")
+
+
+def _holds(b: np.ndarray, other: np.ndarray, slack: float) -> bool:
+    return b.shape == other.shape and bool(np.abs(b - other).max() <= slack)
+
+
+def _of_shapes(b: np.ndarray, a: np.ndarray) -> Relation:
+    """Return how an array of another shape is made: its values are those of the other."""
+    if a.size == b.size and a.size > 1:
+        slack = SAME * float(np.abs(a).max())
+        if a.ndim == b.ndim == 2 and _holds(b, a.T, slack):
+            return Relation("transposed", "{b} is {a} transposed")
+        if _holds(b.ravel(), a.ravel(), slack):
+            return Relation("shape", "{b} is {a} in another shape, in the same order")
+    return Relation("shape")
+
+
+def _scaled(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+    square = float(np.vdot(a, a))
+    factor = float(np.vdot(a, b)) / square if square else np.nan
+    if not np.isfinite(factor) or not _holds(b, factor * a, slack):
+        return None
+    simple = _simple(factor)
+    if a.size < 3 and simple is None:  # any two numbers are multiples of each other
+        return None
+    kind = "negated" if factor < 0 else "smaller" if factor < 1 else "larger"
+    return Relation(kind, f"{{b}} is {simple or f'{factor:.5g} times'} {{a}}")
+
+
+def _simple(factor: float) -> str | None:
+    """Return "2 times", "1/3 of" or "minus" for a factor that is that; None for any other."""
+    near = Fraction(factor).limit_denominator(_SIMPLE)
+    plain = near and 1 in (abs(near.numerator), near.denominator) and near != 1
+    if not plain or abs(near.numerator) > _SIMPLE:
+        return None
+    if abs(factor - float(near)) > _SINGLE * abs(float(near)):
+        return None
+    if near == -1:
+        return "minus"
+    return f"{near} of" if near.denominator > 1 else f"{near} times"
+
+
+def _shifted(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+    for axis in range(b.ndim):
+        count = b.shape[axis]
+        for by in (-1, 1) if count > 2 else ():
+            kept = np.arange(1, count) if by > 0 else np.arange(count - 1)
+            x, y = np.take(b, kept, axis), np.take(a, kept - by, axis)
+            if x.any() and np.abs(x - y).max() <= slack and not _constant(y, axis):
+                where = f"by one {'forward' if by > 0 else 'back'} along axis {axis}"
+                return Relation("shifted", f"{{b}} is {{a}} shifted {where}")
+    return None
+
+
+def _constant(array: np.ndarray, axis: int) -> bool:
+    return bool((np.diff(array, axis=axis) == 0).all())
+
+
+def _transposed(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+    if b.ndim < 2 or not _holds(b, np.swapaxes(a, -1, -2), slack):
+        return None
+    axes = "" if b.ndim == 2 else " in its last two axes"
+    return Relation("transposed", f"{{b}} is {{a}} transposed{axes}")
+
+
+def _permuted(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+    for axis in range(b.ndim) if b.size > 2 else ():
+        count = b.shape[axis]
+        if not 1 < count <= _MOST:
+            continue
+        x, y = (np.moveaxis(each, axis, 0).reshape(count, -1) for each in (b, a))
+        order = _order(x, y, slack)
+        if order is not None:
+            return Relation("permuted", _in_words(order, _slices(b.ndim, axis)))
+    return None
+
+
+def _order(x: np.ndarray, y: np.ndarray, slack: float) -> list[int] | None:
+    """Return which row of y each row of x is; None if they are not the same rows."""
+    # a few columns propose the order, all of them confirm it
+    some = np.unique(np.linspace(0, x.shape[1] - 1, 16).astype(int))
+    order: list[int] = []
+    for row in x:
+        apart = np.abs(y[:, some] - row[some]).max(axis=1)
+        # a row that is equal to several stays at its place if it can
+        near = [i for i in np.flatnonzero(apart <= slack) if i not in order]
+        if not near:
+            return None
+        order.append(int(len(order) if len(order) in near else near[0]))
+    return order if np.abs(x - y[order]).max() <= slack else None
+
+
+def _in_words(order: Sequence[int], slices: str) -> str:
+    moved = [place for place, of in enumerate(order) if of != place]
+    if len(moved) == 2:
+        return f"{{b}} is {{a}} with {slices} {moved[0]} and {moved[1]} exchanged"
+    count = len(order)
+    for blocks in range(2, count):
+        size = count // blocks
+        if count % blocks or size == 1:
+            continue
+        starts = [order[i * size] for i in range(blocks)]
+        straight = all(order[i] == starts[i // size] + i % size for i in range(count))
+        if straight and not any(start % size for start in starts):
+            now = ", ".join(str(start // size) for start in starts)
+            return f"{{b}} is {{a}} with its {blocks} blocks of {slices} in the order {now}"
+    if list(order) == list(range(count))[::-1]:
+        return f"{{b}} is {{a}} with its {slices} in the reverse order"
+    return f"{{b}} is {{a}} with {len(moved)} of its {count} {slices} in another order"
+
+
+def _offset(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+    apart = b - a
+    if b.size <= 2 or apart.max() - apart.min() > slack:
+        return None
+    return Relation("offset", f"{{b}} is {{a}} plus {float(apart.mean()):.5g}")
+
+
+def _slices(axes: int, axis: int) -> str:
+    """Return what the slices along an axis are called."""
+    if axes == 1:
+        return "elements"
+    if axis == 0:
+        return "rows"
+    return "columns" if axis == axes - 1 else f"slices of axis {axis}"
+
+
+def rows_scaled(found: np.ndarray, expected: np.ndarray) -> Relation | None:
+    """Return the relation of two arrays whose rows are multiples of each other, if they are.
+
+    A normalisation with another epsilon does that to each vector along the last axis. Its shift
+    must be zero, or the same in both.
+    """
+    b, a = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    if a.shape != b.shape or a.ndim < 2 or a.shape[-1] < 3 or a.size == a.shape[-1]:
+        return None
+    squares = (a * a).sum(-1)
+    if not squares.all():
+        return None
+    factors = (a * b).sum(-1) / squares
+    slack = SAME * float(np.abs(b - a).max())
+    if not _holds(b, factors[..., None] * a, slack) or np.ptp(factors) <= SAME:
+        return None
+    low, high = f"{factors.min():.4g}", f"{factors.max():.4g}"
+    return Relation(
+        "scaled by row", f"each row of {{b}} is that of {{a}} times {low} to {high}"
+    )
+
+
+def rounded(found: np.ndarray, expected: np.ndarray) -> str:
+    """Return the type that b seems to have been rounded to on its way; "" for none.
+
+    Either it has no digits beyond that precision, and should have some, or its difference is of
+    the size of one rounding to float32.
+    """
+    b, a = np.asarray(found), np.asarray(expected, np.float64)
+    if b.shape != a.shape or b.dtype.kind != "f" or not b.size:
+        return ""
+    held = np.finfo(b.dtype).eps / 2
+    largest = float(np.abs(a).max())
+    relative = float(np.abs(b - a).max()) / largest if largest else 0.0
+    for dtype, unit in _UNITS.items():
+        if unit > held and relative <= 2 * unit and b.size >= _FEWEST and _has_only(b, unit):
+            return dtype
+    low, high = (each * _UNITS["float32"] for each in _OF_ITS_SIZE)
+    return "float32" if held < _UNITS["float32"] and low <= relative <= high else ""
+
+
+def is_rounding(found: np.ndarray, expected: np.ndarray) -> str:
+    """Return the type to which b is a rounded, or cut off, by element; "" for none."""
+    b, a = np.asarray(found), np.asarray(expected)
+    if a.shape != b.shape or a.dtype != b.dtype or b.dtype.kind != "f" or b.size < _FEWEST:
+        return ""
+    held = np.finfo(b.dtype).eps / 2
+    apart = np.abs(np.asarray(b, np.float64) - a)
+    for dtype, unit in _UNITS.items():
+        # float16 has subnormals from 6e-5 down, whose errors are absolute
+        least = 2.0**-25 if dtype == "float16" else 0.0
+        within = apart <= 2.01 * (unit * np.abs(np.asarray(a, np.float64)) + least)
+        if unit > held and within.all() and _has_only(b, unit) and not _has_only(a, unit):
+            return dtype
+    return ""
+
+
+def _has_only(array: np.ndarray, unit: float) -> bool:
+    """Return whether no element has digits beyond a unit roundoff."""
+    mantissas, _ = np.frexp(array.astype(np.float64))
+    return not ((mantissas / unit) % 1).any()
+
+
+def region(found: np.ndarray, expected: np.ndarray, axes: Sequence[str] = ()) -> str:
+    """Return in which part of a tensor alone the two differ; empty if all over.
+
+    Args:
+      axes: what the axes are, such as "time step"; the rest are rows and columns.
+
+    Returns:
+      A template as `Relation.says`, with the relation of that part where it has a simple one.
+    """
+    b, a = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    if a.shape != b.shape or not a.ndim or a.size < 3:
+        return ""
+    apart = np.abs(b - a)
+    wrong = apart > SAME * apart.max()
+    by_time = sorted(range(a.ndim), key=lambda each: axes[each : each + 1] != ["time step"])
+    for axis in by_time:
+        others = tuple(each for each in range(a.ndim) if each != axis)
+        bad = np.flatnonzero(wrong.any(axis=others))
+        name = axes[axis] if axis < len(axes) else _slices(a.ndim, axis).removesuffix("s")
+        where = _which(bad, a.shape[axis], name)
+        if not where or np.take(wrong, bad, axis).mean() < _FILLED:
+            continue
+        part = relation(np.take(b, bad, axis), np.take(a, bad, axis))
+        more = f", where {part.says}" if part.says else ""
+        return f"the two differ {where}{more}"
+    if wrong.mean() > 0.95:
+        return ""
+    for one, says in ((b, "{b} is zero"), (a, "{a} is zero")):
+        if not one[wrong].any():
+            share = f"{int(wrong.sum()):,} of {wrong.size:,} elements"
+            return f"masked: the two differ in {share} alone, where {says}"
+    return ""
+
+
+def _which(bad: np.ndarray, count: int, name: str) -> str:
+    """Say which slices along an axis are wrong; empty where they are most, or scattered."""
+    if not 0 < len(bad) < count or count < 3:
+        return ""
+    if name == "time step" and np.array_equal(bad, np.arange(bad[0], count)):
+        return f"from {name} {bad[0]} on"
+    if len(bad) > count / 2:
+        return ""
+    if len(bad) == 1:
+        return f"in {name} {bad[0]} alone"
+    if len(bad) <= _NAMED:
+        return f"in {name}s {', '.join(map(str, bad[:-1]))} and {bad[-1]} alone"
+    return f"in {name}s {bad[0]} to {bad[-1]} alone" if _is_run(bad) else ""
+
+
+def _is_run(places: np.ndarray) -> bool:
+    return bool(places[-1] - places[0] + 1 == len(places))
+
+
+def in_padding(found: np.ndarray, expected: np.ndarray, tokens: np.ndarray) -> bool:
+    """Return whether two tensors [batch, time, ...] differ only where tokens are padding.
+
+    Padding is a value that ends several rows, and more than one row more than once.
+
+    Args:
+      tokens: integers [batch, time].
+    """
+    if tokens.dtype.kind not in "iu" or tokens.ndim != 2 or found.shape != expected.shape:
+        return False
+    if found.shape[:2] != tokens.shape or tokens.shape[1] < 2:
+        return False
+    last = tokens[:, -1]
+    values, counts = np.unique(last, return_counts=True)
+    pad = values[np.argmax(counts)]
+    lengths = np.array([_length(row, pad) for row in tokens])
+    ends = tokens.shape[1] - lengths
+    if (ends > 1).sum() < 1 or (ends > 0).sum() < 2:
+        return False
+    apart = np.abs(np.asarray(found, np.float64) - expected)
+    wrong = (apart > SAME * apart.max()).reshape(*tokens.shape, -1).any(axis=2)
+    padded = np.arange(tokens.shape[1]) >= lengths[:, None]
+    return bool(wrong.any() and not (wrong & ~padded).any())
+
+
+def _length(row: np.ndarray, pad: int) -> int:
+    real = np.flatnonzero(row != pad)
+    return int(real[-1]) + 1 if len(real) else 0
+
+
+def explanations(
+    found: np.ndarray, expected: np.ndarray, axes: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield what explains the difference of two tensors, the most exact first; see `Relation`.
+
+    Args:
+      axes: as for `region`.
+    """
+    if dtype := is_rounding(found, expected):
+        yield f"{{b}} is {{a}} rounded to {dtype}"
+        return
+    if dtype := is_rounding(expected, found):
+        yield f"{{a}} is {{b}} rounded to {dtype}"
+        return
+    finders: tuple[Callable[[], str], ...] = (
+        lambda: relation(found, expected).says,
+        lambda: region(found, expected, axes),
+        lambda: (rows_scaled(found, expected) or Relation("other")).says,
+    )
+    for find in finders:
+        if says := find():
+            yield says
+            return

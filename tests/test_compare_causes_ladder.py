@@ -9,7 +9,13 @@ from parity.base.replaceable import replacing
 from parity.report.mismatch import LOOKS_LIKE, confirmed_lines, mismatch_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.causes.suspect import Confirmed
-from parity.twins.compare.causes.views import clipped, scaled_by, updated
+from parity.twins.compare.causes.views import (
+    clipped,
+    in_replicas,
+    scaled_by,
+    summed,
+    updated,
+)
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
@@ -106,6 +112,42 @@ def test_a_rate_a_step_late_is_told_from_that_of_the_first_epoch():
 
     found = causes_of(spec, with_update(spec, 6, late))
     assert found == ["an update by the learning rate of the step before (0.01, not 0.005)"]
+
+
+def test_momentum_in_sgd_is_confirmed_over_all_steps():
+    """Step 0 is right; by step 3 the rate has been halved."""
+    spec = small_spec(initial_scale=0.5, clip_norm=0.05, optimizer="sgd")
+    velocity = {}
+
+    def momentum(update, spec, snapshot, slots, gradients, rate):
+        for name, gradient in gradients.items():
+            velocity[name] = 0.9 * velocity.get(name, 0.0) + gradient
+        return update(spec, snapshot, slots, velocity, rate)
+
+    found = causes_of(spec, with_update(spec, 6, momentum))
+    assert found == ["a momentum of 0.9 in SGD"]
+
+
+def test_a_gradient_that_is_a_mean_is_no_multiple_of_the_sum():
+    """Each replica divides by as many positions as its own rows have, padding included."""
+    sgd = {"optimizer": "sgd", "batching": "sentences"}
+    spec, name = small_spec(initial_scale=0.5, clip_norm=0.05, **sgd), "lstm_0/bias"
+    counts = []  # of the replicas, one after another
+
+    def counted(share):
+        counts.append(share.batch["tokens"].size)
+        return share
+
+    def combine(parts):
+        own = zip(parts, counts[-len(parts) :], strict=True)
+        return summed([part | {name: part[name] / count} for part, count in own])
+
+    with replacing(in_replicas(counted, combine)):
+        wrong = recorded_steps(spec, 3)
+    assert counts[0] != counts[1]
+    assert causes_of(spec, wrong) == [
+        f"the gradient of {name} a mean over each replica's positions, not a sum"
+    ]
 
 
 def test_a_limit_divided_by_one_of_two_equal_numbers_names_both():

@@ -190,7 +190,9 @@ class Hunt:
             default = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
             name = f"{planting.name}/default"
             traces.append(self._runs.record(side, run, name, planting.edits, **more | default))
-        verdict = compare_traces(traces, cause_seconds=_CAUSE_SECONDS)
+        # a cause must hold in all steps that are left, as in `parity run`
+        left = SETTINGS[run.setting].steps
+        verdict = compare_traces(traces, left, _CAUSE_SECONDS)
         if verdict.matches:
             return verdict.with_checks(self._checks.make(fault.check, planted, faulty))
         return verdict

@@ -11,7 +11,7 @@ from parity.twins.compare.causes.search import Budget, CauseSearch
 from parity.twins.compare.causes.suspect import Confirmed, WrongStep
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors
-from parity.twins.oracle.replay import RecordedUpdate
+from parity.twins.oracle.replay import RecordedUpdate, weights_of
 from parity.twins.spec.step_arrays import StepInputs
 from parity.twins.trace.side import TrainedSide
 
@@ -48,6 +48,7 @@ class RunCauses:
         self._bytes = 0  # of what is kept
         self._first: dict[str, WrongStep] | None = None  # label -> the first wrong step
         self._held: dict[str, list[Confirmed]] = {}
+        self._last: dict[str, tuple[Tensors, float]] = {}  # label -> as WrongStep.before
 
     def add(
         self,
@@ -88,6 +89,8 @@ class RunCauses:
         self, side: str, step: int, recorded: Tensors, own: StepInputs, exact: Tensors
     ) -> WrongStep:
         start, update = self._one_step.start(side, recorded), RecordedUpdate.of(recorded)
+        before = self._last.get(side)
+        self._last[side] = weights_of(start.snapshot), self._expected.rate(step, recorded)
         return WrongStep(
             self._expected.spec,
             step if update is None else update.step,
@@ -103,6 +106,7 @@ class RunCauses:
             start.read,
             self._sides[side],
             is_first=False,
+            before=before,
             place=step,
         )
 

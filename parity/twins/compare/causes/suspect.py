@@ -47,6 +47,7 @@ class WrongStep:
         step, as in an asynchronous training.
       side: the side that recorded it.
       is_first: whether it is the first wrong step; others show whether a cause holds there.
+      before: the weights before the last step, and that step's rate; None at the first.
       place: its place among the recorded steps, which in an asynchronous training is another
         number than its own.
     """
@@ -65,6 +66,7 @@ class WrongStep:
     read: Tensors | None = None
     side: TrainedSide = field(default_factory=lambda: TrainedSide(""))
     is_first: bool = True
+    before: tuple[Tensors, float] | None = None
     place: int = 0
 
     @property

@@ -62,7 +62,9 @@ from parity.twins.compare.causes.views import (
     with_targets,
     with_training,
 )
+from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.oracle.optimizers import clip_by_global_norm, in_precision
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec, learning_rate
 from parity.twins.spec.step_arrays import dropout_masks
 
@@ -392,6 +394,7 @@ def _gradients(case: WrongStep) -> Iterator[Suspect]:
             (1.0, 0.5),
             faults="sent-back-twice",
         )
+        yield from _means(case, wrong)
     averaged = "gradient-averaged workers-averaged micro-batches-averaged"
     for number, words in case.counts().items():
         for how, by, faults in (
@@ -426,6 +429,38 @@ def _gradients(case: WrongStep) -> Iterator[Suspect]:
             )
     if count > 1:
         yield from _replicas(case)
+
+
+def _means(case: WrongStep, wrong: list[str]) -> Iterator[Suspect]:
+    """Yield gradients of parameters that each replica averages, where it is to sum."""
+    network, batch = NETWORKS[case.spec.network], case.inputs.batch
+    # what an encoder sums over is its own time axis
+    encoder = [axis for axis in network.lengths if axis != "time"]
+
+    def terms(name: str, count: str) -> list[int]:
+        axis = encoder[0] if encoder and name.startswith("encoder/") else "time"
+        lengths, bounds = batch[network.lengths[axis]], np.cumsum([0, *case.sizes])
+        parts = [lengths[a:b] for a, b in pairwise(bounds)]
+        of = {
+            "positions": lambda part: len(part) * max(1, int(part.max())),
+            "real tokens": lambda part: max(1, int(part.sum())),
+            "rows": len,
+        }[count]
+        return [of(part) for part in parts]
+
+    def combined(count: str, parts: list[Arrays]) -> Arrays:
+        return summed(
+            [
+                g | {n: g[n] / terms(n, count)[replica] for n in wrong}
+                for replica, g in enumerate(parts)
+            ]
+        )
+
+    for count in ("positions", "real tokens", "rows"):
+        yield suspect(
+            f"the gradient of {', '.join(wrong)} a mean over each replica's {count}, not a sum",
+            in_replicas(combine=partial(combined, count)),
+        )
 
 
 def _replicas(case: WrongStep) -> Iterator[Suspect]:
@@ -606,6 +641,8 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
                 faults=faults,
             )
     yield suspect("no update of the weights", moved(0), faults="lost-update")
+    if training.optimizer == "sgd" and case.before is not None:
+        yield solved("a momentum of {} in SGD", partial(_momentum, case.before), (0.0, 0.9))
     several = "mirrored-updated-per-replica mirrored-rate-times-replicas"
     yield solved(
         "an update by {} times the learning rate",
@@ -641,6 +678,17 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
             faults="worker-does-not-clip",
         )
     yield from _decays(case)
+
+
+def _momentum(before: tuple[Tensors, float], factor: float) -> Replacements:
+    """Return an update by a mean of all gradients: the step before moved by the last one."""
+    weights, rate_before = before
+
+    def change(update: Any, spec: Spec, snapshot: Tensors, *rest: Any) -> Arrays:
+        after, share = update(spec, snapshot, *rest), factor * rest[-1] / rate_before
+        return {n: w + share * (snapshot[n] - as_float64(weights[n])) for n, w in after.items()}
+
+    return updated(change)
 
 
 def _decays(case: WrongStep) -> Iterator[Suspect]:

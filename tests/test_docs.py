@@ -37,6 +37,7 @@ PYTHONS = ("python", ".venv/bin/python", ".venv-horovod/bin/python")
 OTHERS = ("pip", ".venv/bin/mkdocs", "source")
 # Flags that pages mention of other programs.
 OTHER_FLAGS = {"--gres", "--host", "--rank", "--server_num", "--strict"}
+OTHER_FLAGS |= {"--junitxml", "--parity-html"}  # of pytest
 
 
 def name_of(page):

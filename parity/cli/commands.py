@@ -4,6 +4,7 @@ The library's own stand here; a checkout adds those of its laboratory.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from parity.compare.choice import WHOLE, Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
 from parity.report.save import save_values, utf_8
 from parity.report.table import wrapped
-from parity.report.terminal import coloured, report_text, verdict_line
+from parity.report.terminal import coloured, headline, report_text, verdict_line
 from parity.report.verdict_page import report_html
 from parity.trace.folder import LAST_STEP
 from parity.trace.reader import Trace
@@ -37,6 +38,7 @@ from parity.trace.tolerances import Tolerance
 
 MATCH, MISMATCH = 0, 1
 
+_SUMMARY = "GITHUB_STEP_SUMMARY"
 _LONGEST_SENTENCE = 200  # characters
 _STEPS_AFTER = 5
 _AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"  # noqa: E501
@@ -135,6 +137,11 @@ def _mismatch_options(command: Any) -> Any:
 )
 @click.option("--quiet", is_flag=True, help="print the verdict's line alone")
 @click.option(
+    "--github",
+    is_flag=True,
+    help="add the report to the summary of the GitHub Actions step that this runs in",
+)
+@click.option(
     "--include",
     multiple=True,
     metavar="PATTERN",
@@ -173,6 +180,7 @@ def compare_command(
     json_file: Path | None,
     html_file: Path | None,
     quiet: bool,
+    github: bool,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     steps: str | None,
@@ -192,7 +200,10 @@ def compare_command(
     given = dict(map(_tolerance, tolerances))
     if html_file is not None:
         _check_page(html_file)
+    summary = _summary() if github else None
     report = _compared(trace_a, trace_b, options, given, choice, map_file)
+    if summary is not None:
+        _add_to(summary, report)
     if html_file is not None:
         write_whole(html_file, utf_8(report_html(report)))
     if json_file == Path("-"):
@@ -203,6 +214,28 @@ def compare_command(
         text = escaped(verdict_line(report)) if quiet else report_text(report)
         click.echo(coloured(text, report))
     return MATCH if report["verdict"] == "match" else MISMATCH
+
+
+def _summary() -> Path:
+    """Return the file in which GitHub Actions collects the summary of a step."""
+    name = os.environ.get(_SUMMARY)
+    if not name:
+        raise UsageError(f"--github: {_SUMMARY} is not set; allowed: a step of GitHub Actions")
+    return Path(name)
+
+
+def _add_to(summary: Path, report: dict[str, Any]) -> None:
+    """Append a report: other commands of the step have summaries in this file, too."""
+    text = report_text(report)
+    fence = "`" * 4  # longer than any in a name would be
+    matched = report["verdict"] == "match"
+    title = f"match: {headline(report)}" if matched else text.splitlines()[0]
+    lines = f"### {escaped(title)}\n\n{fence}text\n{text}\n{fence}\n"
+    try:
+        with summary.open("ab") as file:
+            file.write(utf_8(lines))
+    except OSError as error:
+        raise UsageError(f"--github: {summary}: {error.strerror}; allowed: a file") from None
 
 
 def _range(text: str | None) -> range | None:

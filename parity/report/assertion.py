@@ -34,7 +34,7 @@ def assert_match(
     steps: range | None = None,
     allow_missing: bool = False,
     mapping: str | Path | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Assert that two recorded trainings match in every tensor of every step.
 
     Args:
@@ -49,6 +49,9 @@ def assert_match(
       steps: which steps are compared; None: all.
       allow_missing: whether they match although one side has tensors that the other lacks.
       mapping: the file of `parity align` that says what of a is what of b.
+
+    Returns:
+      The report, as `parity compare --json` writes it.
 
     Raises:
       AssertionError: if they do not match, cannot be compared, or hold a NaN or an infinity;
@@ -86,6 +89,7 @@ def assert_match(
         raise AssertionError(f"{report_text(values)}{written}")
     for label, where in values["runs"][0].get("cut", {}).items():
         raise AssertionError(f"{label} was {where}; allowed: whole traces{written}")
+    return values
 
 
 def compared(

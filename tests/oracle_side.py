@@ -159,6 +159,9 @@ class OracleStrategy:
     def snapshot(self):
         return dict(self.held)
 
+    def sources(self):
+        return {"forward": "oracle_side.py:1 (OracleStrategy)"}
+
     def replica_distances(self):
         distances = np.zeros(self.replicas)
         distances[1:] = self.drift

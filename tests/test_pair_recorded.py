@@ -101,6 +101,30 @@ def run(capsys, *words):
 # recording
 
 
+def test_losses_of_all_steps_that_both_have_are_kept_after_a_mismatch(tmp_path):
+    def wrong(step, tensors):
+        tensors["forward/norm"] = tensors["forward/norm"] + 1
+
+    folders = [record(tmp_path / "mine"), record(tmp_path / "port", change=wrong)]
+    history = compare_pair([Trace(each) for each in folders], after_mismatch=1).history
+    found, losses = history.to_json(), [float(each["loss/mean"]) for each in steps_of()]
+    assert (found["steps"], found["after"]["steps"]) == ([0], [1, 2, 3, 4])
+    assert found["after"]["loss"] == {"mine": losses[1:], "port": losses[1:]}
+
+
+def test_a_mismatch_names_the_lines_of_both_sides_by_shared_names(tmp_path, capsys):
+    def wrong(step, tensors):
+        tensors["forward/fc"] = tensors.pop("forward/hidden") + 1
+
+    a = record(tmp_path / "mine", sources={"forward/hidden": "mine.py:3 (Net)"})
+    names, sources = {"fc": "hidden"}, {"forward/fc": "port.py:7 (Port)"}
+    b = record(tmp_path / "port", change=wrong, names=names, sources=sources)
+    assert main(parity, ["compare", str(a), str(b)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "  where: mine.py:3 (Net), in mine" in lines[:6]
+    assert "  where: port.py:7 (Port), in port" in lines[:6]
+
+
 def test_a_name_map_gives_shared_names_and_layouts(tmp_path):
     images = np.arange(24.0).reshape(1, 2, 3, 4)
     kernel, bias = np.arange(6.0).reshape(2, 3), np.arange(3.0)

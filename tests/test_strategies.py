@@ -14,6 +14,7 @@ import pytest
 from conftest import STEPS, STREAM_BATCHES, TINY, TINY_SEQ2SEQ
 from equal_traces import differing, worst
 
+from parity.base.source_lines import found_for
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced
@@ -182,6 +183,11 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
     assert verdict.steps == STEPS
     if trace.header["spec"]["training"]["dtype"] == "float64":
         assert worst(verdict) < 1e-11
+    # every tensor of a step has the lines of code that made it, but for what isolation adds
+    of_code = [n for n in trace.read(0) if n.startswith(("forward", "loss", "grad", "weight"))]
+    package = {"paddle": "paddle_impl/", "tensorflow": "tf_impl/"}[framework]
+    assert all(found_for(name, trace.sources).startswith(package) for name in of_code)
+    assert "/layers.py:" in trace.sources["forward/logits"]
     side = trace.side
     assert (side.strategy, side.replicas) == (entry.name, replicas)
     expected = how.get("processes", replicas) if entry.traits.processes else 1

@@ -11,6 +11,7 @@ import pytest
 import parity.torch
 from parity import Trace
 from parity.base.errors import UsageError
+from parity.base.source_lines import found_for
 from parity.compare.recorded_pair import compare_pair
 
 pytestmark = pytest.mark.torch
@@ -127,6 +128,11 @@ def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path, compiled)
         if n in parameters:
             np.testing.assert_array_equal(trace.read(19)[f"weight/{n}"], each.numpy())
     np.testing.assert_array_equal(trace.read(3)["loss/loss"], plain[3].numpy())
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    made = next(n for n, line in enumerate(lines, 1) if "self.inner = " in line)
+    for name in ("forward/inner", "gradient/inner.weight", "optimizer/inner.bias/step"):
+        source = found_for(name, trace.sources)
+        assert source.endswith(f"test_watch_torch.py:{made} (Model: self.inner)")
 
 
 def test_a_tensor_is_what_it_was_before_an_operation_in_place(tmp_path):

@@ -3,11 +3,13 @@
 Import this only after `load_engine`.
 """
 
+import re
 from contextlib import contextmanager
 
 import numpy as np
 import paddle
 
+import paddle_impl
 from paddle_impl.decode import Decoder
 from paddle_impl.devices import replica_devices
 from paddle_impl.kernels import use_kernels
@@ -17,6 +19,7 @@ from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.program_kernels import replace_operations
 from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
+from parity.base.source_lines import chain
 from parity.twins.processes.gathering import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
@@ -29,6 +32,8 @@ from parity.twins.spec.step_arrays import (
     recorded_activations,
     split_feeds,
 )
+
+_CALL = re.compile(r'\s*File "(.*)", line (\d+), in (.*)')
 
 
 class Synchronous:
@@ -100,6 +105,7 @@ class Synchronous:
                 f"the graph trains {sorted(names)}; parity/twins/spec/parameters.py differs"
             )
         self._variables = {f"weight/{p.name}": [p.name] for p in parameters(spec)} | slots
+        self._sources = self._calls(program)  # before kernels replace operations
         if self.build.kernels == "fast":
             on_cpu = isinstance(self._places[0], paddle.CPUPlace)
             for each in (program, evaluation):
@@ -165,6 +171,26 @@ class Synchronous:
         losses, *rest = self._evaluate.run([variable.name for variable in fetches], feeds)
         state = self._joined(inputs, outputs.state, rest)
         return StepResult(self._losses(losses), state, 0.0, {})
+
+    def sources(self):
+        return {
+            name: chain(map(_frame, calls), paddle_impl.__file__)
+            for name, calls in self._sources.items()
+        }
+
+    def _calls(self, program):
+        """Return name of a tensor -> the calls that made it, kept by operations."""
+        operations, outputs = program.global_block().ops, self._outputs
+        made = {name: op for op in operations for name in op.output_arg_names}
+        read = {name: op for op in reversed(operations) for name in op.input_arg_names}
+        activations = {**outputs.state, **outputs.activations}
+        found = {f"forward/{name}": made[each.name] for name, each in activations.items()}
+        found |= {"loss": made[outputs.loss.name], "gradient_norm": made[self._norm.name]}
+        found |= {f"gradient/{each.name}": read[each.name] for each in self._parameters}
+        found |= {"clipped_gradient": made[self._clipped[0].name]}
+        update = made[self._parameters[0].name]
+        found |= dict.fromkeys(("optimizer", "weight"), update)
+        return {name: operation.attr("op_callstack") for name, operation in found.items()}
 
     @contextmanager
     def profile(self):
@@ -252,6 +278,12 @@ def _inputs(spec, masks, isolate):
         scale=data("scale", [1], dtype),
         tap=Taps(fed, fed_axes(spec)),
     )
+
+
+def _frame(line):
+    """Return file, line and function of a call, '  File "...", line 3, in f'."""
+    found = _CALL.match(line)
+    return (found[1], int(found[2]), found[3]) if found else ("", 0, "")
 
 
 def _gradients(fed):

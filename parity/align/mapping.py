@@ -138,6 +138,13 @@ class _Mapped(Trace):
         self._plans: dict[tuple[str, ...], dict[str, Source]] = {}
         self.known: set[str] = set()
 
+    @property
+    def sources(self) -> dict[str, str]:
+        return self._map.in_shared_names(self._of.sources)
+
+    def number(self, step: int, name: str) -> float | None:
+        return self._of.number(step, name)  # a loss has no layout; one renamed is not found
+
     def names(self) -> Iterator[str]:
         for line in super().lines():
             yield from self._sources(line["digests"])

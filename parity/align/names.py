@@ -146,6 +146,12 @@ class NameMap:
                 sources[name] = source
         return sources
 
+    def in_shared_names(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known of tensors, each by itself, by their shared names."""
+        return {
+            shared: value for given, value in values.items() for shared in self.sources([given])
+        }
+
     def _find(self, given: str) -> tuple[str, tuple[str, ...], str]:
         """Return (name in the row's key, the key, shared name); its own name if none fits."""
         call = _CALL.search(given)  # the number of a further call stays at the end

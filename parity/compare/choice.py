@@ -52,6 +52,13 @@ class _Part(Trace):
         super().__init__(trace.folder)
         self._whole, self._names = trace, names
 
+    @property
+    def sources(self) -> dict[str, str]:
+        return self._whole.sources
+
+    def number(self, step: int, name: str) -> float | None:
+        return self._whole.number(step, name)
+
     def lines(self) -> Iterator[dict[str, Any]]:
         return (line for line in self._whole.lines() if line["step"] in self._names)
 

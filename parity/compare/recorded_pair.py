@@ -14,7 +14,7 @@ import numpy as np
 from parity.base.errors import UsageError
 from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
 from parity.compare.explanation import explain
-from parity.compare.step_comparison import StepComparison, common_steps
+from parity.compare.step_comparison import StepComparison, add_losses_after, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import StepBounds, compare_step
 from parity.compare.tensors import Distance, check_numbers
@@ -76,6 +76,8 @@ def compare_pair(
         )
     )
     comparison.compare(tensors, numbers=numbers)
+    if comparison.mismatches and comparison.loss is not None:
+        add_losses_after(comparison.history, {a: first, b: second}, numbers, comparison.loss)
     return PairVerdict(
         dtype,
         comparison.worst,
@@ -85,6 +87,7 @@ def compare_pair(
         history=comparison.history,
         sides={a: first.side, b: second.side},
         cut=cut,
+        sources={a: first.sources, b: second.sources},
         tensors=comparison.tensors,
         loss=comparison.loss,
         bounds=bounds.used(),

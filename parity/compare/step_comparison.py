@@ -5,7 +5,7 @@ the difference develops: see parity/compare/growth.py.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.compare.findings import Finding, Worst, join_findings
 from parity.compare.growth import Growth, Pair
+from parity.compare.step_series import MOST_POINTS, History
 from parity.compare.tensors import Distance, Mismatch
 from parity.trace.reader import Trace
 
@@ -109,6 +110,26 @@ class StepComparison(ABC):
     def _end_growth(self, reason: str) -> None:
         if self.growth is not None and not self.is_done:
             self.growth.ended = reason
+
+
+def add_losses_after(
+    history: History, traces: Mapping[str, Trace], numbers: Sequence[int], name: str
+) -> None:
+    """Add the losses of the steps after a mismatch that nothing else was measured in.
+
+    Args:
+      traces: label -> trace.
+      numbers: the steps that all of them hold; of very many, some are read.
+      name: the tensor that is the loss.
+    """
+    left = [step for step in numbers if history.last is None or step > history.last]
+    try:
+        for step in left[:: -(-len(left) // MOST_POINTS) or 1]:
+            found = {label: trace.number(step, name) for label, trace in traces.items()}
+            losses = {label: each for label, each in found.items() if each is not None}
+            history.add_losses_after(step, losses)
+    except UsageError:  # damaged: the verdict stands
+        return
 
 
 def common_steps(traces: Mapping[str, Trace]) -> tuple[list[int], dict[str, str]]:

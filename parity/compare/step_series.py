@@ -105,8 +105,15 @@ class History:
 
     def add_losses_after(self, step: int, losses: Mapping[str, float]) -> None:
         """Add the losses of a step after a mismatch, which is measured and not judged."""
-        if not self._points or step > self._points[-1].step:
+        if self.last is None or step > self.last:
             self._after.append((step, dict(losses)))
+
+    @property
+    def last(self) -> int | None:
+        """Return the last step that was added, after a mismatch or not."""
+        if self._after:
+            return self._after[-1][0]
+        return self._points[-1].step if self._points else None
 
     def _append(self, point: _Point) -> None:
         if self._points and self._in_last < self._span:

@@ -41,6 +41,8 @@ class Verdict:
       explanations: what explains the first mismatch, of a pair without an oracle.
       cut: label -> where a trace ends whose writer was killed or failed; only the steps that
         all traces hold are compared.
+      sources: label -> name of a tensor, or first parts of names -> the lines of code that made
+        it, as far as the side recorded them.
     """
 
     dtype: str
@@ -55,6 +57,7 @@ class Verdict:
     sides: Mapping[str, Side] = field(default_factory=dict)
     cut: Mapping[str, str] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def matches(self) -> bool:

@@ -37,6 +37,8 @@ class Recorder:
       versions: name -> version, of the framework and whatever else a report should show.
       facts: what else is worth knowing, and need not be the same on both sides, as plain
         values.
+      sources: name of a tensor in this side's code, or the beginning of several up to a slash
+        -> the line that made it, such as "net.py:12 (Net)", for the first lines of a report.
       same_tensors: whether every step must hold the tensors of the first one.
 
     Raises:
@@ -54,6 +56,7 @@ class Recorder:
         tolerances: Mapping[str, Tolerance] | None = None,
         versions: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
+        sources: Mapping[str, str] | None = None,
         same_tensors: bool = True,
     ):
         if not str(framework).strip() or not str(framework).isprintable():
@@ -69,6 +72,7 @@ class Recorder:
             "tolerances": {key: asdict(each) for key, each in (tolerances or {}).items()},
             "versions": {"numpy": np.__version__, **(versions or {})},
             "facts": dict(facts or {}),
+            "sources": self._map.in_shared_names(sources or {}),
         }
         try:
             json.dumps(header, allow_nan=False)

@@ -8,19 +8,26 @@ from parity.report.table import Table
 
 _ROW_HEIGHT = 15  # of the heat map, in pixels
 _EQUAL = "#9a9a9a"
-_MARK = "#e02020"
+_MARK, _AFTER = "#e02020", "#f0b4a8"
 # Shares of a bound from 0 to 100%: calm where there is room left, and red is kept for more.
 _SHARES = ("#35608f", "#4f86a8", "#86a99b", "#c9b264", "#f0a030")
-_BESIDE = 0.1  # of the scale of shares, on either side of it: equal, and a mismatch
+_BESIDE = 0.1  # of the scale of shares, beside it: equal; above it: a mismatch, and after one
+
+# Rungs whose tensors are not computed from each other: each of them is wrong by itself.
+_APART = ("batch", "initial", "clipped_gradient", "optimizer", "weight", "replicas")
 
 
-def heat_map(dtype: str, history: dict[str, Any], marked: str | None) -> Figure:
+def heat_map(
+    dtype: str, history: dict[str, Any], marked: str | None, guilty: str | None = None
+) -> Figure:
     """Draw how much of its bound every tensor used at every step, as a map of colours.
 
     Args:
       dtype: the precision, for the figure's name.
       history: one precision's, of report.json.
       marked: the tensor to frame at the last step, if any.
+      guilty: the wrong tensor that no other wrong one was computed before; what else is wrong
+        is then drawn paler, as it may follow from that. None: all are drawn alike.
     """
     steps, relative, used = history["steps"], history["relative"], history["used"]
     tensors = list(relative)
@@ -29,9 +36,14 @@ def heat_map(dtype: str, history: dict[str, Any], marked: str | None) -> Figure:
         x=steps,
         y=list(range(len(tensors))),
         customdata=list(used.values()),  # the page's script makes colours and texts of these
-        meta={"tensors": tensors, "relative": list(relative.values()), "beside": _BESIDE},
+        meta={
+            "tensors": tensors,
+            "relative": list(relative.values()),
+            "beside": _BESIDE,
+            "after": [guilty is not None and not _alike(name, guilty) for name in tensors],
+        },
         zmin=-_BESIDE,
-        zmax=1 + _BESIDE,
+        zmax=1 + 2 * _BESIDE,
         xgap=0,
         ygap=1,
         hovertemplate="%{text}<extra></extra>",
@@ -69,10 +81,16 @@ def heat_map(dtype: str, history: dict[str, Any], marked: str | None) -> Figure:
     return Figure(f"heat-{dtype}", drawing, Table(headers, rows))
 
 
+def _alike(name: str, guilty: str) -> bool:
+    """Return whether a tensor is wrong by itself where the guilty one is."""
+    rung = name.split("/", 1)[0]
+    return name == guilty or (rung in _APART and rung == guilty.split("/", 1)[0])
+
+
 def _colours_of_shares() -> dict[str, Any]:
     """Return plotly's arguments for the colours of shares and the bar that explains them."""
-    whole = 1 + 2 * _BESIDE
-    first, last = _BESIDE / whole, 1 - _BESIDE / whole
+    whole = 1 + 3 * _BESIDE
+    first, last, after = _BESIDE / whole, 1 - 2 * _BESIDE / whole, 1 - _BESIDE / whole
     steps = len(_SHARES) - 1
     ticks = {0.25: "25%", 0.5: "50%", 0.75: "75%"}
     return {
@@ -81,11 +99,13 @@ def _colours_of_shares() -> dict[str, Any]:
             [first, _EQUAL],
             *([first + (last - first) * i / steps, each] for i, each in enumerate(_SHARES)),
             [last, _MARK],
-            [1, _MARK],
+            [after, _MARK],
+            [after, _AFTER],
+            [1, _AFTER],
         ],
         "colorbar": {
             "tickvals": [-_BESIDE / 2, *ticks, 1 + _BESIDE / 2],
-            "ticktext": ["equal", *ticks.values(), "> 100%"],
+            "ticktext": ["equal", *ticks.values(), "wrong"],
             "tickangle": 0,
             "orientation": "h",
             "thickness": 12,

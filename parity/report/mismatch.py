@@ -148,6 +148,7 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         f"mismatch in {first['tensor']}, step {first['step']}, rung {first['rung']}: "
         f"{how_much}",
         f"  who: {first['blame']}",
+        *(f"  where: {line}" for line in _source_lines(first.get("sources", {}))),
     ]
     confirmed, likely = first.get("confirmed", []), first["likely_causes"]
     if confirmed:
@@ -160,6 +161,14 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         cause, fault = likely[0]["cause"], likely[0]["fault"]
         lines.append(f"  why: not confirmed; it looks as if {cause} ({fault})")
     return lines
+
+
+def _source_lines(sources: Mapping[str, str]) -> list[str]:
+    """Return a line for each source, with the sides whose tensor it made."""
+    sides: dict[str, list[str]] = {}
+    for label, source in sources.items():
+        sides.setdefault(source, []).append(label)
+    return [f"{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
 
 
 def growth_sentence(growth: dict[str, Any] | None) -> str:

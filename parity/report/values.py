@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parity.base.machine import measured_here
+from parity.base.source_lines import found_for
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
 from parity.report.disagreement import blame, disagreement_of
@@ -65,6 +66,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "problem": first.problem or None,
             "elements": [first.count, first.size],
             "blame": blame(verdict),
+            "sources": _sources(verdict),
             "disagreement": disagreement_of(verdict).to_json(),
             "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
@@ -75,6 +77,21 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }
     return values
+
+
+def _sources(verdict: Verdict) -> dict[str, str]:
+    """Return label -> the lines of code that made the first wrong tensor, where known.
+
+    Of the sides that depart from the oracle, or of both where none does. Of several gradients
+    it is the one that the backward pass computed first.
+    """
+    first = verdict.mismatches[0]
+    if first.check:
+        return {}
+    tensor = nearest_to_loss(verdict) or first.place.tensor
+    labels = disagreement_of(verdict).departing or first.sides
+    found = {label: found_for(tensor, verdict.sources.get(label, {})) for label in labels}
+    return {label: source for label, source in found.items() if source}
 
 
 def made_here(command: str, seconds: float | None) -> dict[str, Any]:

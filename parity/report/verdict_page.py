@@ -33,10 +33,10 @@ from parity.report.verdict_tables import (
 
 # The figures of a section in the page's order, and how the table of contents calls them.
 _FIGURES = {
+    "heat": "shares of the bounds",
     "growth": "growth of the difference",
     "loss": "loss",
     "difference": "difference of the losses",
-    "heat": "shares of the bounds",
 }
 
 
@@ -105,6 +105,7 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     first = run.get("first_mismatch")
     relative = history.get("relative", {})  # none where no two sides are compared
     marked = first["tensor"] if first and first["tensor"] in relative else None
+    guilty = None if not first or "isolated" in run else first.get("nearest_to_loss") or marked
     growth = first.get("growth") if first else None
     several = growth is not None and len(growth["steps"]) > 1
     loss_per = None if "pair" in values else values["spec"]["training"]["loss_per"]
@@ -127,7 +128,8 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "pair_only": "pair" in values,
         "loss": losses(dtype, history, frameworks, loss_per) if has_loss else None,
         "difference": difference(dtype, history) if has_loss and pair else None,
-        "heat": heat_map(dtype, history, marked) if drawn and pair else None,
+        "heat": heat_map(dtype, history, marked, guilty) if drawn and pair else None,
+        "guilty": guilty,
         "wrong": wrong_table(run) if wrong else None,
         "in_order": in_order(run) if wrong else "",
     }

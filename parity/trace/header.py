@@ -13,7 +13,7 @@ _RECORDERS: dict[str, type] = {
     **dict.fromkeys(("framework", "dtype"), str),
     **dict.fromkeys(("run", "tolerances", "versions"), dict),
 }
-_OPTIONAL: dict[str, type] = {"first_step": int, "steps": int}
+_OPTIONAL: dict[str, type] = {"first_step": int, "steps": int, "sources": dict}
 _WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object"}
 _LEAST = {"first_step": 0, "steps": 0}
 
@@ -31,6 +31,9 @@ def check_header(header: Any) -> Side:
         )
     check_types(header, {}, _OPTIONAL)
     check_least(header, _LEAST)
+    for name, source in header.get("sources", {}).items():
+        if not isinstance(source, str):
+            raise UsageError(f"source of {name!r} is {shortened(source)}; allowed: text")
     if "spec" in header and "run" not in header:
         check_trained = of_laboratory("trace.header:check_trained")
         if check_trained is None:

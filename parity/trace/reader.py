@@ -8,7 +8,7 @@ from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from parity.base.errors import UsageError
@@ -55,6 +55,11 @@ class Trace:
     def of_recorder(self) -> bool:
         """Return whether a `Recorder` wrote it: a user's training, not this project's."""
         return "run" in self.header
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Return name of a tensor, or first parts of it -> the lines of code that made it."""
+        return dict(self.header.get("sources", {}))
 
     def index(self) -> list[dict[str, Any]]:
         """Return the finished steps: [{"step", "kind", "digests": {tensor: digest}}].
@@ -156,6 +161,23 @@ class Trace:
             if name not in tensors or digest(tensors[name]) != recorded.get(name):
                 raise UsageError(f"{path}: tensor {name!r} is not what was recorded")
         return {name: tensors[name] for name in recorded}
+
+    def number(self, step: int, name: str) -> float | None:
+        """Return a tensor of one element without reading the rest of its step, unchecked.
+
+        None if the step has no such tensor.
+
+        Raises:
+          UsageError: if the step is missing or truncated.
+        """
+        path = self.folder / step_file(step)
+        try:
+            with open_regular(path), safe_open(path, "numpy") as file:
+                names = file.keys()
+                array = file.get_tensor(name) if name in names else np.zeros(0)
+        except (SafetensorError, OSError) as error:
+            raise UsageError(f"{path}: cannot be read: {error}") from None
+        return float(array.reshape(())) if array.size == 1 else None
 
     def follow(
         self,

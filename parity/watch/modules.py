@@ -1,6 +1,9 @@
 """What the modules of a model are: their kinds, parameters and settings, for the header."""
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 # Attributes that are the framework's own business, and say nothing of what is computed.
@@ -11,6 +14,7 @@ _INTERNAL = frozenset(
         *("is_full_backward_hook", "flat_weights_names", "all_weights", "opti_name_list"),
     ]
 )
+_OF_PARAMETERS = ("initial", "gradient", "clipped_gradient", "optimizer", "weight")
 _LONGEST = 16  # of a list that is a setting, and not data
 
 
@@ -21,7 +25,7 @@ def described(
     names: Mapping[int, str],
     settings: Callable[[Any], Mapping[str, Any]] = vars,
 ) -> list[dict[str, Any]]:
-    """Return name, kind, parameters and settings of each module, as plain values.
+    """Return name, kind, parameters, settings and source of each module, as plain values.
 
     The kind is the name of the class, or of the nearest one above it that is the framework's.
 
@@ -33,6 +37,8 @@ def described(
       settings: returns name -> value of what a module of the framework was made with.
     """
     found = []
+    modules = list(modules)
+    classes = {name: type(module) for name, module in modules}
     for name, module in modules:
         kinds = [
             each
@@ -46,9 +52,60 @@ def described(
                 "kind": kinds[0].__name__ if kinds else type(module).__name__,
                 "parameters": mine,
                 "settings": plain(settings(module)),
+                "source": _source(name, classes, framework),
             }
         )
     return found
+
+
+def sources(modules: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return name of a tensor in this side's code -> the lines that made it.
+
+    Args:
+      modules: what `described` returned.
+    """
+    return {
+        f"{kind}/{name}": module["source"]
+        for module in modules
+        if module["source"]
+        for kinds, names in (
+            (("forward", "activation_gradient"), [module["name"]]),
+            (_OF_PARAMETERS, module["parameters"].values()),
+        )
+        for name in names
+        for kind in kinds
+    }
+
+
+def _source(name: str, classes: Mapping[str, type], framework: str) -> str:
+    """Return the line where a module was made; else that of the nearest class of the user's.
+
+    Args:
+      classes: name -> class, of all modules.
+
+    Returns:
+      Such as "net.py:12 (Net: self.fc1)"; empty if no class around it is the user's.
+    """
+    parts = re.split(r"[./]", name)
+    for count in range(len(parts), -1, -1):
+        around = ".".join(parts[:count]) or "model"
+        kind = classes.get(around, classes.get("/".join(parts[:count])))
+        if kind is None or kind.__module__.split(".", 1)[0] == framework:
+            continue
+        try:
+            lines, first = inspect.getsourcelines(kind)
+            file = Path(inspect.getsourcefile(kind) or "")
+        except (OSError, TypeError):  # defined where no file is, such as a prompt
+            return ""
+        here = Path.cwd()
+        file = Path(file.relative_to(here) if file.is_relative_to(here) else file.name)
+        attribute = parts[count] if count < len(parts) and around != name else ""
+        made = re.compile(rf"\bself\.{re.escape(attribute)}\s*(:[^=]+)?=[^=]")
+        for line, text in enumerate(lines, start=first):
+            if attribute and made.search(text):
+                return f"{file}:{line} ({kind.__name__}: self.{attribute})"
+        return f"{file}:{first} ({kind.__name__})"
+    return ""
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from parity.base.machine import usable_cores
 from parity.pair.recorder import Recorder
 from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import Tolerance
+from parity.watch.modules import sources
 
 
 class Recording:
@@ -77,6 +78,7 @@ class Recording:
             tolerances=tolerances,
             versions={"python": platform.python_version(), **versions},
             facts={"parameters": sorted(kinds), "cores": usable_cores(), **facts},
+            sources=sources(facts["modules"]),
             same_tensors=False,
         )
         self._step, self._began = 0, False

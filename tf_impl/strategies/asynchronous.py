@@ -24,11 +24,13 @@ class Asynchronous(Synchronous):
         self._workers = [
             _Worker(self, number, device) for number, device in enumerate(self._devices)
         ]
-        self._parameters = self._workers[0].shared
+        first = self._workers[0]
+        self._parameters, self._outputs = first.shared, [first.outputs]
+        self._norm, self._clipped, self._update = first.norm, first.clipped, first.update
         self._sizes = tf1.placeholder(tf.int32, [self.replicas], "sizes")
         if self.build.evaluates:
             self._build_evaluation()
-        self._keep_variables(self._workers[0].slots)
+        self._keep_variables(first.slots)
 
     def _replicate(self, function, devices, sizes, shared, **inputs):
         return make_parallel(function, devices, sizes, shared, **inputs)

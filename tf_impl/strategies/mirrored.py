@@ -9,6 +9,7 @@ TensorFlow must run eagerly for that, which `load_engine` switches off for the s
 build graphs. This module switches it on again, so no graph may have been built before.
 """
 
+import traceback
 from functools import partial
 
 import numpy as np
@@ -48,6 +49,7 @@ class Mirrored(Synchronous):
                 for name, array in initial_snapshot(spec).items()
             }
         self._weights = {p.name: self._variables[f"weight/{p.name}"] for p in parameters(spec)}
+        self._lookups = {}  # canonical name -> the calls by which a layer asked for it first
         rate = tf.TensorSpec([], spec.training.dtype)
         feeds = self._feed_specs(masks=True, isolate=self.build.isolate)
         self._train = {
@@ -95,7 +97,12 @@ class Mirrored(Synchronous):
                 gradients, losses = self._reduce(context, gradients, outputs.loss, feed)
             with tf.name_scope("update"):
                 clipped, norm = clip_by_global_norm(gradients, self.spec.training.clip_norm)
-                update(self.spec.training, weights, clipped, self._variables, learning_rate)
+                updated = update(
+                    self.spec.training, weights, clipped, self._variables, learning_rate
+                )
+            # what the last tracing made, for `sources`
+            self._outputs, self._clipped = [outputs], clipped
+            self._norm, self._update = norm, updated
             values = {"losses": losses, "state": outputs.state, "norm": norm}
             if record:
                 values |= {
@@ -160,6 +167,7 @@ class Mirrored(Synchronous):
 
         def look_up(getter, name, *arguments, **named):
             """Return the variable of a canonical name, where a layer would make one."""
+            self._lookups.setdefault(name, traceback.extract_stack())
             return weights[name]
 
         fed = {name: array for name, array in feed.items() if name in fed_axes(spec)}
@@ -224,6 +232,13 @@ class Mirrored(Synchronous):
     def _own_feeds(self, inputs, state, trains):
         """Return what the replicas of this process are fed in a step or an evaluation."""
         return split_feeds(self.spec, inputs, state, self.replicas)
+
+    def sources(self):
+        self._train[True].get_concrete_function()  # traced now, not in the first step
+        return super().sources()
+
+    def _parameter_calls(self):
+        return self._lookups
 
     def profile(self):
         return profile_functions()

@@ -42,9 +42,13 @@ class ParameterServer(Mirrored):
         self._weights = {
             p.name: self._variables[f"weight/{p.name}"] for p in parameters(self.spec)
         }
+        self._lookups = {}
         self._workers = [_Worker(self, number) for number in range(self.replicas)]
         (feed,) = self._feed_specs(masks=False, isolate=False)[:1]
         self._evaluation = traced(self._evaluate_rows, feed)
+
+    def sources(self):
+        return {}  # nothing is traced before a worker calls it
 
     def _start_engine(self):
         start_eagerly(self.build, 1)

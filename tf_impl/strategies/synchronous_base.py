@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import tensorflow as tf
 
+import tf_impl
 from parity.base.machine import replicas_at_once
+from parity.base.source_lines import chain
 from parity.twins.processes.gathering import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
@@ -271,6 +273,24 @@ class Synchronous:
         # differs: the towers share one copy; building the graph checked the variables' names
         return []
 
+    def sources(self):
+        # differs: an operation keeps the calls that made it
+        outputs = self._outputs[0]
+        activations = {**outputs.state, **outputs.activations}
+        made = {f"forward/{name}": each for name, each in activations.items()}
+        made |= {"loss": outputs.loss, "gradient_norm": self._norm}
+        made |= {"clipped_gradient": self._clipped[0]}
+        made |= dict.fromkeys(("optimizer", "weight"), self._update)
+        calls = {name: getattr(each, "op", each).traceback for name, each in made.items()}
+        calls |= {f"gradient/{name}": each for name, each in self._parameter_calls().items()}
+        return {
+            name: chain(map(_frame, each), tf_impl.__file__) for name, each in calls.items()
+        }
+
+    def _parameter_calls(self):
+        """Return canonical name -> the calls that made a parameter."""
+        return {each.op.name: each.op.traceback for each in self._parameters}
+
     @contextmanager
     def profile(self):
         events, self._profile = [], []
@@ -322,6 +342,12 @@ class Synchronous:
         losses = np.concatenate(values["losses"]).reshape(-1, self.micro_batches).sum(axis=1)
         norm = float(values.get("norm", 0.0))
         return StepResult(losses, state, norm, tensors)
+
+
+def _frame(call):
+    """Return file, line and function of a call; none for what makes any parameter."""
+    is_parameter = call.name == "parameter"
+    return ("", 0, "") if is_parameter else (call.filename, call.lineno, call.name)
 
 
 def feed_types(spec, masks, isolate):

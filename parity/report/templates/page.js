@@ -44,9 +44,9 @@
   // A heat map arrives with the values of report.json: the shares of their bounds are its colours.
   function prepare(figure) {
     for (const trace of figure.data.filter((each) => each.type === "heatmap")) {
-      const { tensors, relative, beside } = trace.meta;
-      trace.z = trace.customdata.map((row) => row.map((share) => share === null ? null
-        : share === 0 ? -beside / 2 : share > 1 ? 1 + beside / 2 : share));
+      const { tensors, relative, beside, after } = trace.meta;
+      trace.z = trace.customdata.map((row, i) => row.map((share) => share === null ? null
+        : share === 0 ? -beside / 2 : share > 1 ? 1 + (after[i] ? 1.5 : 0.5) * beside : share));
       trace.text = trace.customdata.map((row, i) => row.map((share, j) =>
         `${tensors[i]}<br>step ${trace.x[j]}: ${share === null ? "not judged"
           : `${percent(share)} of its bound`}<br>relative error ${number(relative[i][j])}`));

@@ -32,7 +32,7 @@ from parity.compare.coverage import join_facts
 from parity.compare.disagreement import departing_sides, find_disagreement
 from parity.compare.findings import Finding, join_findings
 from parity.compare.signatures import Evidence
-from parity.compare.step_comparison import StepComparison, common_steps
+from parity.compare.step_comparison import StepComparison, add_losses_after, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import compare_step
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
@@ -101,6 +101,7 @@ class RunComparison(StepComparison):
         cause_seconds: float = 0.0,
     ):
         self.sides = {label: TrainedSide.from_json(header) for label, header in headers.items()}
+        self._sources = {label: h.get("sources", {}) for label, h in headers.items()}
         first, *others = headers.items()
         for other in others:
             check_same_run(first, other)
@@ -153,6 +154,7 @@ class RunComparison(StepComparison):
             steps=self.steps,
             history=self._history,
             sides=self.sides,
+            sources=self._sources,
             amplified=self._amplified,
             ties=tuple(tie for each in self._decoded for tie in each.ties),
             isolated=self._isolated is not None,
@@ -456,6 +458,8 @@ def compare_traces(
         {label: trace.read(step) for label, trace in by_label.items()}
         for step in range(len(steps))
     )
+    if comparison.mismatches:
+        add_losses_after(comparison.verdict.history, by_label, steps, "loss/global")
     return replace(comparison.verdict, cut=cut)
 
 

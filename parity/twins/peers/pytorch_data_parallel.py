@@ -53,6 +53,9 @@ class DataParallel:
         for other in self._others:
             other.recv()
 
+    def sources(self) -> dict[str, str]:
+        return {}  # PyTorch keeps no calls with what it computed
+
     def load(self, snapshot: Mapping[str, np.ndarray]) -> None:
         self._call_all("load", [(snapshot,)] * self.replicas)
 

@@ -173,6 +173,7 @@ class TraceRecording:
         )
         return {
             **side.to_json(),
+            "sources": strategy.sources(),
             "versions": versions,
             "first_step": self._step,
             "steps": self._stop - self._step,

@@ -118,6 +118,12 @@ class Strategy(Protocol):
         replicas share one copy.
         """
 
+    def sources(self) -> dict[str, str]:
+        """Return name of a tensor, or first part of names -> the lines of code that made it.
+
+        In one of several processes, they are those of its own replicas.
+        """
+
     def profile(self) -> AbstractContextManager[list[Any]]:
         """Yield a list that is filled with the Events of the steps when the context is left.
 

@@ -67,7 +67,7 @@ class _Leader:
         # what no other rank is asked for
         self.load, self.snapshot, self.evaluate = local.load, local.snapshot, local.evaluate
         self.replica_distances, self.profile = local.replica_distances, local.profile
-        self.decoder = local.decoder
+        self.decoder, self.sources = local.decoder, local.sources
 
     def read(self, worker: int) -> None:
         """Copy the shared weights, all at once, to a worker's own copy."""

@@ -325,8 +325,9 @@ def test_a_mismatch_names_its_tensor_first(reports, window):
         assert len(named) == 2
     # of the map, which comes before the other figures, the tensor alone is red
     (heat,) = data(window, "heat-float64")
-    red = [list(heat["meta"]["tensors"])[row] for row, z in enumerate(heat["z"]) if 1.05 in z]
-    assert red == [TENSOR]
+    tensors = report.values["history"]["float64"]["relative"]
+    rows = zip(tensors, heat["z"], strict=True)
+    assert [name for name, row in rows if 1.05 in row] == [TENSOR]
     assert any(1.15 in row for row in heat["z"])
     assert window.evaluate("document.querySelector('.plot').id") == "heat-float64"
     window.look()

@@ -27,7 +27,7 @@ import xxhash
 
 from data.text_file import MAX_LINE, open_input
 from parity.base.errors import UsageError
-from parity.base.files import UNFINISHED, new_folder, write_whole
+from parity.base.files import UNFINISHED, new_folder, open_regular, read_file, write_whole
 from parity.base.locks import lock_file
 from parity.base.progress import say
 
@@ -103,16 +103,18 @@ def make_whole(folder: Path, make: Callable[[Path], None]) -> None:
 def corruption(folder: Path) -> str | None:
     """Return in words how a folder of the cache differs from what was written, or None."""
     try:
-        written = (folder / _HASHES).read_bytes()
+        written = read_file(folder / _HASHES)
         found = _hashes(folder, folder.name)
     except OSError as error:
         return f"{Path(error.filename).name} cannot be read"
+    except UsageError as error:
+        return str(error).removeprefix(f"{folder}/")
     if found == written:
         return None
     changed = set(found.splitlines()) - set(written.splitlines())
     if not changed:
         return f"a file is missing, or {_HASHES} is damaged"
-    name = min(line.partition(b"  ")[2] for line in changed).decode()
+    name = os.fsdecode(min(line.partition(b"  ")[2] for line in changed))
     return f"{name} does not hold what was written"
 
 
@@ -121,12 +123,12 @@ def _hashes(folder: Path, name: str) -> bytes:
     lines = []
     for path in sorted(folder.iterdir()):
         if path.name != _HASHES:
-            digest = xxhash.xxh3_128(f"{name}\0{path.name}\0".encode())
-            with path.open("rb", buffering=0) as file:
+            digest = xxhash.xxh3_128(os.fsencode(f"{name}\0{path.name}\0"))
+            with open_regular(path) as file:
                 while chunk := file.read(MAX_LINE):
                     digest.update(chunk)
             lines.append(f"{digest.hexdigest()}  {path.name}\n")
-    return "".join(lines).encode()
+    return os.fsencode("".join(lines))
 
 
 def _remove(path: Path) -> None:

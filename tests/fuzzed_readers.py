@@ -1,40 +1,75 @@
 """Every reader of a file as a function of the file's content, for fuzzing.
 
+Messages of other processes and variables of launchers are such content, too.
 `tests/test_fuzz.py` gives each of them some hundreds of mutated files; `make fuzz` a million,
 led by what part of the code each one reaches. A reader may raise `UsageError`, of one line that
 can be shown, and nothing else.
 """
 
+import hashlib
+import io
 import json
+import queue
+import socket
+import time
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from oracle_side import recorded_steps, small_spec, write_trace
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from data.cache import corruption, make_whole
+from data.cache import cached_folder, corruption, make_whole
 from data.pair_file import read_pairs
+from data.segmenters import read_user_dictionary
 from data.text_file import read_lines
 from data.vocabulary import TEXT_SPECIAL, Vocabulary
-from parity.base.errors import UsageError
+from parity.align.mapping import read as read_mapping
+from parity.base.errors import RankLost, UsageError
+from parity.base.files import written_by_run
+from parity.base.measured_once import MeasuredOnce
+from parity.base.text import with_checksum
 from parity.trace.reader import Trace, read_step
 from parity.twins.bench.history import newest_alike
 from parity.twins.cli.config import ConfigOption, read_config
+from parity.twins.cli.options import ConvergeOptions, SweepOptions
 from parity.twins.commands import run_command
 from parity.twins.compare.answers import read_answers
-from parity.twins.processes.connection import FAILED, HELLO, TENSORS, checked, unpacked
+from parity.twins.converge.sides import WholeSide
+from parity.twins.converge.trainings import Run, Trainings
+from parity.twins.processes import remote
+from parity.twins.processes.connection import (
+    FAILED,
+    HEADER,
+    HELLO,
+    TENSORS,
+    Connection,
+    checked,
+    unpacked,
+)
 from parity.twins.processes.hosts import read_hosts
+from parity.twins.processes.meeting import SECRET_FILE, _Guest, _proof, run_secret
+from parity.twins.processes.membership import MEETING, Members, membership, variables
 from parity.twins.spec.asynchronous_schedule import read_schedule
 from parity.twins.spec.initial import initial_snapshot
+from parity.twins.sweep.random_sweep import _earlier_results
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training import checkpoint as checkpoints
-from parity.twins.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from parity.twins.training.checkpoint import (
+    Checkpoint,
+    best_checkpoint,
+    load_checkpoint,
+    newest_first,
+    read_vocabularies,
+    save_checkpoint,
+)
 from parity.twins.training.loss_table import read_losses
+from parity.twins.training.run_folder import _name_of_run
 
 SPEC = small_spec()
 
@@ -185,6 +220,15 @@ def _write_tensors(folder: Path) -> None:
     np.savez(folder / "tensors.npz", **{"/a": np.arange(3.0), "/word": np.array("end")})
 
 
+def _message(kind: bytes, values: object) -> bytes:
+    content = json.dumps(values).encode()
+    return HEADER.pack(kind, len(content)) + content
+
+
+def _write_facts(folder: Path) -> None:
+    (folder / "facts").write_text('{"num_tokens": 9}')
+
+
 def _receive(kind: bytes, path: Path) -> None:
     """Take the content of a file for that of a message of another process."""
     content = path.read_bytes()
@@ -192,6 +236,118 @@ def _receive(kind: bytes, path: Path) -> None:
         unpacked(content) if kind == TENSORS else checked(kind, content)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+_SENT = 50_000  # bytes that a socket takes before anybody reads them
+_NUMBERS, _SECRET = (b"0" * 32, b"1" * 32), b"the secret of the run"
+
+
+def _write_guest(path: Path) -> None:
+    """Write what a rank of the run says to rank 0 before it is known as one."""
+    proof = _proof(_SECRET, b"a rank", *_NUMBERS)
+    path.write_bytes(_NUMBERS[1] + proof + _message(HELLO, _GREETING))
+
+
+def _come_to_rank_0(path: Path) -> None:
+    """Let rank 0 hear the content of a file from whom it does not know yet."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        guest = _Guest(ours, "a stranger")
+        guest._number = _NUMBERS[0]
+        theirs.sendall(path.read_bytes()[:_SENT])
+        theirs.shutdown(socket.SHUT_WR)
+        try:
+            while guest.hear(_SECRET) is None:
+                pass
+        except (OSError, ValueError) as error:
+            raise UsageError(str(error)) from None
+
+
+def _receive_bytes(path: Path) -> None:
+    """Let a process take the content of a file for messages of another one."""
+    channel: Any = SimpleNamespace(
+        setsockopt=lambda *_: None,
+        settimeout=lambda _: None,
+        recv=io.BytesIO(path.read_bytes()).read,
+    )
+    connection = Connection(channel)
+    try:
+        while True:
+            connection.receive(5.0)
+    except ConnectionResetError:  # all is received
+        return
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _follow_agent(path: Path) -> None:
+    """Take a file for what the agent of another host writes, before and after the start."""
+    with path.open("rb") as stream:
+        found = remote.RemoteProcesses.__new__(remote.RemoteProcesses)
+        found.host, found.names = SimpleNamespace(name="host 10.0.0.2"), {1: "rank 1"}
+        found._process = SimpleNamespace(stdout=stream, wait=lambda: 0)
+        found._deadline, found._command = time.monotonic() + 5, ["ssh"]
+        found._errors, found._ended = io.BytesIO(), queue.SimpleQueue()
+        try:
+            found.answer()
+        except RankLost as error:
+            raise UsageError(str(error)) from None
+        found._follow(lambda number, line: None)
+        assert all(type(status) is int for status in found.take_ended().values())
+
+
+def _write_variables(framework: str, members: Members) -> Callable[[Path], object]:
+    given = variables(framework, len(members.jobs) - 1, members, "10.0.0.1:7000")
+    return _write("variables", "".join(f"{name}={value}\n" for name, value in given.items()))
+
+
+def _read_variables(folder: Path, framework: str, members: Members) -> None:
+    text = (folder / "variables").read_text(errors="surrogateescape")
+    given = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
+    # without it, Horovod's rendezvous server is asked
+    membership(framework, {MEETING: "a:1"} | given, tuple(members.served))
+
+
+def _variables(name: str, framework: str, served: dict[str, tuple[str, ...]]) -> "Reader":
+    members = Members(("10.0.0.1:6170", "10.0.0.2:6170"), served)
+    return Reader(
+        f"variables-{name}",
+        "variables",
+        _write_variables(framework, members),
+        lambda folder: _read_variables(folder, framework, members),
+    )
+
+
+def _trainings(folder: Path) -> Trainings:
+    return Trainings(SPEC, ConvergeOptions(out=folder), "a" * 64, 3, {})
+
+
+_RUN = Run(WholeSide("paddle", "paddle", "parallel-executor"), 1)
+
+
+def _write_finished(folder: Path) -> None:
+    summary = {"valid_perplexity": [9.5], "test_perplexity": 9.0, "versions": {"numpy": "1"}}
+    trained = _trainings(folder)._folder(_RUN)
+    trained.mkdir(parents=True)
+    (trained / "summary.json").write_text(json.dumps(summary))
+    _trainings(folder)._finish(_RUN)
+
+
+def _choice(folder: Path) -> MeasuredOnce:
+    return MeasuredOnce("threads", None, [1, 2], folder)
+
+
+def _write_choice(folder: Path) -> None:
+    _choice(folder).remember(2, {"seconds": 0.5})
+    (folder / "choice.json").symlink_to(_choice(folder).path)
+
+
+_WORDS = "<unk>\n<eos>\nthe\n"
+
+
+def _read_checkpoints_vocabulary(folder: Path) -> None:
+    digest = hashlib.sha256(_WORDS.encode()).hexdigest()
+    read_vocabularies(SimpleNamespace(vocabularies={"vocabulary.txt": digest}), folder)
 
 
 _OPTIONS = {each.name: each for each in run_command.params if isinstance(each, ConfigOption)}
@@ -230,6 +386,18 @@ python = "/parity/.venv/bin/python"
 environment = { OMP_NUM_THREADS = "1" }
 """
 _GREETING = {"rank": 1, "members": ["rank 0", "rank 1"], "name": "rank 1", "facts": {"a": "b"}}
+_FAILURE = {"message": "m", "status": 3, "own": True}
+_AGENT = """welcome to 10.0.0.2
+{"ports": [7000]}
+{"number": 1, "line": "a line"}
+{"number": 1, "ended": 0}
+"""
+_SWEPT = {"number": 0, "seed": 1, "chosen_from": [], "used": {"forward": 0.5}}
+_MAP = """format: 1
+a: paddle
+b: tensorflow
+units: []
+"""
 _SCHEDULE = "".join(
     json.dumps({"update": n, "worker": n % 2, "batch": n // 2, "read": n}) + "\n"
     for n in range(6)
@@ -314,8 +482,94 @@ READERS = {
         Reader(
             "message-failure",
             "failure.json",
-            _write("failure.json", json.dumps({"message": "m", "status": 3, "own": True})),
+            _write("failure.json", json.dumps(_FAILURE)),
             lambda folder: _receive(FAILED, folder / "failure.json"),
+        ),
+        Reader(
+            "message-guest",
+            "bytes",
+            lambda folder: _write_guest(folder / "bytes"),
+            lambda folder: _come_to_rank_0(folder / "bytes"),
+        ),
+        Reader(
+            "messages",
+            "bytes",
+            lambda folder: (folder / "bytes").write_bytes(
+                _message(HELLO, _GREETING) + _message(FAILED, _FAILURE)
+            ),
+            lambda folder: _receive_bytes(folder / "bytes"),
+        ),
+        Reader(
+            "message-agent",
+            "lines",
+            _write("lines", _AGENT),
+            lambda folder: _follow_agent(folder / "lines"),
+        ),
+        _variables("paddle", "paddle", {}),
+        _variables("paddle-servers", "paddle", {"ps": ("10.0.0.3:6170",)}),
+        _variables("tensorflow", "tensorflow", {}),
+        _variables("tensorflow-servers", "tensorflow", {"ps": ("10.0.0.3:6170",)}),
+        _variables("horovod", "horovod", {}),
+        Reader(
+            "secret",
+            "secret",
+            _write("secret", "0123456789abcdef" * 4),
+            lambda folder: run_secret({SECRET_FILE: str(folder / "secret")}),
+        ),
+        Reader(
+            "finished-training",
+            "runs/paddle-1/finished.json",
+            _write_finished,
+            lambda folder: _trainings(folder)._finished(_RUN),
+        ),
+        Reader(
+            "sweep",
+            "runs.jsonl",
+            _write("runs.jsonl", with_checksum(_SWEPT) + "\n" + with_checksum(_SWEPT) + "\n"),
+            lambda folder: _earlier_results(folder / "runs.jsonl", SweepOptions(start=1)),
+        ),
+        Reader(
+            "best-checkpoint",
+            "best.json",
+            _write("best.json", json.dumps({"step": 3, "valid_perplexity": 9.5})),
+            best_checkpoint,
+        ),
+        Reader(
+            "newest-checkpoint", "latest", _write("latest", "step-00000003\n"), newest_first
+        ),
+        Reader(
+            "run-name", "run.json", _write("run.json", json.dumps({"name": "a"})), _name_of_run
+        ),
+        Reader(
+            "run-config",
+            "config.yaml",
+            _write("config.yaml", _CONFIG),
+            lambda folder: written_by_run(folder / "config.yaml"),
+        ),
+        Reader("choice", "choice.json", _write_choice, lambda folder: _choice(folder).read()),
+        Reader(
+            "cache-facts",
+            "cached/facts",
+            lambda folder: make_whole(folder / "cached", _write_facts),
+            lambda folder: cached_folder(folder / "cached", "facts", _write_facts),
+        ),
+        Reader(
+            "checkpoint-vocabulary",
+            "vocabulary.txt",
+            _write("vocabulary.txt", _WORDS),
+            _read_checkpoints_vocabulary,
+        ),
+        Reader(
+            "user-dictionary",
+            "words.txt",
+            _write("words.txt", "猫粮 5 n\n狗粮\n"),
+            lambda folder: read_user_dictionary(folder / "words.txt", []),
+        ),
+        Reader(
+            "mapping",
+            "map.yaml",
+            _write("map.yaml", _MAP),
+            lambda folder: read_mapping(folder / "map.yaml"),
         ),
         Reader(
             "schedule",

@@ -52,6 +52,8 @@ def test_a_process_without_the_variables_is_no_rank():
     [
         ({"HOROVOD_SIZE": "0"}, "HOROVOD_SIZE is '0'; allowed: the number of processes"),
         ({"HOROVOD_SIZE": "many"}, "HOROVOD_SIZE is 'many'"),
+        ({"HOROVOD_SIZE": "9" * 20}, "HOROVOD_SIZE is '999"),
+        ({"HOROVOD_RANK": "9" * 5000}, "HOROVOD_RANK is '999"),
         (
             {"HOROVOD_RANK": "2"},
             "HOROVOD_RANK is '2'; allowed: 0 to 1, since HOROVOD_SIZE is 2",

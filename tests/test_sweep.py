@@ -10,6 +10,7 @@ import pytest
 from conftest import FRAMEWORKS, assert_one_line, start
 
 from parity.base.errors import UsageError
+from parity.base.text import with_checksum
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.compare.steps import compare_step
@@ -269,12 +270,12 @@ def test_a_sweep_of_an_earlier_version_is_not_continued(tmp_path):
     of_before = result(0)
     del of_before["chosen_from"]
     (tmp_path / "runs.jsonl").write_text(json.dumps(of_before) + "\n")
-    with pytest.raises(UsageError, match=r"has runs of an earlier version; allowed: another"):
+    with pytest.raises(UsageError, match=r"of an earlier version, or is damaged; allowed"):
         sweep(SweepOptions(out=tmp_path, start=1, count=2))
 
 
 def test_a_sweep_of_other_strategies_is_not_continued(tmp_path):
-    (tmp_path / "runs.jsonl").write_text(json.dumps(result(0)) + "\n")
+    (tmp_path / "runs.jsonl").write_text(with_checksum(result(0)) + "\n")
     options = SweepOptions(out=tmp_path, start=1, count=2, strategy=("all",))
     with pytest.raises(UsageError, match=r"has runs of --strategy \(none\); allowed: all, or"):
         sweep(options)
@@ -328,7 +329,7 @@ def test_a_false_alarm_is_reported_with_the_command_that_repeats_it():
 
 def test_a_sweep_continues_where_it_was_interrupted(tmp_path):
     log = tmp_path / "runs.jsonl"
-    lines = [json.dumps(result(n)) for n in range(3)]
+    lines = [with_checksum(result(n)) for n in range(3)]
     log.write_text("\n".join(lines) + '\n{"number": 3, "se')
     options = SweepOptions(out=tmp_path, start=2, count=2)
     assert sorted(sweep(options).results) == [0, 1]

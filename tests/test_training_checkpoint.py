@@ -20,6 +20,7 @@ from parity.twins.training.checkpoint import (
     keep_best,
     load_checkpoint,
     newest_checkpoint,
+    newest_first,
     save_checkpoint,
 )
 
@@ -81,6 +82,13 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="pipe: is a pipe; allowed: a file"):
         load_checkpoint(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("read", [newest_first, best_checkpoint])
+def test_a_note_that_is_a_pipe_is_not_waited_for(tmp_path, read):
+    for name in ("latest", "best.json"):
+        os.mkfifo(tmp_path / name)
+    assert not read(tmp_path)
 
 
 def test_transposed_arrays(tmp_path):

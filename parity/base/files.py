@@ -59,7 +59,12 @@ def open_regular(path: Path) -> BinaryIO:
       OSError: if it cannot be opened.
       UsageError: if it is no regular file.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        file = os.fdopen(descriptor, "rb")
+    except OSError as error:  # a folder; it names the descriptor, and leaves it open
+        os.close(descriptor)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     status = os.fstat(file.fileno())
     mode = status.st_mode
     empty = os.path.samestat(status, Path(os.devnull).stat())  # as good as an empty file

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from parity.base.errors import UsageError
-from parity.base.files import new_folder, sync_file, write_whole
+from parity.base.files import new_folder, read_file, sync_file, write_whole
 from parity.base.machine import measured_here, processor_facts, user_cache
 from parity.base.text import parse_json
 
@@ -42,8 +42,8 @@ class MeasuredOnce(Generic[T]):
     def read(self) -> T | None:
         """Return the choice; None without one that can be read."""
         try:
-            choice: T = parse_json(self.path.read_bytes())["choice"]
-        except (OSError, ValueError, KeyError, TypeError):
+            choice: T = parse_json(read_file(self.path))["choice"]
+        except (OSError, UsageError, ValueError, KeyError, TypeError):
             return None
         return choice if choice in self._choices else None
 

@@ -1,10 +1,11 @@
 """Text for people and from outside: counts and durations in words, safe to print, JSON."""
 
+import hashlib
 import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,27 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def with_checksum(values: Mapping[str, Any]) -> str:
+    """Return values as JSON with a checksum of them, for `verified`."""
+    return json.dumps({**values, "sha256": _checksum(values)})
+
+
+def verified(text: str | bytes) -> dict[str, Any]:
+    """Return what `with_checksum` was given.
+
+    Raises:
+      ValueError: for any other text: cut off, changed, or written by an earlier version.
+    """
+    values = parse_json(text)
+    if not isinstance(values, dict) or values.pop("sha256", None) != _checksum(values):
+        raise ValueError("its checksum is another one")
+    return values
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def some_of(names: list[str], most: int = 5) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.files import read_file
 from parity.base.text import parse_json
 from parity.compare.coverage import Fact
 from parity.compare.findings import Finding
@@ -91,8 +92,8 @@ def read_answers(folder: Path) -> SideAnswers:
       UsageError: if it cannot be read.
     """
     try:
-        values = parse_json((folder / "evaluation.json").read_text())
-        text = (folder / "answers.jsonl").read_text()
+        values = parse_json(read_file(folder / "evaluation.json"))
+        text = read_file(folder / "answers.jsonl").decode()
         lines = [parse_json(line) for line in text.splitlines()]
         found = SideAnswers(lines, values["bleu"], values["exact_answers"])
     except (OSError, ValueError, KeyError, TypeError) as error:

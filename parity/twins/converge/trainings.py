@@ -14,7 +14,7 @@ from parity.base.errors import UsageError
 from parity.base.files import make_folder, read_file, write_whole
 from parity.base.machine import measured_here
 from parity.base.progress import ProgressBar
-from parity.base.text import parse_json
+from parity.base.text import verified, with_checksum
 from parity.twins.cli.options import ConvergeOptions
 from parity.twins.converge.sides import WholeSide
 from parity.twins.launch.processes import PEERS, ROOT, Process, SideProcess
@@ -140,13 +140,13 @@ class Trainings:
         folder = self._folder(run)
         summary = json.loads((folder / "summary.json").read_text())
         finished = {"of": self._key(run), "summary": summary, **measured_here()}
-        write_whole(folder / "finished.json", json.dumps(finished, indent=2).encode() + b"\n")
+        write_whole(folder / "finished.json", with_checksum(finished).encode() + b"\n")
         return dict(summary)
 
     def _finished(self, run: Run) -> dict[str, Any] | None:
         """Return the summary of an earlier training that was the same; None without one."""
         try:
-            finished = parse_json(read_file(self._folder(run) / "finished.json"))
+            finished = verified(read_file(self._folder(run) / "finished.json"))
             return dict(finished["summary"]) if finished["of"] == self._key(run) else None
         except (OSError, UsageError, ValueError, KeyError, TypeError):
             return None  # it is damaged: train again
@@ -181,8 +181,8 @@ def _listed_schedule(settings: StrategySettings) -> str | None:
     if settings.schedule in (None, FREE) or is_seed(settings.schedule):
         return None
     try:
-        return hashlib.sha256(Path(settings.schedule).read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(read_file(Path(settings.schedule))).hexdigest()
+    except (OSError, UsageError):
         return None  # the training will say so
 
 

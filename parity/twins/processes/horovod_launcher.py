@@ -9,12 +9,15 @@ import http.client
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from parity.base.errors import RankLost, UsageError
 
 _RANK, _SIZE, _HOST = "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_HOSTNAME"
 _SERVER, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _KEY = "/parity/meeting"
+_MOST = 1 << 20  # processes
+_LONGEST_ANSWER = 1000  # bytes; host:port
 _AGREEING_SECONDS = 60.0
 _REQUEST_SECONDS = 5.0
 _RETRY_SECONDS = 0.1
@@ -55,13 +58,22 @@ def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int] | None:
     rank, size = environment.get(_RANK), environment.get(_SIZE, "")
     if not rank:
         return None
-    if not size.isdecimal() or not int(size):
+    count = number(size, _MOST)
+    if not count:
         raise UsageError(f"{_SIZE} is {size!r}; allowed: the number of processes")
-    if not rank.isdecimal() or int(rank) >= int(size):
+    found = number(rank, count)
+    if found is None:
         raise UsageError(
-            f"{_RANK} is {rank!r}; allowed: 0 to {int(size) - 1}, since {_SIZE} is {size}"
+            f"{_RANK} is {rank!r}; allowed: 0 to {count - 1}, since {_SIZE} is {count}"
         )
-    return int(rank), int(size)
+    return found, count
+
+
+def number(text: str, below: int) -> int | None:
+    """Return the number that a variable holds; None if it is none from 0 to `below` - 1."""
+    # longer ones, which Python would refuse to convert, are out of any range here
+    found = int(text) if text.isdecimal() and len(text) < 10 else below
+    return found if found < below else None
 
 
 def agree_on_meeting(environment: Mapping[str, str]) -> str:
@@ -77,7 +89,7 @@ def agree_on_meeting(environment: Mapping[str, str]) -> str:
       RankLost: if rank 0, or the server, is not there.
     """
     host, port = environment.get(_SERVER, ""), environment.get(_PORT, "")
-    if not host or not port.isdecimal():
+    if not host or not number(port, 1 << 16):
         raise UsageError(
             f"{_RANK} is set, but {_SERVER} is {host!r} and {_PORT} is {port!r}; allowed: as "
             "horovodrun --gloo sets them, or host:port in PARITY_MEETING"
@@ -93,7 +105,7 @@ def agree_on_meeting(environment: Mapping[str, str]) -> str:
     while time.monotonic() < last:
         answer = _request(server, "GET")
         if answer:
-            return answer.decode()
+            return answer.decode(errors="replace")
         time.sleep(_RETRY_SECONDS)
     raise RankLost(
         f"rank 0 has not come to Horovod's rendezvous server at {server} within "
@@ -102,21 +114,22 @@ def agree_on_meeting(environment: Mapping[str, str]) -> str:
 
 
 def _free_endpoint(host: str) -> str:
-    with socket.create_server((host, 0)) as listener:
-        return f"{host}:{listener.getsockname()[1]}"
+    try:
+        with socket.create_server((host, 0)) as listener:
+            return f"{host}:{listener.getsockname()[1]}"
+    except (OSError, ValueError):  # ValueError: a name that cannot be looked up
+        raise UsageError(f"{_HOST} is {host!r}; allowed: an address of this host") from None
 
 
 def _request(server: str, method: str, content: bytes | None = None) -> bytes | None:
     """Send a request; return the answer, or None if there is nothing at the key."""
-    connection = http.client.HTTPConnection(server, timeout=_REQUEST_SECONDS)
     try:
-        connection.request(method, _KEY, content)
-        answer = connection.getresponse()
-        found = answer.read()
+        with closing(http.client.HTTPConnection(server, timeout=_REQUEST_SECONDS)) as asked:
+            asked.request(method, _KEY, content)
+            answer = asked.getresponse()
+            found = answer.read(_LONGEST_ANSWER)
         return found if answer.status == http.HTTPStatus.OK else None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise RankLost(
             f"Horovod's rendezvous server at {server} is not to be reached: {error}"
         ) from None
-    finally:
-        connection.close()

@@ -179,12 +179,13 @@ def _of_paddle(environment: Mapping[str, str]) -> tuple[int, Members] | None:
     endpoints = listed.split(",")
     _check_endpoints("PADDLE_TRAINER_ENDPOINTS", endpoints)
     rank = environment.get("PADDLE_TRAINER_ID", "")
-    if not rank.isdecimal() or int(rank) >= len(endpoints):
+    number = horovod_launcher.number(rank, len(endpoints))
+    if number is None:
         raise UsageError(
             f"PADDLE_TRAINER_ID is {rank!r}; allowed: 0 to {len(endpoints) - 1}, since "
             f"PADDLE_TRAINER_ENDPOINTS lists {len(endpoints)}"
         )
-    return int(rank), Members(tuple(endpoints))
+    return number, Members(tuple(endpoints))
 
 
 def _of_paddle_servers(environment: Mapping[str, str]) -> tuple[int, Members] | None:
@@ -206,12 +207,13 @@ def _of_paddle_servers(environment: Mapping[str, str]) -> tuple[int, Members] | 
             )
         return len(trainers) + servers.index(own), members
     rank = environment.get("PADDLE_TRAINER_ID", "")
-    if role != "TRAINER" or not rank.isdecimal() or int(rank) >= len(trainers):
+    number = horovod_launcher.number(rank, len(trainers))
+    if role != "TRAINER" or number is None:
         raise UsageError(
             f"TRAINING_ROLE is {role!r} and PADDLE_TRAINER_ID {rank!r}; allowed: PSERVER, or "
             f"TRAINER and 0 to {len(trainers) - 1}"
         )
-    return int(rank), members
+    return number, members
 
 
 def _of_tensorflow(

@@ -19,6 +19,7 @@ from typing import Any
 
 from parity.base.errors import RankLost, UsageError
 from parity.base.process import die_with_parent
+from parity.base.text import parse_json
 from parity.twins.processes.hosts import Host
 
 # How long a host may take to answer, once its command is started.
@@ -76,8 +77,9 @@ class RemoteProcesses:
             values = _values(self._line())
             if "error" in values:
                 raise UsageError(f"{self.host.name}: {values['error']}")
-            if "ports" in values:
-                return [int(port) for port in values["ports"]]
+            ports = values.get("ports")
+            if isinstance(ports, list) and all(type(each) is int for each in ports):
+                return ports
 
     def start(self, variables: Mapping[int, Mapping[str, str]]) -> None:
         """Start the processes, with the script and the flags of this one.
@@ -167,11 +169,14 @@ class RemoteProcesses:
         with suppress(OSError):
             for line in self._process.stdout:
                 values = _values(line)
-                if "line" in values:
-                    tell(values["number"], values["line"])
-                if "ended" in values:
-                    running.discard(values["number"])
-                    self._ended.put((values["number"], values["ended"]))
+                number, ended = values.get("number"), values.get("ended")
+                if type(number) is not int or number not in self.names:
+                    continue
+                if type(values.get("line")) is str:
+                    tell(number, values["line"])
+                if type(ended) is int:
+                    running.discard(number)
+                    self._ended.put((number, ended))
         ending = self._ending()
         for number in sorted(running):
             lost = f"{self.names[number]} is gone with {self.host.name}: {ending}"
@@ -182,7 +187,7 @@ class RemoteProcesses:
 def _values(line: bytes) -> dict[str, Any]:
     """Return the values of a line; none if it is not the agent's, but the host's greeting."""
     try:
-        values = json.loads(line)
+        values = parse_json(line)
     except ValueError:
         return {}
     return values if isinstance(values, dict) else {}

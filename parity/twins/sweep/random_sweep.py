@@ -1,6 +1,5 @@
 """`python -m parity sweep`: random valid runs of both sides; every one of them must match."""
 
-import json
 import shutil
 import tempfile
 import time
@@ -13,7 +12,7 @@ from typing import Any
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, read_file, write_whole
 from parity.base.progress import ProgressBar
-from parity.base.text import parse_json
+from parity.base.text import verified, with_checksum
 from parity.compare.tensors import ONE_STEP
 from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
@@ -26,8 +25,6 @@ from parity.twins.spec.strategies import StrategySettings
 from parity.twins.sweep.random_runs import DrawnRun, draw
 from parity.twins.sweep.random_strategies import comparable_choices
 from parity.twins.sweep.results import Sweep
-
-_KEYS = {"number", "seed", "chosen_from", "used"}  # of a result that can be read again
 
 
 def sweep(options: SweepOptions) -> Sweep:
@@ -47,7 +44,7 @@ def sweep(options: SweepOptions) -> Sweep:
     log = options.out / "runs.jsonl"
     if not options.only and options.start:
         found.results = _earlier_results(log, options)
-    lines = [json.dumps(result) + "\n" for result in found.results.values()]
+    lines = [with_checksum(result) + "\n" for result in found.results.values()]
     runs = [draw(options.seed, number, choices) for number in numbers]
     write_whole(log, "".join(lines).encode())
     with ExitStack() as stack:
@@ -63,7 +60,7 @@ def sweep(options: SweepOptions) -> Sweep:
             for future in futures:
                 result = future.result()
                 found.results[result["number"]] = result
-                file.write(json.dumps(result) + "\n")
+                file.write(with_checksum(result) + "\n")
                 file.flush()
                 progress.update(f"false alarms {len(found.alarms)}")
         except BaseException:
@@ -131,18 +128,19 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
     """Return the results in runs.jsonl of the runs before --start."""
     found = {}
     try:
-        lines = read_file(log).splitlines()
+        content = read_file(log)
     except OSError as error:
         raise UsageError(
             f"--start is {options.start}, but {log} cannot be read: {error.strerror}"
         ) from None
-    for line in lines:
+    # the sweep may have been killed while it wrote the last line
+    for line in content[: content.rfind(b"\n") + 1].splitlines():
         try:
-            result = parse_json(line)
+            result = verified(line)
         except ValueError:
-            break  # the sweep was killed while it wrote this one
-        if not isinstance(result, dict) or not result.keys() >= _KEYS:
-            raise UsageError(f"{log}: has runs of an earlier version; allowed: another --out")
+            raise UsageError(
+                f"{log}: has runs of an earlier version, or is damaged; allowed: another --out"
+            ) from None
         if result["seed"] != options.seed:
             raise UsageError(
                 f"{log}: has runs of --seed {result['seed']}; allowed: {options.seed}, or "

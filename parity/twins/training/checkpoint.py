@@ -166,7 +166,11 @@ def write_vocabularies(folder: Path, vocabularies: Mapping[str, bytes]) -> dict[
       UsageError: if one cannot be written.
     """
     for name, content in vocabularies.items():
-        if not (folder / name).exists() or (folder / name).read_bytes() != content:
+        try:
+            written = read_file(folder / name)
+        except (OSError, UsageError):  # missing, or a pipe
+            written = None
+        if written != content:
             write_whole(folder / name, content)
     return {name: hashlib.sha256(text).hexdigest() for name, text in vocabularies.items()}
 
@@ -189,7 +193,7 @@ def read_vocabularies(
     for name in checkpoint.vocabularies:
         path = folder / name
         try:
-            found[name] = path.read_bytes()
+            found[name] = read_file(path)
         except OSError as error:
             raise UsageError(
                 f"{path}: cannot be read: {error.strerror}; allowed: the file written with "
@@ -247,8 +251,8 @@ def best_or_newest(folder: Path, notes: list[str]) -> Checkpoint | None:
 def newest_first(folder: Path) -> list[Path]:
     """Return a folder's checkpoints: the one that `latest` names, then the others by step."""
     try:
-        latest = (folder / "latest").read_bytes().strip().decode(errors="replace")
-    except OSError:
+        latest = read_file(folder / "latest").strip().decode(errors="replace")
+    except (OSError, UsageError):
         latest = ""
     found = (path for path in folder.iterdir() if _NAME.fullmatch(path.name))
     return sorted(found, key=lambda path: (path.name == latest, path.name), reverse=True)

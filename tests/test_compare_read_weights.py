@@ -26,7 +26,7 @@ def test_a_version_beyond_the_staleness_that_is_allowed_is_not_expected():
         past = PastWeights(2, 100, version(0), staleness)
         for number, update in enumerate([(0, 0), (0, 1), (0, 2)], start=1):
             past.add(Update(*update), version(number))
-        return past.expected(RecordedUpdate(1, 0, read, 0, 7)).read
+        return past.expected(RecordedUpdate(1, 0, read, 4, 7)).read
 
     assert [expected(None, 0), expected(3, 0), expected(1, 0), expected(1, 2)] == [0, 0, 2, 2]
     settings = StrategySettings(schedule="5")
@@ -51,7 +51,14 @@ def past():
 
 
 def recorded(worker: int, read: int, copies) -> dict[str, np.ndarray]:
-    values = {"worker": worker, "batch": 1, "read": read, "first_row": 0, "of_rows": 7}
+    first_row = [0, 4][worker]
+    values = {
+        "worker": worker,
+        "batch": 1,
+        "read": read,
+        "first_row": first_row,
+        "of_rows": 7,
+    }
     schedule = {f"schedule/{name}": np.array(value) for name, value in values.items()}
     return schedule | {name.replace("weight/", "read/"): a for name, a in copies.items()}
 

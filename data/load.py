@@ -25,7 +25,8 @@ from data.pair_corpus import (
 )
 from data.segmenters import Segmentation
 from data.text_batches import make_batches
-from data.text_corpus import SPLITS, load_corpus
+from data.text_corpus import load_corpus
+from data.text_splits import SPLITS
 from data.vocabulary import Vocabulary
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_SPECIAL

@@ -31,6 +31,7 @@ from data.cache import (
     write_facts,
 )
 from data.text_file import read_blocks
+from data.text_splits import SPLITS, split_text
 from data.vocabulary import (
     Vocabulary,
     build_vocabulary,
@@ -42,7 +43,6 @@ from parity.base.files import make_folder
 from parity.base.progress import ByteProgressBar
 from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID, UNKNOWN
 
-SPLITS = ("train", "valid", "test")
 NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # that a split's file may have
 
 _FACTS = "corpus.json"
@@ -156,8 +156,9 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     """Encode a folder of text, or find that done in the cache.
 
     Args:
-      folder: holds train, valid and test, each named as one of `NAMES`; None for the embedded
-        corpus, which is then written into the cache.
+      folder: holds train, valid and test, each named as one of `NAMES`; or a single text, of
+        which `split_text` makes the three; None for the embedded corpus, which is then written
+        into the cache.
       cache: a folder of its own, created if missing. Several processes may use it at once.
       vocabulary_size: the most entries, `<unk>` and `<eos>` included; None for every word.
 
@@ -169,7 +170,8 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     make_folder(cache, read_only=True)
     if folder is None:
         folder = _embedded_folder(cache)
-    paths = find_splits(folder)
+    single = folder if folder.is_file() else None
+    paths = find_splits(folder) if single is None else split_text(single, cache)
     stats = {split: file_stat(path) for split, path in paths.items()}
     settings = {
         "format": _FORMAT,
@@ -191,9 +193,14 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     texts: dict[str, EncodedText] = {}
     notes: list[str] = []
     for split, path in paths.items():
+        if single is not None:
+            path = Path(f"{single}, {split} split")
         texts[split] = EncodedText(target, split, path, facts[split], len(vocabulary))
         # they lack the path, because the cache may have seen this text under another name
         notes += [f"{path}{note}" for note in facts[split]["notes"]]
+    if single is not None:
+        lines = ", ".join(f"{text.num_lines:,} to {split}" for split, text in texts.items())
+        notes.insert(0, f"{single}: a single text, of whose lines {lines}")
     return Corpus(
         vocabulary,
         texts["train"],
@@ -215,8 +222,8 @@ def find_splits(folder: Path) -> dict[str, Path]:
         raise UsageError(f"{folder}: no such folder")
     if not folder.is_dir():
         raise UsageError(
-            f"{folder}: this is a file, a folder with train.txt, valid.txt and"
-            " test.txt is needed"
+            f"{folder}: this is neither a text nor a folder with train.txt, valid.txt and"
+            " test.txt"
         )
     paths = {}
     for split in SPLITS:

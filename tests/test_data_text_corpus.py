@@ -148,10 +148,50 @@ def test_missing_and_empty_folders_are_named(tmp_path):
         f"{missing}: no train text, one of train.txt, ptb.train.txt, wiki.train.tokens is"
         " needed"
     )
-    file = tmp_path / "train.txt"
-    file.write_text("a b\n")
-    assert message_of(file, cache, None) == (
-        f"{file}: this is a file, a folder with train.txt, valid.txt and test.txt is needed"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert message_of(pipe, cache, None) == (
+        f"{pipe}: this is neither a text nor a folder with train.txt, valid.txt and test.txt"
+    )
+
+
+@pytest.mark.parametrize(("sentences", "held_out"), [(3, 1), (40, 2), (1000, 50)])
+def test_a_single_text_is_split_by_blocks_of_its_sentences(tmp_path, sentences, held_out):
+    path = tmp_path / "my.txt"
+    path.write_text("".join(f"w{number} end\n\n" for number in range(sentences)))
+    corpus = load_corpus(path, tmp_path / "cache", None)
+    texts = {name: getattr(corpus, name) for name in ("train", "valid", "test")}
+    assert [text.num_sentences for text in texts.values()] == [
+        sentences - 2 * held_out,
+        held_out,
+        held_out,
+    ]
+    lines = [2 * text.num_sentences for text in texts.values()]
+    assert corpus.notes[0] == (
+        f"{path}: a single text, of whose lines {lines[0]:,} to train, {lines[1]} to valid, "
+        f"{lines[2]} to test"
+    )
+    assert corpus.test.name == f"{path}, test split"
+    again = load_corpus(path, tmp_path / "cache", None)
+    assert (again.notes, again.content_hash) == (corpus.notes, corpus.content_hash)
+    (folder,) = (tmp_path / "cache").glob("split-*")
+    words = [
+        [line.split()[0] for line in (folder / f"{name}.txt").open() if line.split()]
+        for name in texts
+    ]
+    assert sorted(word for split in words for word in split) == sorted(
+        f"w{number}" for number in range(sentences)
+    )
+    numbers = [int(word[1:]) for word in words[0]]
+    assert numbers == sorted(numbers)
+
+
+def test_a_single_text_of_two_sentences_is_refused(tmp_path):
+    path = tmp_path / "my.txt"
+    path.write_text("a b\n\nc\n")
+    assert message_of(path, tmp_path / "cache", None) == (
+        f"{path}: 2 lines with a word, at least 3 are needed, one each to train, to validate"
+        " and to test"
     )
 
 

@@ -14,7 +14,7 @@ from parity.twins.spec.strategies import StrategySettings
 
 _NETWORK = "network to train"
 _PRESET = "named choice of sizes, text and training; other flags override its values"
-_DATA = "text to train on: a folder with train.txt, valid.txt and test.txt, or with ptb.train.txt and so on; for seq2seq a file of tab-separated pairs, or a folder with train.tsv, valid.tsv and test.tsv [default: the built-in text]"
+_DATA = "text to train on: a folder with train.txt, valid.txt and test.txt, or with ptb.train.txt and so on, or a single text, which is split by itself; for seq2seq a file of tab-separated pairs, or a folder with train.tsv, valid.tsv and test.tsv [default: the built-in text]"
 _GENERATED = (
     "text to train on, as train.py takes it [default: generated words from a Zipf distribution]"
 )

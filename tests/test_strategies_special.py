@@ -275,17 +275,16 @@ def test_a_schedule_that_cannot_be_is_a_mismatch(asynchronous):
         assert first.place.tensor == f"schedule/{name}"
 
 
-class _Changed:
+class _Changed(Trace):
     """A trace with another value in one tensor of one step."""
 
     def __init__(self, trace: Trace, step: int, name: str, value: int):
-        self._trace, self._step, self._name, self._value = trace, step, name, value
-        self.side, self.folder, self.header = trace.side, trace.folder, trace.header
-        self.index, self.numbers, self.cut = trace.index, trace.numbers, trace.cut
+        super().__init__(trace.folder)
+        self._step, self._name, self._value = step, name, value
 
     def read(self, step: int):
-        tensors = self._trace.read(step)
-        return tensors | ({self._name: np.array(self._value)} if step == self._step else {})
+        changed = {self._name: np.array(self._value)} if step == self._step else {}
+        return super().read(step) | changed
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ ONE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thorough
 @ONE
 @pytest.mark.hosts
 def test_two_pods_train_as_one_job(name, text, cache, tmp_path):

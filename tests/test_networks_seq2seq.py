@@ -148,6 +148,7 @@ def test_float32_is_the_oracles_step_by_step(run_pairs):
     assert_all_match(traces.values(), "float32")
 
 
+@pytest.mark.thorough
 def test_any_number_of_replicas_gives_the_same_numbers(run_pairs):
     traces = [
         trace

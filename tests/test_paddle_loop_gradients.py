@@ -19,6 +19,7 @@ STRATEGIES = [
 ]
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_the_plain_loop(frameworks):
     """Each step has another length, and must find nothing of the step before in its arrays."""
     for case, found in frameworks["paddle"].call(_gradients):

@@ -74,10 +74,11 @@ def test_processes_that_serve_meet_take_no_part_and_end_with_the_ranks():
         ("killed", 4, r"rank 1 \(.*, process \d+\) is gone: its connection is closed"),
         ("rank 0 killed", 4, r"rank 0 was killed by SIGKILL"),
         ("stopped", 4, r"rank 2 \(.*, process \d+\) has been silent for \d s"),
-        (
+        pytest.param(
             "stopped while much is sent",
             4,
             r"rank 2 \(.*, process \d+\) has been silent for \d s",
+            marks=pytest.mark.thorough,
         ),
         ("refused", 2, r"rank 1 \(.*, process \d+\): the disk is full"),
         ("a server killed", 4, r"ps 1 \(.*, process \d+\) is gone: its connection is closed"),

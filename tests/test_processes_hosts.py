@@ -278,9 +278,8 @@ def test_hosts_are_refused_for_one_process(name, hosts, frameworks, text):
     assert re.search(r"--hosts is .*hosts.toml; not allowed for the strategy", line)
 
 
-@pytest.mark.parametrize(
-    "name", ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["paddle", "tensorflow"])
 def test_another_host_has_a_checkout_of_its_own(name, hosts, text, frameworks, tmp_path):
     """Its ranks have the numbers of one machine, and write nothing but their cache."""
     there = tmp_path / "there"

@@ -80,6 +80,7 @@ def test_a_training_starts_again_by_itself(train, tmp_path):
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["paddle"], indirect=True)
 def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp_path):
     job, marker = train(max_restarts=1), tmp_path / "run" / "run.json"
@@ -93,6 +94,7 @@ def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["paddle"], indirect=True)
 def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
     """If a rank is lost before the run that is to be overwritten is gone."""

@@ -53,15 +53,19 @@ WITHOUT_COPIES = {"towers", "average-gradients", "parameter-server-sync", "layer
 SAME_BITS = {"data-parallel", "parallel-do"}
 
 
-def chosen(condition) -> list:
-    """Return the strategies of both registries that satisfy a condition, as parameters."""
-    needs = [pytest.mark.horovod, pytest.mark.thorough]
+def chosen(condition, quick=lambda entry: True) -> list:
+    """Return the strategies of both registries that satisfy a condition, as parameters.
+
+    What is not quick is thorough.
+    """
+    thorough = [pytest.mark.thorough]
+    needs = [pytest.mark.horovod, *thorough]
     return [
         pytest.param(
             framework,
             entry,
             id=f"{framework}-{entry.name}",
-            marks=needs if entry.environment else [],
+            marks=needs if entry.environment else [] if quick(entry) else thorough,
         )
         for framework in FRAMEWORKS
         for entry in FRAMEWORKS[framework].strategies
@@ -277,7 +281,11 @@ def test_one_worker_computes_what_one_replica_computes(framework, entry, record,
 
 
 @pytest.mark.parametrize(
-    ("framework", "entry"), chosen(lambda entry: not entry.traits.synchronous)
+    ("framework", "entry"),
+    # servers keep to a schedule above
+    chosen(
+        lambda entry: not entry.traits.synchronous, lambda entry: "server" not in entry.name
+    ),
 )
 def test_a_free_run_is_replayed_and_repeated_by_its_schedule(framework, entry, record, train):
     given = TEXT | layout(framework, entry, 3)

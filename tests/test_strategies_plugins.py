@@ -73,7 +73,9 @@ def test_a_framework_that_does_not_take_part_is_one_line(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("side", ["paddle_impl", "tf_impl"])
+@pytest.mark.parametrize(
+    "side", ["paddle_impl", pytest.param("tf_impl", marks=pytest.mark.thorough)]
+)
 def test_a_network_from_outside_trains_saves_and_resumes(side, text, cache, tmp_path):
     common = ["--network", "bigram", "--width", "5", "--data", text, "--cache", cache]
     common += ["--out", tmp_path / "run", "--replicas", "2"]

@@ -44,7 +44,9 @@ def saved(frameworks, text, cache, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework", ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize(
     ("size", "steps", "named"),
     [(EVENTS, 400, "events"), (CHECKPOINT, 4, "checkpoints/step-00000004.safetensors")],

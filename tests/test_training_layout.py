@@ -174,9 +174,8 @@ def stopped(folder, environment, out, *words):
     return errors, Layout(values["replicas"], values["threads"])
 
 
-@pytest.mark.parametrize(
-    "folder", ["paddle_impl", pytest.param("tf_impl", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("folder", ["paddle_impl", "tf_impl"])
 def test_a_long_training_measures_once_and_a_resumed_one_keeps_its_layout(
     folder, tmp_path, cache
 ):

@@ -140,7 +140,9 @@ READS_ALL = Edit(
 )
 
 
-@pytest.mark.parametrize("framework", COLLECTIVE)
+@pytest.mark.parametrize(
+    "framework", ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)]
+)
 def test_a_real_rank_reads_its_part_of_the_file_alone(train, text, cache, framework, tmp_path):
     """The rows of a continuous text are contiguous parts of it, and so are a rank's.
 

@@ -96,6 +96,7 @@ def test_an_allocation_that_fails_is_one_line_and_bad_use(capsys, kind):
     )
 
 
+@pytest.mark.thorough
 def test_what_the_libraries_raise_is_known_for_what_it_is():
     """By the real allocators of NumPy and of both frameworks."""
     with pytest.raises(MemoryError) as caught:

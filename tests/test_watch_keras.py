@@ -110,7 +110,12 @@ def run(code, cwd, backend="tensorflow"):
 
 
 @pytest.mark.parametrize(
-    "backend", ["tensorflow", "torch", pytest.param("jax", marks=pytest.mark.jax)]
+    "backend",
+    [
+        "tensorflow",
+        pytest.param("torch", marks=pytest.mark.thorough),
+        pytest.param("jax", marks=pytest.mark.jax),
+    ],
 )
 def test_fit_computes_the_same_and_is_seen_whole(tmp_path, backend):
     leaves, names, trained, slots = json.loads(run(MODEL + FIT, tmp_path, backend))

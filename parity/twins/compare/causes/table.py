@@ -456,10 +456,15 @@ def _means(case: WrongStep, wrong: list[str]) -> Iterator[Suspect]:
             ]
         )
 
-    for count in ("positions", "real tokens", "rows"):
+    for count, faults in (
+        ("positions", "loop-bias-averaged"),
+        ("real tokens", ""),
+        ("rows", ""),
+    ):
         yield suspect(
             f"the gradient of {', '.join(wrong)} a mean over each replica's {count}, not a sum",
             in_replicas(combine=partial(combined, count)),
+            faults=faults,
         )
 
 

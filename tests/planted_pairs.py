@@ -19,7 +19,7 @@ class Training:
     """What a training is made of; its defaults are right."""
 
     network: str = "mlp"  # or "lstm", "encoder"
-    optimizer: str = "adam"  # or "sgd", "adamw", "rmsprop", "adagrad"
+    optimizer: str = "adam"  # or "sgd", "adamw", "rmsprop"
     options: dict = field(default_factory=dict)  # of the optimiser, as PyTorch names them
     rates: tuple = (0.01,)  # of each step; the last one stays
     loop: str = ""  # a mistake in the loop

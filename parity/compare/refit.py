@@ -38,14 +38,14 @@ class Rule:
     """How an optimiser moves a weight.
 
     Attributes:
-      kind: "sgd", "adam", "rmsprop" or "adagrad".
+      kind: "sgd", "adam" or "rmsprop".
       momentum: of SGD; the first beta of Adam.
       nesterov: whether SGD looks ahead.
       dampening: part of the gradient that SGD's momentum leaves out after the first step.
       square: the second beta of Adam, rho of RMSprop.
       epsilon: the number added.
-      added: where: `AFTER` or `BEFORE` Adam's bias correction; of RMSprop and Adagrad to the
-        root, `AFTER`, or `INSIDE` it.
+      added: where: `AFTER` or `BEFORE` Adam's bias correction; of RMSprop to the root,
+        `AFTER`, or `INSIDE` it.
       correction: which step Adam's bias correction is for; see `EACH` and its like.
       decay: the part of a weight that is added to its gradient, or by which it decays.
       decoupled: the latter.
@@ -131,8 +131,6 @@ def stated(facts: Mapping[str, Any]) -> tuple[Rule, float | None] | None:
     elif kind == "rmsprop":
         square = first("alpha", "rho", default=0.9)
         rule = replace(rule, kind=kind, square=square, epsilon=epsilon)
-    elif kind == "adagrad":
-        rule = replace(rule, kind=kind, epsilon=epsilon)
     elif kind in ("sgd", "momentum"):
         nesterov = bool(given.get("nesterov") or given.get("use_nesterov"))
         momentum, dampening = first("momentum"), first("dampening")
@@ -192,8 +190,7 @@ def _changes(rule: Rule, moves: Moves) -> Iterator[Change]:
         places = (AFTER, BEFORE) if rule.kind == "adam" else (AFTER, INSIDE)
         found += [("added", {"added": each}) for each in places]
         squares = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
-        if rule.kind != "adagrad":
-            found += [("square", {"square": each}) for each in squares]
+        found += [("square", {"square": each}) for each in squares]
     if rule.kind == "adam":
         found += [("momentum", {"momentum": each}) for each in (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)]
         found += [("correction", {"correction": each}) for each in (STILL, AHEAD, NONE)]
@@ -283,9 +280,8 @@ def _direction(
         if rule.nesterov:
             return gradient + keep * state[0], size + keep * state[1]
         return state[0], state[1]
-    gain = 1.0 if rule.kind == "adagrad" else rule.complement(rule.square)
-    kept = 1.0 if rule.kind == "adagrad" else 1 - gain
-    state[2] = kept * state[2] + gain * gradient**2
+    gain = rule.complement(rule.square)
+    state[2] = (1 - gain) * state[2] + gain * gradient**2
     if rule.kind != "adam":
         inside = rule.added == INSIDE
         root = np.sqrt(state[2] + epsilon) if inside else np.sqrt(state[2]) + epsilon

@@ -94,3 +94,92 @@ def test_the_first_lines_say_what_explains_the_difference(tmp_path):
     values = compared([Trace(tmp_path / "ours"), Trace(tmp_path / "theirs")], "")
     first = report_text(values).split("\n\n")[0]
     assert first.endswith("why: theirs is 2 times ours")
+
+
+def _trained(folder, facts, epsilon=1e-8, steps=3):
+    """Record steps of Adam."""
+    draw, weight = np.random.default_rng(5), np.linspace(-1, 1, 12)
+    mean = square = np.zeros(12)
+    given = {"framework": folder.name, "dtype": "float64", "facts": facts}
+    with Recorder(folder, **given, same_tensors=False) as recorder:
+        for step in range(steps):
+            gradient = draw.normal(size=12)
+            mean = 0.9 * mean + 0.1 * gradient
+            square = 0.999 * square + 0.001 * gradient**2
+            root = np.sqrt(square / (1 - 0.999 ** (step + 1)))
+            before = {"initial/w": weight} if step == 0 else {}
+            weight = weight - 0.01 * mean / (1 - 0.9 ** (step + 1)) / (root + epsilon)
+            recorder.step(step, {"gradient/w": gradient, "weight/w": weight} | before)
+
+
+def _first_lines(folder, facts):
+    _trained(folder / "ours", facts)
+    _trained(folder / "theirs", facts, epsilon=1e-3)
+    return _said(folder)
+
+
+def _said(folder):
+    values = compared([Trace(folder / side) for side in ("ours", "theirs")], "")
+    return report_text(values).split("\n\n")[0]
+
+
+def _adam(**settings):
+    return {"optimizer": {"kind": "Adam", "settings": {"lr": 0.01} | settings}}
+
+
+def test_a_confirmed_rule_says_what_it_was_tried_on(tmp_path):
+    first = " ".join(_first_lines(tmp_path, _adam(betas=[0.9, 0.999])).split())
+    assert "epsilon is 1e-08 in ours, 0.001 in theirs; confirmed: that reproduces" in first
+    assert first.endswith("the first 3 steps of both, in up to 256 elements of each parameter")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"optimizer": 5},
+        *(_adam(betas=betas) for betas in ("x", [], 5, [None], ["a", "b"], [0.9])),
+        _adam(lr=10**400),
+        _adam(lr="fast", weight_decay=[1], eps=None),
+        {"optimizer": {"kind": ["Adam"], "settings": {"eps": 1e300}}},
+    ],
+)
+def test_facts_of_any_kind_are_no_error(tmp_path, facts):
+    assert _first_lines(tmp_path, facts).startswith("mismatch in weight/w")
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e200, 1e307])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "RMSprop"])
+def test_numbers_of_any_size_are_no_error(tmp_path, kind, scale):
+    facts = {"optimizer": {"kind": kind, "settings": {"lr": 0.1}}}
+    for side, rate in (("ours", 0.1), ("theirs", 0.2)):
+        draw, weight = np.random.default_rng(5), np.zeros(12)
+        with Recorder(tmp_path / side, framework=side, dtype="float64", facts=facts) as mine:
+            for step in range(3):
+                gradient, before = scale * draw.normal(size=12), {"initial/w": weight}
+                weight = weight - rate * gradient
+                mine.step(step, {"gradient/w": gradient, "weight/w": weight} | before)
+    assert _said(tmp_path).startswith("mismatch in weight/w, step 0")
+
+
+def test_a_move_beyond_the_largest_number_is_no_error(tmp_path):
+    facts = {"optimizer": {"kind": "SGD", "settings": {"momentum": 0.9}}}
+    for side, end in (("ours", 1.5e308), ("theirs", 1.4e308)):
+        with Recorder(tmp_path / side, framework=side, dtype="float64", facts=facts) as mine:
+            for step in range(3):
+                before = {"initial/w": np.full(4, -1.5e308)}
+                weight = np.full(4, end if step % 2 == 0 else -1.5e308)
+                mine.step(step, {"gradient/w": np.arange(4.0), "weight/w": weight} | before)
+    assert _said(tmp_path).startswith("mismatch in weight/w, step 0")
+
+
+def test_a_kink_is_called_so(tmp_path):
+    """An input of a ReLU is zero but for its last bit, on one side alone."""
+    hidden = np.abs(np.random.default_rng(7).normal(size=(8, 8)))
+    hidden[:, 4:], hidden[3, 2] = 0, 1e-17
+    for side in ("ours", "theirs"):
+        gradient = (hidden > 0) * 0.3
+        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+            recorder.step(0, {"forward/act": hidden, "gradient/w": gradient.sum(0)})
+        hidden = np.where(hidden == 1e-17, 0, hidden)
+    first = " ".join(_said(tmp_path).split())
+    assert "why: a kink: 1 of 64 elements of forward/act are zero on one side" in first

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.refit import Moves, difference, refit
+from parity.compare.refit import SOME, Moves, difference, refit
 from parity.compare.relation import SAME, explanations, in_padding
 from parity.compare.tensors import Mismatch
 from parity.trace.reader import Trace
@@ -14,8 +14,8 @@ from parity.trace.rungs import rung_of
 
 Tensors = Mapping[str, np.ndarray]
 
-_MOST_STEPS = 20  # that are refitted
-_SOME = 256  # elements of a parameter that are refitted
+_FIRST_STEPS = 20  # that are refitted, and more where the first wrong one is later
+_MOST_STEPS = 100
 _OF_STEP = ("optimizer", "weight")
 _MANY = 0.02  # the share of exact zeros from which a tensor is the output of a kinked function
 
@@ -120,12 +120,11 @@ class _Search:
     def _refitted(self) -> str:
         """Say in what the optimisers' steps differ, if both can be refitted."""
         numbers = self._traces[0].numbers()
-        last = max(self._step + 1, min(len(numbers), _MOST_STEPS))
-        if numbers[: self._step + 1] != list(range(self._step + 1)) or last > 100:
+        last = max(self._step + 1, min(len(numbers), _FIRST_STEPS))
+        # beyond a step that is not recorded, what moved a weight is not known
+        numbers = [each for place, each in enumerate(numbers[:last]) if each == place]
+        if last > _MOST_STEPS or len(numbers) <= self._step:
             return ""
-        numbers = [
-            each for each, place in zip(numbers, range(last), strict=False) if each == place
-        ]
         dtype = str(self._traces[0].header["dtype"])
         moves = [_moves(trace, numbers) for trace in self._traces]
         facts = [trace.header.get("facts", {}) for trace in self._traces]
@@ -199,6 +198,6 @@ def _of(tensors: Tensors, kind: str) -> dict[str, np.ndarray]:
         own, _, name = full.partition("/")
         if own == kind and array.dtype.kind == "f":
             flat = array.reshape(-1)
-            places = np.linspace(0, len(flat) - 1, min(len(flat), _SOME)).astype(int)
+            places = np.linspace(0, len(flat) - 1, min(len(flat), SOME)).astype(int)
             found[name] = flat[np.unique(places)].astype(np.float64)
     return found

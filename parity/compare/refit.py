@@ -25,11 +25,13 @@ EACH, STILL, AHEAD, NONE = "right", "always that of the first step", "one step a
 # and other constants in float32, to 3e-8.
 _OF_STEP = {"float64": 5e-8, "float32": 1e-4}
 _ROUNDOFFS = 4
+SOME = 256  # elements of each parameter that are refitted
 _SNAP = 1e-3  # how near a rate or factor must be to the number that it is taken for
 _FACTORS = (0.0, 0.5, 2.0, 3.0, 4.0, -1.0)  # of a parameter that moves as no other does
 _EPSILONS = (0.0, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _DECAYS = (0.0, 1e-4, 5e-4, 1e-3, 4e-3, 1e-2, 0.1)
 _HARDLY = 1e-12
+_LARGEST = 1e30  # of an optimiser's settings
 _HELD = "constants are"
 
 
@@ -107,26 +109,26 @@ def stated(facts: Mapping[str, Any]) -> tuple[Rule, float | None] | None:
     optimizer = facts.get("optimizer")
     if not isinstance(optimizer, Mapping) or not isinstance(optimizer.get("settings"), Mapping):
         return None
-    given = optimizer["settings"]
+    # a Recorder's facts are whatever its user says
+    given = {name: each for name, each in optimizer["settings"].items() if _is_number(each)}
     kind = str(optimizer.get("kind")).lower()
-    betas = given.get("betas") or (None, None)
+    match optimizer["settings"].get("betas"):
+        case [beta, square] if _is_number(beta) and _is_number(square):
+            given |= {"beta1": beta, "beta2": square}
 
     def first(*names: str, default: float = 0.0) -> float:
-        found = (given.get(name) for name in names)
-        good = (each for each in found if isinstance(each, (int, float)))
-        return float(next(good, default))
+        return float(next((given[name] for name in names if name in given), default))
 
     decay = first("weight_decay", "coeff")
     epsilon = first("eps", "epsilon", default=1e-8)
     decoupled = kind == "adamw" or bool(given.get("decoupled_weight_decay"))
-    rate = given.get("lr", given.get("learning_rate"))
-    rate = float(rate) if isinstance(rate, (int, float)) else None
+    rate = first("lr", "learning_rate") or None
     # Keras's decay of any optimiser is decoupled
     decoupled = bool(decay) and (decoupled or "beta_1" in given or "use_ema" in given)
     rule = Rule("sgd", decay=decay, decoupled=decoupled)
     if kind in ("adam", "adamw"):
-        beta = betas[0] or first("beta1", "beta_1", default=0.9)
-        square = betas[1] or first("beta2", "beta_2", default=0.999)
+        beta = first("beta1", "beta_1", default=0.9)
+        square = first("beta2", "beta_2", default=0.999)
         rule = replace(rule, kind="adam", momentum=beta, square=square, epsilon=epsilon)
     elif kind == "rmsprop":
         square = first("alpha", "rho", default=0.9)
@@ -138,6 +140,10 @@ def stated(facts: Mapping[str, Any]) -> tuple[Rule, float | None] | None:
     else:
         return None
     return rule, rate
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) <= _LARGEST
 
 
 def refit(moves: Moves, dtype: str, facts: Mapping[str, Any]) -> Fit | None:
@@ -234,6 +240,8 @@ def _regress(
     if not of:
         return None
     both = np.stack([np.concatenate(x), np.concatenate(y)], axis=1)
+    if not np.isfinite(both).all() or not np.isfinite(np.concatenate(of)).all():
+        return None  # numbers near the largest ones overflow
     found, _, rank, _ = np.linalg.lstsq(both, np.concatenate(of), rcond=1e-9)
     return (float(found[0]), float(found[1])) if rank == 2 else None
 
@@ -442,8 +450,14 @@ def difference(
                 parts.append(f"{shown} moves {how} in {label}")
     if not parts:
         return ""
-    steps = f"all {len(moves[0])} recorded steps" if len(moves[0]) > 1 else "the recorded step"
-    return f"{'; '.join(parts)}; confirmed: that reproduces {steps} of both"
+    count, known = len(moves[0]), min(len(each.known) for each in fits)
+    steps = f"the first {count} steps" if count > 1 else "the first step"
+    whole = len(moves[0][0])
+    share = "each parameter" if known == whole else f"{known} of {whole} parameters"
+    return (
+        f"{'; '.join(parts)}; confirmed: that reproduces {steps} of both, in up to "
+        f"{SOME} elements of {share}"
+    )
 
 
 def _told(

@@ -13,7 +13,7 @@ _RECORDERS: dict[str, type] = {
     **dict.fromkeys(("framework", "dtype"), str),
     **dict.fromkeys(("run", "tolerances", "versions"), dict),
 }
-_OPTIONAL: dict[str, type] = {"first_step": int, "steps": int, "sources": dict}
+_OPTIONAL: dict[str, type] = {"first_step": int, "steps": int, "facts": dict, "sources": dict}
 _WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object"}
 _LEAST = {"first_step": 0, "steps": 0}
 

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from parity.report.assertion import assert_match
-from parity.report.terminal import headline
-
 _LONGEST_NAME = 100  # characters: a file's name may have 255 bytes
 
 
@@ -32,6 +29,10 @@ class Comparisons:
 
     def assert_match(self, a: Any, b: Any, **options: Any) -> dict[str, Any]:
         """Assert that two trainings match; the arguments are those of `parity.assert_match`."""
+        # here, because pytest loads this module in every project of the environment
+        from parity.report.assertion import assert_match
+        from parity.report.terminal import headline
+
         __tracebackhide__ = True  # pytest then shows the test's line
         self._count += 1
         if self._folder is not None:

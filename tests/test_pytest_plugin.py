@@ -66,6 +66,14 @@ def test_the_fixture_keeps_pages_and_verdicts(recorded, tmp_path):
     ]
 
 
+def test_projects_that_do_not_use_it_load_nothing_for_it():
+    code = "import sys, parity.pytest_plugin; print({'numpy', 'plotly'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
 def test_a_step_s_summary_gets_the_report(recorded, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("# before\n")
@@ -83,5 +91,7 @@ def test_a_step_s_summary_gets_the_report(recorded, tmp_path):
     assert "GITHUB_STEP_SUMMARY is not set" in assert_one_line(
         nowhere.returncode, nowhere.stderr
     )
-    no_file = run(*compare, cwd=recorded, GITHUB_STEP_SUMMARY=str(tmp_path))
-    assert "Is a directory" in assert_one_line(no_file.returncode, no_file.stderr)
+    for path, said in ((tmp_path, "allowed: a regular file"), ("/proc/no", "No such file")):
+        no_file = run(*compare, cwd=recorded, GITHUB_STEP_SUMMARY=str(path))
+        assert said in assert_one_line(no_file.returncode, no_file.stderr)
+        assert no_file.stdout == "", "said before anything is compared"

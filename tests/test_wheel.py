@@ -151,6 +151,13 @@ def test_it_has_one_version(wheel, installed, tmp_path):
     assert module.stdout == said.stdout
 
 
+def test_pytest_finds_its_plugin(installed):
+    (info,) = installed.site.glob(f"{PROJECT.replace('-', '_')}-*.dist-info")
+    (plugin,) = importlib.metadata.Distribution.at(info).entry_points.select(group="pytest11")
+    assert (plugin.name, plugin.value) == ("parity", "parity.pytest_plugin")
+    assert (installed.site / "parity" / "pytest_plugin.py").is_file()
+
+
 def test_neither_frameworks_nor_the_checkout_can_be_imported(installed, tmp_path):
     code = (
         "import importlib.util, sys\n"

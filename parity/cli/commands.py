@@ -202,8 +202,6 @@ def compare_command(
         _check_page(html_file)
     summary = _summary() if github else None
     report = _compared(trace_a, trace_b, options, given, choice, map_file)
-    if summary is not None:
-        _add_to(summary, report)
     if html_file is not None:
         write_whole(html_file, utf_8(report_html(report)))
     if json_file == Path("-"):
@@ -213,6 +211,8 @@ def compare_command(
             save_values(report, json_file)
         text = escaped(verdict_line(report)) if quiet else report_text(report)
         click.echo(coloured(text, report))
+    if summary is not None:
+        _add_to(summary, report)
     return MATCH if report["verdict"] == "match" else MISMATCH
 
 
@@ -221,7 +221,14 @@ def _summary() -> Path:
     name = os.environ.get(_SUMMARY)
     if not name:
         raise UsageError(f"--github: {_SUMMARY} is not set; allowed: a step of GitHub Actions")
-    return Path(name)
+    path = Path(name)
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"--github: {_SUMMARY} is {name!r}; allowed: a regular file")
+        path.open("ab").close()
+    except OSError as error:
+        raise UsageError(f"--github: {_SUMMARY} is {name!r}: {error.strerror}") from None
+    return path
 
 
 def _add_to(summary: Path, report: dict[str, Any]) -> None:
@@ -235,7 +242,7 @@ def _add_to(summary: Path, report: dict[str, Any]) -> None:
         with summary.open("ab") as file:
             file.write(utf_8(lines))
     except OSError as error:
-        raise UsageError(f"--github: {summary}: {error.strerror}; allowed: a file") from None
+        raise UsageError(f"--github: {summary}: {error.strerror}") from None
 
 
 def _range(text: str | None) -> range | None:

@@ -72,11 +72,9 @@ SOME = {
     "not-a-number": ("paddle", NUMERIC),
     "order-of-sums": ("tensorflow", REPEAT),
     "evaluation-counts-padding": ("paddle", CHECK),
-    "search-ends-with-a-full-pool": ("paddle", CHECK),
     "saved-an-update-late": ("tensorflow", CHECK),
     "slower-when-not-recording": ("tensorflow", CHECK),
 }
-LONG = {"search-ends-with-a-full-pool"}
 
 # strategy -> the fewest faults that it has
 STRATEGIES = {
@@ -166,10 +164,7 @@ def hunter(frameworks, tmp_path_factory):
     return Hunt(FaultOptions(out=tmp_path_factory.mktemp("hunt")), frameworks)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.thorough) if name in LONG else name for name in SOME],
-)
+@pytest.mark.parametrize("name", SOME)
 def test_a_planted_fault_is_found_in_its_place(hunter, name):
     side, how = SOME[name]
     found = hunter.find(Planting(BY_NAME[name], side, "float64"))

@@ -125,6 +125,20 @@ def test_a_mismatch_names_the_lines_of_both_sides_by_shared_names(tmp_path, caps
     assert "  where: port.py:7 (Port), in port" in lines[:6]
 
 
+@pytest.mark.parametrize("source", [5, "net.py:1\nverdict: match", "\x1b[31m", "y" * 1001])
+def test_a_source_that_is_no_line_is_refused(tmp_path, source):
+    """It would be printed as it is."""
+    with pytest.raises(UsageError, match=r"^source of 'forward/hidden' is .*printable text"):
+        record(tmp_path / "mine", sources={"forward/hidden": source})
+    folder = record(tmp_path / "edited")
+    header = json.loads((folder / "trace.json").read_text())
+    (folder / "trace.json").write_text(
+        json.dumps(header | {"sources": {"forward/hidden": source}})
+    )
+    with pytest.raises(UsageError, match=r"source of 'forward/hidden' is .*printable text"):
+        Trace(folder)
+
+
 def test_a_name_map_gives_shared_names_and_layouts(tmp_path):
     images = np.arange(24.0).reshape(1, 2, 3, 4)
     kernel, bias = np.arange(6.0).reshape(2, 3), np.arange(3.0)

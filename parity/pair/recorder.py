@@ -12,6 +12,7 @@ from parity.align.names import Key, NameMap, Rename
 from parity.base.errors import UsageError
 from parity.base.text import some_of
 from parity.trace.folder import DTYPES, LAST_STEP
+from parity.trace.header import check_sources
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import Tolerance, check_declared
 from parity.trace.writer import Writer
@@ -38,7 +39,8 @@ class Recorder:
       facts: what else is worth knowing, and need not be the same on both sides, as plain
         values.
       sources: name of a tensor in this side's code, or the beginning of several up to a slash
-        -> the line that made it, such as "net.py:12 (Net)", for the first lines of a report.
+        behind the rung -> the line that made it, such as "net.py:12 (Net)", for the first lines
+        of a report.
       same_tensors: whether every step must hold the tensors of the first one.
 
     Raises:
@@ -64,6 +66,7 @@ class Recorder:
         if dtype not in DTYPES:
             raise UsageError(f"dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
         check_declared(tolerances or {})
+        check_sources(sources or {})
         self._map, self._dtype = NameMap(names or {}), np.dtype(dtype)
         header = {
             "framework": str(framework),

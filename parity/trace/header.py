@@ -16,6 +16,22 @@ _RECORDERS: dict[str, type] = {
 _OPTIONAL: dict[str, type] = {"first_step": int, "steps": int, "facts": dict, "sources": dict}
 _WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object"}
 _LEAST = {"first_step": 0, "steps": 0}
+_LONGEST_SOURCE = 1000
+
+
+def check_sources(sources: Mapping[str, Any]) -> None:
+    """Check the lines of code that made tensors: a report prints them.
+
+    Raises:
+      UsageError: for what is no text, has control characters or is too long.
+    """
+    for name, source in sources.items():
+        text = isinstance(source, str) and source.isprintable()
+        if not text or len(source) > _LONGEST_SOURCE:
+            raise UsageError(
+                f"source of {shortened(name)} is {shortened(source)}; allowed: printable text "
+                f"of up to {_LONGEST_SOURCE} characters"
+            )
 
 
 def check_header(header: Any) -> Side:
@@ -31,9 +47,7 @@ def check_header(header: Any) -> Side:
         )
     check_types(header, {}, _OPTIONAL)
     check_least(header, _LEAST)
-    for name, source in header.get("sources", {}).items():
-        if not isinstance(source, str):
-            raise UsageError(f"source of {name!r} is {shortened(source)}; allowed: text")
+    check_sources(header.get("sources", {}))
     if "spec" in header and "run" not in header:
         check_trained = of_laboratory("trace.header:check_trained")
         if check_trained is None:

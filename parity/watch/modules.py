@@ -99,6 +99,8 @@ def _source(name: str, classes: Mapping[str, type], framework: str) -> str:
             return ""
         here = Path.cwd()
         file = Path(file.relative_to(here) if file.is_relative_to(here) else file.name)
+        if not str(file).isprintable():
+            return ""  # a header does not take it
         attribute = parts[count] if count < len(parts) and around != name else ""
         made = re.compile(rf"\bself\.{re.escape(attribute)}\s*(:[^=]+)?=[^=]")
         for line, text in enumerate(lines, start=first):

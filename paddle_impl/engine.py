@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paddle_impl import processor
+from paddle_impl import mkl_cpu_type
 from parity.base.errors import UsageError
 
 
@@ -32,10 +32,10 @@ def load_engine(threads: int, device: str = "cpu"):
     # Runs the operations of a loop in the replica's thread: two are rarely ready at the same
     # time, and passing each one to another thread took 7 % of a step of nmt-bahdanau.
     os.environ.setdefault("FLAGS_new_executor_serial_run", "1")
-    if processor.VARIABLE not in os.environ and device == "cpu":
-        kernels = processor.fastest_kernels()
+    if mkl_cpu_type.VARIABLE not in os.environ and device == "cpu":
+        kernels = mkl_cpu_type.fastest_kernels()
         if kernels:
-            os.environ[processor.VARIABLE] = kernels
+            os.environ[mkl_cpu_type.VARIABLE] = kernels
     # Paddle's library exports zlib's symbols. Had zlib not bound its own by then, whatever
     # unpacks anything later (`import numpy.random` does) would end with SIGSEGV.
     zlib.decompress(zlib.compress(b""))
@@ -49,7 +49,7 @@ def load_engine(threads: int, device: str = "cpu"):
         raise UsageError(
             f"paddle is {paddle.__version__}, which has no ParallelExecutor; allowed: 2.6.2"
         )
-    processor.start_kernels()
+    mkl_cpu_type.start_kernels()
     # This warning is about an operation that Paddle itself adds.
     warnings.filterwarnings("ignore", "The Attr\\(force_cpu\\) of Op", UserWarning)
     paddle.enable_static()

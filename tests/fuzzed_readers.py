@@ -52,9 +52,9 @@ from parity.twins.processes.connection import (
     checked,
     unpacked,
 )
+from parity.twins.processes.handshake import SECRET_FILE, _Guest, _proof, run_secret
 from parity.twins.processes.hosts import read_hosts
-from parity.twins.processes.meeting import SECRET_FILE, _Guest, _proof, run_secret
-from parity.twins.processes.membership import MEETING, Members, membership, variables
+from parity.twins.processes.launcher_variables import MEETING, Members, membership, variables
 from parity.twins.spec.asynchronous_schedule import read_schedule
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.sweep.random_sweep import _earlier_results

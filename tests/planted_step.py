@@ -8,8 +8,8 @@ from oracle_side import recorded_steps, small_pairs_spec, small_spec
 from parity.base.replaceable import replacing
 from parity.compare.steps import compare_step
 from parity.twins.compare.causes.search import Budget, CauseSearch
-from parity.twins.compare.causes.suspect import Change, WrongStep
-from parity.twins.compare.causes.table import suspects
+from parity.twins.compare.causes.suspects import suspects
+from parity.twins.compare.causes.wrong_step import Change, WrongStep
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses

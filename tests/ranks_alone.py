@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.cli.command_line import print_error
-from parity.twins.processes import ranks, remote
+from parity.twins.processes import connected_group, remote
 from parity.twins.processes.gathering import (
     distances_of_replicas,
     gather_parts,
@@ -148,11 +148,11 @@ def act(group, mode: str) -> None:
 
 def main() -> int:
     """Run three ranks, on the hosts of a file if one is given, and return the exit status."""
-    ranks.MEETING_SECONDS, ranks.SILENT_SECONDS = 4.0, 3.0
+    connected_group.MEETING_SECONDS, connected_group.SILENT_SECONDS = 4.0, 3.0
     hosts, restarts = None, 0
     if len(sys.argv) > 2:
         hosts, restarts = Path(sys.argv[2]), int(sys.argv[3])
-        ranks.MEETING_SECONDS = 40.0  # a new interpreter takes a while
+        connected_group.MEETING_SECONDS = 40.0  # a new interpreter takes a while
         remote.ANSWER_SECONDS = float(os.environ.get("ANSWER_SECONDS", "40"))
     entry = SERVED if "serve" in sys.argv[1] else ENTRY
     settings = entry.settings(StrategySettings(processes=SIZE))

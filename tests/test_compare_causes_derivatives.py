@@ -5,8 +5,8 @@ import pytest
 from planted_step import Planted, specs
 
 from parity.base.replaceable import replacing
-from parity.twins.compare.causes.suspect import FORWARD, LOSS
-from parity.twins.compare.causes.table import suspects
+from parity.twins.compare.causes.suspects import suspects
+from parity.twins.compare.causes.wrong_step import FORWARD, LOSS
 from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.oracle.training import Oracle
 

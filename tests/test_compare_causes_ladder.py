@@ -8,7 +8,6 @@ from planted_step import Planted, specs
 from parity.base.replaceable import replacing
 from parity.report.mismatch import LOOKS_LIKE, confirmed_lines, mismatch_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.causes.suspect import Confirmed
 from parity.twins.compare.causes.views import (
     clipped,
     in_replicas,
@@ -16,6 +15,7 @@ from parity.twins.compare.causes.views import (
     summed,
     updated,
 )
+from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome

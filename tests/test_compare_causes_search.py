@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from planted_step import Planted, specs
 
-from parity.twins.compare.causes.suspect import Change
-from parity.twins.compare.causes.table import suspects
+from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.views import scaled_gradients
+from parity.twins.compare.causes.wrong_step import Change
 
 # For each spec: mistakes of every kind that it allows.
 MISTAKES = {

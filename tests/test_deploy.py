@@ -17,7 +17,7 @@ from test_docs import check_command, check_script
 from test_setup import LOCK
 
 from parity.base.errors import UsageError
-from parity.twins.processes.membership import membership
+from parity.twins.processes.launcher_variables import membership
 from parity.twins.training.loss_table import read_losses
 
 ROOT = Path(__file__).resolve().parent.parent

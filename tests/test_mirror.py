@@ -21,7 +21,7 @@ OWN_FILES = {
         "program_kernels.py",
         "loop_gradients.py",
         "loop_reads.py",
-        "processor.py",
+        "mkl_cpu_type.py",
     },
     "tf_impl": {"scan.py", "eager_profiler.py"},
 }

@@ -15,7 +15,7 @@ from started_ranks import StartedRanks
 
 from parity.base.errors import UsageError
 from parity.twins.processes.group import ProcessGroup
-from parity.twins.processes.membership import (
+from parity.twins.processes.launcher_variables import (
     MEETING,
     Members,
     Membership,

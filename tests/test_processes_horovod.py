@@ -5,7 +5,7 @@ import pytest
 from parity.base.errors import RankLost, UsageError
 from parity.twins.launch import processes
 from parity.twins.launch.processes import interpreter
-from parity.twins.processes.membership import MEETING, Members, membership, variables
+from parity.twins.processes.launcher_variables import MEETING, Members, membership, variables
 from parity.twins.spec.frameworks import strategies_named
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.sweep.random_strategies import comparable_choices

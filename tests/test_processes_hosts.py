@@ -17,7 +17,7 @@ from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
 from parity.twins.launch.processes import ROOT
 from parity.twins.processes.hosts import read_hosts
-from parity.twins.processes.membership import RANK, SERVER, WORKER, free_ports
+from parity.twins.processes.launcher_variables import RANK, SERVER, WORKER, free_ports
 from parity.twins.run.choose_sides import of_hosts
 from parity.twins.spec.strategies import StrategySettings
 

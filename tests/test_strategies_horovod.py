@@ -24,7 +24,7 @@ from parity.twins.training.loss_table import read_losses
 pytestmark = [pytest.mark.horovod, pytest.mark.thorough]
 
 FILE = "tf_impl/strategies/horovod.py"
-SHARED = "tf_impl/strategies/several_processes.py"
+SHARED = "tf_impl/strategies/multi_process_base.py"
 STREAM = {"optimizer": "adam", "batching": "stream"}
 TWO = STREAM | {"strategy": "horovod", "processes": 2, "replicas": 2}
 

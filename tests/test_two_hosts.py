@@ -13,7 +13,7 @@ import two_hosts
 from conftest import COLLECTIVE, flags, wait_for
 from namespaces import command_inside, processes_inside
 
-from parity.twins.processes.membership import MEETING, Members, variables
+from parity.twins.processes.launcher_variables import MEETING, Members, variables
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,7 +20,7 @@ import tensorflow as tf
 from parity.base.errors import UsageError
 from parity.base.interfaces import interface_of, require_reachable_name
 from tf_impl.engine import without_greeting
-from tf_impl.strategies.several_processes import TowersOfProcesses
+from tf_impl.strategies.multi_process_base import TowersOfProcesses
 
 try:
     with without_greeting():

@@ -22,7 +22,7 @@ from parity.base.process import keep_stop_handlers
 from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.strategies.mirrored import Mirrored, start_eagerly
-from tf_impl.strategies.several_processes import SeveralProcesses
+from tf_impl.strategies.multi_process_base import SeveralProcesses
 
 _HEARTBEAT_MILLISECONDS = 60_000
 
@@ -46,7 +46,7 @@ class MultiWorker(SeveralProcesses, Mirrored):
             gpus = tf.config.list_physical_devices("GPU")[first : first + own]
             tf.config.set_visible_devices(gpus, "GPU")
         communication = tf.distribute.experimental.CommunicationImplementation
-        # it needs no timeout: processes/ranks.py ends the process if a rank is lost
+        # it needs no timeout: processes/connected_group.py ends the process if a rank is lost
         if group.size > 1:
             _wait_for_ranks_as_long_as_the_group(group)
         options = tf.distribute.experimental.CommunicationOptions(

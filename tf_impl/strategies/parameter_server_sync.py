@@ -23,7 +23,7 @@ from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.strategies.cluster import Servers, Turns, start_server
-from tf_impl.strategies.several_processes import TowersOfProcesses
+from tf_impl.strategies.multi_process_base import TowersOfProcesses
 
 tf1 = tf.compat.v1
 

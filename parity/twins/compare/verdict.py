@@ -11,7 +11,7 @@ from parity.compare.tensors import Mismatch
 from parity.compare.verdict import Verdict
 from parity.trace.rungs import CHECKS
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
-from parity.twins.compare.causes.suspect import Confirmed
+from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.decoded_answers import DecodedFinding, Tie
 from parity.twins.compare.intended_differences import IntendedDifference
 from parity.twins.spec.spec import Spec

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from parity.base.errors import UsageError
 from parity.base.process import die_with_parent
-from parity.twins.processes.membership import free_ports
+from parity.twins.processes.launcher_variables import free_ports
 
 _START_SECONDS = 60  # until the supervisor has said what to start
 _LOG_SECONDS = 15.0  # until a line of a process that has ended is read

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from parity.twins.processes.membership import RANK, WORKER
+from parity.twins.processes.launcher_variables import RANK, WORKER
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -16,7 +16,7 @@ else:
 
 from parity.base.errors import UsageError
 from parity.base.files import read_file
-from parity.twins.processes.membership import LAST_PORT, RANK, WORKER, is_host_name
+from parity.twins.processes.launcher_variables import LAST_PORT, RANK, WORKER, is_host_name
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 # Asks for nothing, and notices a link that is cut.

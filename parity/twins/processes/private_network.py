@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from parity.base.progress import say
-from parity.twins.processes.membership import Members
+from parity.twins.processes.launcher_variables import Members
 
 # What anyone who reaches an engine's ports can do.
 _HARM = {"tensorflow": "can read and write every file of this user"}

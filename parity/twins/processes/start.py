@@ -8,12 +8,18 @@ from pathlib import Path
 from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.machine import usable_cores
 from parity.base.progress import be_quiet, say
+from parity.twins.processes.connected_group import ConnectedGroup
 from parity.twins.processes.group import ProcessGroup, StepWatch
+from parity.twins.processes.handshake import SECRET_FILE, run_secret
 from parity.twins.processes.hosts import HostList, read_hosts
-from parity.twins.processes.meeting import SECRET_FILE, run_secret
-from parity.twins.processes.membership import RUN, SERVER, WORKER, Membership, membership
+from parity.twins.processes.launcher_variables import (
+    RUN,
+    SERVER,
+    WORKER,
+    Membership,
+    membership,
+)
 from parity.twins.processes.private_network import warn_of_ports
-from parity.twins.processes.ranks import ConnectedGroup
 from parity.twins.processes.supervisor import start_processes
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings
 

@@ -14,9 +14,9 @@ from typing import IO
 
 from parity.base.errors import RankLost, UsageError
 from parity.base.process import die_with_parent, stop_signals
+from parity.twins.processes.handshake import SECRET
 from parity.twins.processes.hosts import Host, HostList
-from parity.twins.processes.meeting import SECRET
-from parity.twins.processes.membership import RUN, Members, free_ports, variables
+from parity.twins.processes.launcher_variables import RUN, Members, free_ports, variables
 from parity.twins.processes.private_network import (
     PrivateNetwork,
     private_network,

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.compare.signatures import Evidence, likely_causes, signature
 from parity.twins.compare.causes.search import Budget, CauseSearch
-from parity.twins.compare.causes.suspect import Confirmed, WrongStep
+from parity.twins.compare.causes.wrong_step import Confirmed, WrongStep
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors
 from parity.twins.oracle.replay import RecordedUpdate, weights_of

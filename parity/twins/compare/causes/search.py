@@ -9,7 +9,8 @@ import numpy as np
 
 from parity.base.replaceable import replacing
 from parity.compare.steps import StepBounds, compare_step
-from parity.twins.compare.causes.suspect import (
+from parity.twins.compare.causes.suspects import suspects
+from parity.twins.compare.causes.wrong_step import (
     Arrays,
     Change,
     Confirmed,
@@ -17,7 +18,6 @@ from parity.twins.compare.causes.suspect import (
     WrongStep,
     telling,
 )
-from parity.twins.compare.causes.table import suspects
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.compare.causes.suspect import Arrays, Replacements, Tensors
+from parity.twins.compare.causes.wrong_step import Arrays, Replacements, Tensors
 from parity.twins.oracle.attention import Memory, memory_backward, memory_forward
 from parity.twins.oracle.decoder import decoder_start, decoder_start_backward
 from parity.twins.oracle.layers import look_up

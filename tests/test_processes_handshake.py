@@ -11,8 +11,8 @@ import pytest
 
 from parity.base.errors import RankLost, UsageError
 from parity.twins.processes.connection import HELLO, Connection
-from parity.twins.processes.meeting import Reception, run_secret, visit
-from parity.twins.processes.membership import free_ports
+from parity.twins.processes.handshake import Reception, run_secret, visit
+from parity.twins.processes.launcher_variables import free_ports
 
 SECRET = b"of this run"
 WORDS = {"rank": 1, "members": ["rank 0", "rank 1"], "name": "rank 1", "facts": {"seed": "1"}}

@@ -18,27 +18,6 @@ from typing import Any
 import numpy as np
 
 from parity.base.replaceable import original
-from parity.twins.compare.causes.suspect import (
-    CLIPPING,
-    FORWARD,
-    GRADIENT,
-    LOSS,
-    NARROWER,
-    OPTIMIZER,
-    SCHEDULE,
-    UPDATE,
-    Arrays,
-    Change,
-    Replacements,
-    Suspect,
-    Tensors,
-    WrongStep,
-    rounded,
-    rounded_number,
-    solved,
-    suspect,
-    telling,
-)
 from parity.twins.compare.causes.views import (
     attention_over_padding,
     clipped,
@@ -61,6 +40,27 @@ from parity.twins.compare.causes.views import (
     with_state,
     with_targets,
     with_training,
+)
+from parity.twins.compare.causes.wrong_step import (
+    CLIPPING,
+    FORWARD,
+    GRADIENT,
+    LOSS,
+    NARROWER,
+    OPTIMIZER,
+    SCHEDULE,
+    UPDATE,
+    Arrays,
+    Change,
+    Replacements,
+    Suspect,
+    Tensors,
+    WrongStep,
+    rounded,
+    rounded_number,
+    solved,
+    suspect,
+    telling,
 )
 from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.oracle.optimizers import clip_by_global_norm, in_precision

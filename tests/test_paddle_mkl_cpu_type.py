@@ -8,23 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from paddle_impl import processor
+from paddle_impl import mkl_cpu_type
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_what_is_clearly_faster_is_chosen():
-    assert processor.choose({"": 25.0, "5": 80.0, "7": None}) == "5"
-    assert processor.choose({"": 25.0, "5": 80.0, "7": 150.0}) == "7"
-    assert processor.choose({"": 25.0, "5": 80.0, "7": 85.0}) == "5"
-    assert processor.choose({"": 150.0, "5": 80.0, "7": 151.0}) == ""
-    assert processor.choose({"": None, "5": None, "7": None}) == ""
+    assert mkl_cpu_type.choose({"": 25.0, "5": 80.0, "7": None}) == "5"
+    assert mkl_cpu_type.choose({"": 25.0, "5": 80.0, "7": 150.0}) == "7"
+    assert mkl_cpu_type.choose({"": 25.0, "5": 80.0, "7": 85.0}) == "5"
+    assert mkl_cpu_type.choose({"": 150.0, "5": 80.0, "7": 151.0}) == ""
+    assert mkl_cpu_type.choose({"": None, "5": None, "7": None}) == ""
 
 
 def test_kernels_that_the_processor_lacks_are_not_measured():
-    library = processor._library()
+    library = mkl_cpu_type._library()
     rates = {
-        kernels: processor.measured_rate(library, kernels) for kernels in processor.KERNELS
+        kernels: mkl_cpu_type.measured_rate(library, kernels)
+        for kernels in mkl_cpu_type.KERNELS
     }
     assert 1e9 < rates[""] < 1e13
     # MKL's AVX-512 kernels need these of its instructions
@@ -34,42 +35,42 @@ def test_kernels_that_the_processor_lacks_are_not_measured():
 
 
 def test_the_choice_is_measured_once_and_kept(tmp_path):
-    chosen = processor.fastest_kernels(tmp_path)
+    chosen = mkl_cpu_type.fastest_kernels(tmp_path)
     (path,) = tmp_path.glob("mkl-*/choice.json")
     values = json.loads(path.read_bytes())
-    assert values["choice"] == chosen == processor.choose(values["measured"])
+    assert values["choice"] == chosen == mkl_cpu_type.choose(values["measured"])
     other = "7" if chosen == "5" else "5"
     path.write_text(json.dumps(values | {"choice": other}))
-    assert processor.fastest_kernels(tmp_path) == other
+    assert mkl_cpu_type.fastest_kernels(tmp_path) == other
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"choice": "99"}', '{"choice": []}'])
 def test_a_damaged_choice_is_measured_again(damage, tmp_path):
-    processor.fastest_kernels(tmp_path)
+    mkl_cpu_type.fastest_kernels(tmp_path)
     (path,) = tmp_path.glob("mkl-*/choice.json")
     path.write_text(damage)
-    chosen = processor.fastest_kernels(tmp_path)
+    chosen = mkl_cpu_type.fastest_kernels(tmp_path)
     # not the choice of before: a busy machine may measure other rates
     values = json.loads(path.read_bytes())
-    assert values["choice"] == chosen == processor.choose(values["measured"])
+    assert values["choice"] == chosen == mkl_cpu_type.choose(values["measured"])
 
 
 def test_a_folder_that_cannot_be_written_to_is_done_without(tmp_path):
     (tmp_path / "file").write_text("")
-    assert processor.fastest_kernels(tmp_path / "file") in processor.KERNELS
+    assert mkl_cpu_type.fastest_kernels(tmp_path / "file") in mkl_cpu_type.KERNELS
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "kept"), ("4", "4")])
 def test_the_engine_is_loaded_with_the_choice_but_for_the_users_own(given, expected, tmp_path):
     """The variable is set before MKL is loaded."""
     environment = {
-        name: each for name, each in os.environ.items() if name != processor.VARIABLE
+        name: each for name, each in os.environ.items() if name != mkl_cpu_type.VARIABLE
     }
     environment |= {"XDG_CACHE_HOME": str(tmp_path)}
     if given is not None:
-        environment[processor.VARIABLE] = given
+        environment[mkl_cpu_type.VARIABLE] = given
     code = "import os; from paddle_impl.engine import load_engine; load_engine(1);"
-    code += f"print(os.environ.get({processor.VARIABLE!r}, ''))"
+    code += f"print(os.environ.get({mkl_cpu_type.VARIABLE!r}, ''))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

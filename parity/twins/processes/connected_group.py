@@ -20,8 +20,8 @@ from parity.base.errors import OutputLost, RankLost, UsageError
 from parity.base.text import escaped
 from parity.twins.processes.connection import BYE, FAILED, HELLO, NAMES, Connection
 from parity.twins.processes.group import ProcessGroup, Tensors
-from parity.twins.processes.meeting import Reception, run_secret, visit
-from parity.twins.processes.membership import Membership
+from parity.twins.processes.handshake import Reception, run_secret, visit
+from parity.twins.processes.launcher_variables import Membership
 
 MEETING_SECONDS = 60.0  # until all ranks have come
 SILENT_SECONDS = 20.0  # without a sign of life

@@ -88,7 +88,7 @@ MISTAKES = {
         SGD,
         options={"momentum": 0.9, "weight_decay": 0.001},
     ),
-    "not-moved": of(["moves not at all"], loop="frozen"),
+    "not-moved": of(["does not move"], loop="frozen"),
     "moved-twice": of(["moves 2 times as fast"], loop="twice"),
     "stale": of(["the gradient of the step before"], SGD, loop="stale"),
     "no-zero-grad": of(["holds that of step 0, too"], loop="no zero_grad"),

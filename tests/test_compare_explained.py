@@ -81,6 +81,45 @@ def test_how_a_tensor_is_made_of_another(says):
     assert list(explanations(MADE[says], A)) == ([says] if says else [])
 
 
+def test_a_narrower_type_is_told_where_its_inputs_were_narrower_too():
+    a, b = (np.float32(factor) * A.astype(np.float32) for factor in (1, 1.03))
+    narrow = (b.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert list(explanations(narrow, a)) == [
+        "{b} holds numbers of bfloat16 alone, {a} does not"
+    ]
+    assert list(explanations(a, narrow)) == [
+        "{a} holds numbers of bfloat16 alone, {b} does not"
+    ]
+    assert list(explanations(b + np.float32(0.1) * b**2, a)) == []
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_weight_that_stands_still_without_a_gradient_is_named(tmp_path, step):
+    for side in ("ours", "theirs"):
+        with Recorder(
+            tmp_path / side, framework=side, dtype="float64", same_tensors=False
+        ) as r:
+            weights = {"weight/w": A, "weight/v": A}
+            for number in range(3):
+                before = {f"initial/{n[7:]}": each for n, each in weights.items()}
+                if side == "ours" or number != step:
+                    weights = {name: each + 0.1 for name, each in weights.items()}
+                r.step(number, weights | (before if number == 0 else {}))
+    first = _said(tmp_path)
+    assert f"why: w and 1 more do not move in step {step} of theirs" in first
+
+
+def test_the_values_of_a_single_number_are_shown(tmp_path):
+    for loss, shown in (
+        (2.5, "1.25 against 2.5"),
+        (1.25 + 2**-30, "1.25 against 1.2500000009"),
+    ):
+        for side, value in (("ours", 1.25), ("theirs", loss)):
+            with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+                recorder.step(0, {"loss/mean": np.float64(value)})
+        assert f"mismatch in loss/mean, step 0, rung loss: {shown}" in _said(tmp_path)
+
+
 def test_a_single_number_is_no_multiple_unless_a_simple_one():
     one = np.array(1.37)
     assert list(explanations(4 * one, one)) == ["{b} is 4 times {a}"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.refit import SOME, Moves, difference, refit
+from parity.compare.refit import SOME, Moves, difference, of_parameters, refit
 from parity.compare.relation import SAME, explanations, in_padding
 from parity.compare.tensors import Mismatch
 from parity.trace.reader import Trace
@@ -59,12 +59,16 @@ class _Search:
         self._first, self._step = self._wrong[0], mismatches[0].place.step
         self._rung = rung_of(self._first)
         self._now = [_read(trace, self._step) for trace in traces]
+        self._step_before: dict[int, Tensors] = {}
 
     def found(self) -> Iterator[Explanation]:
         if self._step and self._rung == "gradient" and (told := self._accumulated()):
             yield Explanation(self._first, told)
             return
         if (self._rung in _OF_STEP or self._step) and (told := self._refitted()):
+            yield Explanation(self._first, told)
+            return
+        if told := self._still():
             yield Explanation(self._first, told)
             return
         if self._rung == "gradient":
@@ -104,7 +108,7 @@ class _Search:
         numbers = self._traces[0].numbers()
         if self._step - 1 not in numbers:
             return ""
-        before = [_read(trace, self._step - 1) for trace in self._traces]
+        before = [self._before(side) for side in range(2)]
         wrong = [name for name in self._wrong if name.startswith("gradient/")]
         wrong = [n for n in wrong if all(n in each for each in (*before, *self._now))]
         for mine, label in enumerate(self._labels):
@@ -138,6 +142,35 @@ class _Search:
             names = ("/".join(parts), "/".join(parts[:-1]))
             parameter = next((n for n in names if moves[0] and n in moves[0][0]), "?")
         return difference([a, b], moves, dtype, self._labels, parameter)
+
+    def _still(self) -> str:
+        """Say which weights one side alone leaves as they were, if the first is one of them."""
+        if not self._first.startswith("weight/"):
+            return ""
+        for mine, label in enumerate(self._labels):
+            still = [n for n in self._wrong if self._stands(mine, n)]
+            if still[:1] == [self._first] and not self._stands(1 - mine, self._first):
+                names = [each.removeprefix("weight/") for each in still]
+                return f"{of_parameters(names, 'do not move')} in step {self._step} of {label}"
+        return ""
+
+    def _stands(self, side: int, name: str) -> bool:
+        """Return whether a weight is, to the bit, what it was before the step."""
+        if not name.startswith("weight/") or name not in self._now[side]:
+            return False
+        if not self._step:
+            before, own = self._now[side], name.replace("weight/", "initial/", 1)
+        elif self._step - 1 in self._traces[side].numbers():
+            before, own = self._before(side), name
+        else:
+            return False
+        return own in before and np.array_equal(self._now[side][name], before[own])
+
+    def _before(self, side: int) -> Tensors:
+        """Return a side's tensors of the step before."""
+        if side not in self._step_before:
+            self._step_before[side] = _read(self._traces[side], self._step - 1)
+        return self._step_before[side]
 
     def _kinks(self) -> Iterator[Explanation]:
         """Yield the outputs that are zero on one side alone, where those before agree."""

@@ -442,12 +442,9 @@ def difference(
         for factor in sorted(set(fit_.factors.values())):
             mine = [n for n, each in fit_.factors.items() if each == factor]
             only = [n for n in mine if other.factors.get(n, 1.0) != factor]
-            shown = (
-                f"{only[0]}{f' and {len(only) - 1} more' if only[1:] else ''}" if only else ""
-            )
             if only and (not name or name in only or not parts):
-                how = f"{factor:g} times as fast as the rest" if factor else "not at all"
-                parts.append(f"{shown} moves {how} in {label}")
+                does = f"move {factor:g} times as fast as the rest" if factor else "do not move"
+                parts.append(f"{of_parameters(only, does)} in {label}")
     if not parts:
         return ""
     count, known = len(moves[0]), min(len(each.known) for each in fits)
@@ -458,6 +455,18 @@ def difference(
         f"{'; '.join(parts)}; confirmed: that reproduces {steps} of both, in up to "
         f"{SOME} elements of {share}"
     )
+
+
+def of_parameters(names: Sequence[str], does: str) -> str:
+    """Return a clause about parameters, of which the first is named.
+
+    Args:
+      does: its verb and the rest, for several: "do not move", "move twice as fast".
+    """
+    if names[1:]:
+        return f"{names[0]} and {len(names) - 1} more {does}"
+    verb, _, rest = does.partition(" ")
+    return f"{names[0]} {verb}{'es' if verb == 'do' else 's'} {rest}"
 
 
 def _told(

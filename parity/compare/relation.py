@@ -245,6 +245,23 @@ def is_rounding(found: np.ndarray, expected: np.ndarray) -> str:
     return ""
 
 
+def narrower_numbers(found: np.ndarray, expected: np.ndarray) -> str:
+    """Say that one of two tensors holds numbers of a narrower type alone; empty if none does.
+
+    Its inputs may have been rounded as well, so it need not be the other one rounded.
+    """
+    b, a = np.asarray(found), np.asarray(expected)
+    if a.shape != b.shape or a.dtype != b.dtype or b.dtype.kind != "f" or b.size < _FEWEST:
+        return ""
+    held = np.finfo(b.dtype).eps / 2
+    for dtype, unit in reversed(_UNITS.items()):
+        narrow = _has_only(a, unit), _has_only(b, unit)
+        if unit > held and narrow[0] != narrow[1]:
+            one, other = ("a", "b") if narrow[0] else ("b", "a")
+            return f"{{{one}}} holds numbers of {dtype} alone, {{{other}}} does not"
+    return ""
+
+
 def _has_only(array: np.ndarray, unit: float) -> bool:
     """Return whether no element has digits beyond a unit roundoff."""
     mantissas, _ = np.frexp(array.astype(np.float64))
@@ -352,6 +369,7 @@ def explanations(
         lambda: relation(found, expected).says,
         lambda: region(found, expected, axes),
         lambda: (rows_scaled(found, expected) or Relation("other")).says,
+        lambda: narrower_numbers(found, expected),
     )
     for find in finders:
         if says := find():

@@ -144,6 +144,10 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     """
     count, size = first["elements"]
     how_much = first["problem"] or f"{count:,} of {size:,} elements"
+    if not first["problem"] and size == 1:
+        values = list(first["values"].values())
+        short = [f"{value:.8g}" for value in values]
+        how_much = " against ".join(short if len(set(short)) > 1 else map(repr, values))
     lines = [
         f"mismatch in {first['tensor']}, step {first['step']}, rung {first['rung']}: "
         f"{how_much}",

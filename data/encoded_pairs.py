@@ -22,18 +22,14 @@ from numpy.typing import NDArray
 from data.cache import file_stat, sync, write_facts
 from data.pair_file import SPLITS, UNSPLIT, read_pairs
 from data.pair_splits import Notes, PairFeatures, assign_splits, text_hash
-from data.parallel_segmentation import segment_blocks
+from data.parallel_segmentation import processes_for, segment_blocks
 from data.segmenters import Segmentation
-from data.vocabulary import Vocabulary, build_vocabulary, check_tokens
+from data.vocabulary import Vocabulary, build_vocabulary, check_tokens, unknown_notes
 from parity.base.errors import UsageError
-from parity.base.machine import usable_cores
 from parity.base.progress import ByteProgressBar
-from parity.base.special_tokens import PAIR_SPECIAL, PAIR_UNKNOWN_ID, UNKNOWN
+from parity.base.special_tokens import PAIR_SPECIAL, PAIR_UNKNOWN_ID
 
 FACTS = "facts.json"
-
-_BYTES_PER_PROCESS = 1 << 18  # with less text a process takes longer to start than it saves
-_MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
 
 
 class EncodedPairs:
@@ -172,7 +168,16 @@ def encode_pairs(
     facts = {split: writer.facts for split, writer in zip(SPLITS, writers, strict=True)}
     for split in SPLITS:
         file = split if split in paths else UNSPLIT
-        notes += [(file, note) for note in _unknown_notes(split, facts[split], vocabularies)]
+        for side, vocabulary in vocabularies.items():
+            found = unknown_notes(
+                f"{side} words for {split}",
+                facts[split][f"{side}_unknown_share"],
+                len(vocabulary),
+                settings[f"{side}_vocabulary_size"],
+                getattr(segmentation, f"{side}_segmenter"),
+                side,
+            )
+            notes += [(file, note) for note in found]
     files = {name: each.facts for name, each in segmented.items()}
     write_facts(folder / FACTS, {"splits": facts, "files": files, "notes": notes})
     for each in segmented.values():
@@ -230,7 +235,7 @@ def _segment(
     """Write the tokens of a file's pairs to `rows_path`."""
     stat, notes, empty = file_stat(path), list[str](), list[int]()
     if processes is None:
-        processes = min(usable_cores(), 1 + path.stat().st_size // _BYTES_PER_PROCESS)
+        processes = processes_for(path.stat().st_size)
     limits = [settings[name] or sys.maxsize for name in ("most_source", "most_target")]
     kept: list[NDArray[np.bool_]] = []
     hashes: list[NDArray[np.uint64]] = []  # [pairs, 2]: of the question, and of both
@@ -354,18 +359,6 @@ def _note_long(
             f" and were dropped: {allowed}",
         )
     )
-
-
-def _unknown_notes(
-    split: str, facts: dict[str, Any], vocabularies: dict[str, Vocabulary]
-) -> list[str]:
-    """Return a remark for each side that has many unknown words."""
-    return [
-        f": {share:.1%} of the {side} words for {split} are {UNKNOWN} with a vocabulary of"
-        f" {len(vocabulary):,}; more than {_MOSTLY_UNKNOWN:.0%} teaches a model little"
-        for side, vocabulary in vocabularies.items()
-        if (share := facts[f"{side}_unknown_share"]) > _MOSTLY_UNKNOWN
-    ]
 
 
 def _vocabularies(

@@ -246,7 +246,7 @@ def load_stream_text(
       UsageError: if the text cannot be used.
     """
     del of_pairs
-    corpus = load_corpus(path, cache, settings["vocabulary_size"])
+    corpus = load_corpus(path, cache, settings["vocabulary_size"], settings["target_segmenter"])
     corpus = replace(corpus, train=corpus.train.first_lines(settings["train_lines"]))
     batches: dict[str, Any] = {
         split: make_batches(

@@ -16,13 +16,20 @@ from itertools import islice
 from data.pair_file import PairBlock
 from data.segmenters import Segmentation
 from parity.base.errors import UsageError
+from parity.base.machine import usable_cores
 from parity.base.process import die_with_parent
 
 Tokens = tuple[list[str], list[str]]  # of questions and answers, joined by spaces
 
 _BLOCKS_AHEAD = 4  # per process
+_BYTES_PER_PROCESS = 1 << 18  # with less text a process takes longer to start than it saves
 
 _segmentation: Segmentation  # set in the processes of an executor
+
+
+def processes_for(size: int) -> int:
+    """Return how many processes to segment a text of this many bytes with."""
+    return min(usable_cores(), 1 + size // _BYTES_PER_PROCESS)
 
 
 def segment_blocks(

@@ -1,9 +1,9 @@
 """Sentences segmented into tokens, and tokens joined to readable text again.
 
 `chinese` is jieba's exact mode, once `in_chinese_width` has made a character of two widths one;
+`characters` makes each character a token, but a run of Latin letters and digits a single one;
 `english` follows the rules given at `english_tokens`; `spaces` is for text that is tokenized
-already. For all of them white space, U+3000 included, only
-separates.
+already. For all of them white space, U+3000 included, only separates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
 
-SEGMENTERS = ("chinese", "english", "spaces")
+SEGMENTERS = ("chinese", "characters", "english", "spaces")
 
 _WIDTH_RULES = 1  # to be raised with a change to which characters' width is changed, and how
 
@@ -71,6 +71,8 @@ class Segmentation:
         """Return the segmenter of a name in `SEGMENTERS`, with these settings."""
         if name == "chinese":
             return functools.partial(_chinese, self.user_dictionary, self.cache, self.hmm)
+        if name == "characters":
+            return _characters
         return english_tokens if name == "english" else str.split
 
     @property
@@ -86,8 +88,8 @@ class Segmentation:
 def join(tokens: Sequence[str], segmenter: str) -> str:
     """Return the text of tokens.
 
-    `chinese`: without spaces, except between two tokens of Latin letters or digits. `english`:
-    see `english_text`. `spaces`: with a space between tokens.
+    `chinese`, `characters`: without spaces, but for one between tokens of Latin letters or
+    digits. `english`: see `english_text`. `spaces`: with a space between tokens.
 
     Raises:
       UsageError: if there is no such segmenter.
@@ -185,6 +187,8 @@ _HALF_WIDTH_SIGN = re.compile(
     r"(?<![0-9A-Za-z])[?!,:;()]|[?!,:;()](?![0-9A-Za-z])|(?<=[\u4E00-\u9FD5])\.(?![0-9A-Za-z.])"
 )
 
+_CHARACTER = re.compile(r"[0-9A-Za-z\u00C0-\u024F]+|\S")
+
 # The characters that jieba's patterns allow in a word; any other one is a token of its own.
 _WORD = re.compile(r"[\u4E00-\u9FD5a-zA-Z0-9+#&._%\-]+")
 
@@ -243,6 +247,10 @@ def _chinese(user_dictionary: str, cache: Path | None, hmm: bool, text: str) -> 
     text = in_chinese_width(text)
     # in pieces, because jieba's notion of white space differs from that of `str.split`
     return [token for piece in text.split() for token in tokenizer.lcut(piece, HMM=hmm)]
+
+
+def _characters(text: str) -> list[str]:
+    return _CHARACTER.findall(in_chinese_width(text))
 
 
 def in_chinese_width(text: str) -> str:

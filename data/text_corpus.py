@@ -1,7 +1,8 @@
 """A folder of text, encoded once into a cache and read from there one piece at a time.
 
-Every line of a file, blank ones included, ends in `<eos>`: the published token counts of
-WikiText and the Penn Treebank include these. The vocabulary is that of the training text.
+Words stand between spaces, or are found by a segmenter; see data/segmented_text.py. Every line
+of a file, blank ones included, ends in `<eos>`: the published token counts of WikiText and the
+Penn Treebank include these. The vocabulary is that of the training text.
 
 The cache holds a folder per content and settings, `corpus-<hash>`, with `vocabulary.txt`, and
 per split `<split>.tokens` (ids, int32, little-endian) and `<split>.lines` (the id count before
@@ -30,6 +31,7 @@ from data.cache import (
     sync,
     write_facts,
 )
+from data.segmented_text import AUTO, choose_segmenter, segment_text
 from data.text_file import read_blocks
 from data.text_splits import SPLITS, split_text
 from data.vocabulary import (
@@ -37,17 +39,17 @@ from data.vocabulary import (
     build_vocabulary,
     check_size,
     check_tokens,
+    unknown_notes,
 )
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
 from parity.base.progress import ByteProgressBar
-from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID, UNKNOWN
+from parity.base.special_tokens import TEXT_EOS_ID, TEXT_SPECIAL, TEXT_UNKNOWN_ID
 
 NAMES = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens")  # that a split's file may have
 
 _FACTS = "corpus.json"
 _FORMAT = 1  # a change to what is encoded, or how, must raise this
-_MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
 _LONGEST_WORD = 1000  # characters; a longer one is always `<unk>`
 _LINE_END = "\0"  # stands for a line end among words; text never contains it
 
@@ -65,15 +67,15 @@ class EncodedText:
     """
 
     def __init__(
-        self, folder: Path, split: str, path: Path, facts: dict[str, Any], vocabulary_size: int
+        self, folder: Path, split: str, name: str, facts: dict[str, Any], vocabulary_size: int
     ) -> None:
-        self.name = str(path)
+        self.name = name
         self.num_tokens: int = facts["num_tokens"]
         self.num_lines: int = facts["num_lines"]
         self.num_sentences: int = facts["num_sentences"]
         self.unknown_share: float = facts["unknown_share"]
         self.vocabulary_size = vocabulary_size
-        self._facts = folder, split, path, facts
+        self._facts = folder, split, name, facts
         self._tokens_path = folder / f"{split}.tokens"
         self._lines_path = folder / f"{split}.lines"
         # an open file rather than a map: pages of a map would count as this process's memory
@@ -104,13 +106,13 @@ class EncodedText:
         if count == 0 or count >= self.num_lines:
             return self
         offsets = np.array(self.line_offsets[: count + 1])
-        folder, split, path, facts = self._facts
+        folder, split, name, facts = self._facts
         shorter = facts | {
             "num_tokens": int(offsets[-1]),
             "num_lines": count,
             "num_sentences": int(np.count_nonzero(np.diff(offsets) > 1)),
         }
-        return EncodedText(folder, split, path, shorter, self.vocabulary_size)
+        return EncodedText(folder, split, name, shorter, self.vocabulary_size)
 
     @property
     def line_offsets(self) -> NDArray[np.int64]:
@@ -129,7 +131,7 @@ class Corpus:
     Attributes:
       notes: one-line remarks for the user, the same whether read from the cache or not.
       content_hash: sha256 of the texts and the settings, in hexadecimal.
-      embedded: whether it is the corpus of data/built_in_text.py.
+      embedded: whether it is the corpus of data/built_in_text.py, cut at spaces.
     """
 
     vocabulary: Vocabulary
@@ -152,7 +154,9 @@ class Corpus:
         return synthetic_text.best_perplexity(split) if self.embedded and whole else None
 
 
-def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -> Corpus:
+def load_corpus(
+    folder: Path | None, cache: Path, vocabulary_size: int | None, segmenter: str = AUTO
+) -> Corpus:
     """Encode a folder of text, or find that done in the cache.
 
     Args:
@@ -161,6 +165,8 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
         into the cache.
       cache: a folder of its own, created if missing. Several processes may use it at once.
       vocabulary_size: the most entries, `<unk>` and `<eos>` included; None for every word.
+      segmenter: what cuts lines into words, one of `data.segmenters.SEGMENTERS`; AUTO for the
+        one that suits the training text.
 
     Raises:
       UsageError: naming the file and line, if the texts cannot be used.
@@ -172,18 +178,32 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
         folder = _embedded_folder(cache)
     single = folder if folder.is_file() else None
     paths = find_splits(folder) if single is None else split_text(single, cache)
+    names = {
+        split: str(path) if single is None else f"{single}, {split} split"
+        for split, path in paths.items()
+    }
+    notes: list[str] = []
+    if segmenter == AUTO:
+        segmenter, why = choose_segmenter(paths["train"])
+        notes += [f"{folder}: {why}"] if why else []
+    if segmenter != "spaces":
+        paths, remarks = segment_text(paths, cache, segmenter)
+        notes += [f"{names[split]}{remark}" for split, remark in remarks]
     stats = {split: file_stat(path) for split, path in paths.items()}
-    settings = {
+    settings: dict[str, Any] = {
         "format": _FORMAT,
         "vocabulary_size": vocabulary_size,
         "special": TEXT_SPECIAL,
         "texts": {split: file_hash(path) for split, path in paths.items()},
     }
+    # text that is cut at spaces keeps the name it had before there were segmenters
+    if segmenter != "spaces":
+        settings["segmenter"] = segmenter
     content_hash = settings_hash(settings)
     target = cache / f"corpus-{content_hash[:32]}"
 
     def make(temporary: Path) -> None:
-        _encode(paths, temporary, vocabulary_size)
+        _encode(paths, names, temporary, vocabulary_size, segmenter)
         for split, path in paths.items():
             if file_stat(path) != stats[split]:
                 raise UsageError(f"{path}: this file was changed while it was read")
@@ -191,13 +211,10 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
     facts = cached_folder(target, _FACTS, make)
     vocabulary = Vocabulary.load(target / "vocabulary.txt")
     texts: dict[str, EncodedText] = {}
-    notes: list[str] = []
-    for split, path in paths.items():
-        if single is not None:
-            path = Path(f"{single}, {split} split")
-        texts[split] = EncodedText(target, split, path, facts[split], len(vocabulary))
+    for split, name in names.items():
+        texts[split] = EncodedText(target, split, name, facts[split], len(vocabulary))
         # they lack the path, because the cache may have seen this text under another name
-        notes += [f"{path}{note}" for note in facts[split]["notes"]]
+        notes += [f"{name}{note}" for note in facts[split]["notes"]]
     if single is not None:
         lines = ", ".join(f"{text.num_lines:,} to {split}" for split, text in texts.items())
         notes.insert(0, f"{single}: a single text, of whose lines {lines}")
@@ -208,7 +225,7 @@ def load_corpus(folder: Path | None, cache: Path, vocabulary_size: int | None) -
         texts["test"],
         tuple(notes),
         content_hash,
-        embedded,
+        embedded and segmenter == "spaces",
     )
 
 
@@ -237,16 +254,29 @@ def find_splits(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def _encode(paths: dict[str, Path], folder: Path, vocabulary_size: int | None) -> None:
+def _encode(
+    paths: dict[str, Path],
+    names: dict[str, str],
+    folder: Path,
+    vocabulary_size: int | None,
+    segmenter: str,
+) -> None:
     sizes = {split: path.stat().st_size for split, path in paths.items()}
     with ByteProgressBar("encoding", sum(sizes.values()) + sizes["train"]) as progress:
         counts = _count_words(paths["train"], progress)
-        vocabulary = build_vocabulary(counts, vocabulary_size, source=str(paths["train"]))
+        vocabulary = build_vocabulary(counts, vocabulary_size, source=names["train"])
         del counts
         vocabulary.save(folder / "vocabulary.txt")
         facts = {}
         for split, path in paths.items():
-            facts[split] = _encode_text(path, folder, split, vocabulary, progress)
+            facts[split] = _encode_text(path, names[split], folder, split, vocabulary, progress)
+            facts[split]["notes"] += unknown_notes(
+                "words",
+                facts[split]["unknown_share"],
+                len(vocabulary),
+                vocabulary_size,
+                segmenter,
+            )
     write_facts(folder / _FACTS, facts)
 
 
@@ -261,7 +291,12 @@ def _count_words(path: Path, progress: ByteProgressBar) -> Counter[str]:
 
 
 def _encode_text(
-    path: Path, folder: Path, split: str, vocabulary: Vocabulary, progress: ByteProgressBar
+    path: Path,
+    name: str,
+    folder: Path,
+    split: str,
+    vocabulary: Vocabulary,
+    progress: ByteProgressBar,
 ) -> dict[str, Any]:
     """Write a split's ids and line offsets, and return the facts about it."""
     ids_of = {token: place for place, token in enumerate(vocabulary.tokens)}
@@ -289,19 +324,13 @@ def _encode_text(
         sync(tokens_file, lines_file)
     if num_sentences == 0:
         raise UsageError(
-            f"{path}: {num_lines} lines without a word, at least one word is needed"
-        )
-    unknown_share = num_unknown / (num_tokens - num_lines)
-    if unknown_share > _MOSTLY_UNKNOWN:
-        notes.append(
-            f"{path}: {unknown_share:.1%} of the words are {UNKNOWN} with a vocabulary of"
-            f" {len(vocabulary):,}; more than {_MOSTLY_UNKNOWN:.0%} teaches a model little"
+            f"{name}: {num_lines} lines without a word, at least one word is needed"
         )
     return {
         "num_tokens": num_tokens,
         "num_lines": num_lines,
         "num_sentences": num_sentences,
-        "unknown_share": unknown_share,
+        "unknown_share": num_unknown / (num_tokens - num_lines),
         "notes": [note.removeprefix(str(path)) for note in notes],
     }
 

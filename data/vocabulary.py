@@ -17,6 +17,9 @@ from parity.base.special_tokens import TEXT_SPECIAL, UNKNOWN
 
 FEWEST_WORDS = 2  # with a single word there is nothing to predict
 
+_MOSTLY_UNKNOWN = 0.2  # share of unknown words above which a warning is given
+_FINER = {"chinese": " characters", "spaces": ""}  # segmenter -> what to try in its place
+
 
 class Vocabulary:
     """Tokens in the order of their ids, special tokens first.
@@ -175,6 +178,33 @@ def check_size(max_size: int | None, special: Sequence[str] = TEXT_SPECIAL) -> N
             f"vocabulary size {max_size}: at least {smallest} is needed,"
             f" {len(special)} special tokens and {FEWEST_WORDS} words"
         )
+
+
+def unknown_notes(
+    words: str, share: float, size: int, limit: int | None, segmenter: str, side: str = ""
+) -> list[str]:
+    """Return a remark on a text of which many words are unknown, else none.
+
+    Args:
+      words: what they are words of, such as "words for test".
+      share: the share that is `<unk>`.
+      size: the number of entries in the vocabulary.
+      limit: the largest size that was allowed.
+      segmenter: what made the words, one of `data.segmenters.SEGMENTERS`.
+      side: "source" or "target" of pairs, as the flags have it.
+    """
+    if share <= _MOSTLY_UNKNOWN:
+        return []
+    full = size == limit
+    flag = f"--{side}-vocabulary-size" if side else "--vocabulary-size"
+    advice = f"try a larger {flag}" if full else "try more training text"
+    if segmenter in _FINER:
+        other = "" if _FINER[segmenter] else "another "
+        advice += f" or {other}--{side or 'target'}-segmenter{_FINER[segmenter]}"
+    return [
+        f": {share:.1%} of the {words} are {UNKNOWN} with a vocabulary of {size:,}; more than"
+        f" {_MOSTLY_UNKNOWN:.0%} teaches a model little: {advice}"
+    ]
 
 
 def check_tokens(

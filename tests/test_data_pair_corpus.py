@@ -116,7 +116,8 @@ def test_words_without_an_entry_are_counted_and_noted(tmp_path):
     (note,) = [note for note in corpus.notes if "source words for test" in note]
     assert note == (
         f"{tmp_path / 'pairs.tsv'}: 33.3% of the source words for test are <unk> with a"
-        " vocabulary of 42; more than 20% teaches a model little"
+        " vocabulary of 42; more than 20% teaches a model little: try more training text or"
+        " another --source-segmenter"
     )
 
 

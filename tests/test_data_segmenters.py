@@ -156,6 +156,16 @@ def test_chinese_tokens_keep_every_letter(text):
     assert all(token.split() == [token] for token in tokens)
 
 
+@settings(deadline=None)
+@given(st.text("我爱北京，。a3é \u3000かสวัสดี"))
+def test_characters_keep_every_letter_and_latin_words_whole(text):
+    segmentation = Segmentation("characters", "characters")
+    tokens = segmentation.segment_source(text)
+    assert "".join(tokens) == "".join(in_chinese_width(text).split())
+    assert all(len(token) == 1 or set(token) <= set("a3é") for token in tokens)
+    assert segmentation.segment_source(segmentation.join_target(tokens)) == tokens
+
+
 def test_join_is_readable(cache):
     tokens = ["我", "买", "了", "iPhone", "15", "Pro", "，", "3.5", "元", "。"]
     assert join(tokens, "chinese") == "我买了iPhone 15 Pro，3.5元。"
@@ -167,7 +177,7 @@ def test_join_is_readable(cache):
 
 
 def test_unknown_segmenter_is_refused():
-    expected = "'german': one of chinese, english, spaces is needed"
+    expected = "'german': one of chinese, characters, english, spaces is needed"
     with pytest.raises(UsageError, match=f"^source_segmenter {expected}$"):
         Segmentation("german")
     with pytest.raises(UsageError, match=f"^target_segmenter {expected}$"):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from data import text_corpus as module
+from data.segmented_text import choose_segmenter
+from data.segmenters import SEGMENTERS
 from data.text_corpus import find_splits, load_corpus
 from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
@@ -49,8 +51,10 @@ def test_mostly_unknown_text_is_noted(tmp_path):
     assert corpus.valid.unknown_share == 0.2
     assert corpus.notes == (
         f"{folder}/test.txt: 25.0% of the words are <unk> with a vocabulary of 4; more than 20%"
-        " teaches a model little",
+        " teaches a model little: try more training text or another --target-segmenter",
     )
+    smaller = load_corpus(folder, tmp_path / "cache", 4)
+    assert "little: try a larger --vocabulary-size or another" in smaller.notes[0]
 
 
 @pytest.mark.parametrize("name", ["{}.txt", "ptb.{}.txt", "wiki.{}.tokens"])
@@ -91,6 +95,75 @@ def test_blocks_of_a_large_text_join_without_a_seam(tmp_path):
     assert words_of(corpus, text) == expected
     assert np.array_equal(text.line_offsets, offsets)
     assert text.num_sentences == sum(line != "" for line in lines)
+
+
+# text without spaces between words
+
+CHINESE = ["我来到北京清华大学。", "他爱北京，买了 iPhone 15。", "", "我爱清华大学？"]
+
+
+def test_chinese_is_cut_by_jieba_and_it_is_said(tmp_path, cache):
+    train = "\ufeff" + "\n".join(CHINESE)
+    folder = write_texts(tmp_path / "text", train, "我来到清华大学?\n", "他来到北京。\n")
+    path = f"{tmp_path}/text"
+    corpus = load_corpus(folder, cache, None)
+    assert " ".join(words_of(corpus, corpus.train)) == (
+        "我 来到 北京 清华大学 。 <eos> 他 爱 北京 ， 买 了 iPhone 15 。 <eos> <eos>"
+        " 我 爱 清华大学 ？ <eos>"
+    )
+    assert corpus.valid.unknown_share == corpus.test.unknown_share == 0
+    assert corpus.notes == (
+        f"{path}: Chinese without spaces, cut into words by jieba; another --target-segmenter"
+        " changes that",
+        f"{path}/train.txt: the UTF-8 byte-order mark was left out",
+    )
+    again = load_corpus(folder, cache, None)
+    assert (again.notes, again.content_hash) == (corpus.notes, corpus.content_hash)
+    named = load_corpus(folder, cache, None, "chinese")
+    assert (named.notes, named.content_hash) == (corpus.notes[1:], corpus.content_hash)
+    (folder / "test.txt").write_text("　\n")
+    assert message_of(folder, cache, None) == (
+        f"{path}/test.txt: 1 lines without a word, at least one word is needed"
+    )
+
+
+def test_a_segmenter_given_is_used_and_names_another_cache(tmp_path, cache):
+    folder = write_texts(tmp_path / "text", "\n".join(CHINESE), "张三\n", "他\n")
+    found = {each: load_corpus(folder, cache, None, each) for each in SEGMENTERS}
+    assert len({corpus.content_hash for corpus in found.values()}) == len(SEGMENTERS)
+    assert words_of(found["spaces"], found["spaces"].train)[0] == CHINESE[0]
+    characters = found["characters"]
+    assert words_of(characters, characters.train)[11:21] == [
+        *"他爱北京，买了",
+        "iPhone",
+        "15",
+        "。",
+    ]
+    assert characters.notes[-1].endswith("little: try more training text")
+
+
+@pytest.mark.parametrize(
+    ("line", "segmenter"),
+    [
+        ("我爱北京天安门。今天天气很好，我们去看电影吧。", "chinese"),
+        ("我 爱 北京 天安门 。 今天 天气 很 好 ， 我们 去 看 电影 吧 。", "spaces"),
+        ("我 爱 北 京 天 安 门", "spaces"),
+        ("今日は天気がいいから映画を見に行きましょう。", "characters"),
+        ("วันนี้อากาศดีมากเราไปดูหนังกันเถอะ", "characters"),
+        ("오늘은 날씨가 좋으니 영화를 보러 가자.", "spaces"),
+        ("The 天安门广场天安门广场 is a square in the centre of the city of Beijing", "spaces"),
+        ("Où êtes-vous né ?", "spaces"),
+    ],
+)
+def test_the_segmenter_suits_the_text(tmp_path, line, segmenter):
+    (tmp_path / "text").write_text(f"{line}\n" * 3)
+    assert choose_segmenter(tmp_path / "text")[0] == segmenter
+
+
+def test_text_with_spaces_keeps_its_name(tmp_path):
+    """It is in checkpoints: those from before there were segmenters can be resumed."""
+    built_in = load_corpus(None, tmp_path, 1000)
+    assert built_in.content_hash.startswith("b70d7664573d1cf4f304f3b823b89b3a")
 
 
 # the cache

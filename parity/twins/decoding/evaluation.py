@@ -11,7 +11,7 @@ from parity.twins.decoding.hypotheses import DecodingModel, Hypothesis
 
 _SENTENCES_PER_BATCH = 64
 # sacrebleu's tokenizer, by the segmenter that the answers had in training.
-_TOKENIZERS = {"chinese": "zh", "english": "13a", "spaces": "none"}
+_TOKENIZERS = {"chinese": "zh", "characters": "zh", "english": "13a", "spaces": "none"}
 
 
 def find_answers(

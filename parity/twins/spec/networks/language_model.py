@@ -7,6 +7,8 @@ from typing import Any
 from parity.base.fields import check_fields, option
 from parity.base.special_tokens import TEXT_UNKNOWN_ID
 from parity.twins.spec.networks.network import (
+    SEGMENTERS,
+    TARGET_SEGMENTER,
     Axes,
     Choices,
     Network,
@@ -43,6 +45,7 @@ class LanguageModelText:
     """How text becomes batches."""
 
     batching: str = option("stream", "stream: rows of contiguous text, the state carried from batch to batch; sentences: one sentence per row, padded", choices=("stream", "sentences"))
+    target_segmenter: str = option("auto", TARGET_SEGMENTER, choices=("auto", *SEGMENTERS))
     time: int = option(20, "number of time steps in a batch, which back-propagation goes through; with --batching sentences the greatest length of a row", at_least=1)
     train_lines: int = option(0, "train on only the first N lines (sentences or pairs) of the training text; 0 means all; the vocabulary is counted over all in any case", at_least=0)
 

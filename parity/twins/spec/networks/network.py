@@ -13,6 +13,10 @@ from parity.twins.spec.training import TrainSpec
 # numbers of steps.
 Axes = tuple[int | str, ...]
 
+SEGMENTERS = ("chinese", "characters", "english", "spaces")  # those of data/segmenters.py
+# The help of a flag that both networks have.
+TARGET_SEGMENTER = "how the text, or for seq2seq the answers, are split into tokens; auto, the language model's default, looks at the text: at its spaces, or where words have none between them by jieba (chinese), or into characters"
+
 # Logits with more elements than this are left out of a trace: they would be most of its bytes,
 # and a mistake in them still shows in token_loss and in the gradients of kernel and bias.
 MOST_LOGITS = 4_000_000

@@ -9,6 +9,8 @@ from parity.base.fields import check_fields, option
 from parity.base.special_tokens import PAIR_UNKNOWN_ID
 from parity.twins.spec.networks.network import (
     PAIRS,
+    SEGMENTERS,
+    TARGET_SEGMENTER,
     Axes,
     Choices,
     Network,
@@ -18,7 +20,6 @@ from parity.twins.spec.networks.network import (
 from parity.twins.spec.training import TrainSpec
 
 GATES = {"lstm": 4, "gru": 3}
-SEGMENTERS = ("chinese", "english", "spaces")
 
 
 # fmt: off
@@ -55,7 +56,7 @@ class PairText:
     """How pairs of a question and an answer become batches."""
 
     source_segmenter: str = option("chinese", "how questions are split into tokens", choices=SEGMENTERS)
-    target_segmenter: str = option("chinese", "how answers are split into tokens", choices=SEGMENTERS)
+    target_segmenter: str = option("chinese", TARGET_SEGMENTER, choices=SEGMENTERS)
     hmm: bool = option(True, "let jieba guess words that are not in its dictionary")
     share_vocabulary: bool = option(False, "use one vocabulary for questions and answers, counted over both")
     source_limit: int = option(30, "greatest number of tokens in a question; pairs with a longer question are left out, and their number is reported", at_least=1)

@@ -193,7 +193,8 @@ def test_what_is_piped_is_answered_line_by_line(framework, runs, questions):
     """Plain lines, no prompt, no greeting."""
     job = framework.chat(f"--checkpoint={runs['paddle']}", stdin=questions)
     status, _, errors = job.wait()
-    assert (status, errors) == (0, "")
+    assert status == 0
+    assert re.fullmatch(r"checkpoint of step \d+, the best: validation [^\n]*\n", errors)
     expected = [answers[0][1] for answers in oracles(runs["paddle"], "beam")]
     assert job.printed().splitlines() == expected
 
@@ -346,7 +347,10 @@ def test_a_byte_order_mark_and_windows_line_ends_are_accepted(
     plain = answers_of(runs["paddle"], capsys, input=questions)
     found = answers_of(runs["paddle"], capsys, input=windows)
     assert found.out == plain.out
-    assert found.err == f"{windows}: the UTF-8 byte-order mark was left out\n"
+    assert (
+        found.err.split("checkpoint of")[0]
+        == f"{windows}: the UTF-8 byte-order mark was left out\n"
+    )
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert answers_of(runs["paddle"], capsys).out == plain.out
 
@@ -619,13 +623,22 @@ def test_both_programs_refuse_it_in_one_line(runs, tmp_path, monkeypatch, capsys
     assert not {"paddle", "tensorflow"} & (set(sys.modules) - loaded)
 
 
-def test_the_best_checkpoint_answers_in_place_of_the_newest(runs, tmp_path, capsys):
+def test_the_best_checkpoint_answers_unless_the_newest_is_asked_for(runs, tmp_path):
     folder = _copied(tmp_path, runs["paddle"]) / "checkpoints"
     (folder / "best.json").write_text('{"step": 54, "valid_perplexity": 1.0}')
     best = folder / "step-00000054.safetensors"
-    assert opened(tmp_path / "run")[0].checkpoint.step == 54
-    assert capsys.readouterr().err == ""
+    found = [opened(tmp_path / "run", newest=each)[0] for each in (False, True)]
+    assert [each.checkpoint.step for each in found] == [54, 60]
+    assert [list(each.notes) for each in found] == [
+        [
+            "checkpoint of step 54, the best: validation perplexity 1.000; "
+            "--newest takes the newest"
+        ],
+        ["checkpoint of step 60, the newest"],
+    ]
     best.write_bytes(best.read_bytes()[:-9])
-    assert opened(tmp_path / "run")[0].checkpoint.step == 60
-    said = capsys.readouterr().err
-    assert said.startswith(f"skipped the best checkpoint: {best}: not a whole safetensors file")
+    trained = opened(tmp_path / "run")[0]
+    assert trained.checkpoint.step == 60
+    assert trained.notes[0].startswith(
+        f"skipped the best checkpoint: {best}: not a whole safetensors file"
+    )

@@ -1,13 +1,25 @@
 """Validation while training: when it is done, what it says, and which checkpoint is best."""
 
+import json
 import re
 
+import asynchronous_side
 import numpy as np
 import pytest
 from conftest import TINY_SEQ2SEQ, flags
-from test_training_loop import SPEC, scalars, steps_saved, train
+from oracle_side import OracleStrategy, text
+from test_training_loop import PER_EPOCH, SPEC, scalars, steps_saved, train
 
-from parity.twins.training.checkpoint import best_checkpoint, keep_best, newest_checkpoint
+from parity.twins.cli.options import TrainOptions
+from parity.twins.processes.group import ProcessGroup
+from parity.twins.training.checkpoint import (
+    best_checkpoint,
+    keep_best,
+    load_checkpoint,
+    newest_checkpoint,
+)
+from parity.twins.training.evaluate import Validation
+from parity.twins.training.strategy import Build
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +48,9 @@ def test_a_log_tells_the_whole_training(runs):
         patterns = [
             rf"{name}: step 3 of 5, loss \d\.\d{{4}}, perplexity [\d.]+, {speed}, \d+ s left",
             rf"epoch 1: validation perplexity [\d.]+; trained at {speed}, validated in .*",
-            *[sample] * 3,
             rf"{name}: step 5 of 5, loss \d\.\d{{4}}, perplexity [\d.]+, {speed}",
             r"step 5: validation perplexity [\d.]+; .*",
+            rf"answers at step [35]; {re.escape(str(folder / name / 'samples.txt'))} has .*:",
             *[sample] * 3,
             rf"{re.escape(str(folder / name))}: 5 steps; loss \d\.\d{{4}}; validation "
             rf"perplexity [\d.]+ {best}; {speed}",
@@ -49,14 +61,20 @@ def test_a_log_tells_the_whole_training(runs):
 
 
 def test_both_sides_say_the_same_answers_and_perplexities(runs):
-    _, said = runs
+    folder, said = runs
     samples, values = [], []
-    for lines in said.values():
-        samples.append([line for line in lines if " -> " in line])
+    for name, lines in said.items():
+        samples.append((folder / name / "samples.txt").read_text().splitlines())
+        shown = [line.strip() for line in lines if " -> " in line]
+        best = best_checkpoint(folder / name / "checkpoints").step
+        start = f"step {best}: "
+        assert shown == [
+            line.removeprefix(start) for line in samples[-1] if line.startswith(start)
+        ]
         values.append(re.findall(r"validation perplexity ([\d.]+)", " ".join(lines)))
     assert samples[0] == samples[1]
     assert len(samples[0]) == 6
-    assert len({line.split(" -> ")[0] for line in samples[0]}) == 3
+    assert len({line.split(": ")[1].split(" -> ")[0] for line in samples[0]}) == 3
     assert values[0] == values[1]
     assert len(values[0]) == 3
 
@@ -107,6 +125,25 @@ def test_the_best_checkpoint_stays_beside_the_newest_two(tmp_path, capsys):
     assert f"(lowest {min(values):.3f}, in checkpoints/step-00000008.safetensors)" in last
 
 
+def test_the_best_weights_are_tested_unless_the_newest_are_asked_for(tmp_path, capsys):
+    spec, evaluates = SPEC.replace(epochs=5), {"resume": "", "evaluate_only": True}
+    found = {}
+    for newest, step in ((False, 8), (True, 20)):
+        out = tmp_path / str(newest)
+        strategy, summary = train(out, spec, before=spoiled_after(8), newest=newest)
+        saved = load_checkpoint(out / f"checkpoints/step-{step:08d}.safetensors")
+        np.testing.assert_equal(dict(strategy.held), dict(saved.snapshot))
+        assert summary.tested_step == step
+        capsys.readouterr()
+        train(out, spec, newest=newest, **evaluates)
+        which = "the newest" if newest else "the best: validation perplexity"
+        assert f"checkpoint of step {step}, {which}" in capsys.readouterr().err
+        values = json.loads((out / "evaluation.json").read_text())
+        assert (values["step"], values["perplexity"]["test"]) == (step, summary.test_perplexity)
+        found[newest] = summary.test_perplexity
+    assert found[False] < found[True]
+
+
 def test_the_best_is_known_after_resuming_and_replaced_by_a_better_one(tmp_path):
     train(tmp_path, SPEC.replace(epochs=4), before=spoiled_after(8))
     assert steps_saved(tmp_path) == [8, 12, 16]
@@ -147,3 +184,66 @@ def test_what_is_not_finite_or_not_there_is_never_the_best(tmp_path, value):
     keep_best(folder, 5, value)
     keep_best(folder, 3, 0.5)  # of which there is no checkpoint
     assert best_checkpoint(folder).step == 4
+
+
+# patience
+
+
+def test_patience_ends_a_training_that_resumes_to_nothing_or_to_more(tmp_path, capsys):
+    spec = SPEC.replace(epochs=9, patience=2)
+    strategy, summary = train(tmp_path, spec, before=spoiled_after(8))
+    assert best_checkpoint(tmp_path / "checkpoints").step == 8
+    assert (strategy.done, summary.tested_step) == (16, 8)
+    said = capsys.readouterr().err
+    line = (
+        "stopped at step 16: for 2 epochs (--patience) the validation perplexity has not been"
+    )
+    assert said.count(line) == 1
+    written = (tmp_path / "summary.json").read_bytes()
+    nothing, _ = train(tmp_path, spec, resume="")
+    assert nothing.done == 0
+    assert (
+        "16 steps; nothing is left to train: --patience is 2, and a" in capsys.readouterr().err
+    )
+    assert (tmp_path / "summary.json").read_bytes() == written
+    more, _ = train(tmp_path, spec.replace(patience=3), resume="", before=spoiled_after(0))
+    assert more.done == 4
+    rest, _ = train(tmp_path, spec.replace(patience=0), resume="", before=spoiled_after(0))
+    assert rest.done == 16
+    assert "stopped at" not in capsys.readouterr().err.split("resumed at step 20")[1]
+
+
+def test_patience_ends_a_training_of_asynchronous_workers(tmp_path):
+    def spoil(strategy, worker):
+        if strategy.computed >= 8:
+            bias = strategy.held["weight/softmax/bias"]
+            strategy.held["weight/softmax/bias"] = bias + np.arange(7) * 9.0
+
+    asynchronous_side.train(
+        tmp_path, asynchronous_side.SPEC.replace(epochs=9, patience=1), replicas=2, before=spoil
+    )
+    folder = tmp_path / "checkpoints"
+    assert (best_checkpoint(folder).step, newest_checkpoint(folder, []).step) == (4, 8)
+
+
+@pytest.mark.parametrize(("step", "ends"), [(11, False), (12, True)])
+def test_every_rank_ends_when_rank_0_has_no_patience_left(tmp_path, step, ends):
+    """Rank 0 alone sees the folder, and the others stop where it does."""
+    sent = []
+
+    class Rank(ProcessGroup):
+        def broadcast(self, tensors):
+            if tensors is not None:
+                sent.append(tensors)
+            return sent[0]
+
+    spec, found = SPEC.replace(patience=2), []
+    train(tmp_path / "0", spec, steps=4)
+    for rank in (0, 1):
+        group = Rank()
+        group.rank = rank
+        strategy = OracleStrategy(spec, Build(2, group=group))
+        options = TrainOptions(out=tmp_path / str(rank))
+        validation = Validation(strategy, text(spec, PER_EPOCH), options, lambda: None)
+        found.append(validation.is_out_of_patience(step))
+    assert found == [ends, ends]

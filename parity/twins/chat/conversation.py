@@ -26,7 +26,7 @@ from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.training.checkpoint import (
     Checkpoint,
-    best_or_newest,
+    checkpoint_to_use,
     load_checkpoint,
     read_vocabularies,
 )
@@ -59,10 +59,12 @@ class Trained:
     Attributes:
       checkpoint: the weights and the spec.
       words: how it reads and writes, from the vocabularies in the same folder.
+      notes: lines that say which checkpoint of a folder it is.
     """
 
     checkpoint: Checkpoint
     words: PairCodec
+    notes: Sequence[str] = ()
 
 
 def chat_with(framework: str) -> None:
@@ -101,13 +103,10 @@ def open_trained(
     path = options.checkpoint
     if path is None:
         raise UsageError("--checkpoint is missing; allowed: a checkpoint, or a run's folder")
-    folder = path.parent
+    folder, notes = path.parent, list[str]()
     if path.is_dir():
         folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-        notes: list[str] = []
-        found = best_or_newest(folder, notes)
-        for note in notes:
-            say(note)
+        found = checkpoint_to_use(folder, notes, options.newest)
         if found is None:
             raise UsageError(f"{path}: holds no checkpoint")
         checkpoint = found
@@ -124,7 +123,7 @@ def open_trained(
     words = read_vocabularies(
         checkpoint, beside, lambda found: load_words(found, beside, spec.values())
     )
-    return Trained(checkpoint, words)
+    return Trained(checkpoint, words, notes)
 
 
 def converse(
@@ -163,6 +162,7 @@ def converse(
     if sys.stdout.encoding.lower() != "utf-8" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     if options.input is None:
+        _tell(trained.notes)
         _talk(make_model(), trained, options)
     else:
         notes: list[str] = []
@@ -183,14 +183,14 @@ def _answer_file(
       notes: gets remarks on the file while it is read.
     """
     lines_of_file = _read_all(lines_read, trained.words, options.input)
-    for note in notes:
-        say(note)
+    _tell(notes)
     questions = [ids for ids in lines_of_file if ids is not None]
     if not questions:
         raise UsageError(f"{options.input}: there is no question in it")
     empty = [number for number, ids in enumerate(lines_of_file, start=1) if ids is None]
     _tell_empty(str(options.input), empty)
     _check_outputs(options, questions, _max_tokens(trained, options))
+    _tell(trained.notes)
     model, words = make_model(), trained.words
     file = _Answers(lines_of_file, options.output is None)
     pictures: list[Attention] = []
@@ -288,6 +288,11 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
         asked += 1
         _print(_lines(found, trained.words, options))
     _tell_empty("standard input", empty)
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(note)
 
 
 def _tell_empty(source: str, lines: Sequence[int]) -> None:

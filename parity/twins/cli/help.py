@@ -36,7 +36,7 @@ _GROUPS = {
         *("json_file", "html_file"),
     ),
     "Evaluation and answers": (
-        *("evaluate", "evaluate_only", "beam", "length_penalty", "longest", "decode"),
+        *("evaluate", "evaluate_only", "newest", "beam", "length_penalty", "longest", "decode"),
     ),
     "Recording and comparing": (
         *("trace", "trace_pending", "isolate", "checks", "check", "throughput"),

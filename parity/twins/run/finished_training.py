@@ -30,7 +30,12 @@ from parity.twins.run.measure_throughput import Training
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.trace.side import TrainedSide
-from parity.twins.training.checkpoint import Checkpoint, load_checkpoint, newest_first
+from parity.twins.training.checkpoint import (
+    Checkpoint,
+    best_checkpoint,
+    load_checkpoint,
+    newest_first,
+)
 from parity.twins.training.text_source import TextSource
 
 Tensors = Mapping[str, np.ndarray]
@@ -100,7 +105,9 @@ class FinishedTraining:
                 yield self._perplexity("valid", table[each.step], each)
         test = self._training.summary["test_perplexity"]
         if test is not None:
-            yield self._perplexity("test", test, kept[-1])
+            best = best_checkpoint(self._training.folder / "checkpoints")
+            tested = [each for each in kept if best is not None and each.step == best.step]
+            yield self._perplexity("test", test, (tested or kept)[-1])
 
     def _steps_after(self, checkpoint: Checkpoint) -> _Figures:
         """Return the losses of the steps after a checkpoint, as the training wrote them."""

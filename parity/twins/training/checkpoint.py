@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from parity.base.errors import UsageError
 from parity.base.files import open_regular, read_file, remove_file, write_whole
 from parity.base.machine import require_memory
-from parity.base.text import parse_json
+from parity.base.text import decimal, parse_json
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint_contents import STATE, check_types, checked_contents
 from parity.twins.training.checkpoint_contents import Checkpoint as Checkpoint
@@ -234,18 +234,33 @@ def newest_checkpoint(folder: Path, notes: list[str]) -> Checkpoint | None:
     return None
 
 
-def best_or_newest(folder: Path, notes: list[str]) -> Checkpoint | None:
+def checkpoint_to_use(folder: Path, notes: list[str], newest: bool) -> Checkpoint | None:
     """Return the best checkpoint of a folder, or the newest where none is known to be the best.
 
-    Arguments and errors are those of `newest_checkpoint`.
+    Args:
+      folder: where to look.
+      notes: gets a line that says which it is, and one for each damaged checkpoint.
+      newest: whether to return the newest in any case.
+
+    Raises:
+      UsageError: if there are checkpoints, but all are damaged.
     """
-    best = best_checkpoint(folder)
+    best = None if newest else best_checkpoint(folder)
     if best is not None:
         try:
-            return load_checkpoint(folder / best.name)
+            found = load_checkpoint(folder / best.name)
         except UsageError as error:
             notes.append(f"skipped the best checkpoint: {error}")
-    return newest_checkpoint(folder, notes)
+        else:
+            figure = f"validation perplexity {decimal(best.perplexity, 3)}"
+            notes.append(f"checkpoint of step {best.step}, the best: {figure}")
+            if newest_first(folder)[0].name != best.name:
+                notes[-1] += "; --newest takes the newest"
+            return found
+    last = newest_checkpoint(folder, notes)
+    if last is not None:
+        notes.append(f"checkpoint of step {last.step}, the newest")
+    return last
 
 
 def newest_first(folder: Path) -> list[Path]:
@@ -261,13 +276,13 @@ def newest_first(folder: Path) -> list[Path]:
 def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change: bool) -> None:
     """Refuse to resume with another spec or another text.
 
-    The length of the training (`epochs`) may change. With `allow_change`, so may all else that
-    leaves the shapes of the tensors as they are.
+    The length of the training (`epochs`, `patience`) may change. With `allow_change`, so may
+    all else that leaves the shapes of the tensors as they are.
 
     Raises:
       UsageError: listing the differences key by key.
     """
-    differences = []
+    differences, length = [], ("epochs", "patience")
     if checkpoint.spec.network != spec.network:
         differences.append(("model", "network", checkpoint.spec.network, spec.network))
     for part in ("model", "text", "training"):
@@ -275,7 +290,7 @@ def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change:
         differences += [
             (part, name, before[name], now[name])
             for name in before
-            if name in now and before[name] != now[name] and name != "epochs"
+            if name in now and before[name] != now[name] and name not in length
         ]
     if corpus != checkpoint.corpus:
         differences.append(("training", "corpus", checkpoint.corpus[:12], corpus[:12]))

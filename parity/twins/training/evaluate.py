@@ -4,6 +4,7 @@ That is its loss and perplexity on a split, and its answers to the questions.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.files import make_folder, write_whole
+from parity.base.files import make_folder, read_file, write_whole
 from parity.base.progress import say
-from parity.base.text import decimal
+from parity.base.text import decimal, escaped
 from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
 from parity.twins.decoding.hypotheses import Hypothesis
@@ -26,16 +27,18 @@ from parity.twins.trace.evaluated import SPLITS
 from parity.twins.training.checkpoint import (
     Checkpoint,
     best_checkpoint,
+    checkpoint_to_use,
     forget_best,
     keep_best,
 )
 from parity.twins.training.events import EventWriter
+from parity.twins.training.rank_agreement import shared_checkpoint
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource, local_batch, whole_batch
 from parity.twins.training.train_steps import TrainedStep, perplexity
 
-_SAMPLES = 3  # questions that are answered after each epoch, to be looked at
+_SAMPLES = 3  # questions that are answered at each validation, to be looked at
 _SHOWN = 60  # characters of a question, and of an answer
 
 
@@ -188,6 +191,7 @@ class Validation:
         self._strategy, self._text, self._options = strategy, text, options
         self._check, self._group = check, strategy.build.group
         self._checkpoints = options.out / "checkpoints"
+        self._sample_file, self._samples = options.out / "samples.txt", list[tuple[int, str]]()
         self._decodes = NETWORKS[strategy.spec.network].decodes
 
     def resume(self, step: int, changed: bool) -> None:
@@ -197,9 +201,27 @@ class Validation:
           step: the step; no later checkpoint can be the best.
           changed: whether the run may be another one now, with another best.
         """
+        if self._group.rank > 0:
+            return
         best = best_checkpoint(self._checkpoints)
-        if self._group.rank == 0 and best is not None and (best.step > step or changed):
+        if best is not None and (best.step > step or changed):
             forget_best(self._checkpoints)
+        if self._sample_file.exists():
+            text = read_file(self._sample_file).decode(errors="replace")
+            samples = re.findall(r"^step (\d{1,8}): (.*)\n", text, re.MULTILINE)
+            self._samples = [(int(at), line) for at, line in samples if int(at) <= step]
+
+    def is_out_of_patience(self, step: int) -> bool:
+        """Return on every rank whether --patience ends the training after a step."""
+        patience = self._strategy.spec.training.patience
+        if not patience or self._options.evaluate == 0 or self._options.trace is not None:
+            return False
+        told = None
+        if self._group.rank == 0:
+            best = best_checkpoint(self._checkpoints)
+            most = patience * self._text.train.batches_per_epoch
+            told = {"over": np.array(best is not None and step - best.step >= most)}
+        return bool(self._group.broadcast(told)["over"])
 
     def validate(
         self, trained: TrainedStep, summary: Summary, events: EventWriter, speed: float
@@ -227,14 +249,18 @@ class Validation:
             keep_best(self._checkpoints, step, value)
             # the weights of a step that is not settled are about to change
             if self._decodes and trained.settled:
-                self._answer_some()
+                self._answer_some(step)
         if self._decodes:
             self._group.barrier()
 
     def test(self, step: int, summary: Summary, events: EventWriter) -> None:
-        """Evaluate the test text, and answer its questions if the network can."""
+        """Evaluate the test text, and answer its questions if the network can.
+
+        From here on the weights are the best ones of the run, unless --newest is given.
+        """
         if self._options.evaluate == 0:
             return
+        summary.tested_step = self._use_best(step)
         value, least = self._perplexity("test", step, events)
         summary.test_perplexity = value
         say(f"test perplexity {decimal(value, 3)}{least}")
@@ -242,6 +268,20 @@ class Validation:
             if self._group.rank == 0:
                 self._answer(step, summary, events)
             self._group.barrier()
+
+    def _use_best(self, step: int) -> int:
+        """Load the run's best weights, unless they are those of `step`; return their step."""
+        best = None if self._options.newest else best_checkpoint(self._checkpoints)
+        found, notes = None, list[str]()
+        if self._group.rank == 0 and best is not None and best.step != step:
+            found = checkpoint_to_use(self._checkpoints, notes, newest=False)
+        found = shared_checkpoint(self._group, found)
+        for note in notes:
+            say(note)
+        if found is None:
+            return step
+        self._strategy.load(found.snapshot)
+        return found.step
 
     def _perplexity(self, split: str, step: int, events: EventWriter) -> tuple[float, str]:
         """Return the perplexity of a split, and in words the lowest possible one."""
@@ -257,7 +297,18 @@ class Validation:
     def _answers(self) -> Answers:
         return answer_questions(self._strategy, self._text, self._options, self._check)
 
-    def _answer_some(self) -> None:
+    def say_samples(self) -> None:
+        """Say the answers to a few questions that the best weights gave, else the last ones."""
+        if not self._samples:
+            return
+        best, last = best_checkpoint(self._checkpoints), self._samples[-1][0]
+        shown = last if best is None else best.step
+        say(f"answers at step {shown}; {self._sample_file} has those of every validation:")
+        for step, line in self._samples:
+            if step == shown:
+                say(f"  {line}")
+
+    def _answer_some(self, step: int) -> None:
         """Answer a few questions of the validation text, the same each time."""
         count = self._text.num_sources("valid")
         limit = int(self._strategy.spec.text.target_limit) + 1  # with <eos>
@@ -268,7 +319,10 @@ class Validation:
         for row, hypotheses in zip(rows, found, strict=True):
             question, reference = self._text.pair("valid", row)
             answer = self._text.write(hypotheses.best.tokens)
-            say(f"  {_line(question)} -> {_line(answer)} (reference: {_line(reference)})")
+            words = f"{_line(question)} -> {_line(answer)} (reference: {_line(reference)})"
+            self._samples.append((step, escaped(words)))
+        lines = (f"step {at}: {line}\n" for at, line in self._samples)
+        write_whole(self._sample_file, "".join(lines).encode())
 
     def _answer(self, step: int, summary: Summary, events: EventWriter) -> None:
         """Answer the test questions and compare the answers with the references."""

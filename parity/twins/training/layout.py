@@ -52,7 +52,7 @@ _SAMPLED_BATCHES = 8  # batches whose sizes stand for all
 _LONGEST = 180.0  # seconds that measuring one layout may take
 
 # Settings of a training on which its speed does not depend.
-_SAME_SPEED = ("learning_rate", "decay", "decay_after", "epochs", "seed")
+_SAME_SPEED = ("learning_rate", "decay", "decay_after", "epochs", "patience", "seed")
 
 
 class Layout(NamedTuple):

@@ -60,7 +60,7 @@ class Run:
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
         self._validation = Validation(strategy, text, options, self._check_stop)
-        self._stop_request = StopRequest()
+        self._stop_request, self._stopped_early = StopRequest(), False
         self._asynchronous: AsynchronousRun | None = None
         if not strategy.entry.traits.synchronous:
             every, records = options.checkpoint_every, options.trace is not None
@@ -103,15 +103,16 @@ class Run:
                 folder = self.options.out / "events" if self.group.rank == 0 else None
                 events = EventWriter(folder, self.step)
                 stack.enter_context(events)
-            steps = self._steps(recording)
-            for step in stack.enter_context(closing(steps)):
-                self._after(step, events)
+            self._check_patience()
+            with closing(self._steps(recording)) as steps:
+                while not self._stopped_early and (step := next(steps, None)) is not None:
+                    self._after(step, events)
             for name, value in self.meter.report().items():
                 setattr(self.summary, name, value)
             peaks = self.group.gather({"bytes": np.array(peak_memory())}) or []
             self.summary.peak_memory = [int(each["bytes"]) for each in peaks]
             if events is not None:
-                if self.step >= self._all_steps:
+                if self._stopped_early or self.step >= self._all_steps:
                     self._validation.test(self.step, self.summary, events)
                 if self.group.rank == 0:
                     self._finish()
@@ -123,13 +124,17 @@ class Run:
         if self.summary.steps or not path.exists():  # else it is of what was trained before
             self.summary.write(path, self.text)
         if not self.summary.steps:
-            end = ("--epochs", self.spec.training.epochs)
-            flag, last = end if self.options.steps is None else ("--steps", self.last_step)
+            flag, last = "--epochs", self.spec.training.epochs
+            if self._stopped_early:
+                flag, last = "--patience", self.spec.training.patience
+            elif self.options.steps is not None:
+                flag, last = "--steps", self.last_step
             say(
                 f"{self.options.out}: {counted(self.step, 'step')}; nothing is left to train: "
                 f"{flag} is {last}, and a greater one goes on"
             )
             return
+        self._validation.say_samples()
         best = best_checkpoint(self.options.out / "checkpoints")
         figures = self.summary.figures(self.losses.last, self.meter.recent, best)
         say(f"{self.options.out}: {counted(self.step, 'step')}; {figures}")
@@ -204,6 +209,18 @@ class Run:
             self._check_stop(saved=step.settled)
         if events is not None and (ended or self.step == self.last_step):
             self._validation.validate(step, self.summary, events, self.meter.recent)
+        if events is not None and ended:
+            self._check_patience()
+
+    def _check_patience(self) -> None:
+        """Note whether the training is to end before its last step, and say so."""
+        if self.step < self.last_step and self._validation.is_out_of_patience(self.step):
+            self._stopped_early = True
+            epochs = counted(self.spec.training.patience, "epoch")
+            say(
+                f"stopped at step {self.step}: for {epochs} (--patience) the validation "
+                "perplexity has not been lower"
+            )
 
     def _save_is_due(self, epoch_ended: bool) -> bool:
         """Return whether to write a checkpoint after this step."""

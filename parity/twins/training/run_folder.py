@@ -24,6 +24,7 @@ from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint import (
     Checkpoint,
     check_fits,
+    checkpoint_to_use,
     load_checkpoint,
     newest_checkpoint,
     newest_first,
@@ -36,6 +37,7 @@ RUN_FILES = (
     "checkpoints/step-????????.safetensors",
     "events/events.out.tfevents.*",
     "losses.csv",
+    "samples.txt",
     "schedule.jsonl",
     "summary.json",
     "evaluation.json",
@@ -91,7 +93,9 @@ class RunFolder:
                 yield folder, flag(name)
 
     def find_checkpoint(self, notes: list[str]) -> Checkpoint | None:
-        """Return the checkpoint to resume from, or None to start at step 0.
+        """Return the checkpoint to resume or to evaluate, or None to start at step 0.
+
+        Of a folder, the newest is resumed, and the best is evaluated.
 
         Args:
           notes: messages for the user, to which this adds some.
@@ -104,18 +108,23 @@ class RunFolder:
         if resume is None:
             return None
         if resume == "":
-            newest = newest_checkpoint(self.path / "checkpoints", notes)
-            if newest is None:
+            found = self._found(self.path / "checkpoints", notes)
+            if found is None:
                 notes.append(f"{self.path}: has no checkpoint to resume; starting at step 0")
-            return newest
+            return found
         path = Path(resume)
         if not path.is_dir():
             return load_checkpoint(path)
         inner = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-        found = newest_checkpoint(inner, notes)
+        found = self._found(inner, notes)
         if found is None:
             raise UsageError(f"--resume is {resume!r}, where there is no checkpoint")
         return found
+
+    def _found(self, folder: Path, notes: list[str]) -> Checkpoint | None:
+        if self._options.evaluate_only:
+            return checkpoint_to_use(folder, notes, self._options.newest)
+        return newest_checkpoint(folder, notes)
 
     def checkpoint_to_resume(
         self, spec: Spec, content_hash: str, notes: list[str]

@@ -27,6 +27,7 @@ class Summary:
       valid_perplexity: the perplexity on the validation text after each epoch, and after the
         last step.
       test_perplexity: the perplexity on the test text, or None if the run ended early.
+      tested_step: the number of steps that the tested weights were trained for; see --newest.
       best_perplexity: split -> its lowest possible perplexity, or None if that is unknown.
       tokens_per_second: the training speed in real tokens/s: median, low and high reading.
       measured: what these readings cover: the number of their first step, and their numbers of
@@ -50,6 +51,7 @@ class Summary:
     steps: int = 0
     valid_perplexity: list[float] = field(default_factory=list)
     test_perplexity: float | None = None
+    tested_step: int | None = None
     best_perplexity: dict[str, float | None] = field(default_factory=dict)
     tokens_per_second: dict[str, float] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)

@@ -313,6 +313,7 @@ def test_bench_times_both_sides(tmp_path):
         assert any(line.startswith(side) for line in done.stdout.splitlines())
 
 
+@pytest.mark.thorough
 def test_bench_times_strategies_in_one_table(tmp_path):
     command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--rounds", "1"]
     command += ["--strategies", "paddle=layers", "--micro-batches", "4"]

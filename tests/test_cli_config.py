@@ -248,6 +248,11 @@ def test_both_sides_print_the_same_configuration_but_for_the_strategy(config, te
     }
 
 
+@pytest.mark.parametrize(
+    "framework",
+    ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)],
+    indirect=True,
+)
 def test_the_file_in_a_run_folder_trains_the_same_to_the_bit(text, cache, tmp_path, framework):
     first, second = tmp_path / "first", tmp_path / "second"
     given = flags(data=text, cache=cache, steps=7, seed=5, replicas=None, kernels="plain")

@@ -99,6 +99,11 @@ def test_what_is_no_vocabulary_is_refused_by_its_line(tmp_path, name, fault):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "framework",
+    ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)],
+    indirect=True,
+)
 def test_a_run_keeps_its_vocabularies_and_its_losses(framework, folder, cache, tmp_path):
     """Beside each checkpoint; --resume goes on with both, --overwrite removes its own alone."""
     spec = {

@@ -206,6 +206,7 @@ def fault_of(new: str) -> Planting:
     return Planting(fault, "tensorflow", "float64")
 
 
+@pytest.mark.thorough
 def test_a_change_that_changes_nothing_is_not_found(hunter):
     found = hunter.find(fault_of(f"    # the same\n{ANCHOR}"))
     assert (found.found, found.right_place, found.story) == (False, False, "")

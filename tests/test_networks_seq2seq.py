@@ -125,14 +125,12 @@ def test_every_tensor_is_the_oracles(run_pairs, cell, attention, fed):
 @pytest.mark.parametrize(
     ("case", "kernels"),
     [
-        ("three layers, both directions, fed", "fast"),
         ("two layers, fed", "plain"),
         *(
             pytest.param(case, kernels, marks=pytest.mark.thorough)
             for case, kernels in itertools.product(DEEPER, ("fast", "plain"))
             if (case, kernels)
             not in {
-                ("three layers, both directions, fed", "fast"),
                 ("two layers, fed", "plain"),
                 ("two layers, fed", "fast"),  # by the numbers of replicas below
             }

@@ -52,7 +52,13 @@ def test_steps_multiply_by_matrices_that_lie_the_fast_way_and_are_not_copied(fra
     assert not copied
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        STRATEGIES[0],
+        *(pytest.param(each, marks=pytest.mark.thorough) for each in STRATEGIES[1:]),
+    ],
+)
 def test_strategies_train_alike(frameworks, strategy):
     plain, fast = frameworks["paddle"].call(_weights_after, strategy)
     for name, expected in plain.items():

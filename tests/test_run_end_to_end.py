@@ -200,11 +200,10 @@ def test_two_swapped_gates_are_found_and_blamed(swapped, text, cache, tmp_path):
 @pytest.mark.parametrize(
     "number",
     [
-        signal.SIGTERM,
         signal.SIGKILL,
         *(
             pytest.param(each, marks=pytest.mark.thorough)
-            for each in (signal.SIGINT, signal.SIGHUP)
+            for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         ),
     ],
     ids=lambda number: number.name,

@@ -422,15 +422,23 @@ def test_control_characters_of_the_text_are_printed_escaped(runs, questions, cap
 
 
 def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
-    job = framework.chat(
-        f"--checkpoint={runs['tensorflow']}", "--method=greedy", terminal=terminal.name
-    )
+    """And of two answers the one that the network is less sure of is followed by how sure."""
     trained, model, _ = opened(runs["tensorflow"])
-    expected = {}
+    expected, sure = {}, {}
     for question in ("你 好", "猫 睡 好 吗"):
         ids = trained.words.read(question)
         (found,) = greedy_search(model, ids[None], np.array([len(ids)]), 7)
         expected[question] = trained.words.write(found.best.tokens)
+        tokens = len(found.best.tokens) + found.best.finished
+        sure[question] = np.exp(found.best.log_prob / tokens)
+    (less, doubted), (more, _) = sorted((each, question) for question, each in sure.items())
+    assert more - less > 0.01
+    job = framework.chat(
+        f"--checkpoint={runs['tensorflow']}",
+        "--method=greedy",
+        f"--confidence={(less + more) / 2}",
+        terminal=terminal.name,
+    )
     terminal.wait_for("> ")
     home, end, up = b"\x01", b"\x05", b"\x1b[A"  # Ctrl-A, Ctrl-E, the arrow up
     answered = r"\n[^\n]*\n[^\n]*> "
@@ -438,6 +446,9 @@ def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
     assert f"{expected['猫 睡 好 吗']}\r\n" in terminal.wait_for(answered)
     terminal.type("你 好\n".encode())
     assert f"{expected['你 好']}\r\n" in terminal.wait_for(answered)
+    said = f"{expected[doubted]}\r\nnot sure: {less:.1%} per token, less than "
+    assert said in terminal.seen
+    assert terminal.seen.count("not sure") == 1
     terminal.type(up + up + b"\n")
     assert f"{expected['猫 睡 好 吗']}\r\n" in terminal.wait_for(answered)
     terminal.type(b"\n")

@@ -287,6 +287,11 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
         (found,) = _answer(model, [ids], trained, options, asked)
         asked += 1
         _print(_lines(found, trained.words, options))
+        # not to a program, which reads one answer a line; nor with --top, which shows scores
+        unsure = found.best.confidence < options.confidence
+        if person and unsure and not options.top:
+            seen, needed = found.best.confidence, options.confidence
+            say(f"not sure: {seen:.1%} per token, less than {needed:.1%}")
     _tell_empty("standard input", empty)
 
 

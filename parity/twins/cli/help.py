@@ -37,6 +37,7 @@ _GROUPS = {
     ),
     "Evaluation and answers": (
         *("evaluate", "evaluate_only", "newest", "beam", "length_penalty", "longest", "decode"),
+        "confidence",
     ),
     "Recording and comparing": (
         *("trace", "trace_pending", "isolate", "checks", "check", "throughput"),

@@ -150,6 +150,7 @@ class ChatOptions(Options):
     seed: int = option(1, "random seed for --method sample", at_least=0)
     temperature: float = option(1.0, "temperature for --method sample: below 1 favours likely words, above 1 unlikely ones", at_least=0.001, at_most=1000)
     longest: int | None = option(None, _LONGEST.removeprefix("seq2seq: "), at_least=1)
+    confidence: float = option(0.9, "at a terminal: probability, the geometric mean over the tokens of an answer, below which it is followed by it, as not sure; 0 for never", at_least=0, at_most=1)
     attention_plot: Path | None = option(None, "picture to write that shows which words of the question each word of the answer attended to (.png, .svg or .pdf)")
     threads: int = option(1, "number of CPU threads", at_least=1)
     device: str = option("cpu", "kind of device that the network runs on", choices=("cpu", "gpu"))

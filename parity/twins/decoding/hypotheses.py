@@ -63,6 +63,11 @@ class Hypothesis:
     score: float
     weights: np.ndarray | None = field(default=None, compare=False)
 
+    @property
+    def confidence(self) -> float:
+        """Return the geometric mean of its tokens' probabilities, `<eos>` included, 0 to 1."""
+        return float(np.exp(self.log_prob / (len(self.tokens) + self.finished)))
+
 
 @dataclass(frozen=True)
 class Hypotheses:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from parity.base.errors import UsageError
-from parity.base.files import reason
+from parity.base.files import open_regular, reason
 
 MAX_LINE = 1 << 20  # bytes; also the most that is read at once, see `_cut_first_line`
 CUT = "\0"  # ends a piece of a line that was cut, if asked for; text never contains it
@@ -103,13 +103,11 @@ def open_input(path: Path) -> BinaryIO:
       UsageError: if it is missing, a folder, not a regular file, or not readable.
     """
     try:
-        if path.is_dir():
-            raise UsageError(f"{path}: this is a folder, a text file is needed")
-        if path.exists() and not path.is_file():  # a pipe would block, a device may never end
-            raise UsageError(f"{path}: this is not a regular file")
-        return path.open("rb")
+        return open_regular(path)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: this is a folder, a text file is needed") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot read this file: {reason(error)}") from None
 

@@ -11,6 +11,7 @@ from parity.base.files import (
     UNFINISHED,
     make_folder,
     new_folder,
+    open_regular,
     read_file,
     remove_unfinished,
     write_whole,
@@ -115,3 +116,21 @@ def test_only_a_regular_file_is_read(tmp_path):
     for path in (tmp_path, tmp_path / "none", tmp_path / ("n" * 256)):
         with pytest.raises(OSError, match=r"Is a directory|No such file|File name too long"):
             read_file(path)
+
+
+def test_whatever_goes_wrong_while_a_file_is_read_names_the_file(tmp_path, monkeypatch):
+    """The memory of a process is a file of which no process has the beginning."""
+    with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+        read_file(Path("/proc/self/mem"))
+    with open_regular(Path("/proc/self/mem")) as file:
+        for read in (file.read, file.readline, lambda: file.read(9)):
+            with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+                read()
+    os.mkfifo(tmp_path / "log")  # as the kernel's own, which says that it is a file
+    monkeypatch.setattr("parity.base.files.stat.S_ISREG", lambda mode: True)
+    writer = os.open(tmp_path / "log", os.O_RDWR)
+    for content in (b"", b"x" * 9):
+        os.write(writer, content)
+        with pytest.raises(UsageError, match="log: has no end, and nothing to read now"):
+            read_file(tmp_path / "log")
+    os.close(writer)

@@ -325,6 +325,7 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
         (["run", "--dtype", "float64,half"], "--dtype is 'half'; allowed: float64, float32"),
         (["run", "--hidden-size", "9" * 400], "allowed: less than 2**63"),
         (["run", "--servers", "999999999"], "is 999999999; allowed: >= 1 and <= 1024"),
+        (["run", "--threads", "70000"], "--threads is 70000; allowed: >= 1 and <= 1024"),
         (["run", "--preset", "x" * 5000], "xxx...xxx"),
         (["run", "--preset", "x " * 5000], "allowed: tiny"),
         (["run", "--keep-trace"], "--keep-trace"),

@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all."""
 
 import contextlib
+import io
 import os
 import shutil
 import stat
@@ -8,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from parity.base.errors import UsageError
 
@@ -52,19 +53,36 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
     return content
 
 
+class _Input(io.FileIO):
+    """A file to read that waits for nothing, and whose errors of any moment name it."""
+
+    read = io.RawIOBase.read  # type: ignore[assignment]  # all ways to read, by readinto
+    readall = io.RawIOBase.readall
+
+    def __init__(self, path: Path):
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        super().__init__(path, opener=lambda name, _: os.open(name, flags))
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count = super().readinto(buffer)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.name)) from None
+        if count is None:  # some files of /proc wait for what happens next
+            raise UsageError(
+                f"{self.name}: has no end, and nothing to read now; allowed: a file"
+            )
+        return count
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read it, whose kind is checked before anything could wait for it.
 
     Raises:
-      OSError: if it cannot be opened.
-      UsageError: if it is no regular file.
+      OSError: with the file's name, if it cannot be opened; also at any moment of reading it.
+      UsageError: if it is no regular file; when read, if it is one that is waited for.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        file = os.fdopen(descriptor, "rb")
-    except OSError as error:  # a folder; it names the descriptor, and leaves it open
-        os.close(descriptor)
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    file = _Input(path)
     status = os.fstat(file.fileno())
     mode = status.st_mode
     empty = os.path.samestat(status, Path(os.devnull).stat())  # as good as an empty file
@@ -72,7 +90,7 @@ def open_regular(path: Path) -> BinaryIO:
         file.close()
         kind = next((word for is_it, word in _KINDS if is_it(mode)), "no regular file")
         raise UsageError(f"{path}: is {kind}; allowed: a file")
-    return file
+    return io.BufferedReader(file)
 
 
 def make_folder(folder: Path, *, read_only: bool = False) -> None:

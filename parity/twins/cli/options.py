@@ -42,6 +42,7 @@ _STEPS_AFTER = 5
 _CAUSE_SEARCH = "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"
 _AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
 _JOBS = "number of runs at a time"
+_MOST_THREADS = 1024  # an engine starts them all, and beyond some number ends with an abort
 
 
 # Batches of a user's text that are evaluated in a trace: the oracle computes them as well, which
@@ -83,7 +84,7 @@ class TrainOptions(Options):
     cache: Path = option(Path("out/cache"), _CACHE)
     replicas: int | None = option(None, "number of replicas that share each batch [default: one per CPU core, or one per --stages cores; at most 8]", at_least=1, at_most=65_536)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
-    threads: int | None = option(None, f"{_THREADS}, or of each of its stages [default: its share of the CPU cores]", at_least=1)
+    threads: int | None = option(None, f"{_THREADS}, or of each of its stages [default: its share of the CPU cores]", at_least=1, at_most=_MOST_THREADS)
     calibrate: bool = option(True, "without --replicas and --threads, and if the training is a long one: time a few steps of each layout that keeps every core busy and trains the same, and use the fastest")
     strategy: str | None = option(None, "strategy that runs the replicas; see docs/strategies.md [default: parallel-executor in Paddle, towers in TensorFlow]")
     sync: bool = option(False, _SYNC)
@@ -152,7 +153,7 @@ class ChatOptions(Options):
     longest: int | None = option(None, _LONGEST.removeprefix("seq2seq: "), at_least=1)
     confidence: float = option(0.9, "at a terminal: probability, the geometric mean over the tokens of an answer, below which it is followed by it, as not sure; 0 for never", at_least=0, at_most=1)
     attention_plot: Path | None = option(None, "picture to write that shows which words of the question each word of the answer attended to (.png, .svg or .pdf)")
-    threads: int = option(1, "number of CPU threads", at_least=1)
+    threads: int = option(1, "number of CPU threads", at_least=1, at_most=_MOST_THREADS)
     device: str = option("cpu", "kind of device that the network runs on", choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
@@ -188,7 +189,7 @@ class RunOptions(Options):
     isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --checks and --throughput off")
     throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity; where --steps is given, only if this is, too")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
-    threads: int = option(1, _THREADS, at_least=1)
+    threads: int = option(1, _THREADS, at_least=1, at_most=_MOST_THREADS)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
@@ -221,7 +222,7 @@ class BenchOptions(Options):
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(40, "number of training steps in each run, warm-up included", at_least=10)
     rounds: int = option(3, "number of rounds; each round runs every configuration once", at_least=1)
-    threads: int = option(1, _THREADS, at_least=1)
+    threads: int = option(1, _THREADS, at_least=1, at_most=_MOST_THREADS)
     peers: bool = option(False, "also time the same network in PyTorch, and the language model in Keras; this adds two layouts for all of them, one replica with a thread per core and one replica per core. With --strategies it only demands that both are installed")
     check: bool = option(True, "before timing, compare two steps of every configuration of both sides with the oracle")
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
@@ -258,8 +259,8 @@ class ConvergeOptions(Options):
     kernels: str = option("fast", _KERNELS, choices=("plain", "fast"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
-    jobs: int = option(2, _JOBS, at_least=1)
-    threads: int = option(1, _THREADS, at_least=1)
+    jobs: int = option(2, _JOBS, at_least=1, at_most=_MOST_THREADS)
+    threads: int = option(1, _THREADS, at_least=1, at_most=_MOST_THREADS)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
@@ -279,7 +280,7 @@ class ProfileOptions(Options):
     settings: StrategySettings = StrategySettings()
     steps: int = option(35, "number of training steps on each side, warm-up included; half of the steps after warm-up are profiled", at_least=9)
     operations: int = option(12, "number of operations to list for each side", at_least=1)
-    threads: int = option(1, _THREADS, at_least=1)
+    threads: int = option(1, _THREADS, at_least=1, at_most=_MOST_THREADS)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 
@@ -296,7 +297,7 @@ class FaultOptions(Options):
     out: Path = option(Path("out/faults"), "folder to write faults.json and faults.txt to")
     json: Path | None = option(None, "file to write faults.json to as well")
     once: bool = option(False, "plant each fault only once, taking turns between frameworks and kernels")
-    jobs: int = option(2, _JOBS, at_least=1)
+    jobs: int = option(2, _JOBS, at_least=1, at_most=_MOST_THREADS)
     list_only: bool = option(False, "only print the catalogue of faults")
     show: str | None = option(None, "only print what this fault changes in the source")
     pages: bool = option(False, "write a report page for every mismatch under --out")
@@ -316,7 +317,7 @@ class SweepOptions(Options):
     strategy: tuple[str, ...] = option((), _DRAWN_STRATEGIES)
     kernels: tuple[str, ...] = option(("fast",), f"{_SEVERAL_KERNELS}; runs take turns", choices=("plain", "fast"))
     harmless: bool = option(False, "in place of random runs, train sides with harmless rewrites of their code, which change nothing but rounding, each in both precisions and in each of --kernels")
-    jobs: int = option(2, _JOBS, at_least=1)
+    jobs: int = option(2, _JOBS, at_least=1, at_most=_MOST_THREADS)
     out: Path = option(Path("out/sweep"), "folder to write sweep.json, sweep.txt and runs.jsonl to")
     json: Path | None = option(None, "file to write sweep.json to as well")
     keep: bool = option(False, "keep the texts and traces of all runs under --out, not only of false alarms")

@@ -142,7 +142,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{path}: not a whole safetensors file: {error}") from None
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:

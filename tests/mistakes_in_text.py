@@ -33,7 +33,15 @@ TEXT = (
         "lengths, index > 0,",
         "lengths, True,",
         witnesses("text", "a_stream_is_carried_within_an_epoch_and_starts_anew_with_each")
-        + WHOLE,
+        + WHOLE
+        + witnesses("pytorch", "a_side_that_shares_no_mistake_matches_the_witness"),
+    ),
+    Mistake(
+        "the witness carries the state into the next epoch, as the sides do",
+        "parity/twins/peers/pytorch_witness.py",
+        "carry = bool(streams and place)",
+        "carry = bool(streams)",
+        witnesses("pytorch", "the_witness_finds_a_mistake_that_sides_and_oracle_share"),
     ),
     Mistake(
         "a line too many is trained on",

@@ -128,9 +128,7 @@ def _run_in_fork(module: str, job: dict) -> dict[str, bool]:
 def _main(module: str) -> None:
     importlib.import_module(module)  # with every library that it needs
     if module == "test_witness_pytorch":
-        pytorch = importlib.import_module("pytorch_networks")
-        # making an optimiser imports the rest of PyTorch, once for all forks
-        pytorch.Training(pytorch.LanguageModel(2, 1, 1, 1), "sgd", 1.0)
+        importlib.import_module("torch._dynamo")  # what an optimiser imports, for all forks
     print(json.dumps([_run_in_fork(module, job) for job in json.load(sys.stdin)]))
 
 

@@ -1,8 +1,11 @@
 """Confirmed causes in a verdict and in its report."""
 
+from dataclasses import replace
+from functools import wraps
+
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_spec
+from oracle_side import header, recorded_steps, share_of_rows, small_spec
 from planted_step import Planted, specs
 
 from parity.base.replaceable import replacing
@@ -10,6 +13,7 @@ from parity.report.mismatch import LOOKS_LIKE, confirmed_lines, mismatch_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.causes.views import (
     clipped,
+    given,
     in_replicas,
     scaled_by,
     summed,
@@ -19,6 +23,7 @@ from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
+from parity.twins.oracle.training import replica_losses
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 GATES = "gates i and f exchanged"
@@ -164,6 +169,33 @@ def test_a_limit_rounded_to_float32_is_named_as_that():
     with replacing(clipped(scaled_by(factor=float(np.float32(0.07)) / 0.07))):
         wrong = recorded_steps(spec, 3)
     assert causes_of(spec, wrong) == ["the limit rounded to float32 (0.0700000003, not 0.07)"]
+
+
+@pytest.mark.parametrize("limit", [0.05, 50.0])
+def test_a_norm_computed_in_float32_is_named_as_that(limit):
+    def in_float32(gradients, limit):
+        squares = [np.square(a, dtype=np.float32).sum() for a in gradients.values()]
+        norm = np.float64(np.sqrt(np.sum(squares, dtype=np.float32)))
+        return {n: a * (limit / max(limit, norm)) for n, a in gradients.items()}, norm
+
+    spec = small_spec(initial_scale=0.5, clip_norm=limit, optimizer="sgd")
+    with replacing(clipped(in_float32)):
+        wrong = recorded_steps(spec, 3)
+    assert causes_of(spec, wrong) == ["the norm of the gradient computed in float32"]
+
+
+@pytest.mark.parametrize("of_gradient", [np.float32, np.float64])
+def test_a_sum_of_losses_computed_in_float32_is_named_as_that(of_gradient):
+    @wraps(replica_losses)
+    def summed_losses(token_loss, divisor, sizes):
+        rows = share_of_rows(token_loss, sizes)
+        return np.array([np.sum(each, dtype=np.float32) for each in rows]) / np.float64(divisor)
+
+    spec = small_spec(initial_scale=0.5, clip_norm=0.5, optimizer="sgd")
+    of = given(lambda share: replace(share, divisor=1 / np.float64(of_gradient(1 / 20))))
+    with replacing({**of, replica_losses: summed_losses}, add=True):
+        wrong = recorded_steps(spec, 3)
+    assert causes_of(spec, wrong) == ["the sum of the losses computed in float32"]
 
 
 def test_a_rate_rounded_to_float32_is_named_as_that():

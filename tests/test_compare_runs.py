@@ -13,7 +13,7 @@ from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, wr
 from parity.base.errors import UsageError
 from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.trace.reader import Trace
-from parity.trace.rungs import CHECKS, rung_of, rungs
+from parity.trace.rungs import CHECKS, WITNESS, rung_of, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.trace.contents import tensor_names
@@ -63,7 +63,7 @@ def in_float64(steps):
 
 
 # what the oracle's own traces do not hold
-NOT_RECORDED = ("replicas", "decode", *CHECKS)
+NOT_RECORDED = ("replicas", "decode", *CHECKS, WITNESS)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -7,7 +7,7 @@ from oracle_side import recorded_steps, small_spec
 from parity.base.errors import NumericFailure, UsageError
 from parity.compare.steps import compare_step
 from parity.compare.tensors import Distance, Place, check_numbers, compare_tensor
-from parity.trace.rungs import CHECKS
+from parity.trace.rungs import CHECKS, WITNESS
 from parity.trace.tolerances import EXACT, TABLE, Tolerance
 from parity.twins.compare.pair_comparison import check_replicas
 from parity.twins.compare.preconditions import check_shapes
@@ -16,8 +16,8 @@ from parity.twins.trace.contents import tensor_names
 
 SIDES = ("left", "right")
 STEPS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas", "decode"]
-RUNGS = [*STEPS, *CHECKS]
-EXACT_RUNGS = {"batch", "replicas", "resume", "repeat", "untraced", "counting"}
+RUNGS = [*STEPS, *CHECKS, WITNESS]
+EXACT_RUNGS = {"batch", "replicas", "resume", "repeat", "untraced", "counting", WITNESS}
 
 
 def compare(a, b, tolerance=EXACT, name="weight/x", step=3):

@@ -38,6 +38,7 @@ PEERS = {
     "parity/twins/peers/pytorch_peer.py": {"torch"},
     "parity/twins/peers/pytorch_data_parallel.py": {"torch"},
     "parity/twins/peers/pytorch_replica.py": {"torch"},
+    "parity/twins/peers/pytorch_witness.py": {"torch"},
 }
 # Each watches a framework's trainings, and loads it only when it is called.
 WATCHERS = {f"parity/{name}.py": {name} for name in sorted(FRAMEWORKS)}

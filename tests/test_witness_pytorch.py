@@ -1,14 +1,14 @@
-"""PyTorch as a fourth implementation that shares no code with the sides and the oracle.
+"""PyTorch as a fourth implementation that shares little with the sides and the oracle.
 
 `nn.LSTM`, `nn.GRU`, cross entropy, automatic differentiation, clipping, SGD and Adam compute
 what the oracle computes, from the same weights, batches and masks, which are plain NumPy arrays
-drawn here. The oracle in turn is compared with both sides in every verdict.
+drawn here. The oracle in turn is compared with both sides in every verdict, and the witness too
+with --witness pytorch.
 
 The tests need PyTorch; see docs/witnesses.md.
 """
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,18 +16,20 @@ from oracle_side import OracleStrategy
 from safetensors.numpy import load_file
 
 from data.load import load_stream_text
+from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
+from parity.twins.compare.witness import WitnessRung
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.token_by_token import greedy_search
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.training import Oracle
-from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
 from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
-from parity.twins.spec.spec import Spec, TrainSpec
-from parity.twins.spec.step_arrays import StepInputs
+from parity.twins.spec.spec import Spec, TrainSpec, learning_rate, preset
+from parity.twins.spec.step_arrays import StepInputs, dropout_masks
 from parity.twins.training.loss_table import read_losses
 from parity.twins.training.start import Side, run_training
+from parity.twins.training.text_source import read_text
 
 pytestmark = pytest.mark.torch
 
@@ -41,10 +43,10 @@ RTOL = 1e-12
 
 @pytest.fixture
 def pytorch():
-    """Return the networks in PyTorch; their module is loaded only where a test needs it."""
-    import pytorch_networks
+    """Return the witness's module, which is loaded only where a test needs it."""
+    from parity.twins.peers import pytorch_witness
 
-    return pytorch_networks
+    return pytorch_witness
 
 
 def close(found, expected, name):
@@ -68,15 +70,18 @@ def train_spec(optimizer, loss_per, clip_norm):
     )
 
 
-def start_of(network, optimizer, beta1=0.8, beta2=0.95):
-    """Return what the oracle starts from: PyTorch's weights, and Adam's state by hand."""
-    snapshot = {f"weight/{name}": array for name, array in network.arrays().items()}
-    if optimizer == "adam":
-        for name, array in network.arrays().items():
-            snapshot[f"optimizer/{name}/m"] = np.zeros_like(array)
-            snapshot[f"optimizer/{name}/v"] = np.zeros_like(array)
+def trained_from(pytorch, spec, beta1=0.8, beta2=0.95):
+    """Return PyTorch's training, and what it starts from: weights that are not small."""
+    training, draw = pytorch.Witness(spec), np.random.default_rng(5)
+    shapes = {name: each.shape for name, each in training.arrays(lambda each: each).items()}
+    snapshot = {f"weight/{n}": draw.uniform(-0.8, 0.8, shape) for n, shape in shapes.items()}
+    if spec.training.optimizer == "adam":
+        for name, shape in shapes.items():
+            snapshot[f"optimizer/{name}/m"] = np.zeros(shape)
+            snapshot[f"optimizer/{name}/v"] = np.zeros(shape)
         snapshot |= {"optimizer/beta1_power": beta1, "optimizer/beta2_power": beta2}
-    return snapshot
+    training.load(snapshot)
+    return training, snapshot
 
 
 def masks_like(draw, widths):
@@ -84,7 +89,7 @@ def masks_like(draw, widths):
     return {name: (draw.random((ROWS, *shape)) < KEEP) / KEEP for name, shape in widths.items()}
 
 
-def compare_steps(training, oracle, steps, loss_per):
+def compare_steps(training, oracle, steps):
     """Train both on the same steps; compare all that they compute.
 
     Args:
@@ -93,35 +98,28 @@ def compare_steps(training, oracle, steps, loss_per):
     Returns:
       In how many steps the gradient was clipped.
     """
-    state, clipped = {}, 0
+    spec, state, clipped = oracle.spec, {}, 0
     for (batch, masks, carry), rate in zip(steps, RATES, strict=True):
         if not carry:
-            zero = np.zeros((ROWS, oracle.spec.model.num_layers, HIDDEN))
+            zero = np.zeros((ROWS, spec.model.num_layers, HIDDEN))
             state = {"h": zero, "c": zero} if "source" not in batch else {}
-        divisor = sum(batch["lengths"].tolist()) if loss_per == "token" else ROWS
-        found = training.step(batch, masks, state, rate, divisor)
-        expected = oracle.step(
-            StepInputs(batch, carry, masks, loss_per=loss_per), rate, sizes=[2, 2, 1]
-        )
-        assert float(expected["loss/global"]) == pytest.approx(found["loss"], rel=RTOL)
-        assert float(expected["gradient_norm"]) == pytest.approx(found["norm"], rel=RTOL)
-        for kind in ("gradient", "clipped_gradient", "weight"):
-            names = {n.split("/", 1)[1] for n in expected if n.split("/", 1)[0] == kind}
-            assert names == set(found[kind])
-            for name, array in found[kind].items():
-                close(expected[f"{kind}/{name}"], array, f"{kind}/{name}")
-        for name, array in found["state"].items():
+        found, after = training.step(batch, masks, state, rate)
+        inputs = StepInputs(batch, carry, masks, loss_per=spec.training.loss_per)
+        expected = oracle.step(inputs, rate, sizes=[2, 2, 1])
+        judged = ("loss/global", "gradient", "clipped_gradient", "optimizer/", "weight/")
+        assert set(found) == {name for name in expected if name.startswith(judged)}
+        for name, array in found.items():
+            close(expected[name], array, name)
+        for name, array in after.items():
             close(expected[f"forward/{name}"], array, name)
-        state = found["state"]
-        clipped += found["norm"] > training.clip_norm
-    for name, array in training.moments().items():
-        close(oracle.snapshot[f"optimizer/{name}"], array, name)
+        state = after
+        clipped += found["gradient_norm"] > spec.training.clip_norm
     return clipped
 
 
 LANGUAGE_MODELS = [
     ("sgd", "token", 1, 0.5),
-    ("sgd", "row", 2, 1.5),
+    ("sgd", "row", 2, 0.8),
     ("adam", "token", 2, 0.5),
     ("adam", "row", 1, 1.25),
 ]
@@ -140,13 +138,11 @@ def text_steps(layers):
 
 @pytest.mark.parametrize(("optimizer", "loss_per", "layers", "clip_norm"), LANGUAGE_MODELS)
 def test_the_language_model_trains_as_pytorchs(pytorch, optimizer, loss_per, layers, clip_norm):
-    network = pytorch.LanguageModel(WORDS, WIDTH, HIDDEN, layers)
-    training = pytorch.Training(network, optimizer, clip_norm, (0.8, 0.95), 1e-3)
     model = LanguageModelSpec(WORDS, WIDTH, HIDDEN, layers, keep=KEEP)
     text, how = LanguageModelText(time=TIME), train_spec(optimizer, loss_per, clip_norm)
     spec = Spec("language-model", model, text, how)
-    oracle = Oracle(spec, start_of(network, optimizer))
-    assert 0 < compare_steps(training, oracle, text_steps(layers), loss_per) < STEPS
+    training, start = trained_from(pytorch, spec)
+    assert 0 < compare_steps(training, Oracle(spec, start), text_steps(layers)) < STEPS
 
 
 SEQ2SEQ = [
@@ -186,29 +182,27 @@ def pair_steps(layers):
         yield batch, masks_like(draw, places), False
 
 
-def make_seq2seq(pytorch, cell, attention, feeding, bidirectional, layers):
-    """Return the network in PyTorch, and our sizes of it."""
-    words = WORDS, WORDS + 1
-    shape = layers, cell, attention, feeding, bidirectional
-    return (
-        pytorch.Seq2seq(words, WIDTH, HIDDEN, *shape),
-        Seq2seqSpec(*words, WIDTH, HIDDEN, *shape, keep=KEEP),
+def pairs_spec(cell, attention, feeding, bidirectional, layers, optimizer, clip_norm=1.0):
+    model = Seq2seqSpec(
+        *(WORDS, WORDS + 1, WIDTH, HIDDEN),
+        *(layers, cell, attention, feeding, bidirectional),
+        keep=KEEP,
     )
+    return Spec("seq2seq", model, PairText(), train_spec(optimizer, "token", clip_norm))
 
 
 @pytest.mark.parametrize(CASES, SEQ2SEQ)
 def test_seq2seq_trains_as_pytorchs(
     pytorch, cell, attention, feeding, bidirectional, layers, optimizer
 ):
-    network, model = make_seq2seq(pytorch, cell, attention, feeding, bidirectional, layers)
-    clip_norm = {"sgd": 0.58, "adam": 0.75}[optimizer]
-    training = pytorch.Training(network, optimizer, clip_norm, (0.8, 0.95), 1e-3)
-    spec = Spec("seq2seq", model, PairText(), train_spec(optimizer, "token", clip_norm))
-    oracle = Oracle(spec, start_of(network, optimizer))
-    assert compare_steps(training, oracle, pair_steps(layers), "token")
+    clip_norm = {"sgd": 0.5, "adam": 0.75}[optimizer]
+    shape = cell, attention, feeding, bidirectional, layers, optimizer
+    spec = pairs_spec(*shape, clip_norm)
+    training, start = trained_from(pytorch, spec)
+    assert compare_steps(training, Oracle(spec, start), pair_steps(layers))
 
 
-def as_answered(pytorch, network, source, length, answer, finished):
+def as_answered(training, source, length, answer, finished):
     """Return the log probability of one answer, read as in training."""
     targets = [*answer, 2] if finished else [*answer]
     batch = {
@@ -218,8 +212,7 @@ def as_answered(pytorch, network, source, length, answer, finished):
         "targets": np.array([targets]),
         "lengths": np.array([len(targets)]),
     }
-    loss, _ = network({name: pytorch.tensor(a) for name, a in batch.items()}, {}, {})
-    return -float(loss.detach())
+    return -training.evaluate(batch | {"scale": np.ones(1)})[0]
 
 
 @pytest.mark.parametrize(CASES, SEQ2SEQ[2:5] + SEQ2SEQ[7:])
@@ -227,8 +220,9 @@ def test_answers_are_as_probable_as_pytorch_finds_them(
     pytorch, cell, attention, feeding, bidirectional, layers, optimizer
 ):
     """All hypotheses of a beam, and the tokens of greedy search, one step at a time."""
-    network, model = make_seq2seq(pytorch, cell, attention, feeding, bidirectional, layers)
-    oracle = OracleModel(model, network.arrays())
+    spec = pairs_spec(cell, attention, feeding, bidirectional, layers, optimizer)
+    training, _ = trained_from(pytorch, spec)
+    oracle = OracleModel(spec.model, training.arrays(lambda each: each))
     draw = np.random.default_rng(3)
     lengths = np.array([6, 1, 4, 2])
     source = np.where(np.arange(6) < lengths[:, None], draw.integers(4, WORDS, (4, 6)), 0)
@@ -237,7 +231,7 @@ def test_answers_are_as_probable_as_pytorch_finds_them(
         assert len(hypotheses.ranked) == 3
         for each in hypotheses.ranked:
             answer = source[row], lengths[row], each.tokens, each.finished
-            log_prob = as_answered(pytorch, network, *answer)
+            log_prob = as_answered(training, *answer)
             assert each.log_prob == pytest.approx(log_prob, rel=RTOL)
             count = len(each.tokens) + each.finished
             assert each.score == pytest.approx(log_prob / ((5 + count) / 6), rel=RTOL)
@@ -249,7 +243,7 @@ def test_answers_are_as_probable_as_pytorch_finds_them(
                 max(
                     candidates,
                     key=lambda token: as_answered(
-                        pytorch, network, source[row], lengths[row], [*tokens, token], False
+                        training, source[row], lengths[row], [*tokens, token], False
                     ),
                 )
             )
@@ -279,37 +273,13 @@ def write_text(folder):
     return lines
 
 
-def stream_of(lines, vocabulary):
-    """Return a text as ids, a word without an entry as that of `<unk>`, which is 0."""
-    words = [word for line in lines for word in [*line.split(), "<eos>"]]
-    return np.array([vocabulary.index(word) if word in vocabulary else 0 for word in words])
-
-
-def batches_of(ids, rows, time):
-    """Yield the batches of an epoch, in which rows differ in length by at most one token."""
-    sizes = [(len(ids) - 1 + rows - 1 - row) // rows for row in range(rows)]
-    starts = np.cumsum([0, *sizes[:-1]])
-    for column in range(0, max(sizes), time):
-        tokens, targets = np.zeros((2, rows, time), np.int64)
-        lengths = np.clip(np.array(sizes) - column, 0, time)
-        for row, (start, length) in enumerate(zip(starts + column, lengths, strict=True)):
-            tokens[row, :length] = ids[start : start + length]
-            targets[row, :length] = ids[start + 1 : start + length + 1]
-        yield {"tokens": tokens, "targets": targets, "lengths": lengths}
-
-
-def perplexity_of(pytorch, network, ids):
+def perplexity_of(pytorch, training, ids):
     """Return e to the mean cross entropy of a text."""
     state = {name: np.zeros((4, 2, HIDDEN)) for name in "hc"}
     total, count = 0.0, 0
-    for batch in batches_of(ids, 4, 5):
-        given = (
-            {name: pytorch.tensor(a) for name, a in each.items()} for each in (batch, state)
-        )
-        batch_tensors, state_tensors = given
-        loss, after = network(batch_tensors, {}, state_tensors)
-        state = {name: array.numpy() for name, array in after.items()}
-        total, count = total + float(loss.detach()), count + int(batch["lengths"].sum())
+    for batch in pytorch.batches_of(ids, 4, 5):
+        loss, state = training.evaluate(batch | state | {"scale": np.ones(1)})
+        total, count = total + loss, count + int(batch["lengths"].sum())
     return math.exp(total / count)
 
 
@@ -321,10 +291,8 @@ def test_a_whole_training_is_pytorchs(pytorch, tmp_path, optimizer, loss_per):
     perplexities, and the weights in the last checkpoint.
     """
     lines = write_text(tmp_path / "text")
-    counts = Counter(word for line in lines["train"] for word in line.split())
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    vocabulary = ["<unk>", "<eos>", *ranked[:5]]
-    assert len(ranked) > 5
+    vocabulary = pytorch.vocabulary_of(lines["train"], 7)
+    assert len(vocabulary) == 7 < len(pytorch.vocabulary_of(lines["train"], 99))
     spec = Spec(
         "language-model",
         LanguageModelSpec(7, WIDTH, HIDDEN, num_layers=2, initial_scale=0.5),
@@ -335,32 +303,136 @@ def test_a_whole_training_is_pytorchs(pytorch, tmp_path, optimizer, loss_per):
     )
     text = load_stream_text(tmp_path / "text", tmp_path / "cache", spec.values())
     assert text.sizes == {"vocabulary_size": 7}
-    options = TrainOptions(out=tmp_path / "run", replicas=2, threads=1)
+    given = {"data": tmp_path / "text", "cache": tmp_path / "cache"}
+    options = TrainOptions(out=tmp_path / "run", replicas=2, threads=1, **given)
     summary = run_training(Side(OracleStrategy, dict), text, spec, options)
     losses = read_losses(tmp_path / "run" / "losses.csv")
 
-    network = pytorch.LanguageModel(7, WIDTH, HIDDEN, 2)
-    weights = initial_snapshot(spec)
-    network.load({n[7:]: a for n, a in weights.items() if n.startswith("weight/")})
-    training = pytorch.Training(network, optimizer, 1.0)
-    ids = {split: stream_of(each, vocabulary) for split, each in lines.items()}
-    step = 0
+    training = pytorch.Witness(spec)
+    ids = {split: pytorch.stream_of(each, vocabulary) for split, each in lines.items()}
+    steps, step = pytorch.witnessed_steps(spec, training, text, options), 0
     for epoch, rate in enumerate(EPOCH_RATES):
-        state = {name: np.zeros((4, 2, HIDDEN)) for name in "hc"}
-        for batch in batches_of(ids["train"], 4, 5):
-            count = int(batch["lengths"].sum())
+        for batch in pytorch.batches_of(ids["train"], 4, 5):
+            found, count = next(steps), int(batch["lengths"].sum())
+            assert found["batch/learning_rate"] == rate
             divisor = count if loss_per == "token" else 4
-            found = training.step(batch, {}, state, rate, divisor)
-            state = found["state"]
-            per_token = pytest.approx(found["loss"] * divisor / count, rel=1e-10)
+            per_token = pytest.approx(found["loss/global"] * divisor / count, rel=1e-10)
             assert losses[step] == (step, per_token, count)
             step += 1
-        valid = perplexity_of(pytorch, network, ids["valid"])
+        valid = perplexity_of(pytorch, training, ids["valid"])
         assert summary.valid_perplexity[epoch] == pytest.approx(valid, rel=1e-10)
     assert len(losses) == step > 20
-    test = perplexity_of(pytorch, network, ids["test"])
+    test = perplexity_of(pytorch, training, ids["test"])
     assert summary.test_perplexity == pytest.approx(test, rel=1e-10)
     checkpoints = tmp_path / "run" / "checkpoints"
     saved = load_file(checkpoints / (checkpoints / "latest").read_text().strip())
-    for name, array in network.arrays().items():
+    for name, array in training.arrays(lambda each: each).items():
         np.testing.assert_allclose(saved[f"weight/{name}"], array, rtol=0, atol=1e-9)
+
+
+# parity run --witness pytorch
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def witness_findings(pytorch, spec, folder, cache):
+    """Compare PyTorch's steps with those that the oracle, as a side, has recorded."""
+    options = TrainOptions(
+        network=spec.network, out=folder, cache=cache, trace=folder / "trace",
+        steps=6, replicas=2, threads=1, evaluate=0, decode=0,
+    )  # fmt: skip
+    spec, text = read_text(spec, options)
+    run_training(Side(OracleStrategy, dict), text, spec, options)
+    rung = WitnessRung("pytorch", "oracle-2", spec, text.train.batches_per_epoch)
+    steps = pytorch.witnessed_steps(spec, pytorch.Witness(spec), text, options)
+    for (step, side), witness in zip(Trace(folder / "trace").steps(), steps, strict=False):
+        rung.add(step, {"oracle-2": side, "pytorch": witness})
+    assert step == 5
+    return rung.findings
+
+
+SIZES = {"train_lines": 18, "batch_size": 4, "hidden_size": HIDDEN, "embedding_size": WIDTH}
+LEARNING = {"epochs": 9, "decay": 0.7, "decay_after": 1, "clip_norm": 0.7, "keep": 0.75}
+
+
+def built_in_spec(network, **values):
+    return preset(network, "proof").replace(**SIZES | LEARNING | values)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("network", "values"),
+    [
+        ("language-model", {"optimizer": "sgd", "time": 7}),
+        ("language-model", {"optimizer": "adam", "batching": "sentences", "time": 7}),
+        ("seq2seq", {"optimizer": "adam", "learning_rate": 0.01}),
+        ("seq2seq", {"optimizer": "sgd", "loss_per": "row"}),
+    ],
+)
+def test_a_side_that_shares_no_mistake_matches_the_witness(
+    pytorch, tmp_path, cache, network, values, dtype
+):
+    findings = witness_findings(
+        pytorch, built_in_spec(network, dtype=dtype, **values), tmp_path, cache
+    )
+    assert [each for finding in findings for each in finding.mismatches] == []
+    assert len(findings) == 12
+    shares = [finding.rungs["witness"].used for finding in findings]
+    assert 0 < max(shares) < 1
+
+
+def unscaled(spec, *given):
+    """Draw masks of dropout whose kept units are not scaled."""
+    return {
+        name: (mask != 0).astype(mask.dtype)
+        for name, mask in dropout_masks(spec, *given).items()
+    }
+
+
+SHARED = {
+    "a state that is never reset": (
+        "language-model",
+        {"data.text_batches.Batch.carry": property(lambda batch: True, lambda *given: None)},
+        "batch/carry",
+    ),
+    "no <eos> among the targets": (
+        "seq2seq", {"data.pair_batches.PAIR_EOS_ID": 0}, "batch/targets",
+    ),
+    "dropout without its scale": (
+        "language-model",
+        {
+            "parity.twins.spec.step_arrays.dropout_masks": unscaled,
+            "parity.twins.compare.oracle_tensors.dropout_masks": unscaled,
+        },
+        "forward/c",
+    ),
+    "a decay that comes late": (
+        "language-model",
+        dict.fromkeys(
+            (
+                "parity.twins.training.train_steps.learning_rate",
+                "parity.twins.compare.oracle_tensors.learning_rate",
+            ),
+            lambda training, epoch: learning_rate(training, epoch - 1),
+        ),
+        "batch/learning_rate",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", SHARED)
+def test_the_witness_finds_a_mistake_that_sides_and_oracle_share(
+    pytorch, tmp_path, cache, monkeypatch, mistake
+):
+    network, planted, tensor = SHARED[mistake]
+    for name, value in planted.items():
+        monkeypatch.setattr(name, value, raising=False)
+    values = {"time": 7} if network == "language-model" else {}
+    spec = built_in_spec(network, dtype="float64", optimizer="sgd", **values)
+    findings = witness_findings(pytorch, spec, tmp_path, cache)
+    (wrong,) = [each for finding in findings for each in finding.mismatches]
+    assert (wrong.place.tensor, wrong.rung) == (tensor, "witness")
+    assert "what they have in common" in wrong.note

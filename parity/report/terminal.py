@@ -17,6 +17,7 @@ from parity.report.verdict_tables import (
     where,
     wrong_table,
 )
+from parity.trace.rungs import WITNESS
 
 _STALENESS = (
     "In an asynchronous run each step is one update by one replica, and its staleness is the "
@@ -61,10 +62,15 @@ WITNESSES = (
     "pytorch",
 )
 UNSEEN = (
-    "No run sees a mistake that the sides and the oracle share: batches, targets and <eos>, "
-    "when the state is reset, dropout's masks and scale, the schedule of the learning rate, "
-    "initial values, the length penalty. Tests stand for these: tests/test_witness_*.py, of "
-    f"{', '.join(WITNESSES)}; docs/witnesses.md says how."
+    "The oracle does not see a mistake that it shares with the sides: batches, targets and "
+    "<eos>, when the state is reset, dropout's masks and scale, the schedule of the learning "
+    "rate, initial values, the length penalty. Tests stand for these: tests/test_witness_*.py, "
+    f"of {', '.join(WITNESSES)}; docs/witnesses.md says how."
+)
+_ADDS = "--witness pytorch trains the same steps in PyTorch as well, which does not share most."
+_ADDED = (
+    "On the rung witness, PyTorch trained the same steps, and shares of these only initial "
+    "values, the order of an epoch and which units are dropped."
 )
 
 
@@ -135,7 +141,8 @@ def notes(values: dict[str, Any]) -> list[str]:
             "exact answers, checkpoints and the tokens that speeds rest on; losses beyond step "
             "100, but for two at the end, and seconds are reported, not judged."
         )
-    return [*lines, UNSEEN]
+    witnessed = any(WITNESS in run["rungs"] for run in values["runs"])
+    return [*lines, f"{UNSEEN} {_ADDED if witnessed else _ADDS}"]
 
 
 def _steps_unmeasured(run: dict[str, Any]) -> str:

@@ -24,11 +24,13 @@ RUNGS = {
 # The checks of a run that compare more than single recorded steps, each a rung of its own, in
 # the order in which a run makes them once its recorded steps match.
 CHECKS = ("evaluation", "answers", "resume", "repeat", "untraced", "counting")
+# That of a training in a further framework, which a run adds where it is asked to.
+WITNESS = "witness"
 
 
 def rungs() -> list[str]:
     """Return the rungs in the order in which they are compared."""
-    return list(dict.fromkeys([*RUNGS.values(), *CHECKS]))
+    return list(dict.fromkeys([*RUNGS.values(), *CHECKS, WITNESS]))
 
 
 def rung_of(name: str) -> str:

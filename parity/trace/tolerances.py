@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.trace.rungs import RUNGS
+from parity.trace.rungs import RUNGS, WITNESS
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,12 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("float64", "answers"): _FREE_RUN,
     ("float32", "answers"): Tolerance(1e-5, 1e-5),
     # A run that is resumed or repeated computes what it computed before: every bit. (What one
-    # framework resumes from the other's checkpoint is judged like a single step.)
+    # framework resumes from the other's checkpoint is judged like a single step. So is what a
+    # witness computes from its batches, which must be those of the sides.)
     **{
         (dtype, rung): EXACT
         for dtype in ("float64", "float32")
-        for rung in ("resume", "repeat", "untraced", "counting")
+        for rung in ("resume", "repeat", "untraced", "counting", WITNESS)
     },
 }
 

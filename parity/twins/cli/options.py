@@ -186,6 +186,7 @@ class RunOptions(Options):
     decode: int = option(8, "seq2seq: number of test sentences to decode after the last step, greedily and by beam search", at_least=0)
     evaluate: int | None = option(None, f"{_EVALUATE} [default: all of the built-in text, {EVALUATED} of another]", at_least=0)
     checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md [default: all of them]", choices=(*CHECKS, "none"))
+    witness: str | None = option(None, "train the same steps by the layers, loss, clipping, optimizers, schedule and reading of another framework, which shares less with the sides than the oracle does, and compare it like a side", choices=("pytorch",))
     isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --checks and --throughput off")
     throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity; where --steps is given, only if this is, too")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
@@ -197,6 +198,8 @@ class RunOptions(Options):
         super().__post_init__()
         if "none" in self.checks and len(self.checks) > 1:
             raise UsageError(f"--checks is {','.join(self.checks)}; allowed: none by itself")
+        if self.witness and self.isolate:
+            raise UsageError("--witness is given with --isolate; allowed: only one of them")
 
     def wants(self, check: str) -> bool:
         """Return whether a rung of whole runs is to be checked; see `CHECKS`."""

@@ -9,7 +9,7 @@ from parity.compare.disagreement import checked_sides, departing_sides
 from parity.compare.findings import Finding, join_findings
 from parity.compare.tensors import Mismatch
 from parity.compare.verdict import Verdict
-from parity.trace.rungs import CHECKS
+from parity.trace.rungs import WITNESS, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
 from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.decoded_answers import DecodedFinding, Tie
@@ -51,7 +51,7 @@ class RunVerdict(Verdict):
     unmeasured: Sequence[int] = ()
 
     def with_checks(self, findings: Iterable[Finding]) -> "RunVerdict":
-        """Return the verdict with what checks of whole runs found, in the order of `CHECKS`."""
+        """Return the verdict with what checks of whole runs found, by their rungs."""
         findings = list(findings)
         decoded = [each for each in findings if isinstance(each, DecodedFinding)]
         mismatches = [*self.mismatches, *(m for each in findings for m in each.mismatches)]
@@ -59,7 +59,7 @@ class RunVerdict(Verdict):
             self,
             pairs=join_findings(self.pairs, findings),
             mismatches=tuple(
-                sorted(mismatches, key=lambda m: CHECKS.index(m.check) if m.check else -1)
+                sorted(mismatches, key=lambda m: rungs().index(m.check) if m.check else -1)
             ),
             ties=(*self.ties, *(tie for each in decoded for tie in each.ties)),
             coverage=join_facts(self.coverage, *(each.facts for each in decoded)),
@@ -83,7 +83,7 @@ class RunVerdict(Verdict):
     def one_step_bound(self, rung: str) -> float | None:
         """Return the multiple of rounding that single steps are judged by; None where not."""
         # what follows from a checkpoint is judged as single steps are
-        of_steps = {"resume": "weight", "untraced": "loss"}.get(rung, rung)
+        of_steps = {"resume": "weight", "untraced": "loss", WITNESS: "weight"}.get(rung, rung)
         return None if self.isolated else ONE_STEP_TIMES.get(of_steps)
 
 

@@ -55,15 +55,18 @@ def has_checkout() -> bool:
     return all((each.path / "train.py").is_file() for each in FRAMEWORKS.values())
 
 
-def check_installed(names: Iterable[str]) -> None:
+def check_installed(names: Iterable[str], given: str = "--peers is given") -> None:
     """Check that those names which are peers have their frameworks installed.
+
+    Args:
+      given: the option that asks for them, and how.
 
     Raises:
       UsageError: if one is not installed; the message names the first of these.
     """
     for name, missing in not_installed(names).items():
         raise UsageError(
-            f"--peers is given, but {missing}; "
+            f"{given}, but {missing}; "
             f"allowed: install the dependency group `peers` there, or name a Python that "
             f"has it in PARITY_{name.upper()}_PYTHON"
         )

@@ -26,18 +26,26 @@ from parity.twins.training.train_steps import train_steps
 _NEVER = ("trace", "isolate", "profile")  # flags that no peer takes
 
 
-def training_command(strategies: StrategyRegistry, versions: Callable[[], dict]) -> None:
+def training_command(
+    strategies: StrategyRegistry,
+    versions: Callable[[], dict[str, str]],
+    record: Callable[[Spec, TrainOptions, dict[str, str]], None],
+) -> None:
     """Run the command line of a peer that trains, validates and tests as `train.py` does.
 
     Args:
       strategies: the peer's strategies. Each also has the method `peak_memory`, which returns
         the peak memory of each process in bytes.
       versions: returns the versions of the framework and of NumPy.
+      record: trains as a witness, which writes the trace of `--trace`.
     """
     peer = strategies.framework
 
     def train(spec: Spec, options: TrainOptions) -> None:
-        _check(peer, options, _NEVER)
+        _check(peer, options, ("isolate", "profile"))
+        if options.trace is not None:
+            record(spec, options, versions())
+            return
         # refuse an unknown strategy before any text is read
         settings = strategies.settings(options.strategy, options.settings)
         options = replace(options, settings=settings)

@@ -2,7 +2,8 @@
 
 `python -m parity.twins.peers.pytorch_peer` takes the flags of `train.py` and trains as it does,
 with validation, a test and checkpoints. `--strategy` names one of PyTorch's own ways of running
-replicas; see parity/twins/launch/peer_strategies.py.
+replicas; see parity/twins/launch/peer_strategies.py. With `--trace` it is a witness; see
+parity/twins/peers/pytorch_witness.py.
 """
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from parity.twins.launch.peer_strategies import PYTORCH
 from parity.twins.peers.command import training_command
+from parity.twins.peers.pytorch_witness import record_witness
 
 
 def versions() -> dict[str, str]:
@@ -18,4 +20,4 @@ def versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    training_command(PYTORCH, versions)
+    training_command(PYTORCH, versions, record_witness)

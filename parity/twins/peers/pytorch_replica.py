@@ -4,7 +4,7 @@ Source: Paszke et al. 2019, arXiv:1912.01703.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,10 +86,10 @@ class Replica:
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Return the weights and the optimiser's state by canonical name, in our layout."""
-        training, found = self.spec.training, {}
-        for name, parameter in self.canonical.items():
-            found[f"weight/{name}"] = _array(name, parameter)
-            for slot in SLOTS[training.optimizer]:
+        training = self.spec.training
+        found = {f"weight/{name}": array for name, array in self.arrays(lambda p: p).items()}
+        for slot in SLOTS[training.optimizer]:
+            for name, parameter in self.canonical.items():
                 state = self.optimizer.state[parameter][_STATES[slot]]
                 found[f"optimizer/{name}/{slot}"] = _array(name, state)
         for power, beta in zip(
@@ -98,6 +98,10 @@ class Replica:
             updates = int(self.optimizer.state[self.trained[0]]["step"])
             found[f"optimizer/{power}"] = np.array(beta ** (updates + 1), training.dtype)
         return {name: found[name] for name in snapshot_names(self.spec)}
+
+    def arrays(self, of: Callable[[Any], Any]) -> dict[str, np.ndarray]:
+        """Return what `of` makes of each parameter, by canonical name, in our layout."""
+        return {name: _array(name, of(each)) for name, each in self.canonical.items()}
 
     def clip(self) -> float:
         """Clip the gradient by its norm, and return the norm."""

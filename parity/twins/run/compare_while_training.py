@@ -20,6 +20,7 @@ from parity.twins.compare.whole_runs import (
     compare_repeated,
     repeated,
 )
+from parity.twins.compare.witness import WitnessRung
 from parity.twins.launch.processes import SideProcess
 from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.spec.spec import Spec
@@ -107,7 +108,7 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
       UsageError: for input that a side cannot use.
       NumericFailure: for a NaN or infinity on any side.
     """
-    options = run.options
+    options, witness = run.options, run.options.witness
     again = tuple(run.of_strategies) if run.dtype == options.dtype[0] else ()
     repeat = again if options.wants("repeat") else ()
     saves = again if options.wants("resume") else ()
@@ -117,6 +118,9 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
             label: stack.enter_context(_start(run, label, side, saves=label in saves))
             for label, side in recordings.items()
         }
+        if witness:
+            started = _start_witness(run, witness)
+            running[witness] = stack.enter_context(started)
 
         def still_writing(writer: SideProcess) -> bool:
             # a later failure of another side is reported once the comparison reaches that step
@@ -124,7 +128,7 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
             return not writer.ended()
 
         checks = {label: partial(still_writing, process) for label, process in running.items()}
-        folders = {label: _trace(run, label) for label in recordings}
+        folders = {label: _trace(run, label) for label in running}
         traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
         headers = {label: traces[label].header for label in run.sides}
         comparison = RunComparison(headers, options.after_mismatch, options.cause_seconds)
@@ -144,7 +148,9 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
             )
             for label, trace in traces.items()
         ]
-        steps = StepsToCheck(comparison, repeat)
+        leader = next(iter(run.leading), "")
+        rung = witness and WitnessRung(witness, leader, comparison.spec, comparison.per_epoch)
+        steps = StepsToCheck(comparison, repeat, rung or None)
         progress = stack.enter_context(
             ProgressBar(f"comparing, {run.dtype}", options.steps, "step")
         )
@@ -156,7 +162,7 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
         verdict = comparison.verdict
         if verdict.matches:
             _finish(running, traces, keep=options.keep_traces)
-            verdict = verdict.with_checks(steps.repeated())
+            verdict = verdict.with_checks([*steps.repeated(), *steps.witnessed()])
     versions = {
         name: version
         for trace in traces.values()
@@ -178,11 +184,17 @@ class StepsToCheck:
     Args:
       comparison: compares the sides with each other and with the oracle.
       repeat: labels of the sides that were trained twice.
+      witness: compares the steps of the witness, if there is one.
 
     """
 
-    def __init__(self, comparison: RunComparison, repeat: tuple[str, ...]):
-        self._comparison, self._repeat = comparison, repeat
+    def __init__(
+        self,
+        comparison: RunComparison,
+        repeat: tuple[str, ...],
+        witness: WitnessRung | None = None,
+    ):
+        self._comparison, self._repeat, self._witness = comparison, repeat, witness
         self._differing: dict[str, Mismatch] = {}
         loss_per = comparison.spec.training.loss_per
         self._recorded = {
@@ -217,6 +229,8 @@ class StepsToCheck:
                 different = compare_repeated(label, step, tensors[label], other, names)
                 if different is not None:
                     self._differing[label] = different
+        if self._witness is not None:
+            self._witness.add(step, tensors)
 
     def repeated(self) -> list[Finding]:
         """Return whether the repeated runs were the same."""
@@ -224,6 +238,18 @@ class StepsToCheck:
             find_in_exact_check("repeat", (label, repeated(label)), self._differing.get(label))
             for label in self._repeat
         ]
+
+    def witnessed(self) -> list[Finding]:
+        """Return what was found of the witness."""
+        return [] if self._witness is None else self._witness.findings
+
+
+def _start_witness(run: PlannedRun, witness: str) -> SideProcess:
+    """Start the recorded training of the witness."""
+    folder = _trace(run, witness)
+    clear_trace(folder)
+    pending = None if run.options.keep_traces else _MOST_PENDING
+    return run.start_witness(f"{witness}-{run.dtype}.log", folder, pending)
 
 
 def _start(run: PlannedRun, label: str, side: TrainedSide, *, saves: bool) -> SideProcess:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from parity.twins.cli.options import RunOptions
@@ -86,29 +87,48 @@ class PlannedRun:
         if has_own_environment(side.framework, side.strategy):
             server = None  # of another environment
         edits = self.planted.get(side.framework, ())
-        decoding = {name: getattr(options, name) for name in _DECODING_OPTIONS if self.decodes}
         return SideProcess(
             side.framework,
             self.spec,
             options.out / "logs" / log,
             partial(server.side, edits=edits) if server else None,
             **{
-                "preset": options.preset,
-                "data": options.data,
-                # each framework encodes the text itself: with one cache for both, the second
-                # would read what the first has encoded, whatever it would have read itself
-                "cache": options.cache / side.framework,
+                **self._of_text(side.framework),
                 "replicas": side.replicas,
                 "strategy": side.strategy,
                 **self._settings(side),
                 "kernels": side.kernels,
                 "device": options.device,
                 "threads": options.threads,
-                "debug": options.debug,
-                **decoding,
                 **more,
             },
         )
+
+    def start_witness(self, log: str, trace: Path, pending: int | None) -> SideProcess:
+        """Start the recorded training of the witness of --witness.
+
+        Args:
+          log: as for `start`.
+          trace, pending: the values of `--trace` and `--trace-pending`.
+        """
+        options, name = self.options, self.options.witness
+        assert name is not None
+        recorded = {"steps": options.steps, "trace": trace, "trace_pending": pending}
+        given = self._of_text(name) | recorded
+        return SideProcess(name, self.spec, options.out / "logs" / log, **given)
+
+    def _of_text(self, framework: str) -> dict[str, Any]:
+        """Return the options that each framework has alike, which say what it reads."""
+        options = self.options
+        decoding = {name: getattr(options, name) for name in _DECODING_OPTIONS if self.decodes}
+        return decoding | {
+            "preset": options.preset,
+            "data": options.data,
+            # each framework encodes the text itself: with one cache for both, the second
+            # would read what the first has encoded, whatever it would have read itself
+            "cache": options.cache / framework,
+            "debug": options.debug,
+        }
 
     def _settings(self, side: TrainedSide) -> dict[str, Any]:
         entry = FRAMEWORKS[side.framework].strategies.entry(side.strategy)

@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from parity.base.errors import UsageError
 from parity.base.files import make_folder
 from parity.base.progress import Phases, begin_phase
 from parity.twins.cli.config import write_config
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.verdict import Outcome, RunVerdict
+from parity.twins.launch.checkout import check_installed
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.run.choose_sides import resolved
 from parity.twins.run.compare_while_training import compare_recorded
@@ -40,6 +42,7 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
     """
     options = resolved(options)
     planned = PlannedRun(spec, options)
+    _check_witness(planned)
     frameworks = sorted({side.framework for side in planned.sides.values()})
     make_folder(options.out)
     write_config(options.out, options, spec)
@@ -50,6 +53,20 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
         begin_phase("starting the frameworks")
         servers = _start_servers(frameworks, options, stack)
         return prove(replace(planned, servers=servers))
+
+
+def _check_witness(planned: PlannedRun) -> None:
+    """Check that the witness of --witness is installed, and that a side takes its steps.
+
+    Raises:
+      UsageError: otherwise.
+    """
+    witness = planned.options.witness
+    if witness is None:
+        return
+    if not planned.leading:
+        raise UsageError(f"--witness is {witness}; allowed: with a synchronous side")
+    check_installed([witness], f"--witness is {witness}")
 
 
 def _phases_of(planned: PlannedRun) -> int:

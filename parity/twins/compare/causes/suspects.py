@@ -56,6 +56,7 @@ from parity.twins.compare.causes.wrong_step import (
     Suspect,
     Tensors,
     WrongStep,
+    computed_in,
     rounded,
     rounded_number,
     solved,
@@ -359,6 +360,20 @@ def _loss(case: WrongStep) -> Iterator[Suspect]:
             divided([each * count for each in own]),
             faults="mean-of-means",
         )
+    seen, exact = (
+        np.asarray(tensors.get("loss/replicas", np.zeros(count)), np.float64) * true
+        for tensors in (case.recorded, case.expected)
+    )
+    for dtype in NARROWER[case.spec.training.dtype]:
+        if computed_in(dtype, seen, exact):
+            near = rounded(seen, dtype)
+            # the derivative of a cast casts as well: there the divisor's inverse
+            inverse = 1 / rounded_number(1 / true, dtype)
+            yield suspect(
+                f"the sum of the losses computed in {dtype}",
+                Change(divided([inverse] * count, near * inverse / true)),
+                Change(divided([true] * count, near)),
+            )
     yield solved(
         f"the loss divided by {{}}, not by {true}",
         lambda number: divided([number] * count),
@@ -554,7 +569,17 @@ def _clipping(case: WrongStep) -> Iterator[Suspect]:
                 f"the limit {how} by {number}, the number of {words} ({limit * by:g})",
                 scaled_by(factor=by),
             )
+    seen, exact = (
+        np.asarray(tensors["gradient_norm"], np.float64)
+        for tensors in (case.recorded, case.expected)
+    )
     for dtype in NARROWER[case.spec.training.dtype]:
+        if computed_in(dtype, seen, exact):
+            scale = limit / max(limit, float(seen))
+            yield row(
+                f"the norm of the gradient computed in {dtype}",
+                lambda g, _, scale=scale: (_each(lambda a: a * scale)(g), np.float64(seen)),
+            )
         near = rounded_number(limit, dtype)
         if near != limit:
             yield row(

@@ -247,16 +247,20 @@ def joined(spec: Spec, parts: Sequence[Arrays], batch: Mapping[str, np.ndarray])
     return found
 
 
-def divided(divisors: Sequence[float]) -> Replacements:
+def divided(divisors: Sequence[float], sums: np.ndarray | None = None) -> Replacements:
     """Return replacements in which the loss of each replica is divided by a number of its own.
 
     Args:
       divisors: one for each replica.
+      sums: what is divided, in place of the sum of each replica's losses.
     """
 
     @wraps(replica_losses)
     def losses(token_loss: np.ndarray, _: float, sizes: Sequence[int]) -> np.ndarray:
-        per_replica = original(replica_losses)(token_loss, token_loss.dtype.type(1), sizes)
+        per_replica = sums
+        if per_replica is None:
+            one = token_loss.dtype.type(1)
+            per_replica = original(replica_losses)(token_loss, one, sizes)
         found: np.ndarray = per_replica / np.asarray(divisors, token_loss.dtype)
         return found
 

@@ -279,6 +279,19 @@ def rounded_number(value: float, dtype: str) -> float:
     return float(rounded(np.array([value], np.float64), dtype)[0])
 
 
+def computed_in(dtype: str, seen: np.ndarray, exact: np.ndarray) -> bool:
+    """Return whether numbers look like sums that were computed in a narrower precision.
+
+    They are then numbers of that precision, which others are by chance once in 2**29 (float64,
+    float32), and as near to the exact ones as its rounding leaves them. Those of a sum are the
+    roundings of many operations: how many, and in which order, no record tells.
+    """
+    unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    apart = np.abs(seen - exact)
+    near = np.abs(rounded(seen, dtype) - seen) <= 4 * np.finfo(np.float64).eps * np.abs(seen)
+    return bool(apart.any() and near.all() and (apart <= 16 * unit * np.abs(exact)).all())
+
+
 def telling(value: float, right: float) -> str:
     """Return a number with six digits, or as many as tell it from the right one."""
     for digits in range(6, 17):

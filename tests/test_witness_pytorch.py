@@ -311,6 +311,7 @@ def test_a_whole_training_is_pytorchs(pytorch, tmp_path, optimizer, loss_per):
     training = pytorch.Witness(spec)
     ids = {split: pytorch.stream_of(each, vocabulary) for split, each in lines.items()}
     steps, step = pytorch.witnessed_steps(spec, training, text, options), 0
+    best = math.inf, {}
     for epoch, rate in enumerate(EPOCH_RATES):
         for batch in pytorch.batches_of(ids["train"], 4, 5):
             found, count = next(steps), int(batch["lengths"].sum())
@@ -321,13 +322,15 @@ def test_a_whole_training_is_pytorchs(pytorch, tmp_path, optimizer, loss_per):
             step += 1
         valid = perplexity_of(pytorch, training, ids["valid"])
         assert summary.valid_perplexity[epoch] == pytest.approx(valid, rel=1e-10)
+        best = min(best, (valid, training.snapshot()), key=lambda each: each[0])
     assert len(losses) == step > 20
-    test = perplexity_of(pytorch, training, ids["test"])
-    assert summary.test_perplexity == pytest.approx(test, rel=1e-10)
     checkpoints = tmp_path / "run" / "checkpoints"
     saved = load_file(checkpoints / (checkpoints / "latest").read_text().strip())
     for name, array in training.arrays(lambda each: each).items():
         np.testing.assert_allclose(saved[f"weight/{name}"], array, rtol=0, atol=1e-9)
+    training.load(best[1])
+    test = perplexity_of(pytorch, training, ids["test"])
+    assert summary.test_perplexity == pytest.approx(test, rel=1e-10)
 
 
 # parity run --witness pytorch

@@ -10,6 +10,7 @@ import numpy as np
 
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.pair.perturbation import Draw, mapped
 from parity.watch.modules import described
 from parity.watch.recording import Recording, leaves
 
@@ -142,12 +143,26 @@ class Tap:
         kind = jax.ShapeDtypeStruct((), np.int32)
         return io_callback(called, kind, *tensors, ordered=True)
 
+    def move(self, tensor: Any, draw: Draw) -> Any:
+        """Return a tensor that is larger or smaller by drawn shares of itself."""
+        import jax
+        from jax.experimental import io_callback
+
+        def drawn() -> np.ndarray:
+            return draw(tensor.shape).astype(tensor.dtype)
+
+        kind = jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)
+        traced = isinstance(tensor, jax.core.Tracer)
+        shares = io_callback(drawn, kind, ordered=True) if traced else drawn()
+        return tensor + jax.lax.stop_gradient(tensor) * shares
+
     def pass_on(
         self,
         tensors: list[Any],
         others: list[Any],
         seen: Callable[[list[np.ndarray]], int | None],
         gradient: Callable[[int, list[np.ndarray]], None] | None = None,
+        move: Callable[[Any], Any] = lambda x: x,
     ) -> list[Any]:
         """Return tensors that functions see, and their gradients, where JAX differentiates.
 
@@ -156,6 +171,7 @@ class Tap:
           others: what `seen` is shown after them.
           seen: returns a number, such as that of a module's call.
           gradient: called with that number and the gradients.
+          move: what is done to each gradient.
         """
         import jax
 
@@ -169,7 +185,7 @@ class Tap:
         def backward(number: Any, gradients: list[Any]) -> tuple[list[Any], None]:
             if gradient is not None:
                 self.show(lambda x: gradient(int(x[0]), x[1:]), [number, *gradients])
-            return gradients, None
+            return list(map(move, gradients)), None
 
         same.defvjp(forward, backward)
         return list(same(tensors, jax.lax.stop_gradient(others)))
@@ -205,6 +221,9 @@ class _Hooks(Tap):
         for name in ("value_and_grad", "grad"):
             self._replace(jax, name, self._watched_grad)
         self._open = True
+        if self._to.perturbation:
+            for _, each in _own(self._model):
+                each[...] = self._moved(each[...])
         if self._to.wants("initial"):
             for name, value in _flat(self._model, nnx.Not(nnx.RngState)):
                 self._to.add("initial", name, _copy(value))
@@ -233,13 +252,24 @@ class _Hooks(Tap):
         else:
             self._undo.callback(setattr, owner, name, own)
 
+    def _moved(self, tensor: Any) -> Any:
+        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
+        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
+        return self.move(tensor, draw) if draw else tensor
+
     def _watched_call(self, owner: type) -> Any:
+        import jax
+
         def wrap(call: Any) -> Any:
             def watched(module: Any, *inputs: Any, **named: Any) -> Any:
-                output = call(module, *inputs, **named)
                 label = getattr(module, _MARK, None)
                 if not self._open or label is None or type(module) is not owner:
-                    return output
+                    return call(module, *inputs, **named)
+                if label == "model" and self._to.perturbation:
+                    moved = mapped((inputs, named), (jax.Array, np.ndarray), self._moved)
+                    output = call(module, *moved[0], **moved[1])
+                else:
+                    output = call(module, *inputs, **named)
                 return self._watched_output(label, output, {**dict(enumerate(inputs)), **named})
 
             return watched
@@ -277,7 +307,11 @@ class _Hooks(Tap):
                     self._to.add("activation_gradient", call + path, array)
 
         passed = self.pass_on(
-            [each for _, each in found], [each for _, each in batch], seen, gradient
+            [self._moved(each) for _, each in found],
+            [each for _, each in batch],
+            seen,
+            gradient,
+            self._moved,
         )
         by_id = {id(old): new for (_, old), new in zip(found, passed, strict=True)}
         return jax.tree.map(lambda each: by_id.get(id(each), each), output)

@@ -12,6 +12,7 @@ import numpy as np
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.jax import Tap
+from parity.pair.perturbation import Draw, mapped
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -216,8 +217,31 @@ class _TensorFlow(_Engine):
         dense = [self._tf.convert_to_tensor(each) for each in tensors]
         return self._tf.numpy_function(called, dense, self._tf.int64)
 
-    def pass_on(self, tensor: Any, number: Any, function: Callable[..., Any] | None) -> Any:
-        """Return a tensor whose gradient, and the number that `show` gave, a function sees."""
+    def move(self, tensor: Any, draw: Draw) -> Any:
+        """Return a tensor that is larger or smaller by drawn shares of itself."""
+        tf = self._tf
+        tensor = tf.convert_to_tensor(tensor)
+
+        def drawn(shape: np.ndarray) -> np.ndarray:
+            return draw(tuple(shape)).astype(tensor.dtype.as_numpy_dtype)
+
+        shares = tf.numpy_function(drawn, [tf.shape(tensor)], tensor.dtype)
+        moved = tensor + tf.stop_gradient(tensor) * shares
+        moved.set_shape(tensor.shape)
+        return moved
+
+    def pass_on(
+        self,
+        tensor: Any,
+        number: Any,
+        function: Callable[..., Any] | None,
+        move: Callable[[Any], Any],
+    ) -> Any:
+        """Return a tensor whose gradient, and the number that `show` gave, a function sees.
+
+        Args:
+          move: what is done to the gradient.
+        """
         tf = self._tf
 
         @tf.custom_gradient
@@ -225,7 +249,7 @@ class _TensorFlow(_Engine):
             def gradient(y: Any) -> Any:
                 # what is recorded next waits for the weights, and they for all gradients
                 with tf.control_dependencies([self._call(seen, [number, y])]):
-                    return tf.identity(y)
+                    return tf.identity(move(y))
 
             return tf.identity(x), gradient
 
@@ -252,12 +276,19 @@ class _Jax(_Engine):
         self._jax, self.version, self.tensor = jax, jax.__version__, jax.Array
         self.backward = (jax, "value_and_grad")
         self._depth, self._tap = 0, Tap()
+        self.move = self._tap.move
         self.training = lambda: self._depth > 0
 
     def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
         return self._tap.show(function, self._jax.lax.stop_gradient(tensors))
 
-    def pass_on(self, tensor: Any, number: Any, function: Callable[..., Any] | None) -> Any:
+    def pass_on(
+        self,
+        tensor: Any,
+        number: Any,
+        function: Callable[..., Any] | None,
+        move: Callable[[Any], Any],
+    ) -> Any:
         if function is None:
             return tensor
 
@@ -267,7 +298,7 @@ class _Jax(_Engine):
 
         def backward(number: Any, y: Any) -> tuple[Any, None]:
             self._tap.show(lambda arrays: function(*arrays), [number, y])
-            return y, None
+            return move(y), None
 
         identity.defvjp(lambda x, number: (x, number), backward)
         return identity(tensor, number)
@@ -301,6 +332,10 @@ class _PyTorch(_Engine):
         self.training = torch.is_grad_enabled
         self.backward = (torch.Tensor, "backward")
 
+    def move(self, tensor: Any, draw: Draw) -> Any:
+        shares = self._torch.from_numpy(draw(tuple(tensor.shape)))
+        return tensor + tensor.detach() * shares.to(tensor)
+
     def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
         return function([self._array(each) for each in tensors])
 
@@ -311,9 +346,16 @@ class _PyTorch(_Engine):
         array: np.ndarray = tensor.cpu().numpy()
         return array
 
-    def pass_on(self, tensor: Any, number: Any, function: Callable[..., Any] | None) -> Any:
+    def pass_on(
+        self,
+        tensor: Any,
+        number: Any,
+        function: Callable[..., Any] | None,
+        move: Callable[[Any], Any],
+    ) -> Any:
         if function and tensor.requires_grad:
             tensor.register_hook(lambda y: function(number, self._array(y)))
+            tensor.register_hook(move)
         return tensor
 
 
@@ -349,6 +391,9 @@ class _Hooks:
         model.train_function = None
         self._undo.callback(setattr, model, "train_function", None)
         self._open = True
+        if self._to.perturbation:
+            for each in model.variables:
+                each.assign(self._moved(each.value))
         if self._to.wants("initial"):
             self._show("initial", [(each.path, each.value) for each in model.variables])
         return self
@@ -374,6 +419,11 @@ class _Hooks:
         vars(owner)[name] = watched
         undo = vars(owner).pop if own is None else vars(owner).__setitem__
         self._undo.callback(undo, name, own)
+
+    def _moved(self, tensor: Any) -> Any:
+        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
+        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
+        return self._engine.move(tensor, draw) if draw else tensor
 
     def _show(self, rung: str, pairs: list[tuple[str, Any]], then: Any = None) -> None:
         """Record tensors by name when they have their values, and do something after it."""
@@ -404,19 +454,18 @@ class _Hooks:
                     {**dict(enumerate(inputs)), **named}, (self._engine.tensor, np.ndarray)
                 )
                 self._batch([(path.removeprefix("/"), tensor) for path, tensor in given])
+                inputs = mapped(inputs, self._engine.tensor, self._moved)
             output = call(*inputs, **named)
             found = list(leaves(output, self._engine.tensor))
             if not found:
                 return output
-            paths = [path for path, _ in found]
-            number = self._engine.show(
-                partial(self._output, label, paths), [each for _, each in found]
-            )
+            paths, moved = [path for path, _ in found], [self._moved(each) for _, each in found]
+            number = self._engine.show(partial(self._output, label, paths), moved)
             passed = {}
-            for path, tensor in found:
+            for (path, tensor), each in zip(found, moved, strict=True):
                 differentiable = "float" in str(tensor.dtype)
                 seen = partial(self._gradient, label, path) if differentiable else None
-                passed[id(tensor)] = self._engine.pass_on(tensor, number, seen)
+                passed[id(tensor)] = self._engine.pass_on(each, number, seen, self._moved)
                 mask = get_keras_mask(tensor)
                 if mask is not None and passed[id(tensor)] is not tensor:
                     set_keras_mask(passed[id(tensor)], mask)

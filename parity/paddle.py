@@ -11,6 +11,7 @@ import numpy as np
 
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.pair.perturbation import mapped
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -115,6 +116,9 @@ class _Hooks:
         clip = getattr(self._optimizer, "_grad_clip", None)
         if clip is not None:
             self._replace(clip, "_dygraph_clip", self._watched_clip)
+        if self._to.perturbation:
+            for each in (*self._parameters.values(), *self._buffers.values()):
+                each.set_value(self._moved(each.detach()))
         if self._to.wants("initial"):
             for name, each in {**self._parameters, **self._buffers}.items():
                 self._to.add("initial", name, self._array(each))
@@ -140,30 +144,54 @@ class _Hooks:
             tensor = tensor.detach().cast("float32")
         return np.array(tensor.numpy())
 
-    def _counts(self) -> bool:
-        return bool(self._to.active and self._paddle.is_grad_enabled())
+    def _moved(self, tensor: Any) -> Any:
+        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
+        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
+        if not draw:
+            return tensor
+        shares = self._paddle.to_tensor(draw(tuple(tensor.shape)))
+        return tensor + tensor.detach() * shares.cast(tensor.dtype)
 
-    def _begin(self, layer: Any, inputs: Any) -> None:
-        if not self._counts() or not self._to.wants("batch"):
-            return
+    def _moved_in(self, value: Any) -> Any:
+        """Return what holds tensors with their numbers moved; None to leave it as it is."""
+        if self._to.perturbation is None:
+            return None
+        return mapped(value, self._paddle.Tensor, self._moved)
+
+    def _counts(self) -> bool:
+        seen = self._to.active or self._to.perturbation is not None
+        return bool(seen and self._paddle.is_grad_enabled())
+
+    def _begin(self, layer: Any, inputs: Any) -> Any:
+        if not self._counts():
+            return None
+        if self._to.wants("batch"):
+            self._batch(inputs)
+        return self._moved_in(inputs)
+
+    def _batch(self, inputs: Any) -> None:
         call = self._to.call("batch/").removeprefix("batch/")
         for path, tensor in leaves(inputs, self._paddle.Tensor):
             self._to.add("batch", path.removeprefix("/") + call, self._array(tensor))
 
     def _output(self, label: str) -> Any:
-        def seen(layer: Any, inputs: Any, output: Any) -> None:
+        def seen(layer: Any, inputs: Any, output: Any) -> Any:
             if not self._counts():
-                return
+                return None
+            moved = self._moved_in(output)
             forward = self._to.wants("forward", label)
             backward = self._to.wants("activation_gradient", label)
-            if not forward and not backward:
-                return
+            if not forward and not backward and moved is None:
+                return None
             call = self._to.call(label)
-            for path, tensor in leaves(output, self._paddle.Tensor):
+            for path, tensor in leaves(output if moved is None else moved, self._paddle.Tensor):
                 if forward:
                     self._to.add("forward", call + path, self._array(tensor))
                 if backward and not tensor.stop_gradient:
                     tensor.register_hook(self._gradient(call + path, self._to.step))
+                if moved is not None and not tensor.stop_gradient:
+                    tensor.register_hook(self._moved)
+            return moved
 
         return seen
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
+from parity.pair.perturbation import mapped
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -153,6 +154,10 @@ class _Hooks:
         backward = torch.autograd.backward
         torch.autograd.backward = self._watched_backward(backward)
         self._undo.callback(setattr, torch.autograd, "backward", backward)
+        if self._to.perturbation:
+            with torch.no_grad():
+                for each in (*self._parameters.values(), *self._buffers.values()):
+                    each.copy_(self._moved(each))
         if self._to.wants("initial"):
             for name, each in {**self._parameters, **self._buffers}.items():
                 self._to.add("initial", name, self._copy(each))
@@ -178,21 +183,40 @@ class _Hooks:
         array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
         return array
 
+    def _moved(self, tensor: Any) -> Any:
+        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
+        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
+        if not draw:
+            return tensor
+        shares = self._torch.from_numpy(draw(tuple(tensor.shape)))
+        return tensor + tensor.detach() * shares.to(tensor)
+
+    def _moved_in(self, value: Any) -> Any:
+        """Return what holds tensors with their numbers moved; None to leave it as it is."""
+        if self._to.perturbation is None:
+            return None
+        return mapped(value, self._torch.Tensor, self._moved)
+
     def _counts(self) -> bool:
         """Return whether a module runs in a training's forward pass, and for the first time.
 
         Activation checkpointing runs modules again during the backward pass.
         """
-        if not self._to.active or self._torch._C._current_graph_task_id() != -1:
+        if self._torch._C._current_graph_task_id() != -1:
+            return False
+        if not self._to.active and self._to.perturbation is None:
             return False
         return self._training or self._torch.is_grad_enabled()
 
-    def _begin(self, module: Any, inputs: Any, named: Any) -> None:
+    def _begin(self, module: Any, inputs: Any, named: Any) -> Any:
         if self._torch._C._current_graph_task_id() != -1:
-            return
+            return None
         self._training = self._torch.is_grad_enabled()
-        if not self._training or not self._to.wants("batch"):
-            return
+        if self._training and self._to.wants("batch"):
+            self._batch(inputs, named)
+        return self._moved_in((inputs, named)) if self._training else None
+
+    def _batch(self, inputs: Any, named: Any) -> None:
         call = self._to.call("batch/")
         for path, tensor in leaves((*inputs, named), self._torch.Tensor):
             # a keyword's name takes the place of the number of the mapping that holds it
@@ -206,20 +230,24 @@ class _Hooks:
     def _output(self, name: str) -> Any:
         label = name or "model"
 
-        def seen(module: Any, inputs: Any, output: Any) -> None:
+        def seen(module: Any, inputs: Any, output: Any) -> Any:
             if not self._counts():
-                return
+                return None
             self._seen.add(name)
+            moved = self._moved_in(output)
             forward = self._to.wants("forward", label)
             backward = self._to.wants("activation_gradient", label)
-            if not forward and not backward:
-                return
+            if not forward and not backward and moved is None:
+                return None
             call = self._to.call(label)
-            for path, tensor in leaves(output, self._torch.Tensor):
+            for path, tensor in leaves(output if moved is None else moved, self._torch.Tensor):
                 if forward:
                     self._to.add("forward", call + path, self._copy(tensor))
                 if backward and tensor.requires_grad:
                     tensor.register_hook(self._gradient(call + path, self._to.step))
+                if moved is not None and tensor.requires_grad:
+                    tensor.register_hook(self._torch.compiler.disable(self._moved))
+            return moved
 
         return seen
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from moved_numbers import assert_moved
 
 import parity.jax
 from parity import Trace
 from parity.base.errors import UsageError
+from parity.pair.perturbation import VARIABLE, environment
 
 pytestmark = pytest.mark.jax
 
@@ -108,6 +110,20 @@ def test_an_uncompiled_training_computes_the_same_and_is_seen_whole(tmp_path):
         later["activation_gradient/stack.layers.0"],
         later["activation_gradient/stack"] * (hidden > 0),
     )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_every_number_is_moved(tmp_path, monkeypatch, compiled):
+    from flax import nnx
+
+    for _ in range(2):
+        model, optimizer = model_of()
+        step = nnx.jit(step_of) if compiled else step_of
+        with parity.jax.watch(tmp_path / "a", model, optimizer):
+            train(model, optimizer, 2, step)
+        given = environment(tmp_path / "a", tmp_path / "b", 1)
+        monkeypatch.setenv(VARIABLE, given[VARIABLE])
+    assert_moved(tmp_path / "a", tmp_path / "b", "out")
 
 
 def test_a_compiled_step_is_seen_alike_whether_or_not_it_was_compiled_before(tmp_path):

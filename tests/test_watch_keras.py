@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from moved_numbers import assert_moved
 
 from parity import Trace, assert_match
 
@@ -22,10 +23,13 @@ PAGE = ROOT / "docs" / "watching.md"
 
 MODEL = """
 import json
+import os
 import warnings
+from pathlib import Path
 import keras
 import numpy as np
 import parity.keras
+from parity.pair.perturbation import environment
 
 warnings.simplefilter("error", UserWarning)
 draw = np.random.default_rng(2)
@@ -63,6 +67,10 @@ with parity.keras.watch("a", watched):
 assert same(plain, watched)
 fit(plain), fit(watched)  # nothing of the watch is left
 assert same(plain, watched)
+os.environ |= environment(Path("a"), Path("moved"), 1)
+model = model_of()
+with parity.keras.watch("a", model):
+    fit(model)
 leaves = [each.path or each.name for each in watched._flatten_layers() if not each._layers]
 names = [each.path for each in watched.variables]
 trained = [each.path for each in watched.trainable_variables]
@@ -148,6 +156,7 @@ def test_fit_computes_the_same_and_is_seen_whole(tmp_path, backend):
     relu, dense = tensors["activation_gradient/dense"], tensors["forward/dense"]
     np.testing.assert_array_equal(tensors["forward/re_lu"], np.maximum(dense, 0))
     np.testing.assert_array_equal(relu, tensors["activation_gradient/re_lu"] * (dense > 0))
+    assert_moved(tmp_path / "a", tmp_path / "moved", "dense_1")
 
 
 def test_a_loop_of_one_s_own_is_seen_eagerly_and_as_a_graph(tmp_path):

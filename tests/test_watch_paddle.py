@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from moved_numbers import assert_moved
 
 from parity import Trace
 
@@ -16,8 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "watching.md"
 
 TRAINING = """
+import os
 import sys
+from pathlib import Path
 import parity.paddle
+from parity.pair.perturbation import environment
 import numpy as np
 import paddle
 
@@ -59,6 +63,8 @@ for minimize in (False, True):
     watched = trained(sys.argv[1], minimize)
     assert all(np.array_equal(a, b) for a, b in zip(plain, watched, strict=True))
 assert "backward" in vars(paddle.Tensor)
+os.environ |= environment(Path(sys.argv[1]), Path("moved"), 1)
+trained(sys.argv[1], False)
 """
 
 
@@ -98,6 +104,7 @@ def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path):
     norm = np.sqrt(sum((tensors[f"clipped_gradient/{n}"] ** 2).sum() for n in gradients))
     assert norm <= 0.1 * (1 + 1e-5)
     assert trace.header["versions"]["paddle"]
+    assert_moved(tmp_path / "a", tmp_path / "moved", "out")
 
 
 def test_tensorflow_imported_first_is_refused(tmp_path):

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from moved_numbers import assert_moved
 
 import parity.torch
 from parity import Trace
 from parity.base.errors import UsageError
 from parity.base.source_lines import found_for
 from parity.compare.recorded_pair import compare_pair
+from parity.pair.perturbation import VARIABLE, environment
 
 pytestmark = pytest.mark.torch
 
@@ -198,6 +200,17 @@ def test_in_float64_nothing_is_lost_and_two_runs_match(tmp_path):
     assert a.header["dtype"] == "float64"
     assert a.index() == b.index()
     assert compare_pair([a, b]).matches
+
+
+def test_every_number_is_moved_in_steps_that_are_not_recorded_too(tmp_path, monkeypatch):
+    some = {"modules": ["out", "model"], "steps": 2}
+    watched(tmp_path / "a", options=some)
+    monkeypatch.setenv(VARIABLE, environment(tmp_path / "a", tmp_path / "b", 1)[VARIABLE])
+    result, _ = watched(tmp_path / "a", options=some)
+    assert_moved(tmp_path / "a", tmp_path / "b", "out", "model/logits", steps=(0, 2))
+    monkeypatch.delenv(VARIABLE)
+    plain, _ = watched(tmp_path / "c", options=some)
+    assert result[1] != plain[1]
 
 
 def test_a_closure_is_part_of_its_step(tmp_path):

@@ -23,7 +23,7 @@ from parity.base.fields import check_fields, option
 from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.text import command_text, counted, escaped
-from parity.cli import doctor
+from parity.cli import doctor, runs
 from parity.cli.command_line import PathType, add_options, take_options
 from parity.compare.choice import WHOLE, Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
@@ -168,6 +168,12 @@ def _mismatch_options(command: Any) -> Any:
     help="file of `parity align`: what of TRACE_A is what of TRACE_B",
 )
 @click.option(
+    "--bounds",
+    "bounds_file",
+    type=PathType(),
+    help="file of `parity bounds`: how far tensors may be apart that nobody declared",
+)
+@click.option(
     "--allow-missing",
     is_flag=True,
     help="match although one side has tensors that the other lacks",
@@ -186,6 +192,7 @@ def compare_command(
     steps: str | None,
     tolerances: tuple[str, ...],
     map_file: Path | None,
+    bounds_file: Path | None,
     allow_missing: bool,
     debug: bool,
     **values: Any,
@@ -201,7 +208,7 @@ def compare_command(
     if html_file is not None:
         _check_page(html_file)
     summary = _summary() if github else None
-    report = _compared(trace_a, trace_b, options, given, choice, map_file)
+    report = _compared(trace_a, trace_b, options, given, choice, map_file, bounds_file)
     if html_file is not None:
         write_whole(html_file, utf_8(report_html(report)))
     if json_file == Path("-"):
@@ -311,6 +318,7 @@ def _compared(
     tolerances: Mapping[str, Tolerance] | None = None,
     choice: Choice = WHOLE,
     map_file: Path | None = None,
+    bounds_file: Path | None = None,
 ) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
     return compared(
@@ -319,6 +327,7 @@ def _compared(
         tolerances,
         choice=choice,
         mapping=map_file,
+        bounds=bounds_file,
         after_mismatch=options.after_mismatch,
         cause_seconds=options.cause_seconds,
     )
@@ -373,6 +382,28 @@ def weights_command(trace: Path, map_file: Path, out: Path) -> int:
     write_weights(weights, out)
     other = mapping.labels[1 - mapping.side_of(given)]
     print(escaped(f"weights: {out}: {counted(len(weights), 'tensor')} for {other}"))
+    return 0
+
+
+@parity.command("bounds")
+@click.argument("trace", type=PathType())
+@click.argument("command", nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--out",
+    type=PathType(),
+    default=Path("bounds.json"),
+    show_default=True,
+    help="file to write the bounds to",
+)
+def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
+    """Measure how far rounding takes a watched training, as bounds for `parity compare`.
+
+    TRACE is the folder in which COMMAND, behind `--`, watches its training. It is run once
+    as it is, and five times with the weights, inputs, outputs of modules and their gradients
+    moved by one unit in the last place at random.
+    """
+    runs.write_bounds(Trace(trace), command, out)
     return 0
 
 

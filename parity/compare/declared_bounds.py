@@ -7,11 +7,13 @@ from reprlib import repr as shortened
 from typing import Any
 
 from parity.base.errors import UsageError
+from parity.compare.measured_bounds import TIMES, MeasuredBounds
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of, rungs
 from parity.trace.tolerances import EXACT, TABLE, Tolerance, check_declared
 
 NOBODY = "nobody"
+MEASURED = "parity bounds"
 COMPARER = "whoever compares"
 
 # The bounds in float32 of what nobody declared. This project's own bounds are for one step from
@@ -29,6 +31,11 @@ _GROWS = (
 )
 _CONSTANT = "this project's bounds for free runs in float64"
 _SAME = "what was read must be equal to the bit"
+_MEASURED = (
+    f"{TIMES:g} times the largest distance of {{runs}} runs of {{side}} with every number "
+    "moved by a unit in the last place, for each tensor and step"
+)
+_NOISE = "nothing but rounding in each of the runs: zero in exact arithmetic"
 
 
 @dataclass
@@ -80,6 +87,8 @@ class Bound:
         }
 
     def __str__(self) -> str:
+        if self.declared == MEASURED:
+            return f"at most {self.tolerance.floor:g}"
         return f"{self.tolerance}{' a step' if self.grows else ''}"
 
 
@@ -95,10 +104,16 @@ class Bounds:
     Args:
       dtype: the precision of the sides.
       declared: rung, or pattern of names -> tolerance, and who declared it.
+      measured: takes the place of the bound of a rung that nobody declared.
     """
 
-    def __init__(self, dtype: str, declared: Mapping[str, tuple[Tolerance, str]]):
-        self._dtype = dtype
+    def __init__(
+        self,
+        dtype: str,
+        declared: Mapping[str, tuple[Tolerance, str]],
+        measured: MeasuredBounds | None = None,
+    ):
+        self._dtype, self._measured = dtype, measured
         self._declared = {key: Bound(key, *found) for key, found in declared.items()}
         self._default: dict[str, Bound] = {}
         self._of: dict[str, Bound] = {}
@@ -109,6 +124,21 @@ class Bounds:
             self._of[name] = self._choose(name)
             self._of[name].tensors += 1
         return self._of[name]
+
+    def at(self, name: str, step: int) -> Tolerance:
+        """Return the tolerance of a tensor in a step.
+
+        Raises:
+          UsageError: if its bounds were measured, but not in this step.
+        """
+        bound = self.find(name)
+        if bound.declared != MEASURED:
+            return bound.at(step)
+        assert self._measured is not None
+        found = self._measured.at(name, step)
+        floor = max(float(f"{found.floor:.2g}"), bound.tolerance.floor)
+        bound.tolerance = replace(bound.tolerance, floor=floor)
+        return found
 
     def used(self) -> list[Bound]:
         """Return the bounds that were used, in the order of the rungs."""
@@ -137,12 +167,22 @@ class Bounds:
                 return bound
         if rung in self._declared:
             return self._declared[rung]
+        if self._measured is not None and name in self._measured.tensors:
+            bound = _of_measured(self._measured, name)
+            return self._default.setdefault(f"{rung}: {bound.tolerance.reason}", bound)
         if rung not in self._default:
             grows = self._dtype == "float32" and TABLE[self._dtype, rung] != EXACT
             tolerance = TABLE[self._dtype, _INHERITS.get(rung, rung) if grows else rung]
             reason = _SAME if tolerance == EXACT else _GROWS if grows else _CONSTANT
             self._default[rung] = Bound(rung, replace(tolerance, reason=reason), grows=grows)
         return self._default[rung]
+
+
+def _of_measured(measured: MeasuredBounds, name: str) -> Bound:
+    """Return the bound, as reports show it, of tensors like one that was measured."""
+    told = _MEASURED.format(runs=measured.runs, side=measured.side)
+    told = _NOISE if name in measured.noise else told
+    return Bound(rung_of(name), Tolerance(0.0, 0.0, reason=told), MEASURED)
 
 
 def declared_tolerances(

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.compare.refit import SOME, Moves, difference, of_parameters, refit
 from parity.compare.relation import SAME, explanations, in_padding
-from parity.compare.tensors import Mismatch
+from parity.compare.tensors import Mismatch, flips
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 
@@ -17,7 +17,6 @@ Tensors = Mapping[str, np.ndarray]
 _FIRST_STEPS = 20  # that are refitted, and more where the first wrong one is later
 _MOST_STEPS = 100
 _OF_STEP = ("optimizer", "weight")
-_MANY = 0.02  # the share of exact zeros from which a tensor is the output of a kinked function
 
 
 @dataclass(frozen=True)
@@ -178,14 +177,10 @@ class _Search:
         for name in a:
             if not name.startswith("forward/") or name in self._wrong or name not in b:
                 continue
-            if a[name].shape != b[name].shape or a[name].dtype.kind != "f":
-                continue
-            zeros = (a[name] == 0), (b[name] == 0)
-            flips = int((zeros[0] != zeros[1]).sum())
-            if flips and min(each.mean() for each in zeros) >= _MANY:
+            if count := flips(a[name], b[name]):
                 yield Explanation(
                     self._first,
-                    f"a kink: {flips:,} of {a[name].size:,} elements of {name} are zero on one "
+                    f"a kink: {count:,} of {a[name].size:,} elements of {name} are zero on one "
                     "side alone, by rounding; their gradients are all or nothing",
                 )
                 return

@@ -14,6 +14,7 @@ import numpy as np
 from parity.base.errors import UsageError
 from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
 from parity.compare.explanation import explain
+from parity.compare.measured_bounds import MeasuredBounds
 from parity.compare.step_comparison import StepComparison, add_losses_after, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import StepBounds, compare_step
@@ -46,6 +47,7 @@ def compare_pair(
     traces: Sequence[Trace],
     tolerances: Mapping[str, Tolerance] | None = None,
     after_mismatch: int = 0,
+    measured: MeasuredBounds | None = None,
 ) -> PairVerdict:
     """Compare two trainings that a `Recorder` recorded, up to the first mismatch.
 
@@ -54,6 +56,7 @@ def compare_pair(
       tolerances: rung, or pattern of names -> tolerance; they replace those that the traces
         declare under the same key.
       after_mismatch: the number of steps to measure after the first that has a mismatch.
+      measured: bounds of tensors that nobody declares.
 
     Raises:
       UsageError: if the two cannot be compared, or one is damaged.
@@ -66,7 +69,8 @@ def compare_pair(
         raise UsageError(f"{a} is {kinds[0]}, {b} is {kinds[1]}; allowed: two of a kind")
     _check_same_run(sides, first.header, second.header)
     dtype = str(first.header["dtype"])
-    bounds = Bounds(dtype, declared_tolerances(sides, traces, tolerances or {}))
+    declared = declared_tolerances(sides, traces, tolerances or {})
+    bounds = Bounds(dtype, declared, measured)
     comparison = _PairComparison((a, b), History(dtype, (a, b)), bounds, after_mismatch)
     numbers, cut = common_steps({a: first, b: second})
     tensors = (
@@ -128,7 +132,7 @@ class _PairComparison(StepComparison):
                 raise UsageError(
                     f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"
                 )
-        bounds = StepBounds(lambda name: self._bounds.find(name).at(step))
+        bounds = StepBounds(lambda name: self._bounds.at(name, step))
         known = self.worst[self._sides]
         found = compare_step(a, b, self._sides, step, names, bounds, known, types=True)
         self._add([found])

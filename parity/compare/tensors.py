@@ -16,6 +16,8 @@ from parity.trace.tolerances import RoundingMultiple, Tolerance
 ORACLE = "oracle"
 ONE_STEP = "oracle, one step"
 
+_KINKED = 0.02  # the share of zeros from which an output is that of a kinked function, a ReLU
+
 
 @dataclass(frozen=True)
 class Place:
@@ -186,6 +188,16 @@ def magnitude(array: np.ndarray) -> float:
     if not array.size:
         return 0.0
     return float(np.maximum(float(array.max()), -float(array.min())))
+
+
+def flips(a: np.ndarray, b: np.ndarray) -> int:
+    """Return how many elements of a kinked function's output are zero on one side alone."""
+    if a.shape != b.shape or a.dtype.kind != "f" or not a.size:
+        return 0
+    zeros = (a == 0), (b == 0)
+    if min(float(each.mean()) for each in zeros) < _KINKED:
+        return 0
+    return int((zeros[0] != zeros[1]).sum())
 
 
 def check_numbers(

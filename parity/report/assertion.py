@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from parity.align.mapping import read
+from parity.align.mapping import NameMapping, read
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.compare.choice import WHOLE, Choice, chosen
+from parity.compare.measured_bounds import MeasuredBounds, read_bounds
 from parity.compare.recorded_pair import compare_pair
 from parity.report.pair_values import pair_values
 from parity.report.terminal import report_text
@@ -34,6 +35,7 @@ def assert_match(
     steps: range | None = None,
     allow_missing: bool = False,
     mapping: str | Path | None = None,
+    bounds: str | Path | None = None,
 ) -> dict[str, Any]:
     """Assert that two recorded trainings match in every tensor of every step.
 
@@ -49,6 +51,7 @@ def assert_match(
       steps: which steps are compared; None: all.
       allow_missing: whether they match although one side has tensors that the other lacks.
       mapping: the file of `parity align` that says what of a is what of b.
+      bounds: the file of `parity bounds` that says how far tensors may be apart.
 
     Returns:
       The report, as `parity compare --json` writes it.
@@ -73,7 +76,9 @@ def assert_match(
         make_folder(page.parent)
     try:
         choice = Choice(tuple(include), tuple(exclude), steps, allow_missing)
-        values = compared(traces, _command(), tolerances, choice=choice, mapping=mapping)
+        values = compared(
+            traces, _command(), tolerances, choice=choice, mapping=mapping, bounds=bounds
+        )
     except (UsageError, NumericFailure) as error:
         message = f"{error}\npage: not written" if page is not None else str(error)
         raise AssertionError(message) from None
@@ -100,6 +105,7 @@ def compared(
     cause_seconds: float = CAUSE_SECONDS,
     choice: Choice = WHOLE,
     mapping: str | Path | None = None,
+    bounds: str | Path | None = None,
 ) -> dict[str, Any]:
     """Return the report of two recorded trainings as plain values.
 
@@ -111,6 +117,7 @@ def compared(
       cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
       choice: which tensors of which steps are compared.
       mapping: the file of `parity align` that says what of one trace is what of the other.
+      bounds: the file of `parity bounds`, of either side.
 
     Raises:
       UsageError: if they cannot be compared, or one is damaged.
@@ -120,20 +127,36 @@ def compared(
     # recorded numbers may be as large as floating point goes: no warning, but a verdict
     with np.errstate(all="ignore"):
         if any(trace.of_recorder for trace in traces):
-            renamed = traces if mapping is None else read(Path(mapping)).mapped(traces)
+            named = None if mapping is None else read(Path(mapping))
+            renamed = traces if named is None else named.mapped(traces)
+            measured = None if bounds is None else _measured(Path(bounds), named)
             parts, only = chosen(renamed, choice)
-            of_pair = compare_pair(parts, tolerances, after_mismatch)
+            of_pair = compare_pair(parts, tolerances, after_mismatch, measured)
             seconds = time.monotonic() - started
             return pair_values(traces, of_pair, command, seconds, only, choice.allow_missing)
-        if choice != WHOLE or tolerances or mapping is not None:
+        if choice != WHOLE or tolerances or (mapping, bounds) != (None, None):
             raise UsageError(
-                "a part of traces of train.py, or a tolerance or a map for them, is asked for; "
-                "allowed: for those of a Recorder"
+                "a part of traces of train.py, or a tolerance, bounds or a map for them, is "
+                "asked for; allowed: for those of a Recorder"
             )
         compare_run = of_laboratory("compare.values:compare_recorded")
         assert compare_run is not None  # or `Trace` had not read the headers
         values: dict[str, Any] = compare_run(traces, command, after_mismatch, cause_seconds)
         return values
+
+
+def _measured(path: Path, mapping: NameMapping | None) -> MeasuredBounds:
+    """Return measured bounds in the names that both sides share."""
+    bounds = read_bounds(path)
+    if mapping is None:
+        return bounds
+    labels = sorted((0, 1), key=lambda side: mapping.labels[side] != bounds.side)
+    for side in labels:
+        mine = {n for each in mapping.parameters().values() for n in each[side].names}
+        if any(f"weight/{name}" in bounds.tensors for name in mine):
+            sources = mapping.name_map(side).sources(bounds.tensors)
+            return bounds.renamed({name: each.given for name, each in sources.items()})
+    raise UsageError(f"{path}: is of neither side of the map; allowed: of one of its sides")
 
 
 def _command() -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from parity.base.text import counted, escaped
+from parity.compare.declared_bounds import MEASURED, NOBODY
 from parity.report.mismatch import first_lines, mismatch_text
 from parity.report.table import wrapped
 from parity.report.verdict_tables import (
@@ -174,10 +175,18 @@ def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
         found = declared.setdefault((bound["declared"], bound["reason"]), [])
         found.append(f"{bound['applies']} {bound['allowed']} ({bound['tensors']})")
     return [
-        f"{'Not declared' if who == 'nobody' else f'Declared by {who}'}: "
-        f"{', '.join(found)}: {reason.strip().rstrip('.')}."
+        f"{_who(who, found)}: {', '.join(found)}: {reason.strip().rstrip('.')}."
         for (who, reason), found in declared.items()
     ]
+
+
+def _who(who: str, found: list[str]) -> str:
+    if who == MEASURED:
+        return "Measured"
+    if who != NOBODY:
+        return f"Declared by {who}"
+    exact = all(" exact " in each for each in found)
+    return "Not declared" if exact else "Not declared, so a guess (`parity bounds` measures)"
 
 
 def not_covered_line(values: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from parity.align.names import Key, Rename
 from parity.base.errors import UsageError
 from parity.base.machine import usable_cores
+from parity.pair.perturbation import asked_for
 from parity.pair.recorder import Recorder
 from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import Tolerance
@@ -38,6 +39,9 @@ class Recording:
         activation gradients are recorded. None: all.
       rungs: first parts of names, such as "gradient"; only they are recorded. None: all.
       side: what reports call this side.
+
+    Attributes:
+      perturbation: how the numbers of the training are moved; None: they are not.
 
     Raises:
       UsageError: for an argument that is not allowed, or a folder that cannot be written.
@@ -69,6 +73,7 @@ class Recording:
                 raise UsageError(f"rungs holds {rung!r}; allowed: {', '.join(RUNGS)}")
         kinds = set(dtypes)
         self._dtype = np.dtype("float64" if kinds == {"float64"} else "float32")
+        folder, self.perturbation = asked_for(Path(folder))
         self._recorder = Recorder(
             folder,
             framework=framework if side is None else side,

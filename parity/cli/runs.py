@@ -1,0 +1,84 @@
+"""Runs a watched training again, with its numbers moved: `parity bounds`."""
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from parity.base.errors import UsageError
+from parity.base.text import counted, escaped, some_of
+from parity.compare.measured_bounds import measure
+from parity.pair.perturbation import environment
+from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
+
+RUNS = 5
+
+
+def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
+    """Run a training again and write its bounds; print what they are.
+
+    Args:
+      trace: what the command recorded when it ran before.
+
+    Raises:
+      UsageError: if the command fails, records nothing in the trace's folder, or trains
+        otherwise without anything being moved.
+    """
+    with tempfile.TemporaryDirectory(prefix="parity-bounds-") as folder:
+        plain = _run(trace, command, Path(folder) / "plain", None)
+        _check_same(trace, plain)
+        runs = [_run(trace, command, Path(folder) / str(seed), seed) for seed in range(RUNS)]
+        bounds = measure(trace, plain, runs)
+    if not any(map(any, bounds.tensors.values())):
+        raise UsageError(f"{trace.folder}: nothing was moved; allowed: a watched training")
+    bounds.write(out)
+    steps = counted(len(bounds.steps), "step")
+    print(escaped(f"bounds: {out}: {counted(len(bounds.tensors), 'tensor')}, {steps}"))
+    if bounds.noise:
+        print(escaped(f"zero but for rounding: {some_of(list(bounds.noise))}"))
+    for name, flips in bounds.kinks.items():
+        print(escaped(f"kinks: {name}: {counted(flips, 'element')} zero by rounding alone"))
+
+
+def _run(trace: Trace, command: Sequence[str], to: Path, seed: int | None) -> Trace:
+    words = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            env=environment(trace.folder, to, seed),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise UsageError(f"{words}: cannot be run: {error.strerror}") from None
+    if done.returncode:
+        last = next(iter(done.stdout.strip().splitlines()[::-1]), "")
+        raise UsageError(f"{words}: ended with status {done.returncode}: {last}")
+    if not (to / "trace.json").exists():
+        raise UsageError(
+            f"{words}: recorded nothing in {trace.folder}; allowed: the command that watches "
+            "its training there, run where it was run before"
+        )
+    return Trace(to)
+
+
+def _check_same(trace: Trace, again: Trace) -> None:
+    """Check that a run as it is starts as the one before did: alike in batches and weights."""
+    numbers = trace.numbers()
+    if not numbers or again.numbers() != numbers:
+        raise UsageError(f"{trace.folder}: a run again recorded other steps, or none")
+    for step, tensors in trace.steps():
+        other = again.read(step)
+        for name, array in tensors.items():
+            same = name in other and np.array_equal(array, other[name], equal_nan=True)
+            if rung_of(name) == "batch" and not same:
+                raise UsageError(
+                    f"{trace.folder}: a run again has another {name} in step {step}; allowed: "
+                    "a training with seeds, which starts from the same weights and batches"
+                )

@@ -1,0 +1,86 @@
+"""Numbers moved by a unit in the last place: what `parity bounds` asks a watched training for.
+
+It starts the training again with an environment variable that names the trace, another folder
+for it, and a seed; without the seed nothing is moved. The weights before the first step, what
+the model is given, and every module's output and its gradient are moved, each up or down at
+random, from a generator of their own.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VARIABLE = "PARITY_PERTURB"
+
+# A number times 1 plus this share of its type's epsilon is the next one after rounding: the
+# share is between 0.6 and 1.2 units in the last place over a binade.
+_SHARE = 0.6
+_EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}
+
+Draw = Callable[[tuple[int, ...]], np.ndarray]
+
+
+class Perturbation:
+    """Draws by which share of itself each number is moved."""
+
+    def __init__(self, seed: int):
+        self._draw = np.random.default_rng(seed)
+
+    def of(self, kind: Any) -> Draw | None:
+        """Return what draws shares, up or down, by shape; None: such numbers are not moved.
+
+        Args:
+          kind: a framework's type, in whose text NumPy's name of it stands.
+        """
+        epsilon = next((each for name, each in _EPSILONS.items() if name in str(kind)), None)
+        return None if epsilon is None else partial(self._shares, epsilon)
+
+    def _shares(self, epsilon: float, shape: tuple[int, ...]) -> np.ndarray:
+        up = self._draw.integers(0, 2, shape, dtype=np.int8)
+        return np.asarray((2.0 * up - 1) * _SHARE * epsilon)
+
+
+def asked_for(folder: Path) -> tuple[Path, Perturbation | None]:
+    """Return where a trace is to be written, and how its training's numbers are moved.
+
+    Args:
+      folder: where it would be written. That of another training is left as it is.
+    """
+    given = json.loads(os.environ.get(VARIABLE, "{}"))
+    if not given or Path(given["of"]).resolve() != folder.resolve():
+        return folder, None
+    seed = given["seed"]
+    return Path(given["to"]), None if seed is None else Perturbation(seed)
+
+
+def environment(of: Path, to: Path, seed: int | None) -> dict[str, str]:
+    """Return the environment that asks for it; see `asked_for`."""
+    values = {"of": str(of.resolve()), "to": str(to), "seed": seed}
+    return {**os.environ, VARIABLE: json.dumps(values)}
+
+
+def mapped(value: Any, is_tensor: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
+    """Return what a module was given or returned, with other tensors in it."""
+    if isinstance(value, is_tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        found = copy(value)
+        for key, each in value.items():
+            found[key] = mapped(each, is_tensor, change)  # type: ignore[index]
+        return found
+    if hasattr(value, "_asdict"):
+        return type(value)(*(mapped(each, is_tensor, change) for each in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(mapped(each, is_tensor, change) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{n: mapped(each, is_tensor, change) for n, each in vars(value).items()}
+        )
+    return value

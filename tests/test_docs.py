@@ -1,6 +1,8 @@
 """The documentation says what is there: commands, files, names, and the same in Chinese."""
 
 import ast
+import dataclasses
+import itertools
 import re
 import shlex
 from collections import Counter
@@ -12,9 +14,10 @@ import pytest
 from docs.tables.write import filled
 from parity.cli.command_line import take_options
 from parity.cli.commands import parity as parity_command
+from parity.trace.rungs import RUNGS, rungs
 from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.config import config_options
-from parity.twins.cli.options import ChatOptions, TrainOptions
+from parity.twins.cli.options import ChatOptions, RunOptions, TrainOptions
 from parity.twins.commands import COMMANDS as LABORATORY
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
@@ -298,6 +301,41 @@ def test_every_preset_is_described():
             text = (folder / page).read_text(encoding="utf-8")
             for preset in NETWORKS[network].presets:
                 assert f"| `{preset}`" in text, f"{page}: {preset}"
+
+
+def table(page, first):
+    """Return the cells of the rows below a heading whose first cell is given."""
+    rows = page.read_text(encoding="utf-8").partition(f"\n| {first} |")[2].splitlines()[2:]
+    rows = itertools.takewhile(lambda row: row.startswith("|"), rows)
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+
+
+@pytest.mark.parametrize(("folder", "rung"), [(DOCS, "rung"), (DOCS / "zh", "级")])
+def test_every_rung_is_described(folder, rung):
+    described = [row[0] for row in table(folder / "comparing.md", rung)]
+    assert described == rungs()
+    beginnings = {
+        name: each
+        for each, cell in table(folder / "any-pair.md", rung)
+        for name in INLINE.findall(cell)
+    }
+    assert beginnings == RUNGS
+
+
+@pytest.mark.parametrize(("folder", "flag"), [(DOCS, "flag"), (DOCS / "zh", "参数")])
+def test_the_defaults_of_run_are_those_of_the_code(folder, flag):
+    options = {field.name: field for field in dataclasses.fields(RunOptions)}
+    checked = 0
+    for name, _, default in table(folder / "comparing.md", flag):
+        given = default.strip("`")
+        if given == default and not default.isdigit():
+            continue  # in words
+        field = options[name.strip("`").split()[0].removeprefix("--").replace("-", "_")]
+        seen = field.default
+        seen = ",".join(seen) if isinstance(seen, tuple) else f"{seen:g}"
+        assert given == seen or f"[default: {given};" in field.metadata["help"], name
+        checked += 1
+    assert checked == 5
 
 
 def test_every_strategy_has_a_page():

@@ -2,7 +2,7 @@
 
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,15 @@ def watch(
         raise UsageError("Paddle is in static mode; allowed: dygraph, paddle.disable_static()")
     facts = {
         "device": paddle.get_device(),
+        "buffers": [name for name, _ in _named(model, model.named_buffers())],
         "modules": _modules(model),
         "optimizer": {"kind": type(optimizer).__name__, "settings": plain(vars(optimizer))},
     }
     kinds = {str(each.dtype).rpartition(".")[2] for each in model.parameters()}
     versions = {"paddle": paddle.__version__}
+    # in a training that is not parallel: 0 of 1
+    ranks = paddle.distributed.get_rank(), paddle.distributed.get_world_size()
+    options = {"ranks": ranks, **options}
     recording = Recording(folder, "paddle", kinds, versions, facts, **options)
     with recording, _Hooks(recording, model, optimizer):
         yield recording
@@ -68,7 +72,8 @@ def load(model: Any, file: str | Path) -> None:
     """
     import paddle
 
-    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    parameters = dict(_named(model, model.named_parameters()))
+    buffers = dict(_named(model, model.named_buffers()))
     tensors = {**buffers, **parameters}
     shapes = {name: tuple(each.shape) for name, each in tensors.items()}
     for name, array in read_weights(file, shapes, set(buffers)):
@@ -81,13 +86,20 @@ def load(model: Any, file: str | Path) -> None:
 def _modules(model: Any) -> list[dict[str, Any]]:
     """Return what the layers of a model are, for the header."""
     tensors = (*model.named_parameters(), *model.named_buffers())
-    layers = model.named_sublayers(include_self=True)
+    layers = _named(model, model.named_sublayers(include_self=True))
     return described(
         ((name or "model", layer) for name, layer in layers),
         "paddle",
         lambda layer: (*layer._parameters.items(), *layer._buffers.items()),
-        {id(each): name for name, each in tensors},
+        {id(each): name for name, each in _named(model, tensors)},
     )
+
+
+def _named(model: Any, found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield what a model holds by the names that it has without a DataParallel around it."""
+    wrapped = type(model).__name__ == "DataParallel"
+    for name, each in found:
+        yield f"{name}.".removeprefix("_layers.").removesuffix(".") if wrapped else name, each
 
 
 class _Hooks:
@@ -98,9 +110,9 @@ class _Hooks:
 
         self._paddle, self._to, self._model = paddle, recording, model
         self._optimizer, self._undo = optimizer, ExitStack()
-        self._layers = dict(model.named_sublayers(include_self=True))
-        self._parameters = dict(model.named_parameters())
-        self._buffers = dict(model.named_buffers())
+        self._layers = dict(_named(model, model.named_sublayers(include_self=True)))
+        self._parameters = dict(_named(model, model.named_parameters()))
+        self._buffers = dict(_named(model, model.named_buffers()))
         # Paddle's own name of a parameter -> its name in the model
         self._names = {each.name: name for name, each in self._parameters.items()}
         self._stepping = False

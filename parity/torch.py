@@ -35,7 +35,7 @@ def watch(
       model: the `torch.nn.Module`.
       optimizer: the optimiser, or several, of which the last one's step ends a step.
       **options: those of `parity.watch.recording.Recording`: `run`, `names`, `tolerances`,
-        `steps`, `modules`, `rungs`, `side`.
+        `steps`, `modules`, `rungs`, `side`, `ranks`.
 
     Raises:
       UsageError: for a model that cannot be watched, or an option that is not allowed.
@@ -54,6 +54,7 @@ def watch(
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "buffers": [name for name, _ in _named(model, model.named_buffers())],
         "modules": _modules(model),
         "optimizer": {
             "kind": type(optimizers[-1]).__name__,
@@ -62,9 +63,19 @@ def watch(
     }
     kinds = {str(each.dtype).removeprefix("torch.") for each in model.parameters()}
     versions = {"torch": torch.__version__}
+    options = {"ranks": ranks(), **options}
     recording = Recording(folder, "pytorch", kinds, versions, facts, **options)
     with recording, _Hooks(recording, model, optimizers):
         yield recording
+
+
+def ranks() -> tuple[int, int]:
+    """Return which rank this process is in `torch.distributed`, and of how many."""
+    import torch.distributed as group
+
+    if not group.is_available() or not group.is_initialized():
+        return 0, 1
+    return group.get_rank(), group.get_world_size()
 
 
 def load(model: Any, file: str | Path) -> None:
@@ -135,8 +146,8 @@ class _Hooks:
                         self._parameters[f"optimizer{number}.{i}.{j}"] = each
         self._names = {id(each): name for name, each in self._parameters.items()}
         self._training, self._seen = False, set[str]()
-        # parameter -> its gradient and how often that was changed, when it was kept
-        self._kept: dict[str, tuple[Any, int]] = {}
+        # parameter -> its gradient, and what changes with it, when it was kept
+        self._kept: dict[str, tuple[Any, Any]] = {}
 
     def __enter__(self) -> "_Hooks":
         torch = self._torch
@@ -176,6 +187,8 @@ class _Hooks:
     def _array(self, tensor: Any) -> np.ndarray:
         """Return a tensor's values, which it may share; half precision becomes float32."""
         tensor = tensor.detach()
+        if hasattr(tensor, "full_tensor"):  # of a DTensor each rank has a part
+            tensor = tensor.full_tensor()
         if tensor.is_sparse:
             tensor = tensor.to_dense()
         if tensor.is_floating_point() and tensor.element_size() < 4:
@@ -275,17 +288,22 @@ class _Hooks:
         """Keep the gradients that the micro-batches so far have summed."""
         for name, each in self._parameters.items():
             if each.grad is not None:
-                self._kept[name] = each.grad, each.grad._version
+                self._kept[name] = each.grad, self._state(each.grad)
                 self._to.add("gradient", name, self._copy(each.grad), replace=True)
 
     def _clipped_gradients(self) -> None:
         """Keep the gradients that the loop has changed since then."""
         for name, each in self._parameters.items():
-            kept, version = self._kept.get(name, (None, 0))
+            kept, state = self._kept.get(name, (None, 0))
             if each.grad is not None and (
-                each.grad is not kept or each.grad._version != version
+                each.grad is not kept or not np.array_equal(self._state(kept), state)
             ):
                 self._to.add("clipped_gradient", name, self._copy(each.grad))
+
+    def _state(self, gradient: Any) -> Any:
+        """Return what an operation in place changes: a number; a DTensor's own stays 0."""
+        distributed = hasattr(gradient, "full_tensor")
+        return self._copy(gradient) if distributed else gradient._version
 
     def _before_step(self, optimizer: Any, inputs: Any, named: Any) -> None:
         if not self._to.active or named.get("closure") or any(map(callable, inputs[1:])):

@@ -16,7 +16,7 @@ from parity.align.layout import Layout
 from parity.align.names import Key, NameMap, Rename, Source
 from parity.base.errors import UsageError
 from parity.base.files import read_file, reason, write_whole
-from parity.trace.reader import Trace
+from parity.trace.reader import Trace, View
 from parity.trace.side import labels_of
 
 FORMAT = 1
@@ -100,11 +100,14 @@ class NameMapping:
     def mapped(self, traces: Sequence[Trace]) -> list[Trace]:
         """Return two traces in the names and layouts that both share."""
         labels = labels_of([each.side for each in traces], [each.folder for each in traces])
-        found: list[_Mapped] = []
+        found: list[Trace] = []
         for side, trace in enumerate(traces):
-            found.append(_Mapped(trace, self.name_map(side), self.left_out[side], labels[side]))
-        found[1].known = set(found[0].names())
-        return list(found)
+            known = {
+                name for each in found for line in each.lines() for name in line["digests"]
+            }
+            mine = self.name_map(side), self.left_out[side], labels[side], known
+            found.append(trace.over(lambda each, mine=mine: _Mapped(each, *mine)))  # type: ignore[misc]
+        return found
 
 
 def unmapped(traces: Sequence[Trace], mapping: NameMapping) -> list[list[str]]:
@@ -125,42 +128,38 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-class _Mapped(Trace):
+class _Mapped(View):
     """A trace in shared names and layouts.
 
-    Attributes:
+    Args:
       known: the names of the other side's tensors, which one that is not mapped must not have.
     """
 
-    def __init__(self, trace: Trace, names: NameMap, left_out: Sequence[str], label: str):
-        super().__init__(trace.folder)
-        self._of, self._map, self._left_out, self._label = trace, names, left_out, label
+    def __init__(
+        self,
+        trace: Trace,
+        names: NameMap,
+        left_out: Sequence[str],
+        label: str,
+        known: Container[str],
+    ):
+        super().__init__(trace)
+        self._map, self._left_out, self._label, self._known = names, left_out, label, known
         self._plans: dict[tuple[str, ...], dict[str, Source]] = {}
-        self.known: set[str] = set()
 
     @property
     def sources(self) -> dict[str, str]:
-        return self._map.in_shared_names(self._of.sources)
-
-    def number(self, step: int, name: str) -> float | None:
-        return self._of.number(step, name)  # a loss has no layout; one renamed is not found
-
-    def names(self) -> Iterator[str]:
-        for line in super().lines():
-            yield from self._sources(line["digests"])
+        return self._map.in_shared_names(self._whole.sources)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        for line in self._of.lines():
+        for line in self._whole.lines():
             yield line | {"digests": dict.fromkeys(self._renamed(line["digests"]), "")}
 
     def steps(
         self, chosen: Container[int] | None = None
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for step, tensors in self._of.steps(chosen):
+        for step, tensors in self._whole.steps(chosen):
             yield step, self._values(tensors)
-
-    def read(self, step: int) -> dict[str, np.ndarray]:
-        return self._values(self._of.read(step))
 
     def _values(self, tensors: Tensors) -> dict[str, np.ndarray]:
         return {name: each.value(tensors) for name, each in self._renamed(tensors).items()}
@@ -168,7 +167,7 @@ class _Mapped(Trace):
     def _renamed(self, names: Mapping[str, Any]) -> dict[str, Source]:
         return {
             name
-            if each.row or name not in self.known or _is_common(name)
+            if each.row or name not in self._known or _is_common(name)
             else f"{name} ({self._label})": each
             for name, each in self._sources(names).items()
         }

@@ -32,6 +32,7 @@ from parity.report.table import wrapped
 from parity.report.terminal import coloured, headline, report_text, verdict_line
 from parity.report.verdict_page import report_html
 from parity.trace.folder import LAST_STEP
+from parity.trace.ranks import open_side
 from parity.trace.reader import Trace
 from parity.trace.side import labels_of
 from parity.trace.tolerances import Tolerance
@@ -322,7 +323,7 @@ def _compared(
 ) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values."""
     return compared(
-        [Trace(trace_a), Trace(trace_b)],
+        [open_side(trace_a), open_side(trace_b)],
         command_text(sys.argv),
         tolerances,
         choice=choice,
@@ -351,7 +352,7 @@ def align_command(trace_a: Path, trace_b: Path, out: Path) -> int:
     the order of their execution and their kind, which decides the layouts of their weights. A
     row that is not sure is not used until you say so in the file.
     """
-    traces = [Trace(trace_a), Trace(trace_b)]
+    traces = [open_side(trace_a), open_side(trace_b)]
     mapping = propose(traces)
     write(mapping, out)
     doubtful = [row for row in mapping.rows if not row.use]
@@ -377,7 +378,7 @@ def weights_command(trace: Path, map_file: Path, out: Path) -> int:
     TRACE is a folder of either side of the map. The model of the other side takes the file by
     parity.torch.load(model, FILE), parity.paddle.load or parity.keras.load.
     """
-    mapping, given = read(map_file), Trace(trace)
+    mapping, given = read(map_file), open_side(trace)
     weights = carried(given, mapping)
     write_weights(weights, out)
     other = mapping.labels[1 - mapping.side_of(given)]
@@ -419,7 +420,7 @@ def doctor_command(traces: tuple[Path, ...]) -> int:
         return doctor.report()
     if len(traces) != 2:
         raise UsageError(f"{counted(len(traces), 'trace')}; allowed: none, or two")
-    return _differences(*map(Trace, traces))
+    return _differences(*map(open_side, traces))
 
 
 def _differences(a: Trace, b: Trace) -> int:

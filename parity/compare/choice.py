@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.trace.reader import Trace
+from parity.trace.reader import Trace, View
 from parity.trace.rungs import rung_of
 from parity.trace.side import labels_of
 
@@ -41,7 +41,7 @@ class Choice:
 WHOLE = Choice()
 
 
-class _Part(Trace):
+class _Part(View):
     """Some tensors of some steps of a trace.
 
     Args:
@@ -49,15 +49,8 @@ class _Part(Trace):
     """
 
     def __init__(self, trace: Trace, names: Mapping[int, Names | None]):
-        super().__init__(trace.folder)
-        self._whole, self._names = trace, names
-
-    @property
-    def sources(self) -> dict[str, str]:
-        return self._whole.sources
-
-    def number(self, step: int, name: str) -> float | None:
-        return self._whole.number(step, name)
+        super().__init__(trace)
+        self._names = names
 
     def lines(self) -> Iterator[dict[str, Any]]:
         return (line for line in self._whole.lines() if line["step"] in self._names)

@@ -57,7 +57,7 @@ class _Search:
         self._wrong = [each.place.tensor for each in mismatches]
         self._first, self._step = self._wrong[0], mismatches[0].place.step
         self._rung = rung_of(self._first)
-        self._now = [_read(trace, self._step) for trace in traces]
+        self._now: list[Tensors] = [trace.read(self._step) for trace in traces]
         self._step_before: dict[int, Tensors] = {}
 
     def found(self) -> Iterator[Explanation]:
@@ -168,7 +168,7 @@ class _Search:
     def _before(self, side: int) -> Tensors:
         """Return a side's tensors of the step before."""
         if side not in self._step_before:
-            self._step_before[side] = _read(self._traces[side], self._step - 1)
+            self._step_before[side] = self._traces[side].read(self._step - 1)
         return self._step_before[side]
 
     def _kinks(self) -> Iterator[Explanation]:
@@ -184,11 +184,6 @@ class _Search:
                     "side alone, by rounding; their gradients are all or nothing",
                 )
                 return
-
-
-def _read(trace: Trace, step: int) -> Tensors:
-    """Return the tensors of a step that are compared."""
-    return next(tensors for _, tensors in trace.steps([step]))
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> bool:

@@ -5,8 +5,8 @@ tensors of each step are judged in the order of computation (rung by rung, and w
 the first side recorded them).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,12 @@ from parity.compare.measured_bounds import MeasuredBounds
 from parity.compare.step_comparison import StepComparison, add_losses_after, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import StepBounds, compare_step
-from parity.compare.tensors import Distance, check_numbers
+from parity.compare.tensors import Distance, Mismatch, check_numbers, compare_tensor
 from parity.compare.verdict import Verdict
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of, rungs
 from parity.trace.side import labels_of
-from parity.trace.tolerances import Tolerance
+from parity.trace.tolerances import EXACT, Tolerance
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -71,7 +71,7 @@ def compare_pair(
     dtype = str(first.header["dtype"])
     declared = declared_tolerances(sides, traces, tolerances or {})
     bounds = Bounds(dtype, declared, measured)
-    comparison = _PairComparison((a, b), History(dtype, (a, b)), bounds, after_mismatch)
+    comparison = _PairComparison((a, b), traces, History(dtype, (a, b)), bounds, after_mismatch)
     numbers, cut = common_steps({a: first, b: second})
     tensors = (
         {a: of_a, b: of_b}
@@ -103,9 +103,15 @@ class _PairComparison(StepComparison):
     """Compares the steps of a pair by the bounds of its tensors."""
 
     def __init__(
-        self, sides: tuple[str, str], history: History, bounds: Bounds, after_mismatch: int
+        self,
+        sides: tuple[str, str],
+        traces: Sequence[Trace],
+        history: History,
+        bounds: Bounds,
+        after_mismatch: int,
     ):
         super().__init__(after_mismatch)
+        self._traces = dict(zip(sides, traces, strict=True))
         self._sides, self._bounds, self.history = sides, bounds, history
         self.tensors: list[str] = []
         self.loss: str | None = None
@@ -136,12 +142,23 @@ class _PairComparison(StepComparison):
         known = self.worst[self._sides]
         found = compare_step(a, b, self._sides, step, names, bounds, known, types=True)
         self._add([found])
-        self.mismatches = found.mismatches
+        wrong = [*self._between_ranks(step, names), *found.mismatches]
+        self.mismatches = tuple(sorted(wrong, key=lambda each: names.index(each.place.tensor)))
         # neither is drawn where one is no single number, which is a mismatch
         losses = self._losses(a, b)
         both = losses if len(losses) == 2 else {}
         self.history.add(step, both, found.distances, [found.shares])
         self.steps += 1
+
+    def _between_ranks(self, step: int, names: Sequence[str]) -> Iterator[Mismatch]:
+        """Yield the tensors in which the ranks of one side differ, and should not."""
+        for side, trace in self._traces.items():
+            for name, ranks in trace.unequal(step).items():
+                (i, x), (j, y) = ranks
+                labels = f"rank {i}", f"rank {j}"
+                _, wrong = compare_tensor(x, y, labels, step, name, EXACT)
+                if name in names and wrong is not None:
+                    yield replace(wrong, within=side)
 
     def _losses(self, a: Tensors, b: Tensors) -> dict[str, float]:
         """Return label -> loss, of the sides whose loss is a single number."""

@@ -17,6 +17,7 @@ from parity.compare.measured_bounds import MeasuredBounds, read_bounds
 from parity.compare.recorded_pair import compare_pair
 from parity.report.pair_values import pair_values
 from parity.report.terminal import report_text
+from parity.trace.ranks import join_ranks, open_side
 from parity.trace.reader import Trace
 from parity.trace.tolerances import Tolerance, check_declared
 
@@ -62,7 +63,7 @@ def assert_match(
       UsageError: if there is no trace, or a tolerance is not allowed.
     """
     __tracebackhide__ = True  # pytest then shows the test's line
-    traces = [each if isinstance(each, Trace) else Trace(Path(each)) for each in (a, b)]
+    traces = [each if isinstance(each, Trace) else open_side(Path(each)) for each in (a, b)]
     check_declared(tolerances or {})
     if tolerances and not any(trace.of_recorder for trace in traces):
         raise UsageError(
@@ -130,6 +131,7 @@ def compared(
             named = None if mapping is None else read(Path(mapping))
             renamed = traces if named is None else named.mapped(traces)
             measured = None if bounds is None else _measured(Path(bounds), named)
+            join_ranks(renamed)
             parts, only = chosen(renamed, choice)
             of_pair = compare_pair(parts, tolerances, after_mismatch, measured)
             seconds = time.monotonic() - started

@@ -34,9 +34,12 @@ def pair_values(
         values["allowed"] = [bound.to_json() for bound in verdict.bounds if bound.is_for(rung)]
     found["bounds"] = [bound.to_json() for bound in verdict.bounds]
     if "first_mismatch" in found:
-        wrong = len(verdict.mismatches)
+        first, wrong = verdict.mismatches[0], len(verdict.mismatches)
         found["first_mismatch"]["blame"] = (
-            f"{wrong} of the step's {len(verdict.tensors)} tensors differ by more than is "
+            f"{first.sides[1]} differs from {first.sides[0]} in {first.place.tensor}, step "
+            f"{first.place.step}, of {first.within}; all its ranks must hold the same"
+            if first.within
+            else f"{wrong} of the step's {len(verdict.tensors)} tensors differ by more than is "
             f"allowed; {_NO_ORACLE}"
         )
     versions = {"python": platform.python_version()} | {

@@ -17,6 +17,9 @@ from parity.base.text import parse_json
 from parity.trace.folder import DIGESTS, LAST_STEP, RECORDING, step_file
 from parity.trace.header import check_header
 
+# (rank, tensor) of two ranks of one training that should hold the same and do not
+Unequal = tuple[tuple[int, np.ndarray], tuple[int, np.ndarray]]
+
 
 class Trace:
     """Reads a trace.
@@ -60,6 +63,14 @@ class Trace:
     def sources(self) -> dict[str, str]:
         """Return name of a tensor, or first parts of it -> the lines of code that made it."""
         return dict(self.header.get("sources", {}))
+
+    def over(self, view: Callable[["Trace"], "Trace"]) -> "Trace":
+        """Return a view of the trace; of several ranks put together, one of each of them."""
+        return view(self)
+
+    def unequal(self, step: int) -> Mapping[str, Unequal]:
+        """Return name -> ranks that differ, of a step that was read last; none of one rank."""
+        return {}
 
     def index(self) -> list[dict[str, Any]]:
         """Return the finished steps: [{"step", "kind", "digests": {tensor: digest}}].
@@ -217,6 +228,33 @@ class Trace:
                 shutil.copyfile(path, keep[step] / path.name)
             if delete(step):
                 path.unlink()
+
+
+class View(Trace):
+    """A trace seen in another way; what a subclass does not say is the trace's own."""
+
+    def __init__(self, trace: Trace):
+        self.folder, self.header, self.side = trace.folder, dict(trace.header), trace.side
+        self._whole = trace
+
+    @property
+    def sources(self) -> dict[str, str]:
+        return self._whole.sources
+
+    def unequal(self, step: int) -> Mapping[str, Unequal]:
+        return self._whole.unequal(step)
+
+    def cut(self) -> str:
+        return self._whole.cut()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        return self._whole.lines()
+
+    def read(self, step: int) -> dict[str, np.ndarray]:
+        return next(tensors for _, tensors in self.steps([step]))
+
+    def number(self, step: int, name: str) -> float | None:
+        return self._whole.number(step, name)
 
 
 def _how_to_record(folder: Path) -> str:

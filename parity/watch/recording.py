@@ -14,6 +14,7 @@ from parity.base.errors import UsageError
 from parity.base.machine import usable_cores
 from parity.pair.perturbation import asked_for
 from parity.pair.recorder import Recorder
+from parity.trace.ranks import rank_folder
 from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import Tolerance
 from parity.watch.modules import sources
@@ -39,6 +40,8 @@ class Recording:
         activation gradients are recorded. None: all.
       rungs: first parts of names, such as "gradient"; only they are recorded. None: all.
       side: what reports call this side.
+      ranks: of which rank of how many this process is; each writes a folder of its own, such as
+        `rank-0`, in `folder`. None: of one.
 
     Attributes:
       perturbation: how the numbers of the training are moved; None: they are not.
@@ -55,6 +58,7 @@ class Recording:
         versions: Mapping[str, str],
         facts: Mapping[str, Any],
         *,
+        ranks: tuple[int, int] | None = None,
         run: Mapping[str, Any] | None = None,
         names: Mapping[Key, str | Rename] | None = None,
         tolerances: Mapping[str, Tolerance] | None = None,
@@ -74,15 +78,17 @@ class Recording:
         kinds = set(dtypes)
         self._dtype = np.dtype("float64" if kinds == {"float64"} else "float32")
         folder, self.perturbation = asked_for(Path(folder))
+        rank, count = ranks or (0, 1)
+        of_ranks = {"rank": rank, "ranks": count} if count > 1 else {}
         self._recorder = Recorder(
-            folder,
+            rank_folder(folder, rank, count),
             framework=framework if side is None else side,
             dtype=self._dtype.name,
             run=run,
             names=names,
             tolerances=tolerances,
             versions={"python": platform.python_version(), **versions},
-            facts={"parameters": sorted(kinds), "cores": usable_cores(), **facts},
+            facts={"parameters": sorted(kinds), "cores": usable_cores(), **of_ranks, **facts},
             sources=sources(facts["modules"]),
             same_tensors=False,
         )

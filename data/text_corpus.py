@@ -31,7 +31,7 @@ from data.cache import (
     sync,
     write_facts,
 )
-from data.segmented_text import AUTO, choose_segmenter, segment_text
+from data.segmented_text import AUTO, find_words
 from data.text_file import read_blocks
 from data.text_splits import SPLITS, split_text
 from data.vocabulary import (
@@ -182,13 +182,10 @@ def load_corpus(
         split: str(path) if single is None else f"{single}, {split} split"
         for split, path in paths.items()
     }
-    notes: list[str] = []
-    if segmenter == AUTO:
-        segmenter, why = choose_segmenter(paths["train"])
-        notes += [f"{folder}: {why}"] if why else []
-    if segmenter != "spaces":
-        paths, remarks = segment_text(paths, cache, segmenter)
-        notes += [f"{names[split]}{remark}" for split, remark in remarks]
+    words = find_words(paths, cache, segmenter)
+    paths, segmenter = words.paths, words.segmenter
+    notes = [f"{folder}: {words.why}"] if words.why else []
+    notes += [f"{names[split]}{note}" for split, note in words.notes]
     stats = {split: file_stat(path) for split, path in paths.items()}
     settings: dict[str, Any] = {
         "format": _FORMAT,

@@ -387,6 +387,14 @@ def test_a_side_that_shares_no_mistake_matches_the_witness(
     assert 0 < max(shares) < 1
 
 
+def test_the_witness_reads_text_without_spaces(pytorch, tmp_path, cache):
+    (tmp_path / "my.txt").write_text("今日はいい。\nそれはいい。\n今日はそれ。\nいいか。\n")
+    options = TrainOptions(data=tmp_path / "my.txt", cache=cache)
+    spec, text = read_text(built_in_spec("language-model", batch_size=1, time=2), options)
+    batch = next(next(pytorch._epochs_of_stream(spec, options)))
+    np.testing.assert_array_equal(batch["targets"], text.train.batch(0).targets)
+
+
 def unscaled(spec, *given):
     """Draw masks of dropout whose kept units are not scaled."""
     return {

@@ -5,7 +5,8 @@ A text that is one stream is read, encoded and cut into batches here, by its def
 shuffled sentences and pairs the targets are made here, from the tokens. The learning rate, when
 the state starts at zero, the scale of dropout and what the loss is divided by follow the papers
 and the flags, too. Taken from this project are the initial weights, the order of an epoch and
-which units are dropped, which are random numbers; and the words of shuffled texts.
+which units are dropped, which are random numbers; and the words of shuffled texts, and of
+those without spaces.
 
 Sources: Zaremba et al. 2014, arXiv:1409.2329, sections 3 and 4.1; Paszke et al. 2019,
 arXiv:1912.01703.
@@ -22,6 +23,7 @@ import numpy as np
 from torch import nn
 
 from data.built_in_text import sentences
+from data.segmented_text import find_words
 from data.text_corpus import find_splits
 from data.text_splits import split_text
 from parity.trace.writer import Writer
@@ -164,7 +166,8 @@ def _epochs_of_stream(spec: Spec, options: TrainOptions) -> Iterator[Iterator[Ar
     else:
         single = options.data.is_file()
         paths = split_text(options.data, options.cache) if single else find_splits(options.data)
-        lines = _lines(paths["train"])
+        words = find_words(paths, options.cache, spec.text.target_segmenter)
+        lines = _lines(words.paths["train"])
     vocabulary = vocabulary_of(lines, spec.model.vocabulary_size)
     ids = stream_of(lines[: spec.text.train_lines or None], vocabulary)
     while True:

@@ -84,6 +84,19 @@ def test_a_run_makes_all_checks_and_names_the_one_that_it_cannot_make(run, tmp_p
     assert caches == {*FRAMEWORKS, "oracle"}
 
 
+@pytest.mark.torch
+@pytest.mark.thorough
+@pytest.mark.parametrize("spec", [SPEC, PAIRS], ids=["text", "pairs"])
+def test_a_witness_is_compared_beside_the_sides(run, spec):
+    report = run(spec, checks=("none",), witness="pytorch", evaluate=0, dtype=("float32",))
+    assert report["verdict"] == "match", report_text(report)
+    found = report["runs"][0]["rungs"]["witness"]
+    assert 0 < found["used"] < 1
+    pairs = {(pair["a"], pair["b"]) for pair in found["pairs"]}
+    assert pairs == {("paddle-2", "pytorch"), ("pytorch", "oracle, one step")}
+    assert "PyTorch trained the same steps" in " ".join(report_text(report).split())
+
+
 @pytest.mark.thorough
 def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
     report = run(PAIRS, steps=2, checks=("answers",))

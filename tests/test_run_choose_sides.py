@@ -1,9 +1,13 @@
 """Which sides of a run stand for others, and which a run names as left out."""
 
+import pytest
+
+from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.run.choose_sides import leading_sides, sides_of_strategies
 from parity.twins.run.planned_run import PlannedRun
+from parity.twins.run.proof import run
 from parity.twins.run.whole_run_checks import unchecked
 from parity.twins.spec.spec import preset
 
@@ -30,3 +34,20 @@ def test_every_strategy_is_resumed_and_repeated_or_named():
         named = [name for name in left_out if name.startswith(f"{check} of ")]
         assert len(named) == 2
         assert all("asynchronous" in name for name in named)
+
+
+def test_a_witness_that_cannot_be_had_is_refused_before_anything_is_trained(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PARITY_PYTORCH_PYTHON", "/bin/false")
+    out = tmp_path / "out"
+    free = ("tensorflow=asynchronous", "paddle=asynchronous")
+    for values, refusal in (
+        ({}, r"--witness is pytorch, but torch is not installed for /bin/false; allowed: "),
+        ({"strategy": free}, "--witness is pytorch; allowed: with a synchronous side"),
+        ({"isolate": True}, "--witness is given with --isolate; allowed: only one of them"),
+    ):
+        given = {"network": "language-model", "out": out, "witness": "pytorch"} | values
+        with pytest.raises(UsageError, match=refusal):
+            run(preset("language-model", "tiny"), RunOptions(**given))
+    assert not out.exists()

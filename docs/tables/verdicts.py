@@ -24,10 +24,10 @@ _RUNG_ORDER = (
 
 
 def faults_table(measured: Sequence[Measurement]) -> str:
-    """Return how many planted faults were found, by precision and kernels."""
+    """Return how many planted faults were found, by precision and kernels; none of strategies."""
     (one,) = measured
     rows = []
-    findings = one.values["findings"]
+    findings = [each for each in one.values["findings"] if not each.get("strategy")]
     for dtype, kernels in sorted({(e["dtype"], e["kernels"]) for e in findings}, reverse=True):
         mine = [e for e in findings if (e["dtype"], e["kernels"]) == (dtype, kernels)]
         found = [each for each in mine if each["found"]]
@@ -51,7 +51,9 @@ def faults_table(measured: Sequence[Measurement]) -> str:
         "precision", "kernels", "planted", "found", "at the right tensor",
         "cause confirmed", "another confirmed", "else among the first three likely causes",
     ]  # fmt: skip
-    said = f"{count(faults, 'fault')}, each planted in every framework that can have it."
+    once = "--once" in one.values.get("command", "")
+    where = "one of the frameworks" if once else "every framework"
+    said = f"{count(faults, 'fault')}, each planted in {where} that can have it."
     return joined(one.provenance("make hunt"), said, markdown_table(headers, rows))
 
 

@@ -24,7 +24,7 @@ _RUNG_ORDER = (
 
 
 def faults_table(measured: Sequence[Measurement]) -> str:
-    """Return how many planted faults were found, by precision and kernels; none of strategies."""
+    """Return how many faults of no strategy were found, by precision and kernels."""
     (one,) = measured
     rows = []
     findings = [each for each in one.values["findings"] if not each.get("strategy")]

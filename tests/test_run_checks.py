@@ -170,8 +170,8 @@ UNRECORDED = {
     "the worst checkpoint is kept as the best": (
         Edit(
             "parity/twins/training/checkpoint.py",
-            "before.perplexity <= perplexity",
-            "before.perplexity >= perplexity",
+            "before.quality >= Best(",
+            "before.quality <= Best(",
         ),
         ("counting", "checkpoints/best.json/step"),
     ),

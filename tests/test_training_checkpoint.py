@@ -67,8 +67,10 @@ def names(folder) -> set[str]:
         b'{"step": 3, "valid_perplexity": "1"}',
         b'{"step": 3, "valid_perplexity": NaN}',
         b'{"step": 3, "valid_perplexity": 1%s}' % (b"0" * 400),
+        b'{"step": 3, "valid_perplexity": 2.0, "valid_bleu": "9"}',
+        b'{"step": 3, "valid_perplexity": 2.0, "valid_bleu": NaN}',
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_a_damaged_note_of_the_best_names_none(tmp_path, content):
     save_checkpoint(tmp_path, checkpoint(3))
@@ -76,6 +78,20 @@ def test_a_damaged_note_of_the_best_names_none(tmp_path, content):
     assert best_checkpoint(tmp_path) is None
     keep_best(tmp_path, 3, 5.0)
     assert best_checkpoint(tmp_path).step == 3
+
+
+def test_the_best_has_the_highest_bleu_and_of_equals_the_lowest_perplexity(tmp_path):
+    for step, perplexity, bleu, best in (
+        (1, 9.0, 0.0, 1),
+        (2, 8.0, 0.0, 2),
+        (3, 7.0, 30.0, 3),
+        (4, 2.0, 29.9, 3),
+        (5, 7.5, 30.0, 3),
+        (6, 7.5, 30.1, 6),
+    ):
+        save_checkpoint(tmp_path, checkpoint(step))
+        keep_best(tmp_path, step, perplexity, bleu)
+        assert best_checkpoint(tmp_path).step == best
 
 
 def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path):
@@ -270,13 +286,17 @@ def test_another_network_never_fits(allow_change):
     there = checkpoint()
     with pytest.raises(UsageError) as caught:
         check_fits(there, pairs, CORPUS, allow_change=allow_change)
+    segmenter = ", target_segmenter {!r} there, {!r} here"
+    text = "" if allow_change else segmenter.format("auto", "chinese")
     assert one_line(caught) == (
         "the checkpoint is of another run: network 'language-model' there, 'seq2seq' here, "
-        "keep 0.75 there, 0.5 here"
+        f"keep 0.75 there, 0.5 here{text}"
     )
     there = dataclasses.replace(there, spec=small_pairs_spec(), snapshot={}, state=None)
     with pytest.raises(UsageError) as caught:
         check_fits(there, SPEC, CORPUS, allow_change=allow_change)
+    text = "" if allow_change else segmenter.format("chinese", "auto")
     assert one_line(caught) == (
         "the checkpoint is of another run: network 'seq2seq' there, 'language-model' here"
+        f"{text}"
     )

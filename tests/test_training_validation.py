@@ -43,13 +43,13 @@ def test_a_log_tells_the_whole_training(runs):
     for name, lines in said.items():
         after = lines[next(n for n, line in enumerate(lines) if line.startswith(name)) :]
         speed = r"[\d,]+ tokens/s"
-        best = r"\(lowest [\d.]+, in checkpoints/step-0000000[35]\.safetensors\)"
+        best = r"\(best BLEU [\d.]+, in checkpoints/step-0000000[35]\.safetensors\)"
         sample = r"  (w\d+ ?)+ -> (w\d+ ?|<unk> ?)* ?\(reference: (w\d+ ?)+\)"
         patterns = [
             rf"{name}: step 3 of 5, loss \d\.\d{{4}}, perplexity [\d.]+, {speed}, \d+ s left",
-            rf"epoch 1: validation perplexity [\d.]+; trained at {speed}, validated in .*",
+            rf"epoch 1: validation perplexity [\d.]+, BLEU [\d.]+; trained at {speed}, .*",
             rf"{name}: step 5 of 5, loss \d\.\d{{4}}, perplexity [\d.]+, {speed}",
-            r"step 5: validation perplexity [\d.]+; .*",
+            r"step 5: validation perplexity [\d.]+, BLEU [\d.]+; .*",
             rf"answers at step [35]; {re.escape(str(folder / name / 'samples.txt'))} has .*:",
             *[sample] * 3,
             rf"{re.escape(str(folder / name))}: 5 steps; loss \d\.\d{{4}}; validation "
@@ -196,7 +196,7 @@ def test_patience_ends_a_training_that_resumes_to_nothing_or_to_more(tmp_path, c
     assert (strategy.done, summary.tested_step) == (16, 8)
     said = capsys.readouterr().err
     line = (
-        "stopped at step 16: for 2 epochs (--patience) the validation perplexity has not been"
+        "stopped at step 16: for 2 epochs (--patience) the validation text has shown no better"
     )
     assert said.count(line) == 1
     written = (tmp_path / "summary.json").read_bytes()

@@ -99,8 +99,8 @@ class TrainOptions(Options):
     hosts: Path | None = option(None, _HOSTS)
     i_trust_this_network: bool = option(False, "strategies of several processes: do not warn that the engine's ports are open to whoever reaches them; see docs/security.md")
     stall_seconds: float | None = option(None, "strategies of several processes: seconds that a step may take before its process is named and the training ended; the first may take ten times as long [default: 20 times the median step, at least 120]", at_least=1)
-    evaluate_only: bool = option(False, "with --resume: do not train; evaluate the checkpoint on the validation and the test text, answer the test questions, and write evaluation.json and answers.jsonl to --out; of a folder, the checkpoint with the lowest perplexity on the validation text is evaluated")
-    newest: bool = option(False, "at the end, and with --evaluate-only, test the newest weights in place of those with the lowest perplexity on the validation text")
+    evaluate_only: bool = option(False, "with --resume: do not train; evaluate the checkpoint on the validation and the test text, answer the test questions, and write evaluation.json and answers.jsonl to --out; of a folder, the checkpoint that is best on the validation text is evaluated")
+    newest: bool = option(False, "at the end, and with --evaluate-only, test the newest weights in place of those that are best on the validation text")
     trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes checkpoints only with --checkpoint-every, and evaluates only what --evaluate says")
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
     isolate: bool = option(False, "with --trace: start every step from the oracle's weights, and feed every layer the oracle's inputs and gradients")
@@ -139,7 +139,7 @@ class TrainOptions(Options):
 class ChatOptions(Options):
     """Options of `chat.py`, the same on both sides."""
 
-    checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder, of which the checkpoint with the lowest perplexity on the validation text is used, or the newest where none is known")
+    checkpoint: Path | None = option(None, "the trained network: a checkpoint of either framework, or a run's folder, of which the checkpoint that is best on the validation text is used, or the newest where none is known")
     newest: bool = option(False, "of a run's folder, use the newest checkpoint")
     vocabulary: Path | None = option(None, "folder with the vocabulary files [default: the checkpoint's folder]")
     input: Path | None = option(None, "file with questions to answer, one per line [default: read them from the terminal]")

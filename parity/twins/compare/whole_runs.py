@@ -281,7 +281,10 @@ def compare_counts(
 
 
 def compare_best(
-    side: str, perplexities: Mapping[int, float | None], best: tuple[str, int, float] | None
+    side: str,
+    perplexities: Mapping[int, float | None],
+    bleus: Mapping[int, float | None],
+    best: tuple[str, int, float, float | None] | None,
 ) -> Mismatch | None:
     """Compare the checkpoint that a side kept as the best with the table of its validations.
 
@@ -289,13 +292,19 @@ def compare_best(
       side: the label of the side.
       perplexities: the number of steps trained -> the perplexity of the validation text then,
         in order; None where it is not finite.
-      best: the name of the checkpoint's file, its step and its perplexity.
+      bleus: in the same way the BLEU of answers, by which the best is chosen; empty for a
+        network that does not decode.
+      best: the name of the checkpoint's file, its step, its perplexity and its BLEU.
     """
     finite = {step: value for step, value in perplexities.items() if value is not None}
-    lowest = min(finite, key=finite.__getitem__, default=0)
-    _, step, value = best or ("", 0, 0.0)
-    if step != lowest:
-        return _other(side, step, "checkpoints/best.json/step", step, lowest)
+    first = min(finite, key=lambda step: (-(bleus.get(step) or 0.0), finite[step]), default=0)
+    _, step, value, bleu = best or ("", 0, 0.0, None)
+    if step != first:
+        return _other(side, step, "checkpoints/best.json/step", step, first)
+    if finite and bleu != bleus.get(step):
+        return _other(
+            side, step, "checkpoints/best.json/bleu", bleu or 0.0, bleus.get(step) or 0
+        )
     if finite and value != finite[step]:
         return _other(side, step, "checkpoints/best.json/perplexity", value, finite[step])
     return None

@@ -44,11 +44,17 @@ class Training:
     @property
     def perplexities(self) -> dict[int, float | None]:
         """Return the number of steps trained -> the perplexity of the validation text then."""
+        return self._at_each_validation("valid_perplexity")
+
+    @property
+    def bleus(self) -> dict[int, float | None]:
+        """Return the number of steps trained -> the BLEU of answers then, if it decodes."""
+        return self._at_each_validation("valid_bleu")
+
+    def _at_each_validation(self, name: str) -> dict[int, float | None]:
         steps = len(self.rows)
         ends = range(self.batches_per_epoch, steps + 1, self.batches_per_epoch)
-        return dict(
-            zip(dict.fromkeys([*ends, steps]), self.summary["valid_perplexity"], strict=False)
-        )
+        return dict(zip(dict.fromkeys([*ends, steps]), self.summary[name], strict=False))
 
 
 def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Training]:
@@ -68,6 +74,8 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Trainin
     Raises:
       UsageError, NumericFailure, SideFailed: if a side fails, with its message.
     """
+    # no side ends sooner than another
+    run = replace(run, spec=run.spec.replace(patience=0))
     options, epochs = run.options, run.spec.training.epochs
     whole = options.data is None and options.preset in ("proof", "tiny")
     if whole and options.preset == "tiny":

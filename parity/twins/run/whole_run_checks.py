@@ -64,7 +64,7 @@ _MEANINGS = {
     "untraced": "The losses of a training that recorded nothing were those of the recorded "
     "one; after its checkpoints, and in its evaluation, they were the oracle's.",
     "counting": "The tokens that a speed rests on were counted again in the batches, and the "
-    "best checkpoint was that of the lowest perplexity.",
+    "best checkpoint was that of the best validation.",
 }
 
 
@@ -153,7 +153,7 @@ def check_training(
             )
             if found is None and side.synchronous:
                 best = best_checkpoint(training.folder / "checkpoints")
-                found = compare_best(label, training.perplexities, best)
+                found = compare_best(label, training.perplexities, training.bleus, best)
             sides = label, f"{label} counted anew"
             findings.append(find_in_exact_check("counting", sides, found))
     if run.options.wants("untraced") and not any(each.mismatches for each in findings):

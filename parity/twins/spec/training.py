@@ -21,7 +21,7 @@ class TrainSpec:
     loss_per: str = option("token", "what the summed loss of a global batch is divided by, and with it the gradient: its real tokens, or its rows, as in Zaremba et al. 2014; losses are reported per token in any case", choices=("token", "row"))
     clip_norm: float = option(5.0, "largest global norm of the gradient summed over all replicas; a gradient with a larger norm is scaled down to it", above=0)
     epochs: int = option(1, "number of passes over the training text", at_least=1)
-    patience: int = option(0, "stop after so many epochs without a lower perplexity on the validation text; 0: never", at_least=0)
+    patience: int = option(0, "stop after so many epochs in which the validation text showed no better weights; 0: never", at_least=0)
     seed: int = option(1, "random seed of the initial weights, the order of batches and the dropout masks", at_least=0)
     dtype: str = option("float32", "floating-point type of weights and arithmetic", choices=("float32", "float64"))
 

@@ -3,7 +3,7 @@
 A checkpoint holds the weights and the optimiser's state in canonical layout, the recurrent
 state that a stream carries, and as metadata the spec, the next step, and hashes. In its folder
 are also the vocabularies, `latest`, which names the newest checkpoint and is written last, and
-`best.json`, which says at which step the perplexity on the validation text was lowest.
+`best.json`, which says at which step the network was best on the validation text.
 """
 
 import hashlib
@@ -71,17 +71,29 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 class Best(NamedTuple):
-    """Which checkpoint of a folder had the lowest perplexity on the validation text.
+    """Which checkpoint of a folder was the best on the validation text.
 
     Attributes:
       name: the name of its file.
       step: the number of steps that it was trained for.
       perplexity: its perplexity on the validation text.
+      bleu: the BLEU of its answers to questions of the validation text; None for a network that
+        does not decode.
     """
 
     name: str
     step: int
     perplexity: float
+    bleu: float | None = None
+
+    @property
+    def quality(self) -> tuple[float, float]:
+        """Return what is greater the better it is: BLEU, where there is one, then perplexity.
+
+        A network that goes on learning gets surer of its mistakes too, which perplexity counts,
+        while its answers still get better.
+        """
+        return (-1.0 if self.bleu is None else self.bleu, -self.perplexity)
 
 
 def best_checkpoint(folder: Path) -> Best | None:
@@ -89,21 +101,32 @@ def best_checkpoint(folder: Path) -> Best | None:
     try:
         values = parse_json(read_file(folder / _BEST))
         step, perplexity = values["step"], values["valid_perplexity"]
-        if type(step) is not int or step >= 10**8 or not math.isfinite(perplexity):
+        bleu = values.get("valid_bleu")
+        finite = math.isfinite(perplexity) and (bleu is None or math.isfinite(bleu))
+        if type(step) is not int or step >= 10**8 or not finite:
             return None
-    except (OSError, UsageError, ValueError, KeyError, TypeError, OverflowError):
+    except (
+        OSError,
+        UsageError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        AttributeError,
+    ):
         return None
-    best = Best(_name(step), step, perplexity)
+    best = Best(_name(step), step, perplexity, bleu)
     return best if (folder / best.name).is_file() else None
 
 
-def keep_best(folder: Path, step: int, perplexity: float) -> None:
+def keep_best(folder: Path, step: int, perplexity: float, bleu: float | None = None) -> None:
     """Keep the checkpoint of a step from now on if it is better than the best so far.
 
     Args:
       folder: the folder of the checkpoints, which may lack one of this step.
       step: the number of steps trained.
       perplexity: the perplexity on the validation text after them.
+      bleu: the BLEU of answers to its questions; None for a network that does not decode.
 
     Raises:
       UsageError: if this cannot be written down.
@@ -111,9 +134,11 @@ def keep_best(folder: Path, step: int, perplexity: float) -> None:
     before = best_checkpoint(folder)
     if not (folder / _name(step)).is_file() or not math.isfinite(perplexity):
         return
-    if before is not None and before.perplexity <= perplexity:
+    if before is not None and before.quality >= Best("", step, perplexity, bleu).quality:
         return
     values = {"step": step, "valid_perplexity": perplexity}
+    if bleu is not None:
+        values["valid_bleu"] = bleu
     write_whole(folder / _BEST, json.dumps(values).encode())
     if before is not None and folder / before.name not in newest_first(folder)[:KEPT]:
         remove_file(folder / before.name)
@@ -252,8 +277,9 @@ def checkpoint_to_use(folder: Path, notes: list[str], newest: bool) -> Checkpoin
         except UsageError as error:
             notes.append(f"skipped the best checkpoint: {error}")
         else:
-            figure = f"validation perplexity {decimal(best.perplexity, 3)}"
-            notes.append(f"checkpoint of step {best.step}, the best: {figure}")
+            bleu = "" if best.bleu is None else f"BLEU {best.bleu:.2f}, "
+            figures = f"validation {bleu}perplexity {decimal(best.perplexity, 3)}"
+            notes.append(f"checkpoint of step {best.step}, the best: {figures}")
             if newest_first(folder)[0].name != best.name:
                 notes[-1] += "; --newest takes the newest"
             return found

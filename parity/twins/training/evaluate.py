@@ -38,7 +38,9 @@ from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource, local_batch, whole_batch
 from parity.twins.training.train_steps import TrainedStep, perplexity
 
-_SAMPLES = 3  # questions that are answered at each validation, to be looked at
+_ANSWERED = 500  # the most questions of the validation text that are answered each time
+_SENTENCES_PER_BATCH = 64
+_SAMPLES = 3  # of these questions, to be looked at
 _SHOWN = 60  # characters of a question, and of an answer
 
 
@@ -226,11 +228,11 @@ class Validation:
     def validate(
         self, trained: TrainedStep, summary: Summary, events: EventWriter, speed: float
     ) -> None:
-        """Evaluate the validation text, keep the best checkpoint, and answer some questions.
+        """Evaluate the validation text, answer its questions, and keep the best checkpoint.
 
         Args:
           trained: the step that was trained last.
-          summary: the summary of the run, which gets the perplexity.
+          summary: the summary of the run, which gets perplexity and BLEU.
           events: the writer of TensorBoard events.
           speed: the recent speed of training, in real tokens/s.
         """
@@ -239,17 +241,22 @@ class Validation:
         started, step = time.perf_counter(), trained.number + 1
         value, least = self._perplexity("valid", step, events)
         summary.valid_perplexity.append(value)
+        score, words = None, ""
+        if self._decodes:
+            # the weights of a step that is not settled are about to change
+            if self._group.rank == 0 and trained.settled:
+                score = self._answer_some(step)
+                events.scalar("bleu/valid", step, score)
+                words = f", BLEU {score:.2f}"
+            summary.valid_bleu.append(score)
         epoch, rest = divmod(step, self._text.train.batches_per_epoch)
         say(
             f"{f'step {step}' if rest else f'epoch {epoch}'}: validation perplexity "
-            f"{decimal(value, 3)}{least}; trained at {speed:,.0f} tokens/s, "
+            f"{decimal(value, 3)}{least}{words}; trained at {speed:,.0f} tokens/s, "
             f"validated in {time.perf_counter() - started:.1f} s"
         )
         if self._group.rank == 0:
-            keep_best(self._checkpoints, step, value)
-            # the weights of a step that is not settled are about to change
-            if self._decodes and trained.settled:
-                self._answer_some(step)
+            keep_best(self._checkpoints, step, value, score)
         if self._decodes:
             self._group.barrier()
 
@@ -308,21 +315,27 @@ class Validation:
             if step == shown:
                 say(f"  {line}")
 
-    def _answer_some(self, step: int) -> None:
-        """Answer a few questions of the validation text, the same each time."""
-        count = self._text.num_sources("valid")
-        limit = int(self._strategy.spec.text.target_limit) + 1  # with <eos>
-        rows = sorted({each * count // _SAMPLES for each in range(_SAMPLES)})
-        source, lengths = self._text.sources("valid", rows)
-        longest = self._options.longest or limit
-        found = greedy_search(self._strategy.decoder(), source, lengths, longest)
-        for row, hypotheses in zip(rows, found, strict=True):
-            question, reference = self._text.pair("valid", row)
-            answer = self._text.write(hypotheses.best.tokens)
-            words = f"{_line(question)} -> {_line(answer)} (reference: {_line(reference)})"
+    def _answer_some(self, step: int) -> float:
+        """Answer questions of the validation text greedily, the same each time; return BLEU."""
+        spec, count = self._strategy.spec, self._text.num_sources("valid")
+        most = min(count, _ANSWERED)
+        rows = [each * count // most for each in range(most)]
+        decoder, answers = self._strategy.decoder(), list[str]()
+        longest = self._options.longest or int(spec.text.target_limit) + 1  # with <eos>
+        for start in range(0, most, _SENTENCES_PER_BATCH):
+            part = rows[start : start + _SENTENCES_PER_BATCH]
+            found = greedy_search(decoder, *self._text.sources("valid", part), longest)
+            answers += [self._text.write(hypotheses.best.tokens) for hypotheses in found]
+            self._check()
+        pairs = [self._text.pair("valid", row) for row in rows]
+        for at in sorted({each * most // _SAMPLES for each in range(_SAMPLES)}):
+            question, reference = map(_line, pairs[at])
+            words = f"{question} -> {_line(answers[at])} (reference: {reference})"
             self._samples.append((step, escaped(words)))
         lines = (f"step {at}: {line}\n" for at, line in self._samples)
         write_whole(self._sample_file, "".join(lines).encode())
+        references = [reference for _, reference in pairs]
+        return float(bleu(answers, references, spec.text.target_segmenter)["score"])
 
     def _answer(self, step: int, summary: Summary, events: EventWriter) -> None:
         """Answer the test questions and compare the answers with the references."""

@@ -218,8 +218,8 @@ class Run:
             self._stopped_early = True
             epochs = counted(self.spec.training.patience, "epoch")
             say(
-                f"stopped at step {self.step}: for {epochs} (--patience) the validation "
-                "perplexity has not been lower"
+                f"stopped at step {self.step}: for {epochs} (--patience) the validation text "
+                "has shown no better weights"
             )
 
     def _save_is_due(self, epoch_ended: bool) -> bool:

@@ -26,6 +26,8 @@ class Summary:
       steps: the number of steps that this run trained.
       valid_perplexity: the perplexity on the validation text after each epoch, and after the
         last step.
+      valid_bleu: the BLEU of answers to questions of the validation text at the same steps;
+        empty for a network that does not decode.
       test_perplexity: the perplexity on the test text, or None if the run ended early.
       tested_step: the number of steps that the tested weights were trained for; see --newest.
       best_perplexity: split -> its lowest possible perplexity, or None if that is unknown.
@@ -50,6 +52,7 @@ class Summary:
     dtype: str
     steps: int = 0
     valid_perplexity: list[float] = field(default_factory=list)
+    valid_bleu: list[float | None] = field(default_factory=list)
     test_perplexity: float | None = None
     tested_step: int | None = None
     best_perplexity: dict[str, float | None] = field(default_factory=dict)
@@ -80,9 +83,10 @@ class Summary:
         if self.valid_perplexity:
             words.append(f"validation perplexity {decimal(self.valid_perplexity[-1], 3)}")
             if best is not None:
-                words[-1] += (
-                    f" (lowest {decimal(best.perplexity, 3)}, in checkpoints/{best.name})"
-                )
+                figure = f"lowest {decimal(best.perplexity, 3)}"
+                if best.bleu is not None:
+                    figure = f"best BLEU {best.bleu:.2f}"
+                words[-1] += f" ({figure}, in checkpoints/{best.name})"
         if self.test_perplexity is not None:
             words.append(f"test perplexity {decimal(self.test_perplexity, 3)}")
         if self.bleu is not None:

@@ -31,12 +31,13 @@ from data.text_file import read_lines
 from data.vocabulary import TEXT_SPECIAL, Vocabulary
 from parity.align.mapping import read as read_mapping
 from parity.base.errors import RankLost, UsageError
+from parity.base.files import HEADER as HEADER_OF_RUN
 from parity.base.files import written_by_run
 from parity.base.measured_once import MeasuredOnce
 from parity.base.text import with_checksum
 from parity.trace.reader import Trace, read_step
 from parity.twins.bench.history import newest_alike
-from parity.twins.cli.config import ConfigOption, read_config
+from parity.twins.cli.config import ConfigOption, read_config, values_of_run
 from parity.twins.cli.options import ConvergeOptions, SweepOptions
 from parity.twins.commands import run_command
 from parity.twins.compare.answers import read_answers
@@ -209,6 +210,7 @@ def _read_trace(folder: Path) -> None:
     trace = Trace(folder / "trace")
     for step in trace.numbers():
         trace.read(step)
+        trace.number(step, "loss/global")
 
 
 def _write_cache(folder: Path) -> None:
@@ -543,8 +545,8 @@ READERS = {
         Reader(
             "run-config",
             "config.yaml",
-            _write("config.yaml", _CONFIG),
-            lambda folder: written_by_run(folder / "config.yaml"),
+            _write("config.yaml", HEADER_OF_RUN + _CONFIG),
+            lambda folder: (written_by_run(folder / "config.yaml"), values_of_run(folder)),
         ),
         Reader("choice", "choice.json", _write_choice, lambda folder: _choice(folder).read()),
         Reader(

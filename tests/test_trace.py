@@ -1,6 +1,7 @@
 """Traces: what is written is what is read, and what is not is refused."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -102,6 +103,29 @@ def test_a_truncated_step_is_refused(trace, tenth):
         trace.read(1)
     assert f"{path}: cannot be read as a step of a trace" in one_line(caught)
     trace.read(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("F8_E4M3", 8), ("F8_E5M2", 8), ("BF16", 16), ("C64", 64)]
+)
+def test_tensors_of_types_that_no_recording_has_are_refused(trace, kind, bits):
+    path = trace.folder / step_file(1)
+    place = {"dtype": kind, "shape": [1], "data_offsets": [0, bits // 8]}
+    head = json.dumps({"loss/global": place}).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + bytes(bits // 8))
+    for read in (lambda: trace.read(1), lambda: trace.number(1, "loss/global")):
+        with pytest.raises(UsageError) as caught:
+            read()
+        assert str(path) in one_line(caught)
+
+
+def test_a_step_that_is_a_pipe_is_refused_at_once(trace):
+    path = trace.folder / step_file(1)
+    path.unlink()
+    os.mkfifo(path)
+    for read in (lambda: trace.read(1), lambda: trace.number(1, "loss/global")):
+        with pytest.raises(UsageError, match="is a pipe; allowed: a file"):
+            read()
 
 
 def test_a_changed_byte_is_refused(trace):

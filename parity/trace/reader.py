@@ -3,13 +3,13 @@
 import shutil
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file
 
 from parity.base.errors import UsageError
 from parity.base.files import open_regular, read_file, reason
@@ -181,14 +181,9 @@ class Trace:
         Raises:
           UsageError: if the step is missing or truncated.
         """
-        path = self.folder / step_file(step)
-        try:
-            with open_regular(path), safe_open(path, "numpy") as file:
-                names = file.keys()
-                array = file.get_tensor(name) if name in names else np.zeros(0)
-        except (SafetensorError, OSError) as error:
-            raise UsageError(f"{path}: cannot be read: {error}") from None
-        return float(array.reshape(())) if array.size == 1 else None
+        with _opened(self.folder / step_file(step)) as file:
+            array = file.get_tensor(name) if name in file.keys() else np.zeros(0)  # noqa: SIM118
+            return float(array.reshape(())) if array.size == 1 else None
 
     def follow(
         self,
@@ -293,8 +288,16 @@ def read_step(path: Path) -> dict[str, np.ndarray]:
     Raises:
       UsageError: if it is missing or truncated.
     """
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a step's file; an error of any kind while it is read is one of usage."""
     try:
-        return load_file(path)
-    # KeyError and others: a type that NumPy has not
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        with open_regular(path), safe_open(path, "numpy") as file:
+            yield file
+    # AttributeError and others: a type that NumPy has not
+    except (OSError, SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read as a step of a trace: {error}") from None

@@ -61,6 +61,9 @@ A = np.random.default_rng(1).normal(size=(6, 8))
 MADE = {
     "{b} is 1/3 of {a}": A / 3,
     "{b} is minus {a}": -A,
+    "{b} is 1/1024 of {a}": A / 1024,
+    "{b} is 65536 times {a}": A * 65536,
+    "{b} is 1000 times {a}": A * 1000,
     "{b} is 1.2346 times {a}": A * 1.23456,
     "{b} is {a} transposed": A.T,
     "{b} is {a} in another shape, in the same order": A.reshape(3, 16),

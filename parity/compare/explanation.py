@@ -44,9 +44,22 @@ def explain(
     Args:
       mismatches: of the first step that has any, in the order of computation.
     """
-    if not mismatches or any(each.check or each.within for each in mismatches[:1]):
+    if not mismatches or mismatches[0].check:
         return ()
+    if mismatches[0].within:
+        return _between_ranks(traces[labels.index(mismatches[0].within)], mismatches[0])
     return tuple(_Search(traces, labels, mismatches).found())
+
+
+def _between_ranks(trace: Trace, mismatch: Mismatch) -> tuple[Explanation, ...]:
+    """Return how a tensor of one rank is made of that of another of the same side."""
+    place = mismatch.place
+    trace.read(place.step)
+    (_, one), (_, other) = trace.unequal(place.step)[place.tensor]
+    a, b = mismatch.sides
+    return tuple(
+        Explanation(place.tensor, says.format(a=a, b=b)) for says in explanations(other, one)
+    )
 
 
 class _Search:

@@ -91,16 +91,19 @@ def _scaled(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
 
 
 def _simple(factor: float) -> str | None:
-    """Return "2 times", "1/3 of" or "minus" for a factor that is that; None for any other."""
-    near = Fraction(factor).limit_denominator(_SIMPLE)
-    plain = near and 1 in (abs(near.numerator), near.denominator) and near != 1
-    if not plain or abs(near.numerator) > _SIMPLE:
-        return None
-    if abs(factor - float(near)) > _SINGLE * abs(float(near)):
-        return None
-    if near == -1:
-        return "minus"
-    return f"{near} of" if near.denominator > 1 else f"{near} times"
+    """Return "2 times", "1/3 of" or "minus" for a factor that is that; None for any other.
+
+    Simple are multiples and parts up to 64, and any power of two: losses are scaled by those.
+    """
+    power = Fraction(2) ** round(np.log2(abs(factor))) if factor else Fraction(0)
+    for near in (Fraction(factor).limit_denominator(_SIMPLE), power if factor > 0 else -power):
+        plain = near and 1 in (abs(near.numerator), near.denominator) and near != 1
+        simple = plain and (abs(near.numerator) <= _SIMPLE or abs(near) == power)
+        if simple and abs(factor - float(near)) <= _SINGLE * abs(float(near)):
+            if near == -1:
+                return "minus"
+            return f"{near} of" if near.denominator > 1 else f"{near} times"
+    return None
 
 
 def _shifted(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:

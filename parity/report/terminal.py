@@ -151,7 +151,8 @@ def _steps_unmeasured(run: dict[str, Any]) -> str:
     return (
         f"{run['dtype']}: in {len(run['rounding_not_measured'])} of {run['steps']} steps "
         "rounding was not measured: no difference would exceed its bound even if rounding "
-        "were 2.5 (forward) or 4 times (loss, gradient) smaller than in the steps before. "
+        "were 2.5 (forward), 6 (attention) or 4 times (loss, gradient) smaller than in the "
+        "steps before. "
         "Their shares are those of the bounds measured before."
     )
 

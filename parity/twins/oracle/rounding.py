@@ -40,7 +40,7 @@ import numpy as np
 from parity.base.run_parallel import run_parallel
 from parity.twins.oracle.optimizers import update_slots
 from parity.twins.oracle.perturbation import UNIT, RoundingNoise, perturbation
-from parity.twins.oracle.recent_rounding import FALL, RecentRounding
+from parity.twins.oracle.recent_rounding import RecentRounding, fall
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
@@ -111,8 +111,8 @@ class Rounding:
 
         It is None where they do not tell, and where this step has been measured.
         """
-        kind = name.split("/")[0]
-        if self._recent is None or self._measured or kind not in _MEASURED:
+        falls = fall(name)
+        if self._recent is None or self._measured or falls is None:
             return None
         if name == "loss/replicas":
             name = "loss/global"
@@ -120,7 +120,7 @@ class Rounding:
         if error is None:
             return None
         own = self._of_sums(name)
-        return max(own, error), max(own, error / FALL[kind])
+        return max(own, error), max(own, error / falls)
 
     def scale(self, name: str) -> float | np.ndarray:
         """Return the size of a tensor's rounding error: one number, or one for each element."""

@@ -7,7 +7,7 @@ without recording, and they answer questions from the same checkpoints.
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,11 +130,41 @@ def check_training(
 ) -> list[Finding]:
     """Compare every untraced training with the recorded one, with its batches and the oracle.
 
+    The longest one is also compared with those of the other sides that take the same steps.
+
     Args:
       run: the run.
       compared: the recorded steps in the precision of the trainings.
       trained: label -> the untraced training.
     """
+    able = [label for label, side in run.sides.items() if side.synchronous]
+    first = max(able, key=lambda label: len(trained[label].rows), default="")
+    known = IntendedDifferences(run.sides)
+    others = [
+        label for label in able if label != first and known.kind(first) == known.kind(label)
+    ]
+    own = None
+    if others and run.options.wants("untraced"):
+        # where none is whole, the comparison with the oracle says so
+        with suppress(UsageError):
+            own = newest_checkpoint(trained[first].folder / "checkpoints", [])
+    if own is None:
+        return _compare_each(run, compared, trained)
+    with train_moved(run, first, trained[first], own) as wait:
+        findings = _compare_each(run, compared, trained)
+        if any(each.mismatches for each in findings):
+            return findings
+        rows, moved = trained[first].rows, wait()
+        return findings + [
+            compare_losses((first, other), rows, trained[other].rows, moved, run.dtype)
+            for other in others
+        ]
+
+
+def _compare_each(
+    run: PlannedRun, compared: ComparedRun, trained: Mapping[str, Training]
+) -> list[Finding]:
+    """Compare each untraced training with the recorded one, its batches and the oracle."""
     findings = list[Finding]()
     # encoded here once more: what a side has encoded may be wrong
     text = load_text(run.spec, replace(run.options, cache=run.options.cache / "oracle"))
@@ -156,27 +186,7 @@ def check_training(
                 found = compare_best(label, training.perplexities, training.bleus, best)
             sides = label, f"{label} counted anew"
             findings.append(find_in_exact_check("counting", sides, found))
-    if run.options.wants("untraced") and not any(each.mismatches for each in findings):
-        findings += _compare_sides(run, trained)
     return findings
-
-
-def _compare_sides(run: PlannedRun, trained: Mapping[str, Training]) -> list[Finding]:
-    """Compare the longest training with those of the other sides that take the same steps."""
-    able = [label for label, side in run.sides.items() if side.synchronous]
-    first = max(able, key=lambda label: len(trained[label].rows), default="")
-    known = IntendedDifferences(run.sides)
-    others = [
-        label for label in able if label != first and known.kind(first) == known.kind(label)
-    ]
-    if not others:
-        return []
-    moved = train_moved(run, first, trained[first])
-    rows = {label: trained[label].rows for label in (first, *others)}
-    return [
-        compare_losses((first, other), rows[first], rows[other], moved, run.dtype)
-        for other in others
-    ]
 
 
 def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
@@ -271,7 +281,8 @@ def check_answers(run: PlannedRun, trained: Mapping[str, Training]) -> list[Find
     """Let each framework answer the test questions from the same checkpoints.
 
     They are made from the newest one that the first framework has trained. Before, each answers
-    from its own, as it did when it had trained.
+    from its own, as it did when it had trained. A search runs on one replica however many a side
+    has, so the sides with the fewest answer here: they start soonest.
 
     Args:
       run: the run, in the precision of the trainings.
@@ -287,20 +298,21 @@ def check_answers(run: PlannedRun, trained: Mapping[str, Training]) -> list[Find
     longest = int(run.spec.text.target_limit) + 1  # with <eos>
     beam, penalty = run.options.beam, run.options.length_penalty
     probes = answer_probes(checkpoint.snapshot, beam, penalty, longest)
+    sides = leading_sides(run.sides, most_replicas=False)
     findings = _ask_again(run, trained)
     if any(finding.mismatches for finding in findings):
         return findings
     with ProgressBar("comparing answers", len(probes), "search") as progress:
         for number, probe in enumerate(probes):
             folder = run.options.out / "answers" / str(number)
-            _answer(run, checkpoint, probe, folder)
+            _answer(run, sides, checkpoint, probe, folder)
             weights = {
                 name.split("/", 1)[1]: array
                 for name, array in probe.snapshot.items()
                 if name.startswith("weight/")
             }
             rung = AnswersRung(checkpoint.spec, weights, checkpoint.step)
-            given = {label: read_answers(folder / file_name(label)) for label in run.leading}
+            given = {label: read_answers(folder / file_name(label)) for label in sides}
             findings += rung.compare(given, probe.search)
             progress.update()
             if any(finding.mismatches for finding in findings):
@@ -335,8 +347,14 @@ def _ask_again(run: PlannedRun, trained: Mapping[str, Training]) -> list[Finding
     return findings
 
 
-def _answer(run: PlannedRun, checkpoint: Checkpoint, probe: Probe, folder: Path) -> None:
-    """Let one side of each framework answer at the same time, into a folder named for it."""
+def _answer(
+    run: PlannedRun,
+    sides: Mapping[str, TrainedSide],
+    checkpoint: Checkpoint,
+    probe: Probe,
+    folder: Path,
+) -> None:
+    """Let some sides answer at the same time, each into a folder named for it."""
     make_folder(folder)
     saved = save_checkpoint(folder, replace(checkpoint, snapshot=probe.snapshot))
     search = probe.search
@@ -355,7 +373,7 @@ def _answer(run: PlannedRun, checkpoint: Checkpoint, probe: Probe, folder: Path)
                     longest=search.flag,
                 )
             )
-            for label, side in run.leading.items()
+            for label, side in sides.items()
         ]
         for process in running:
             process.wait()

@@ -99,7 +99,7 @@ def test_a_witness_is_compared_beside_the_sides(run, spec):
 
 @pytest.mark.thorough
 def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
-    report = run(PAIRS, steps=2, checks=("answers",))
+    report = run(PAIRS, steps=2, checks=("answers",), replicas=(1, 2))
     assert report["verdict"] == "match", report_text(report)
     (found,) = report["runs"]
     assert found["rungs"]["answers"]["used"] < 0.5
@@ -113,7 +113,7 @@ def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
     answers = [tmp_path / "out" / "answers" / str(number) for number in range(4)]
     ends = []
     for folder in answers:
-        lines = (folder / "paddle-2" / "answers.jsonl").read_text().splitlines()
+        lines = (folder / "paddle-1" / "answers.jsonl").read_text().splitlines()
         assert len(lines) == 8
         ends.append([json.loads(line)["finished"] for line in lines])
     assert not any(ends[2] + ends[3])

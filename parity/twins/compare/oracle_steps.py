@@ -105,7 +105,9 @@ class OneStep:
         oracle = Oracle(self._spec, start.snapshot)
         if start.left is not None and inputs.carry:
             oracle.state = {name: as_float64(array) for name, array in start.left.items()}
-        expected = self._expected.step(oracle, inputs, step, recorded, start.read)
+        sizes = [int(size) for size in recorded["batch/sizes"]]
+        gradients = oracle.differentiate(inputs, sizes, start.read)
+        expected = self._expected.with_batch(gradients, step, recorded)
         rate = self._expected.rate(step, recorded)
         expected |= self._expected_schedule(side, recorded)
         return expected | self._expected.above_gradients(start.snapshot, recorded, rate)
@@ -149,8 +151,9 @@ class OneStep:
             worker took the step, and which weights it had read.
         """
         before = self._before.get(side)
-        snapshot: Tensors = initial_snapshot(self._spec)
-        if before is not None:
+        if before is None:
+            snapshot: Tensors = initial_snapshot(self._spec)
+        else:
             snapshot = {name: before[name] for name in snapshot_names(self._spec)}
         if side in self._past:
             worker, read = self._past[side].expected(_update(recorded))

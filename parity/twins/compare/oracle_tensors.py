@@ -50,19 +50,17 @@ class OracleTensors:
         inputs: StepInputs,
         step: int,
         batch: Tensors,
-        read: Tensors | None = None,
     ) -> dict[str, np.ndarray]:
         """Let the oracle take a step, and return what a trace should hold of it.
 
         Args:
           batch: the recorded batch, for the sizes of the replicas and the order of updates.
-          read: the weights to compute the gradient with; None for those before the step.
         """
         rate = self.rate(step, batch)
         if isinstance(oracle, Replay):
             return self.with_batch(oracle.step(inputs, rate, batch), step, batch)
         sizes = [int(size) for size in batch["batch/sizes"]]
-        return self.with_batch(oracle.step(inputs, rate, sizes, read), step, batch)
+        return self.with_batch(oracle.step(inputs, rate, sizes), step, batch)
 
     def with_batch(
         self, expected: dict[str, np.ndarray], step: int, batch: Tensors

@@ -97,6 +97,7 @@ class Rounding:
         self._inputs, self._recorded, self.exact = inputs, recorded, exact
         self._unit = UNIT[spec.training.dtype]
         self._measured: dict[str, float] = alike._measured if alike is not None else {}
+        self._squares: dict[str, float] = {}  # tensor -> the sum of the runs' squared errors
         self.runs = 0
 
     def refine(self, name: str) -> bool:
@@ -216,12 +217,12 @@ class Rounding:
         return before + added
 
     def _measure(self, runs: int) -> None:
-        """Take the root mean square, over some runs, of the largest error in each tensor."""
-        squares: dict[str, float] = {}
-        for errors in run_parallel([partial(self._errors, run) for run in range(runs)]):
+        """Take the root mean square, over so many runs, of the largest error in each tensor."""
+        more = range(self.runs, runs)
+        for errors in run_parallel([partial(self._errors, run) for run in more]):
             for name, worst in errors.items():
-                squares[name] = squares.get(name, 0.0) + worst**2
-        self._measured = {name: float(np.sqrt(s / runs)) for name, s in squares.items()}
+                self._squares[name] = self._squares.get(name, 0.0) + worst**2
+        self._measured = {n: float(np.sqrt(s / runs)) for n, s in self._squares.items()}
         self.runs = runs
 
     def _errors(self, run: int) -> dict[str, float]:

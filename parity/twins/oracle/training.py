@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -138,6 +139,36 @@ class Oracle:
             snapshot, which the step updates.
         """
         spec = self.spec
+        found = self.differentiate(inputs, sizes, read)
+        gradients = {
+            name.split("/", 1)[1]: array
+            for name, array in found.items()
+            if name.startswith("gradient/")
+        }
+        clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
+        slots = update_slots(spec, self.snapshot, clipped)
+        moved = update_weights(spec, self.snapshot, slots, clipped, learning_rate)
+        self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
+        of_norm: dict[str, Any] = {"gradient_norm": norm}
+        return (
+            found
+            | of_norm
+            | {f"clipped_gradient/{name}": array for name, array in clipped.items()}
+            | self.snapshot
+        )
+
+    def differentiate(
+        self,
+        inputs: StepInputs,
+        sizes: Sequence[int],
+        read: Mapping[str, np.ndarray] | None = None,
+    ) -> Arrays:
+        """Do a step without its update; return what `step` does, up to the gradients.
+
+        Args:
+          sizes, read: as for `step`.
+        """
+        spec = self.spec
         if self.state is None or not inputs.carry:
             self.state = {
                 name: np.asarray(array, np.float64)
@@ -155,19 +186,11 @@ class Oracle:
         )
         if not self._d_activations:
             found = {}
-        clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)
-        slots = update_slots(spec, self.snapshot, clipped)
-        moved = update_weights(spec, self.snapshot, slots, clipped, learning_rate)
-        self.snapshot = {name: (moved | slots)[name] for name in self.snapshot}
         self.state = {name: activations[name] for name in self.state}
-
         losses = replica_losses(activations["token_loss"], inputs.loss_divisor, sizes)
         return (
             {f"forward/{name}": array for name, array in activations.items()}
             | {"loss/replicas": losses, "loss/global": losses.sum()}
             | {f"activation_gradient/{name}": array for name, array in found.items()}
             | {f"gradient/{name}": array for name, array in gradients.items()}
-            | {"gradient_norm": norm}
-            | {f"clipped_gradient/{name}": array for name, array in clipped.items()}
-            | self.snapshot
         )

@@ -6,7 +6,7 @@ without recording, and they answer questions from the same checkpoints.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from parity.twins.compare.whole_runs import (
     compare_losses,
     compare_untraced,
 )
+from parity.twins.launch.processes import SideProcess
 from parity.twins.run.answer_probes import Probe, answer_probes
 from parity.twins.run.choose_sides import leading_sides, without_leader
 from parity.twins.run.compare_while_training import (
@@ -280,9 +281,9 @@ def _recorded(saved: Saved) -> Steps:
 def check_answers(run: PlannedRun, trained: Mapping[str, Training]) -> list[Finding]:
     """Let each framework answer the test questions from the same checkpoints.
 
-    They are made from the newest one that the first framework has trained. Before, each answers
-    from its own, as it did when it had trained. A search runs on one replica however many a side
-    has, so the sides with the fewest answer here: they start soonest.
+    They are made from the newest one that the first framework has trained. Each also answers
+    from its own, as it did when it had trained. A search runs on one replica however many a
+    side has; so of the made ones, sides with the fewest answer, which start soonest.
 
     Args:
       run: the run, in the precision of the trainings.
@@ -299,13 +300,22 @@ def check_answers(run: PlannedRun, trained: Mapping[str, Training]) -> list[Find
     beam, penalty = run.options.beam, run.options.length_penalty
     probes = answer_probes(checkpoint.snapshot, beam, penalty, longest)
     sides = leading_sides(run.sides, most_replicas=False)
-    findings = _ask_again(run, trained)
-    if any(finding.mismatches for finding in findings):
-        return findings
-    with ProgressBar("comparing answers", len(probes), "search") as progress:
-        for number, probe in enumerate(probes):
-            folder = run.options.out / "answers" / str(number)
-            _answer(run, sides, checkpoint, probe, folder)
+    folders = [run.options.out / "answers" / str(number) for number in range(len(probes))]
+    with ExitStack() as stack, ProgressBar("comparing answers", len(probes), "search") as bar:
+
+        def ask(number: int) -> list[SideProcess]:
+            asked = run, sides, checkpoint, probes[number], folders[number]
+            return [stack.enter_context(process) for process in _ask(*asked)]
+
+        running = ask(0)
+        findings = _ask_again(run, trained)
+        for number, (probe, folder) in enumerate(zip(probes, folders, strict=True)):
+            if any(finding.mismatches for finding in findings):
+                break
+            for process in running:
+                process.wait()
+            # the sides answer the next one while the oracle answers this one
+            running = ask(number + 1) if number + 1 < len(probes) else []
             weights = {
                 name.split("/", 1)[1]: array
                 for name, array in probe.snapshot.items()
@@ -314,9 +324,7 @@ def check_answers(run: PlannedRun, trained: Mapping[str, Training]) -> list[Find
             rung = AnswersRung(checkpoint.spec, weights, checkpoint.step)
             given = {label: read_answers(folder / file_name(label)) for label in sides}
             findings += rung.compare(given, probe.search)
-            progress.update()
-            if any(finding.mismatches for finding in findings):
-                break
+            bar.update()
     return findings
 
 
@@ -347,33 +355,26 @@ def _ask_again(run: PlannedRun, trained: Mapping[str, Training]) -> list[Finding
     return findings
 
 
-def _answer(
+def _ask(
     run: PlannedRun,
     sides: Mapping[str, TrainedSide],
     checkpoint: Checkpoint,
     probe: Probe,
     folder: Path,
-) -> None:
+) -> Iterator[SideProcess]:
     """Let some sides answer at the same time, each into a folder named for it."""
     make_folder(folder)
     saved = save_checkpoint(folder, replace(checkpoint, snapshot=probe.snapshot))
     search = probe.search
-    with ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                run.start(
-                    side,
-                    f"{file_name(label)}-answers-{folder.name}.log",
-                    resume=saved,
-                    evaluate_only=True,
-                    evaluate=0,
-                    out=folder / file_name(label),
-                    beam=search.beam,
-                    length_penalty=search.length_penalty,
-                    longest=search.flag,
-                )
-            )
-            for label, side in sides.items()
-        ]
-        for process in running:
-            process.wait()
+    for label, side in sides.items():
+        yield run.start(
+            side,
+            f"{file_name(label)}-answers-{folder.name}.log",
+            resume=saved,
+            evaluate_only=True,
+            evaluate=0,
+            out=folder / file_name(label),
+            beam=search.beam,
+            length_penalty=search.length_penalty,
+            longest=search.flag,
+        )

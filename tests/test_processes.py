@@ -213,7 +213,14 @@ def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, m
         ("paddle", {"PADDLE_TRAINER_ENDPOINTS": "a:1,b"}, "allowed: host:port for each"),
         ("paddle", {MEETING: "first"}, "PARITY_MEETING is 'first'; allowed: host:port"),
         ("paddle", {MEETING: "..:80"}, "PARITY_MEETING is '..:80'; allowed: host:port"),
-        ("tensorflow", {"TF_CONFIG": tf_config("a:1", "worker").replace("0", "1e999")}, "JSON"),
+        *(
+            (
+                "tensorflow",
+                {"TF_CONFIG": tf_config("a:1", "worker").replace("0", index)},
+                "a task",
+            )
+            for index in ("1e999", "0.7", "false")
+        ),
         ("tensorflow", {"TF_CONFIG": "[" * 100_000}, "allowed: JSON with cluster"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:0", "worker")}, "host:port for each"),
         ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "a task that is one of them"),

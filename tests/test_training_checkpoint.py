@@ -192,6 +192,13 @@ def test_a_file_that_is_too_short_or_too_long_is_refused(saved):
         assert f"{saved}: not a whole safetensors file" in one_line(caught)
 
 
+def test_a_name_that_is_too_long_is_said_once(tmp_path):
+    path = tmp_path / ("a" * 300)
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(path)
+    assert str(caught.value) == f"{path}: cannot be read: File name too long"
+
+
 def test_one_flipped_bit_anywhere_is_refused(saved):
     content = saved.read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")

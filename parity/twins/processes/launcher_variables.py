@@ -21,6 +21,7 @@ RUN = "PARITY_RUN"
 RANK, WORKER, SERVER = "rank", "worker", "ps"
 
 _PORTS_APART = 100
+_MOST_TASKS = 1 << 20
 LAST_PORT = 65_535
 
 
@@ -225,8 +226,10 @@ def _of_tensorflow(
     try:
         values = parse_json(listed)
         cluster = {str(job): list(each) for job, each in values["cluster"].items()}
-        own = (str(values["task"]["type"]), int(values["task"]["index"]))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        task = values["task"]
+        # launchers write it as a number or as text
+        own = (str(task["type"]), horovod_launcher.number(str(task["index"]), _MOST_TASKS))
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(
             f"TF_CONFIG is {listed!r}; allowed: JSON with cluster, a list of host:port for "
             "each job, and task.type and task.index"

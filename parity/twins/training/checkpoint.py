@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from parity.base.errors import UsageError
-from parity.base.files import open_regular, read_file, remove_file, write_whole
+from parity.base.files import open_regular, read_file, reason, remove_file, write_whole
 from parity.base.machine import require_memory
 from parity.base.text import decimal, parse_json
 from parity.twins.spec.spec import Spec
@@ -164,7 +164,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
         return checked_contents(metadata, tensors)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such checkpoint") from None
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {reason(error)}") from None
+    except SafetensorError as error:
         raise UsageError(f"{path}: not a whole safetensors file: {error}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None

@@ -1,0 +1,255 @@
+"""Trainings get signals at random moments: none hangs, leaves a process or loses what it saved.
+
+A schedule is drawn for each training: to one process or to all, SIGTERM, SIGINT, SIGHUP or
+SIGKILL, or SIGSTOP and later SIGCONT, one to three times, while it starts, trains or saves.
+Then the training is resumed to its end, and must have the bits of one that nothing has touched;
+what trains asynchronously must have those of a replay of its schedule.
+
+`make signals` draws more of them; the seed and the number in a failure's name repeat one.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+
+import numpy as np
+import pytest
+from conftest import FOLDERS, FRAMEWORKS, flags, wait_for
+
+from parity.base.files import UNFINISHED
+from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.processes import ROOT, interpreter
+from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
+from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
+
+COUNT = int(os.environ.get("PARITY_SIGNAL_SCHEDULES", "1"))
+SEED = int(os.environ.get("PARITY_SIGNAL_SEED", "1"))
+HANGS = 240  # seconds, which no training here takes
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STRATEGIES = [
+    pytest.param(
+        framework,
+        entry.name,
+        marks=pytest.mark.horovod if entry.environment else (),
+        id=f"{framework}-{entry.name}",
+    )
+    for framework in FRAMEWORKS
+    for entry in REGISTRIES[framework].strategies
+]
+
+pytestmark = pytest.mark.thorough
+
+
+@dataclass
+class Strike:
+    """Signals to a training.
+
+    Attributes:
+      phase: what is waited for: that it has started, has a checkpoint, or is writing one.
+      delay: seconds to wait then.
+      number: the signal.
+      share: which of its processes gets it, as a share of them; None for all.
+      pause: seconds until SIGCONT, for SIGSTOP.
+    """
+
+    phase: str
+    delay: float
+    number: signal.Signals
+    share: float | None
+    pause: float
+
+
+def drawn(draw: random.Random) -> list[Strike]:
+    """Draw the strikes of a schedule."""
+    strikes = []
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        phase = draw.choice(("start", "trains", "saves"))
+        number = draw.choice((*STOPS, signal.SIGKILL, signal.SIGSTOP))
+        share = None if draw.random() < 0.4 else draw.random()
+        delay = {"start": 4.0, "trains": 1.0, "saves": 0.01}[phase] * draw.random()
+        strikes.append(Strike(phase, delay, number, share, 2 * draw.random()))
+    return strikes
+
+
+class Training:
+    """A training, whose processes are those that work in its folder.
+
+    Args:
+      command: an interpreter, to start one; a fork server to start the training sooner.
+      words: the script and its flags.
+      folder: the folder, which is new.
+    """
+
+    def __init__(self, command: str | ForkServer, words: list[str], folder: Path):
+        folder.mkdir()
+        self.folder, self.status, self.said = folder, 0, ""
+        self._job, self._process = None, None
+        if isinstance(command, ForkServer):
+            self._job = command.start({"argv": words, "folder": str(folder)})
+        else:
+            with (folder / "said").open("w") as file:
+                self._process = subprocess.Popen(
+                    [command, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=file
+                )
+        wait_for(self.running)
+
+    def running(self) -> list[int]:
+        """Return its processes that have not ended."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (path / "cwd").readlink() == self.folder:
+                    found.append(int(path.name))
+        return sorted(found)
+
+    def kill(self) -> None:
+        for each in self.running():
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait until it has ended, and with it all of its processes."""
+        hung: list[int] = []
+
+        def end() -> None:
+            hung.extend(self.running())
+            self.kill()
+
+        timer = Timer(HANGS, end)
+        timer.start()
+        if self._job is not None:
+            self.status, _, self.said = self._job.wait()
+        else:
+            self.status = self._process.wait()
+            self.said = (self.folder / "said").read_text()
+        timer.cancel()
+        assert not hung, f"hangs: {self.said}"
+        try:
+            wait_for(lambda: not self.running(), 30)
+        finally:
+            self.kill()
+
+    def strike(self, strike: Strike, out: Path) -> None:
+        """Send the signals of a strike, unless the training ends before."""
+        checkpoints = out / "checkpoints"
+        waits = {
+            "start": lambda: True,
+            "trains": lambda: any(checkpoints.glob("step-*")),
+            "saves": lambda: any(checkpoints.glob(f"{UNFINISHED}*")),
+        }[strike.phase]
+        while not waits() and self.running():
+            time.sleep(0.0005)
+        time.sleep(strike.delay)
+        sent = self.running()
+        if strike.share is not None:
+            sent = sent[int(strike.share * len(sent)) :][:1]
+        for number in (strike.number, signal.SIGCONT):
+            for each in sent:
+                with suppress(ProcessLookupError):
+                    os.kill(each, number)
+            if strike.number != signal.SIGSTOP:
+                return
+            time.sleep(strike.pause)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return a folder by its only name, which is what /proc says."""
+    return tmp_path.resolve()
+
+
+@pytest.fixture(scope="module")
+def server(frameworks, tmp_path_factory):
+    """Return a function from a side and its strategy to the server that forks its trainings."""
+    others: dict[str, ForkServer] = {}
+
+    def of(framework: str, strategy: str) -> ForkServer:
+        if not REGISTRIES[framework].strategies.entry(strategy).environment:
+            return frameworks[framework]
+        if strategy not in others:
+            folder = tmp_path_factory.mktemp("other")
+            others[strategy] = ForkServer(framework, folder, strategy=strategy)
+        return others[strategy]
+
+    yield of
+    for each in others.values():
+        each.stop()
+
+
+def same(ours: Path, theirs: Path) -> None:
+    """See that two runs have ended with the same bits."""
+    name = (theirs / "checkpoints" / "latest").read_text().strip()
+    found = [load_checkpoint(each / "checkpoints" / name) for each in (ours, theirs)]
+    for kind in ("snapshot", "state"):
+        mine, other = (getattr(each, kind) or {} for each in found)
+        assert mine.keys() == other.keys()
+        for tensor, array in other.items():
+            np.testing.assert_array_equal(mine[tensor], array, tensor)
+    losses = [(each / "losses.csv").read_bytes() for each in (ours, theirs)]
+    assert losses[0] == losses[1]
+
+
+def trains(framework: str, strategy: str, text: Path, cache: Path) -> list[str]:
+    """Return the script and the flags of a training that saves often."""
+    entry = REGISTRIES[framework].strategies.entry(strategy)
+    optimizer = "sgd" if "sgd" in entry.traits.optimizers else "adam"
+    given = flags(
+        **{"data": text, "cache": cache, "strategy": strategy, "optimizer": optimizer},
+        **{"steps": 60, "checkpoint_every": 3, "time": 1, "batching": "stream"},
+        threads=1,
+    )
+    return [str(ROOT / FOLDERS[framework] / "train.py"), *given]
+
+
+@pytest.mark.parametrize(("framework", "strategy"), STRATEGIES)
+def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
+    server, framework, strategy, text, cache, place
+):
+    forks, words = server(framework, strategy), trains(framework, strategy, text, cache)
+    synchronous = REGISTRIES[framework].strategies.entry(strategy).traits.synchronous
+    whole, out = place / "whole", place / "out"
+
+    def train(*more: str, command: str | ForkServer = forks) -> Training:
+        shutil.rmtree(place / "works", ignore_errors=True)
+        return Training(command, [*words, *more], place / "works")
+
+    def end(*more: str) -> None:
+        training = train(*more)
+        training.wait()
+        assert training.status == 0, training.said
+
+    if synchronous:
+        end(f"--out={whole}")
+    for number in range(COUNT):
+        draw = random.Random(f"{SEED} {framework} {strategy} {number}")
+        strikes, anew = drawn(draw), draw.random() < 0.2
+        note = f"PARITY_SIGNAL_SEED={SEED}, number {number}: {strikes}"
+        shutil.rmtree(out, ignore_errors=True)
+        command = interpreter(framework, strategy) if anew else forks
+        training = train(f"--out={out}", command=command)
+        for each in sorted(strikes, key=lambda each: each.phase == "saves"):
+            training.strike(each, out)
+        training.wait()
+        note = f"{note}, status {training.status}: {training.said}"
+        print(note, file=sys.stderr)
+        numbers = {int(each.number) for each in strikes}
+        asked = {sign * n + (sign > 0) * 128 for n in numbers for sign in (1, -1)}
+        assert training.status in {0, 4} | asked, note
+        assert "Traceback" not in training.said, note
+        notes: list[str] = []
+        newest_checkpoint(out / "checkpoints", notes)
+        assert notes == [], note
+        end(f"--out={out}", *(["--resume"] if (out / "run.json").exists() else []))
+        assert not list(out.rglob(f"{UNFINISHED}*")), note
+        if not synchronous:
+            shutil.rmtree(whole, ignore_errors=True)
+            end(f"--out={whole}", f"--schedule={out / 'schedule.jsonl'}")
+        same(out, whole)

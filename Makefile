@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all thorough hunt-once crashes torch jax horovod horovod-test gpu gpu-test \
+.PHONY: help setup test test-all thorough hunt-once crashes signals torch jax horovod horovod-test gpu gpu-test \
     parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
@@ -21,6 +21,8 @@ NETWORKS ?= language-model seq2seq
 HUNT_FLAGS ?=
 FUZZ_FLAGS ?=
 LOCK_FLAGS ?=
+SCHEDULES ?= 200
+SEED ?= 1
 # How many files of Horovod are compiled at a time.
 HOROVOD_JOBS ?= 2
 
@@ -44,6 +46,8 @@ help:
 	             damaged files (FUZZ_FLAGS="--inputs 10000 losses" for fewer, or for some)
 	make crashes set up, and stop both trainers at every single change that they make to files
 	             (a quarter of an hour)
+	make signals set up, and send signals at random moments to 200 trainings with each strategy of
+	             each side (a day; SCHEDULES=5 for fewer, SEED=2 for others)
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
 	make jax     set up, and install JAX, flax and optax in .venv: its trainings are then tested, too
@@ -112,6 +116,11 @@ fuzz: setup
 crashes: setup
 	@PARITY_REQUIRE_COMPILER=1 PARITY_EVERY_CRASH=1 $(VENV_PYTHON) -m pytest \
 	    tests/test_crash_at_every_write.py $(PYTEST_FLAGS)
+
+# One failure does not keep the next strategy from its turn; its line has the seed and the number.
+signals: setup
+	@PARITY_SIGNAL_SCHEDULES=$(SCHEDULES) PARITY_SIGNAL_SEED=$(SEED) $(VENV_PYTHON) -m pytest \
+	    tests/test_signal_schedules.py $(PYTEST_FLAGS)
 
 setup: $(READY)
 

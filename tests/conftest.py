@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import astuple
 from pathlib import Path
 
@@ -176,6 +176,16 @@ def wait_for(condition, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < last, f"waited {seconds} s in vain"
         time.sleep(0.01)
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes that work in a folder, which is named as /proc names it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if (path / "cwd").readlink() == folder:
+                found.append(int(path.name))
+    return sorted(found)
 
 
 def flags(**values) -> list[str]:

@@ -22,7 +22,7 @@ from threading import Timer
 
 import numpy as np
 import pytest
-from conftest import FOLDERS, FRAMEWORKS, flags, wait_for
+from conftest import FOLDERS, FRAMEWORKS, flags, processes_in, wait_for
 
 from parity.base.files import UNFINISHED
 from parity.twins.launch.fork_server import ForkServer
@@ -66,15 +66,19 @@ class Strike:
     share: float | None
     pause: float
 
+    def __str__(self) -> str:
+        whom = "all" if self.share is None else "one"
+        return f"{self.number.name} to {whom} {self.delay:.3f} s after it {self.phase}"
+
 
 def drawn(draw: random.Random) -> list[Strike]:
     """Draw the strikes of a schedule."""
     strikes = []
     for _ in range(draw.choice((1, 1, 2, 3))):
-        phase = draw.choice(("start", "trains", "saves"))
+        phase = draw.choice(("starts", "trains", "saves"))
         number = draw.choice((*STOPS, signal.SIGKILL, signal.SIGSTOP))
         share = None if draw.random() < 0.4 else draw.random()
-        delay = {"start": 4.0, "trains": 1.0, "saves": 0.01}[phase] * draw.random()
+        delay = {"starts": 4.0, "trains": 1.0, "saves": 0.01}[phase] * draw.random()
         strikes.append(Strike(phase, delay, number, share, 2 * draw.random()))
     return strikes
 
@@ -103,12 +107,7 @@ class Training:
 
     def running(self) -> list[int]:
         """Return its processes that have not ended."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if (path / "cwd").readlink() == self.folder:
-                    found.append(int(path.name))
-        return sorted(found)
+        return processes_in(self.folder)
 
     def kill(self) -> None:
         for each in self.running():
@@ -141,7 +140,7 @@ class Training:
         """Send the signals of a strike, unless the training ends before."""
         checkpoints = out / "checkpoints"
         waits = {
-            "start": lambda: True,
+            "starts": lambda: True,
             "trains": lambda: any(checkpoints.glob("step-*")),
             "saves": lambda: any(checkpoints.glob(f"{UNFINISHED}*")),
         }[strike.phase]
@@ -231,14 +230,15 @@ def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
     for number in range(COUNT):
         draw = random.Random(f"{SEED} {framework} {strategy} {number}")
         strikes, anew = drawn(draw), draw.random() < 0.2
-        note = f"PARITY_SIGNAL_SEED={SEED}, number {number}: {strikes}"
+        note = f"seed {SEED}, number {number}, {framework} {strategy}: "
+        note += "; ".join(map(str, strikes))
         shutil.rmtree(out, ignore_errors=True)
         command = interpreter(framework, strategy) if anew else forks
         training = train(f"--out={out}", command=command)
         for each in sorted(strikes, key=lambda each: each.phase == "saves"):
             training.strike(each, out)
         training.wait()
-        note = f"{note}, status {training.status}: {training.said}"
+        note = f"{note}: status {training.status}: {training.said}"
         print(note, file=sys.stderr)
         numbers = {int(each.number) for each in strikes}
         asked = {sign * n + (sign > 0) * 128 for n in numbers for sign in (1, -1)}

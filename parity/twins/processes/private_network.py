@@ -1,5 +1,5 @@
 """A network for the processes of a training on one machine alone, so that nobody else reaches
-the ports of their engines, which listen on all interfaces and ask nobody who they are.
+the ports of their engines, which ask nobody who they are.
 
 It is a namespace of Linux that has nothing but a loopback interface; see namespaces(7). No root
 is needed where the kernel lets users have namespaces of their own.
@@ -89,12 +89,23 @@ def warn_of_ports(launcher: str, members: Members) -> None:
       launcher: "paddle", "tensorflow" or "horovod".
       members: the processes of the training.
     """
-    ports = ", ".join(dict.fromkeys([*members.endpoints, *chain(*members.served.values())]))
-    harm = _HARM.get(launcher, "can change what it computes")
+    ports, harm = _ports(launcher, members), _HARM.get(launcher, "can change what it computes")
     say(
-        f"warning: the engine listens on all interfaces, at {ports}: whoever reaches it there "
-        f"{harm}; close its ports to others, or silence this by --i-trust-this-network"
+        f"warning: the engine lets anyone in, at {ports}: whoever reaches it there {harm}; "
+        "close its ports to others, or silence this by --i-trust-this-network"
     )
+
+
+def _ports(launcher: str, members: Members) -> str:
+    """Return where an engine listens, in words."""
+    served = ", ".join(dict.fromkeys(chain(*members.served.values())))
+    if launcher == "tensorflow":
+        return ", ".join([*members.endpoints, *([served] if served else [])])
+    if launcher == "horovod":
+        return "ports that it draws on each host"
+    if served:  # brpc, in the trainers too
+        return f"{served}, and at each worker the first free port from 8500 on"
+    return f"{members.endpoints[0]}, and ports that gloo draws on each host"
 
 
 def _pipe() -> tuple[int, int]:

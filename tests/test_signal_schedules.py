@@ -243,7 +243,9 @@ def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
         numbers = {int(each.number) for each in strikes}
         asked = {sign * n + (sign > 0) * 128 for n in numbers for sign in (1, -1)}
         assert training.status in {0, 4} | asked, note
-        assert "Traceback" not in training.said, note
+        # before the first lines of `train.py` an interpreter has only its own words
+        early = anew and signal.SIGINT in numbers and "parity/twins" not in training.said
+        assert early or "Traceback" not in training.said, note
         notes: list[str] = []
         newest_checkpoint(out / "checkpoints", notes)
         assert notes == [], note

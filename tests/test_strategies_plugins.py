@@ -148,3 +148,13 @@ def test_a_strategy_that_the_framework_lacks_is_one_line(tmp_path):
         status, _, errors = run([*command, "--out", tmp_path / "out"])
         assert known in assert_one_line(status, errors)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["-m parity", "paddle_impl/train.py", "tf_impl/chat.py"])
+def test_an_interrupt_while_a_command_loads_is_one_line(command, tmp_path):
+    plugin = tmp_path / "interrupts.py"
+    plugin.write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    status, _, errors = run([*command.split(), "--help"], str(plugin))
+    assert (status, errors) == (130, "error: interrupted\n")

@@ -143,5 +143,24 @@ except MemoryError as error:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_thread_that_has_no_room_is_an_error_in_one_line():
+    code = """
+import resource, threading
+from parity.base import machine
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**22, used + 2**22))
+try:
+    threading.Thread(target=print).start()
+except Exception as error:
+    print(machine.out_of_memory(error), machine.out_of_memory(RuntimeError("std::exception")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("no room for another thread or process (can't "), done.stderr
+    assert "out of memory: there was no room; allowed: " in done.stdout
+    assert machine.out_of_memory(RuntimeError("std::exception")) is None
+
+
 def test_other_errors_are_no_lack_of_memory():
     assert machine.out_of_memory(ValueError("Unable to allocate 6 GiB")) is None

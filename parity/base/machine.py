@@ -90,6 +90,8 @@ _TYPES = {"half": 2, "float": 4, "double": 8, "int32": 4, "int64": 8, "bool": 1}
 _UNITS = "BKMGTPE"
 
 # What may end a training that asks for more than there is; the numbers it depends on.
+# of Python and of the system, where a thread or a process cannot be started
+_FULL = ("can't start new thread", "Resource temporarily unavailable")
 _ALLOWED = (
     "allowed: a smaller --hidden-size, --embedding-size, --num-layers, --vocabulary-size or "
     "--batch-size, fewer --replicas, or more memory"
@@ -125,14 +127,25 @@ def too_large(what: str, needed: int, limit: tuple[int, str]) -> str:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return the message about an allocation that failed; None for any other error.
+    """Return the message about memory or a thread that there was no room for; None for others.
 
     Both frameworks have an error of their own for it, beside Python's.
     """
     kind, message = type(error).__name__, str(error)
+    if kind in ("RuntimeError", "BlockingIOError") and any(each in message for each in _FULL):
+        return (
+            f"no room for another thread or process ({message}); allowed: fewer --threads or "
+            "--replicas, or more room by `ulimit -u` and `ulimit -v`"
+        )
     of_tensorflow = kind == "InternalError" and "Could not allocate" in message
+    # all that Paddle says of it, in a thread of its own
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+    of_paddle = message == "std::exception" and not unlimited
     if not (
-        isinstance(error, MemoryError) or kind == "ResourceExhaustedError" or of_tensorflow
+        isinstance(error, MemoryError)
+        or kind == "ResourceExhaustedError"
+        or of_tensorflow
+        or of_paddle
     ):
         return None
     size = asked_for(message)

@@ -30,6 +30,23 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def interrupt_in_one_line() -> None:
+    """Let Ctrl-C end this process with one line, until a command takes it: it is loading."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+
+
+def interrupts_raise() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again."""
+    if signal.getsignal(signal.SIGINT) == _interrupted:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupted(number: int, frame: Any) -> None:
+    os.write(2, b"error: interrupted\n")
+    os._exit(128 + number)
+
+
 # A process group's signal reaches a rank directly, and again from what supervises it.
 _SAME_REQUEST_SECONDS = 2.0
 

@@ -1,7 +1,8 @@
 """Records a Keras 3 training while it runs: `watch` around `fit` or a loop of one's own."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,7 @@ def watch(
     """
     import keras
 
-    engines: dict[str, Any] = {"tensorflow": _TensorFlow, "torch": _PyTorch, "jax": _Jax}
+    engines: dict[str, Any] = {"tensorflow": TensorFlow, "torch": _PyTorch, "jax": _Jax}
     name = keras.backend.backend()
     if name not in engines:
         raise UsageError(f"Keras runs on {name}; allowed: {', '.join(sorted(engines))}")
@@ -64,16 +65,14 @@ def watch(
         },
     }
     recording = Recording(folder, "keras", kinds, versions, facts, **options)
-    hooks = _Hooks(recording, engine, model, optimizer)
+    hooks = Hooks(recording, engine, model, optimizer)
     with recording:
         try:
             with hooks:
                 yield recording
         except Exception as error:
-            if hooks.failure is not None:  # TensorFlow hands on its text alone
-                raise hooks.failure from error
-            if "PyFunc" in str(error) and "XLA" in str(error):
-                raise UsageError(COMPILED) from error
+            if (cause := hooks.cause(error)) is not None:
+                raise cause from error
             raise
 
 
@@ -183,7 +182,7 @@ class _Engine:
         """Wait until all functions have been called."""
 
 
-class _TensorFlow(_Engine):
+class TensorFlow(_Engine):
     """How TensorFlow shows a tensor to a function, eagerly and from inside a `tf.function`."""
 
     _place = 1
@@ -193,6 +192,7 @@ class _TensorFlow(_Engine):
         from tensorflow.python.eager import record
 
         self._tf, self.version, self.tensor = tf, tf.__version__, tf.Tensor
+        self.flatten = tf.nest.flatten
         self.training = record.could_possibly_record
         self.backward = (tf.GradientTape, "gradient")
         with tf.device("CPU"):
@@ -359,7 +359,7 @@ class _PyTorch(_Engine):
         return tensor
 
 
-class _Hooks:
+class Hooks:
     """Functions around the layers' `call` and the optimiser, which hand on what they see.
 
     What a function around a `call` decides in a graph holds for all of its runs; so whether a
@@ -372,17 +372,12 @@ class _Hooks:
         self._open, self._seen, self._stepped = False, set[str](), False
         self.failure: UsageError | None = None
 
-    def __enter__(self) -> "_Hooks":
+    def __enter__(self) -> "Hooks":
         model = self._model
         self._layers = _layers(model)
         for label, layer in (*self._layers, ("model", model)):
             self._replace(layer, "call", partial(self._watched_call, label))
-        self._replace(self._optimizer, "apply", self._watched_apply)
-        if any(
-            getattr(self._optimizer, each, None) is not None
-            for each in ("clipnorm", "clipvalue", "global_clipnorm")
-        ):
-            self._replace(self._optimizer, "_backend_update_step", self._watched_update)
+        self._watch_optimizer()
         owner, name = self._engine.backward
         self._replace(owner, name, self._watched_backward)
         if not self._engine.whole:
@@ -391,12 +386,37 @@ class _Hooks:
         model.train_function = None
         self._undo.callback(setattr, model, "train_function", None)
         self._open = True
-        if self._to.perturbation:
-            for each in model.variables:
-                each.assign(self._moved(each.value))
-        if self._to.wants("initial"):
-            self._show("initial", [(each.path, each.value) for each in model.variables])
+        self._begin(self._variables())
         return self
+
+    def _watch_optimizer(self) -> None:
+        self._replace(self._optimizer, "apply", self._watched_apply)
+        if any(
+            getattr(self._optimizer, each, None) is not None
+            for each in ("clipnorm", "clipvalue", "global_clipnorm")
+        ):
+            self._replace(self._optimizer, "_backend_update_step", self._watched_update)
+
+    def _begin(self, variables: Iterable[Any]) -> None:
+        """Record the weights before the first step, which are moved first if that is asked."""
+        if self._to.perturbation:
+            for each in variables:
+                each.assign(self._moved(self._value(each)))
+        if self._to.wants("initial"):
+            self._show("initial", self._named(variables))
+
+    def _variables(self) -> Iterable[Any]:
+        found: Iterable[Any] = self._model.variables
+        return found
+
+    def _name(self, variable: Any) -> str:
+        return str(variable.path)
+
+    def _value(self, variable: Any) -> Any:
+        return variable.value
+
+    def _named(self, variables: Iterable[Any]) -> list[tuple[str, Any]]:
+        return [(self._name(each), self._value(each)) for each in variables]
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -410,11 +430,11 @@ class _Hooks:
     def _replace(self, owner: Any, name: str, wrap: Any) -> None:
         """Put a function around a method until the watch ends."""
         own = vars(owner).get(name)
-        watched = wrap(getattr(owner, name))
         if isinstance(owner, type):
-            setattr(owner, name, watched)
+            setattr(owner, name, wrap(own))
             self._undo.callback(setattr, owner, name, own)
             return
+        watched = wrap(getattr(owner, name))
         # past `__setattr__`, with which Keras tracks what a layer holds
         vars(owner)[name] = watched
         undo = vars(owner).pop if own is None else vars(owner).__setitem__
@@ -431,13 +451,16 @@ class _Hooks:
         def seen(arrays: list[np.ndarray]) -> None:
             if not self._open:
                 return
-            for (name, _), array in zip(pairs, arrays, strict=True):
-                if self._to.wants(rung):
-                    self._to.add(rung, name, _copy(array))
+            self._add(rung, pairs, arrays)
             if then is not None:
                 then()
 
         self._engine.show(seen, [each for _, each in pairs])
+
+    def _add(self, rung: str, pairs: list[tuple[str, Any]], arrays: list[np.ndarray]) -> None:
+        for (name, _), array in zip(pairs, arrays, strict=True):
+            if self._to.wants(rung):
+                self._to.add(rung, name, _copy(array))
 
     def _watched_call(self, label: str, call: Any) -> Any:
         from keras import tree
@@ -508,7 +531,7 @@ class _Hooks:
     def _watched_update(self, update: Any) -> Any:
         def watched(gradients: Any, variables: Any, *rest: Any) -> Any:
             pairs = zip(variables, gradients, strict=True)
-            self._show("clipped_gradient", [(each.path, y) for each, y in pairs])
+            self._show("clipped_gradient", [(self._name(v), y) for v, y in pairs])
             return update(gradients, variables, *rest)
 
         return watched
@@ -522,13 +545,14 @@ class _Hooks:
                 variables = trainable_variables = list(trainable_variables)
             self._check_seen()
             pairs = zip(variables, gradients, strict=True)
-            self._show("gradient", [(v.path, y) for v, y in pairs if y is not None])
+            found = [(self._name(v), y) for v, y in pairs if y is not None]
+            self._show("gradient", found)
             result = apply(gradients, trainable_variables)
             self._show("optimizer", list(self._slots(variables)))
             whole = self._engine.whole
-            held = self._model.variables if whole else []
+            held = self._variables() if whole else []
             weights = {id(each): each for each in (*held, *variables)}
-            found = [(each.path, each.value) for each in weights.values()]
+            found = self._named(weights.values())
             self._show("weight", found, self._end_step if whole else None)
             return result
 
@@ -545,13 +569,28 @@ class _Hooks:
         return watched
 
     def _slots(self, variables: list[Any]) -> Iterator[tuple[str, Any]]:
-        """Yield what the optimiser keeps: dense_kernel_velocity is dense/kernel/velocity."""
-        owners = {each.path.replace("/", "_") + "_": each.path for each in variables}
+        """Yield what the optimiser keeps: dense_kernel_velocity is dense/kernel/velocity.
+
+        Of variables with one name of their own, the first has the first slot.
+        """
+        owners: dict[str, list[str]] = {}
+        for each in variables:
+            own = getattr(each, "path", each.name)
+            own = own.replace("/", "_").replace(":", "_") + "_"
+            owners.setdefault(own, []).append(self._name(each))
+        numbers: Counter[str] = Counter()
         for each in self._optimizer.variables:
             own = each.path.rpartition("/")[2]
             start = max((name for name in owners if own.startswith(name)), key=len, default="")
-            name = owners.get(start, "model")
+            names = owners.get(start, ["model"])
+            name = names[min(numbers[own], len(names) - 1)]
+            numbers[own] += 1
             yield f"{name}/{own.removeprefix(start)}", each.value
+
+    def cause(self, error: Exception) -> UsageError | None:
+        """Return what made TensorFlow fail, which hands on the text of an error alone."""
+        hidden = "PyFunc" in str(error) and "XLA" in str(error)
+        return UsageError(COMPILED) if hidden and self.failure is None else self.failure
 
     def _end_step(self) -> None:
         try:
@@ -576,7 +615,7 @@ class _Hooks:
         hidden = [
             label
             for label, layer in self._layers
-            if label not in self._seen and not layer._layers
+            if label not in self._seen and not getattr(layer, "_layers", ())
         ]
         if hidden:
             warnings.warn(

@@ -1,0 +1,210 @@
+"""Records a plain TensorFlow training: `watch` around a loop with `tf.GradientTape`."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import UsageError
+from parity.keras import Hooks, TensorFlow
+from parity.watch.modules import described, plain
+from parity.watch.recording import Recording
+
+Named = dict[str, Any]
+
+
+@contextmanager
+def watch(
+    folder: str | Path, model: Any, optimizer: Any = None, **options: Any
+) -> Iterator[Recording]:
+    """Record every step of a training, eager or in a `tf.function`.
+
+        with parity.tensorflow.watch("out/port", model, optimizer):
+            train(model, optimizer, data)
+
+    What is recorded, and the options, are those of `parity.torch.watch`. A step ends when the
+    optimiser is applied; without one, where the next `tf.GradientTape` begins, or the watch
+    ends. `gradient` is then what `tape.gradient` returned.
+
+    Args:
+      folder: where the trace is written; one that is there is replaced.
+      model: the `tf.Module`, or name -> `tf.Variable`. Variables and modules are named by the
+        attributes that lead to them: `layers.0.kernel`.
+      optimizer: the `tf.keras.optimizers.Optimizer`. For a rule of one's own: name -> variable
+        of what it keeps, such as `kernel/momentum`; None: it keeps nothing.
+      **options: those of `parity.watch.recording.Recording`.
+
+    Raises:
+      UsageError: for a model that cannot be watched, or an option that is not allowed.
+    """
+    import tensorflow as tf
+
+    engine = TensorFlow()
+    if isinstance(model, tf.Module) and not isinstance(model, tf.keras.Model):
+        variables, modules = _held(model, tf.Variable), _held(model, tf.Module)
+    else:
+        variables, modules = _checked("model", model, tf.Variable), {}
+    rule = isinstance(optimizer, tf.keras.optimizers.Optimizer)
+    slots = {} if rule or optimizer is None else _checked("optimizer", optimizer, tf.Variable)
+    facts = {
+        "modules": described(
+            [("model", model), *modules.items()] if isinstance(model, tf.Module) else [],
+            "tensorflow",
+            lambda module: (e for e in vars(module).items() if isinstance(e[1], tf.Variable)),
+            {id(each): name for name, each in variables.items()},
+        ),
+        "optimizer": {
+            "kind": type(optimizer).__name__ if rule else "",
+            "settings": plain(optimizer.get_config()) if rule else {},
+        },
+    }
+    kinds = {each.dtype.name for each in variables.values()}
+    versions = {"tensorflow": engine.version}
+    recording = Recording(folder, "tensorflow", kinds, versions, facts, **options)
+    hooks = _Hooks(recording, engine, model, optimizer if rule else None)
+    hooks.variables, hooks.modules, hooks.slots = variables, modules, slots
+    with recording:
+        try:
+            with hooks:
+                yield recording
+        except Exception as error:
+            if (cause := hooks.cause(error)) is not None:
+                raise cause from error
+            raise
+
+
+def _held(model: Any, kind: type) -> Named:
+    """Return name -> what a module and those below it hold of a kind."""
+    found = model._flatten(predicate=lambda each: isinstance(each, kind), with_path=True)
+    return {".".join(map(str, path)): each for path, each in found if each is not model}
+
+
+def _checked(name: str, values: Any, kind: type) -> Named:
+    named = isinstance(values, Mapping) and all(isinstance(each, str) for each in values)
+    if named and values and all(isinstance(each, kind) for each in values.values()):
+        return dict(values)
+    more = (
+        "a tf.Module, or name -> tf.Variable; parity.keras watches a keras.Model"
+        if name == "model"
+        else "a tf.keras.optimizers.Optimizer, name -> tf.Variable, or None"
+    )
+    raise UsageError(f"{name} is {type(values).__name__}; allowed: {more}")
+
+
+class _Hooks(Hooks):
+    """Those of Keras, for variables and modules that are known by the way that leads to them.
+
+    Attributes:
+      variables, modules: name -> variable, or module, of the model.
+      slots: name -> variable, of what a rule of the user's own keeps.
+    """
+
+    variables: Named
+    modules: Named
+    slots: Named
+
+    def __enter__(self) -> "_Hooks":
+        self._names = {id(each): name for name, each in self.variables.items()}
+        self._layers = [each for each in self.modules.items() if callable(each[1])]
+        # whether a gradient was computed and the step that it belongs to has not ended
+        self._pending = False
+        called = [*self._layers, *([("model", self._model)] if callable(self._model) else [])]
+        self._watch_calls({id(module): label for label, module in called}, dict(called))
+        tape, name = self._engine.backward
+        self._replace(tape, name, self._watched_backward)
+        if self._optimizer is None:
+            self._replace(tape, "__enter__", self._watched_tape)
+        else:
+            self._watch_optimizer()
+        self._open = True
+        if not called:
+            warnings.warn(
+                "the model is not called: what it was given, and outputs, are not recorded",
+                stacklevel=5,
+            )
+        self._begin(self._variables())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None and self._optimizer is None:
+            self._end_pending()
+        super().__exit__(kind, *rest)
+
+    def _watch_calls(self, labels: Mapping[int, str], modules: Named) -> None:
+        """Put functions around `__call__` of the modules' classes: Python looks there."""
+        owners: dict[type, set[int]] = {}
+        for module in modules.values():
+            owner = next(each for each in type(module).__mro__ if "__call__" in vars(each))
+            owners.setdefault(owner, set()).add(id(module))
+        for owner, known in owners.items():
+            self._replace(owner, "__call__", partial(self._watched_class, labels, known))
+
+    def _watched_class(self, labels: Mapping[int, str], known: set[int], call: Any) -> Any:
+        from tensorflow.python.autograph.core.ag_ctx import _control_ctx
+        from tensorflow.python.autograph.impl.api import tf_convert
+
+        def watched(module: Any, *inputs: Any, **named: Any) -> Any:
+            # the user's code stays AutoGraph's to convert, as it was where this was called
+            bound = tf_convert(call.__get__(module, type(module)), _control_ctx()[-2])
+            if id(module) in known:
+                bound = self._watched_call(labels[id(module)], bound)
+            return bound(*inputs, **named)
+
+        return self._engine.unwatched(watched)
+
+    def _watched_tape(self, enter: Any) -> Any:
+        def watched(tape: Any) -> Any:
+            if self._open:
+                self._end_pending()
+            return enter(tape)
+
+        return self._engine.unwatched(watched)
+
+    def _watched_backward(self, backward: Any) -> Any:
+        seen = super()._watched_backward(backward)
+        flatten = self._engine.flatten
+
+        def watched(tape: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
+            gradients = seen(tape, target, sources, *rest, **named)
+            if self._open and self._optimizer is None:
+                self._check_seen()
+                pairs = zip(flatten(sources), flatten(gradients), strict=True)
+                known = [(v, y) for v, y in pairs if y is not None and id(v) in self._names]
+                found = [(self._name(v), y) for v, y in known]
+                self._show("gradient", found, self._computed)
+            return gradients
+
+        return self._engine.unwatched(watched)
+
+    def _computed(self) -> None:
+        self._pending = True
+
+    def _end_pending(self) -> None:
+        """Record the state and the weights of a step whose gradients were seen, and end it."""
+        state = list(self.slots.items())
+        weights = self._named(self._variables())
+
+        def seen(arrays: list[Any]) -> None:
+            if not self._pending:
+                return
+            self._pending = False
+            self._add("optimizer", state, arrays[: len(state)])
+            self._add("weight", weights, arrays[len(state) :])
+            self._end_step()
+
+        self._engine.show(seen, [each for _, each in (*state, *weights)])
+
+    def _check_seen(self) -> None:
+        if self._layers or callable(self._model):
+            super()._check_seen()
+
+    def _variables(self) -> Iterable[Any]:
+        return self.variables.values()
+
+    def _name(self, variable: Any) -> str:
+        return self._names.get(id(variable), str(variable.name).partition(":")[0])
+
+    def _value(self, variable: Any) -> Any:
+        return variable

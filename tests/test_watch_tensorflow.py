@@ -1,0 +1,170 @@
+"""Plain TensorFlow trainings that record themselves: what is seen; that nothing changes."""
+
+import re
+
+import numpy as np
+import pytest
+from test_watch_keras import PAGE
+
+import parity.tensorflow
+from parity import Trace, assert_match
+from parity.base.errors import UsageError
+
+STEPS = 3
+
+
+def model_of():
+    """Return a model whose code AutoGraph has to convert, with a module that is shared."""
+    import tensorflow as tf
+
+    class Dense(tf.Module):
+        def __init__(self, shape):
+            self.kernel = tf.Variable(
+                tf.random.stateless_normal(shape, [1, 2], dtype="float64")
+            )
+
+        def __call__(self, x):
+            if tf.reduce_sum(x) > 1e9:
+                x = x / 2
+            return tf.tanh(x @ self.kernel)
+
+    class Model(tf.Module):
+        def __init__(self):
+            self.layers = [Dense((4, 4)), Dense((4, 2))]
+            self.shift = tf.Variable(np.zeros(2))
+
+        def __call__(self, x):
+            first, last = self.layers
+            return last(first(first(x))) + self.shift
+
+    return Model()
+
+
+def train(model, optimizer=None, velocity=None, compiled=False, steps=STEPS):
+    """Train by an optimiser, or by a rule of the user's own; return losses and weights."""
+    import tensorflow as tf
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if optimizer is not None:
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+            if variable.shape == velocity.shape:
+                velocity.assign(0.9 * velocity + gradient)
+            variable.assign_sub(0.1 * gradient)
+        return loss
+
+    step = tf.function(step, jit_compile=compiled == "xla") if compiled else step
+    draw = np.random.default_rng(1)
+    losses = [step(tf.constant(draw.normal(size=(3, 4)))).numpy() for _ in range(steps)]
+    model(tf.ones((3, 4), "float64"))  # an evaluation
+    return [*losses, *(each.numpy() for each in model.trainable_variables)]
+
+
+WEIGHTS = ["shift", "layers.0.kernel", "layers.1.kernel"]
+CALLS = ["layers.0", "layers.0#1", "layers.1", "model"]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rule", ["Adam", "own"])
+def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path, rule, compiled):
+    import tensorflow as tf
+
+    def how():
+        if rule == "Adam":
+            return {"optimizer": tf.keras.optimizers.Adam(0.01, clipnorm=0.5)}
+        return {"velocity": tf.Variable(np.zeros(2))}
+
+    plain = train(model_of(), compiled=compiled, **how())
+    for name in ("a", "b"):
+        model, options = model_of(), how()
+        keeps = options.get("optimizer") or {"shift/velocity": options["velocity"]}
+        with parity.tensorflow.watch(tmp_path / name, model, keeps):
+            found = train(model, compiled=compiled, **options)
+        for a, b in zip(plain, found, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert not hasattr(type(model).__call__, "__wrapped__")
+    assert_match(tmp_path / "a", tmp_path / "b")
+    trace = Trace(tmp_path / "a")
+    assert trace.numbers() == list(range(STEPS))
+    first, last = trace.read(0), trace.read(STEPS - 1)
+    by_rung = {}
+    for each in last:
+        by_rung.setdefault(each.partition("/")[0], []).append(each.partition("/")[2])
+    assert {n for n in first if n.startswith("initial/")} == {f"initial/{n}" for n in WEIGHTS}
+    assert (by_rung["batch"], by_rung["loss"]) == (["0"], ["loss"])
+    assert by_rung["forward"] == CALLS
+    assert sorted(by_rung["activation_gradient"]) == CALLS
+    for rung in ("gradient", "weight") + ("clipped_gradient",) * (rule == "Adam"):
+        assert sorted(by_rung[rung]) == sorted(WEIGHTS)
+    adam = {f"{n}/{slot}" for n in WEIGHTS for slot in ("momentum", "velocity")}
+    slots = adam | {"model/iteration", "model/learning_rate"}
+    assert set(by_rung["optimizer"]) == (slots if rule == "Adam" else {"shift/velocity"})
+    np.testing.assert_array_equal(last["loss/loss"], plain[STEPS - 1])
+    for weight, name in zip(plain[STEPS:], WEIGHTS, strict=True):
+        np.testing.assert_array_equal(last[f"weight/{name}"], weight)
+    if rule == "own":
+        moved = first["initial/shift"] - 0.1 * first["gradient/shift"]
+        np.testing.assert_array_equal(first["weight/shift"], moved)
+        np.testing.assert_array_equal(
+            last["optimizer/shift/velocity"],
+            0.9 * trace.read(1)["optimizer/shift/velocity"] + last["gradient/shift"],
+        )
+    else:  # the slot is that of its own variable
+        of_0, of_1 = (last[f"optimizer/layers.{n}.kernel/momentum"].shape for n in (0, 1))
+        assert (of_0, of_1) == ((4, 4), (4, 2))
+
+
+def test_what_cannot_be_seen_is_said(tmp_path):
+    import tensorflow as tf
+
+    watch = parity.tensorflow.watch
+    kernel = tf.Variable(np.ones((4, 2)))
+    said = pytest.warns(UserWarning, match="the model is not called: what it was given, and")
+    with said, watch(tmp_path / "a", {"kernel": kernel}):
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(kernel**2)
+            kernel.assign_sub(0.1 * tape.gradient(loss, kernel))
+    names = ["gradient/kernel", "loss/loss", "weight/kernel"]
+    assert sorted(Trace(tmp_path / "a").read(1)) == names
+    model = model_of()
+    refused = pytest.raises(UsageError, match="no layer of the model was called under a")
+    with refused, watch(tmp_path / "b", model), tf.GradientTape() as tape:
+        tape.gradient(tf.reduce_sum(model.shift**2), model.shift)
+    refused = pytest.raises(UsageError, match="jit_compile=True")
+    with refused, watch(tmp_path / "c", model):
+        train(model, velocity=tf.Variable(np.zeros(2)), compiled="xla")
+
+
+def keras_model():
+    import keras
+
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+
+BAD = {
+    "keras": (keras_model, None, "parity.keras watches a keras.Model"),
+    "number": (lambda: {"w": 1.0}, None, "model is dict; allowed: a tf.Module, or name -> tf"),
+    "text": (model_of, "adam", "optimizer is str; allowed: a tf.keras.optimizers.Optimizer"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_model_that_cannot_be_watched_is_refused(tmp_path, case):
+    model, optimizer, said = BAD[case]
+    refused = pytest.raises(UsageError, match=said)
+    with refused, parity.tensorflow.watch(tmp_path / "a", model(), optimizer):
+        pass
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_page_s_lines_run_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = PAGE.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import parity.tensorflow\n.*?)```", text, re.DOTALL)
+    exec(compile(code, "watching.md", "exec"), {"__name__": "page"})
+    assert len(Trace(tmp_path / "out" / "tensorflow").numbers()) == 20

@@ -194,7 +194,7 @@ def test_what_is_piped_is_answered_line_by_line(framework, runs, questions):
     job = framework.chat(f"--checkpoint={runs['paddle']}", stdin=questions)
     status, _, errors = job.wait()
     assert status == 0
-    assert re.fullmatch(r"checkpoint of step \d+, the best: validation [^\n]*\n", errors)
+    assert re.fullmatch(r"step \d+, the best by validation \(BLEU [^\n]*\n", errors)
     expected = [answers[0][1] for answers in oracles(runs["paddle"], "beam")]
     assert job.printed().splitlines() == expected
 
@@ -347,10 +347,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_accepted(
     plain = answers_of(runs["paddle"], capsys, input=questions)
     found = answers_of(runs["paddle"], capsys, input=windows)
     assert found.out == plain.out
-    assert (
-        found.err.split("checkpoint of")[0]
-        == f"{windows}: the UTF-8 byte-order mark was left out\n"
-    )
+    assert found.err.split("step ")[0] == f"{windows}: the UTF-8 byte-order mark was left out\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert answers_of(runs["paddle"], capsys).out == plain.out
 
@@ -641,11 +638,8 @@ def test_the_best_checkpoint_answers_unless_the_newest_is_asked_for(runs, tmp_pa
     found = [opened(tmp_path / "run", newest=each)[0] for each in (False, True)]
     assert [each.checkpoint.step for each in found] == [54, 60]
     assert [list(each.notes) for each in found] == [
-        [
-            "checkpoint of step 54, the best: validation perplexity 1.000; "
-            "--newest takes the newest"
-        ],
-        ["checkpoint of step 60, the newest"],
+        ["step 54, the best by validation (perplexity 1.000); --newest takes the newest"],
+        ["step 60, the newest"],
     ]
     best.write_bytes(best.read_bytes()[:-9])
     trained = opened(tmp_path / "run")[0]

@@ -136,8 +136,8 @@ def test_the_best_weights_are_tested_unless_the_newest_are_asked_for(tmp_path, c
         assert summary.tested_step == step
         capsys.readouterr()
         train(out, spec, newest=newest, **evaluates)
-        which = "the newest" if newest else "the best: validation perplexity"
-        assert f"checkpoint of step {step}, {which}" in capsys.readouterr().err
+        which = "the newest" if newest else "the best by validation (perplexity"
+        assert f"step {step}, {which}" in capsys.readouterr().err
         values = json.loads((out / "evaluation.json").read_text())
         assert (values["step"], values["perplexity"]["test"]) == (step, summary.test_perplexity)
         found[newest] = summary.test_perplexity
@@ -195,9 +195,7 @@ def test_patience_ends_a_training_that_resumes_to_nothing_or_to_more(tmp_path, c
     assert best_checkpoint(tmp_path / "checkpoints").step == 8
     assert (strategy.done, summary.tested_step) == (16, 8)
     said = capsys.readouterr().err
-    line = (
-        "stopped at step 16: for 2 epochs (--patience) the validation text has shown no better"
-    )
+    line = "stopped at step 16: no better validation for 2 epochs (--patience)"
     assert said.count(line) == 1
     written = (tmp_path / "summary.json").read_bytes()
     nothing, _ = train(tmp_path, spec, resume="")

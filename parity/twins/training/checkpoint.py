@@ -279,15 +279,16 @@ def checkpoint_to_use(folder: Path, notes: list[str], newest: bool) -> Checkpoin
         except UsageError as error:
             notes.append(f"skipped the best checkpoint: {error}")
         else:
-            bleu = "" if best.bleu is None else f"BLEU {best.bleu:.2f}, "
-            figures = f"validation {bleu}perplexity {decimal(best.perplexity, 3)}"
-            notes.append(f"checkpoint of step {best.step}, the best: {figures}")
+            figure = f"perplexity {decimal(best.perplexity, 3)}"
+            if best.bleu is not None:
+                figure = f"BLEU {best.bleu:.2f}"
+            notes.append(f"step {best.step}, the best by validation ({figure})")
             if newest_first(folder)[0].name != best.name:
                 notes[-1] += "; --newest takes the newest"
             return found
     last = newest_checkpoint(folder, notes)
     if last is not None:
-        notes.append(f"checkpoint of step {last.step}, the newest")
+        notes.append(f"step {last.step}, the newest")
     return last
 
 

@@ -217,10 +217,7 @@ class Run:
         if self.step < self.last_step and self._validation.is_out_of_patience(self.step):
             self._stopped_early = True
             epochs = counted(self.spec.training.patience, "epoch")
-            say(
-                f"stopped at step {self.step}: for {epochs} (--patience) the validation text "
-                "has shown no better weights"
-            )
+            say(f"stopped at step {self.step}: no better validation for {epochs} (--patience)")
 
     def _save_is_due(self, epoch_ended: bool) -> bool:
         """Return whether to write a checkpoint after this step."""

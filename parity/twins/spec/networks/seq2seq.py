@@ -205,7 +205,7 @@ def _tiny_pairs(**network: Any) -> Preset:
             decay=0.93,
             decay_after=30,
             epochs=70,
-            # up to 11 epochs passed before a better one came, at the full rate
+            # up to 12 epochs passed before a better one came, at the full rate
             patience=15,
         ),
     )

@@ -13,7 +13,12 @@ from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
-from parity.twins.compare.decoded_answers import compare_searches, score_recorded
+from parity.twins.compare import decoded_answers
+from parity.twins.compare.decoded_answers import (
+    compare_searches,
+    score_recorded,
+    scores_again,
+)
 from parity.twins.compare.pair_comparison import PairComparison
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.verdict import RunVerdict
@@ -275,6 +280,24 @@ def test_scores_of_weights_that_amplify_rounding_may_differ_by_as_much():
     for times, differs in ((2, False), (40, True)):
         moved = changed(tensors, beam_scores=((row, rank), should + times * rounding))
         assert bool(judged(spec, moved, tensors)[1]) == differs
+
+
+def test_many_sentences_are_scored_at_a_time_as_each_by_itself(faithful, monkeypatch):
+    """Also where one search has found fewer hypotheses, and one has a hole among its tokens."""
+    spec, tensors = faithful
+    row, rank = rank_with_tokens(tensors)
+    tensors = changed(tensors, beam_tokens=((row, rank, 0), -1))
+    tensors = changed(tensors, beam_tokens=((0, -1), -1), beam_finished=((0, -1), False))
+    model = oracle(tensors)(spec.model)
+    alone = score_recorded(model, tensors, 9)
+    expected = [alone(search, row) for search in SEARCHES for row in range(len(SOURCE))]
+    expected = np.concatenate(expected)
+    assert np.isneginf(expected).any()
+    assert np.isnan(expected).any()
+    for at_a_time in (2, 64):
+        monkeypatch.setattr(decoded_answers, "_AT_A_TIME", at_a_time)
+        found = scores_again(spec.model, tensors, model.weights)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_a_tie_is_in_the_report(tied, tmp_path, capsys, monkeypatch):

@@ -208,36 +208,9 @@ def score_recorded(model: OracleModel, recorded: Arrays, vocabulary: int) -> Res
       (search, number of the sentence) -> float64 [hypotheses], -inf where there is none, NaN
       for one that no search can produce.
     """
-    _, alpha, _ = recorded["decode/settings"].tolist()
 
     def scores(kind: str, row: int) -> np.ndarray:
-        tokens, finished, _ = (part[row] for part in _parts(recorded, kind))
-        lengths = np.where(
-            (tokens < 0).any(axis=1), (tokens < 0).argmax(axis=1), tokens.shape[1]
-        )
-        inside = np.arange(tokens.shape[1]) < lengths[:, None]
-        words = (tokens > PAIR_EOS_ID) & (tokens < vocabulary)
-        fine = np.where(inside, words, tokens == -1).all(axis=1)
-        written = np.flatnonzero(fine & _written(tokens, finished))
-        found = np.where(fine, -np.inf, np.nan)
-        if not len(written):
-            return found
-        source, source_lengths = (
-            np.repeat(recorded[f"decode/{name}"][row : row + 1], len(written), axis=0)
-            for name in ("source", "source_lengths")
-        )
-        found[written] = rescore(
-            model,
-            source,
-            source_lengths,
-            [tokens[rank, : lengths[rank]].tolist() for rank in written],
-            finished[written].tolist(),
-        )
-        if kind == "beam":  # greedy search scores by log probability alone
-            found[written] /= [
-                length_penalty_of(int(lengths[rank] + finished[rank]), alpha)
-                for rank in written
-            ]
+        found: np.ndarray = _score(model, recorded, vocabulary, kind, slice(row, row + 1))[0]
         return found
 
     return scores
@@ -255,9 +228,45 @@ def scores_again(
       searches: the searches that were recorded.
     """
     model = OracleModel(spec, weights, next(iter(weights.values())).dtype.type)
-    scores = score_recorded(model, recorded, spec.target_vocabulary_size)
-    count = len(recorded["decode/source"])
-    return np.concatenate([scores(search, row) for search in searches for row in range(count)])
+    vocabulary, count = spec.target_vocabulary_size, len(recorded["decode/source"])
+    found = [
+        _score(model, recorded, vocabulary, search, slice(start, start + _AT_A_TIME)).ravel()
+        for search in searches
+        for start in range(0, count, _AT_A_TIME)
+    ]
+    return np.concatenate(found)
+
+
+_AT_A_TIME = 64  # sentences; all at once, their logits might not fit into memory
+
+
+def _score(
+    model: OracleModel, recorded: Arrays, vocabulary: int, kind: str, rows: slice
+) -> np.ndarray:
+    """Score the hypotheses of some sentences, as `score_recorded` does: [rows, hypotheses]."""
+    _, alpha, _ = recorded["decode/settings"].tolist()
+    tokens, finished, _ = (part[rows] for part in _parts(recorded, kind))
+    ended = tokens < 0
+    lengths = np.where(ended.any(axis=2), ended.argmax(axis=2), tokens.shape[2])
+    inside = np.arange(tokens.shape[2]) < lengths[..., None]
+    words = (tokens > PAIR_EOS_ID) & (tokens < vocabulary)
+    fine = np.where(inside, words, tokens == -1).all(axis=2)
+    written = np.nonzero(fine & _written(tokens, finished))
+    found = np.where(fine, -np.inf, np.nan)
+    if not len(written[0]):
+        return found
+    asked = (recorded[f"decode/{name}"][rows] for name in ("source", "source_lengths"))
+    source, source_lengths = (array[written[0]] for array in asked)
+    ends = finished[written]
+    answers = [
+        answer[:length].tolist()
+        for answer, length in zip(tokens[written], lengths[written], strict=True)
+    ]
+    scores = rescore(model, source, source_lengths, answers, ends.tolist())
+    if kind == "beam":  # greedy search scores by log probability alone
+        scores /= [length_penalty_of(int(n), alpha) for n in lengths[written] + ends]
+    found[written] = scores
+    return found
 
 
 def compare_decoded(

@@ -134,3 +134,13 @@ def test_whatever_goes_wrong_while_a_file_is_read_names_the_file(tmp_path, monke
         with pytest.raises(UsageError, match="log: has no end, and nothing to read now"):
             read_file(tmp_path / "log")
     os.close(writer)
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "link"])
+def test_a_device_is_not_replaced_by_a_file(tmp_path, monkeypatch, name):
+    """Root could."""
+    monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("replaced"))
+    (tmp_path / "link").symlink_to(os.devnull)
+    with pytest.raises(UsageError, match=f"{name}: is a device; allowed: a file"):
+        write_whole(tmp_path / name, b"x")
+    assert names(tmp_path) == {"link"}

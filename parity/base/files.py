@@ -132,8 +132,10 @@ def write_whole(
         without it only the death of the process is harmless.
 
     Raises:
-      UsageError: if it cannot be written; the old content and no temporary file remain.
+      UsageError: if it cannot be written, or is a device; the old content and no temporary
+        file remain.
     """
+    check_no_device(path)
     temporary = None
     try:
         descriptor, name = tempfile.mkstemp(prefix=_unfinished(path.name), dir=path.parent)
@@ -154,6 +156,20 @@ def write_whole(
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def check_no_device(path: Path) -> None:
+    """Check that a file to be written is not, say, /dev/null: root would replace that itself.
+
+    Raises:
+      UsageError: if it is a device, or a name in /dev, where stdout is a link.
+    """
+    if (
+        path.parent == Path(os.devnull).parent
+        or path.is_char_device()
+        or path.is_block_device()
+    ):
+        raise UsageError(f"{path}: is a device; allowed: a file")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from parity.align.traps import traps
 from parity.align.weights import carried, write_weights
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
-from parity.base.files import make_folder, write_whole
+from parity.base.files import check_no_device, make_folder, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.text import command_text, counted, escaped
 from parity.cli import doctor, runs
@@ -281,6 +281,7 @@ def _check_page(path: Path) -> None:
     """Fail before minutes of comparing if a page cannot be written."""
     if path.is_dir():
         raise UsageError(f"{path}: is a folder; allowed: a page's name")
+    check_no_device(path)
     make_folder(path.parent)
 
 

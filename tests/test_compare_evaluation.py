@@ -5,6 +5,7 @@ import pytest
 from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
 
 from parity.base.errors import UsageError
+from parity.report.disagreement import blame
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
 from parity.twins.compare.run_comparison import RunComparison
@@ -72,6 +73,16 @@ def test_a_faithful_side_matches(tmp_path, batching, dtype):
             assert rungs["evaluation"].where is not None, pair
     worst = verdict.pairs["tensorflow-2", "oracle, one step"]["evaluation"]
     assert worst.used < 0.5
+
+
+def test_a_mistake_of_all_sides_is_not_blamed_on_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("parity.twins.training.evaluate.perplexity", lambda loss: loss)
+    verdict = judged(tmp_path, SPECS["stream"])
+    assert verdict.departing() == ["paddle-2", "tensorflow-2"]
+    assert blame(verdict).startswith(
+        "in this check, paddle-2 and tensorflow-2 differ from the oracle: suspect the oracle, "
+        "or a mistake that they share"
+    )
 
 
 def nudged(name, by):

@@ -136,6 +136,17 @@ def test_replica_counts_are_held_against_the_first_and_across_frameworks():
     }
 
 
+def test_an_activation_of_another_shape_is_a_mismatch_of_that_side(run):
+    """As where a side takes other positions of the batch for real than its lengths say."""
+    spec, steps = run
+    wrong = changed(steps, 1, "forward/logits", lambda a: a.reshape(-1, a.shape[-1])[1:])
+    verdict = climbed(spec, steps, wrong)
+    first = verdict.mismatches[0]
+    assert (first.place.tensor, first.place.step) == ("forward/logits", 1)
+    assert first.problem == "shape [19, 7] against [5, 4, 7]"
+    assert verdict.departing() == ["tensorflow-2"]
+
+
 # faults
 
 

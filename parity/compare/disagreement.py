@@ -104,9 +104,15 @@ def departing_sides(mismatches: Sequence[Mismatch]) -> list[str]:
     return sorted(found)
 
 
-def checked_sides(mismatch: Mismatch, sides: Mapping[str, Side]) -> list[str]:
-    """Return the sides that a mismatch of a check of whole runs is about."""
-    named = {mismatch.within} if mismatch.within else set(mismatch.sides)
+def checked_sides(mismatches: Sequence[Mismatch], sides: Mapping[str, Side]) -> list[str]:
+    """Return the sides that the first mismatch of a check of whole runs is about.
+
+    Where it compares with the oracle, those are all sides that differ from it there.
+    """
+    first = mismatches[0]
+    of_tensor = (m for m in mismatches if m.place.tensor == first.place.tensor)
+    named = {m.sides[0] for m in of_tensor if m.sides[1] in (ORACLE, ONE_STEP)}
+    named = named or ({first.within} if first.within else set(first.sides))
     return sorted(named & sides.keys())
 
 
@@ -129,8 +135,10 @@ def find_disagreement(
     """
     first = mismatches[0]
     if first.check:
-        named = checked_sides(first, sides)
+        named = checked_sides(mismatches, sides)
         right = tuple(label for label in sides if label not in named)
+        if first.sides[1] in (ORACLE, ONE_STEP):
+            return Disagreement(CHECK, (tuple(named),), right)
         return Disagreement(CHECK, tuple((label,) for label in named), right)
     departing = departing_sides(mismatches)
     right = tuple(label for label in sides if label not in departing)

@@ -54,6 +54,9 @@ def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
             "in this tensor, no side differs from the oracle by more than is allowed; only the "
             f"sides differ from each other{_by([found.apart])}"
         )
+    if found.kind == CHECK and max(map(len, found.groups), default=0) > 1:
+        shared = "" if found.right else f": {_SHARED}"
+        return f"in this check, {_and(found.departing)} differ from the oracle{shared}"
     if found.kind == CHECK:
         return f"this check is about {_and(found.departing)}"
     if found.kind == REPLICAS:

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.compare.tensors import ORACLE, Mismatch, check_numbers, compare_tensor, other_type
+from parity.compare.tensors import (
+    ORACLE,
+    Mismatch,
+    Place,
+    check_numbers,
+    compare_tensor,
+    other_type,
+)
 from parity.trace.reader import Trace
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import snapshot_shapes
@@ -98,8 +105,8 @@ def check_recorded(
       names: the tensors of a step, as `tensor_names` lists them.
 
     Returns:
-      A mismatch for each tensor that has another type on some side; nothing else of such a
-      step is checked.
+      A mismatch for each tensor that has another type on some side, or else for each activation
+      of another shape than the spec's; nothing else of such a step is compared.
 
     Raises:
       UsageError, NumericFailure: as `check_shapes` and `check_numbers`.
@@ -107,12 +114,34 @@ def check_recorded(
     if unlike := tensors_of_other_types(tensors, step, names, spec.training.dtype):
         return unlike
     for side, recorded in tensors.items():
-        of_side = list(names)
+        found = _activations_of_other_shapes(spec, side, recorded, step)
+        unlike += found
+        wrong = {mismatch.place.tensor for mismatch in found}
+        of_side = [name for name in names if name not in wrong]
         if sides[side].synchronous:
-            of_side = [n for n in names if not n.startswith(("schedule/", "read/"))]
-        check_shapes(spec, recorded, side, step, of_side)
-        check_numbers(recorded, side, step, names)
-    return []
+            of_side = [n for n in of_side if not n.startswith(("schedule/", "read/"))]
+        rest = {name: array for name, array in recorded.items() if name not in wrong}
+        check_shapes(spec, rest, side, step, of_side)
+        check_numbers(rest, side, step, names)
+    return sorted(unlike, key=lambda mismatch: names.index(mismatch.place.tensor))
+
+
+def _activations_of_other_shapes(
+    spec: Spec, side: str, tensors: Mapping[str, np.ndarray], step: int
+) -> list[Mismatch]:
+    """Return a mismatch for each activation that has not the shape of the spec.
+
+    A side that takes other positions of its batch for real computes so many others.
+    """
+    return [
+        Mismatch(
+            (side, ORACLE),
+            Place(step, name, ()),
+            problem=f"shape {list(tensors[name].shape)} against {list(shape)}",
+        )
+        for name, shape in tensor_shapes(spec, tensors).items()
+        if name.startswith("forward/") and name in tensors and tensors[name].shape != shape
+    ]
 
 
 def tensors_of_other_types(

@@ -71,7 +71,7 @@ class RunVerdict(Verdict):
         For a check of whole runs, return the sides that it was made on.
         """
         if self.mismatches and self.mismatches[0].check:
-            return checked_sides(self.mismatches[0], self.sides)
+            return checked_sides(self.mismatches, self.sides)
         return departing_sides(self.mismatches)
 
     def free_run_bound(self, rung: str) -> Tolerance | None:

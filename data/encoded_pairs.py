@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from parity.base.progress import ByteProgressBar
 from parity.base.special_tokens import PAIR_SPECIAL, PAIR_UNKNOWN_ID
 
 FACTS = "facts.json"
+TURN = "|"  # the token that ends an earlier turn of a conversation
 
 
 class EncodedPairs:
@@ -184,6 +185,26 @@ def encode_pairs(
         each.rows_path.unlink()
 
 
+def with_turns(
+    earlier: Sequence[list[str]], question: list[str], limit: int | None
+) -> list[str]:
+    """Return a question's tokens behind those of the turns before it, `TURN` after each.
+
+    Args:
+      earlier: the tokens of each turn, the latest one last; the first ones are left out where
+        there would be more tokens than the limit.
+      question: the question's tokens.
+      limit: the most tokens; None for no limit.
+    """
+    tokens = question
+    for turn in reversed(earlier):
+        longer = [*turn, TURN, *tokens]
+        if limit is not None and len(longer) > limit:
+            break
+        tokens = longer
+    return tokens
+
+
 def file_notes(path: Path, facts: dict[str, Any], on_empty: str) -> list[str]:
     """Return remarks on a file of pairs, given the facts about it.
 
@@ -247,13 +268,23 @@ def _segment(
             segment_blocks(read_pairs(path, notes, progress), segmentation, processes)
         ) as blocks,
     ):
+        turns, conversation = deque[list[str]](maxlen=settings.get("turns", 0)), -1
         for block, tokens in blocks:
-            rows = []
+            rows, alone = [], []  # alone: without earlier turns, which decide no split
             for *row, place in zip(
                 *tokens, block.sources, block.targets, block.places, strict=True
             ):
+                if place[1] != conversation:
+                    turns.clear()
+                    conversation = place[1]
+                pair = row[:2]
+                if row[0]:
+                    question = row[0].split(" ")
+                    row[0] = " ".join(with_turns(turns, question, limits[0]))
+                    turns.append(question)
                 if row[0] and row[1]:
                     rows.append((row, place))
+                    alone.append(pair)
                 else:
                     empty.append(place[0])
             file.write("".join("\t".join(row) + "\n" for row, _ in rows).encode())
@@ -262,7 +293,7 @@ def _segment(
                 all(side.count(" ") < most for side, most in zip(row, limits, strict=True))
                 for row in sides
             ]
-            pair_hashes = [(text_hash(row[0]), text_hash("\t".join(row))) for row in sides]
+            pair_hashes = [(text_hash(row[0]), text_hash("\t".join(row))) for row in alone]
             kept.append(np.array(fit, dtype=bool))
             hashes.append(np.array(pair_hashes, dtype=np.uint64).reshape(-1, 2))
             places.append(np.array([place for _, place in rows], dtype=np.int64).reshape(-1, 2))

@@ -171,19 +171,30 @@ class PairCodec:
       segmentation: how questions and answers are segmented.
       source_vocabulary: the vocabulary of questions.
       target_vocabulary: the vocabulary of answers.
+      turns: how many earlier turns of a conversation stand before a question.
+      source_limit: the most tokens of a question with them.
     """
 
     segmentation: Segmentation
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
+    turns: int = 0
+    source_limit: int | None = None
 
-    def read(self, question: str) -> NDArray[np.int32]:
+    def read(self, question: str, earlier: Sequence[str] = ()) -> NDArray[np.int32]:
         """Return the ids of a question.
+
+        Args:
+          question: what was typed.
+          earlier: the conversation before it, questions and answers in turn.
 
         Raises:
           UsageError: if it holds no word, or only words that are not in the vocabulary.
         """
-        return encode_source(question, self.segmentation, self.source_vocabulary)
+        turns = earlier[-self.turns :] if self.turns else ()
+        return encode_source(
+            question, self.segmentation, self.source_vocabulary, turns, self.source_limit
+        )
 
     def examples(self, question: str = "") -> list[str]:
         """Return words of questions that are known, those like the question's first."""
@@ -228,7 +239,13 @@ def load_words(
     segmentation = Segmentation(
         settings["source_segmenter"], settings["target_segmenter"], settings["hmm"], dictionary
     )
-    return PairCodec(segmentation, read[_SOURCE], read[_TARGET])
+    return PairCodec(
+        segmentation,
+        read[_SOURCE],
+        read[_TARGET],
+        settings["turns"],
+        settings["source_limit"],
+    )
 
 
 def load_stream_text(
@@ -325,7 +342,11 @@ def load_pair_text(
         padding=padding,
         pairs=corpus,
         words=PairCodec(
-            corpus.segmentation, corpus.source_vocabulary, corpus.target_vocabulary
+            corpus.segmentation,
+            corpus.source_vocabulary,
+            corpus.target_vocabulary,
+            options.turns,
+            options.source_limit,
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from data import built_in_pairs as synthetic_pairs
 from data.cache import cached_folder, file_hash, make_whole, settings_hash
-from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, file_notes
+from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, file_notes, with_turns
 from data.pair_file import SPLITS, UNSPLIT, find_pair_files
 from data.pair_splits import SPLIT_BY
 from data.segmenters import Segmentation, read_user_dictionary
@@ -41,6 +42,8 @@ class PairOptions:
       share_vocabulary: one vocabulary for both sides; both sizes must then be equal.
       source_limit: the most tokens of a question; pairs with more are dropped. None: no limit.
       target_limit: the same for answers, without markers.
+      turns: how many earlier turns of a conversation stand before a question, as many of them
+        as `source_limit` leaves room for; see `with_turns`.
       split_by: how a single file is split, "source" or "block"; see data/pair_splits.py.
       on_empty: "skip" drops pairs with an empty side, "warn" also notes them, "error" refuses
         them.
@@ -58,6 +61,7 @@ class PairOptions:
     share_vocabulary: bool = False
     source_limit: int | None = 50
     target_limit: int | None = 50
+    turns: int = 0
     split_by: str = "source"
     on_empty: str = "warn"
 
@@ -107,9 +111,20 @@ class PairCorpus:
 
 
 def encode_source(
-    text: str, segmentation: Segmentation, vocabulary: Vocabulary
+    text: str,
+    segmentation: Segmentation,
+    vocabulary: Vocabulary,
+    earlier: Sequence[str] = (),
+    limit: int | None = None,
 ) -> NDArray[np.int32]:
     """Return the ids of a question that someone typed, int32 [source_time].
+
+    Args:
+      text: the question.
+      segmentation: how it becomes words.
+      vocabulary: that of questions.
+      earlier: the turns of the conversation before it, those of the network among them.
+      limit: the most tokens of all.
 
     Raises:
       UsageError: if it holds no word, or only words that are not in the vocabulary.
@@ -124,6 +139,9 @@ def encode_source(
             f" {' '.join(words)[:80]}; it has words such as"
             f" {' '.join(known_words(text, vocabulary))}"
         )
+    if earlier:
+        turns = [segmentation.segment_source(turn) for turn in earlier]
+        return vocabulary.encode_words(with_turns(turns, words, limit))
     return ids
 
 
@@ -166,6 +184,11 @@ def load_pairs(
     if path is None:
         path = _embedded_file(cache)
     paths = find_pair_files(path)
+    if options.turns and UNSPLIT in paths and options.split_by == "source":
+        raise UsageError(
+            f"{path}: --turns {options.turns} with --split-by source would put a conversation's"
+            " turns into several splits; allowed: --split-by block"
+        )
     hashes = {name: file_hash(file) for name, file in paths.items()}
     settings = _settings(options, segmentation, hashes)
     content_hash = settings_hash(settings)
@@ -227,7 +250,7 @@ def _settings(
         "most_target": options.target_limit,
         "split_by": options.split_by if list(hashes) == [UNSPLIT] else None,
         "special": PAIR_SPECIAL,
-    }
+    } | ({"turns": options.turns} if options.turns else {})
 
 
 def _embedded_file(cache: Path) -> Path:

@@ -1,5 +1,6 @@
 """Asking a trained network: both programs, both checkpoints, a person, files, bad input."""
 
+import dataclasses
 import io
 import itertools
 import os
@@ -328,6 +329,29 @@ def test_a_conversation_samples_what_a_file_does(runs, questions, capsys, monkey
     assert answers_of(runs["paddle"], capsys, **options).out.splitlines() == whole
     half = len(QUESTIONS)
     assert whole[:half] != whole[half:], "asked again, a question is answered anew"
+
+
+def test_a_conversation_goes_on_from_its_earlier_turns(runs, capsys, monkeypatch):
+    """From questions and answers alike, until an empty line."""
+    trained, model, options = opened(runs["paddle"], method="greedy")
+    words = dataclasses.replace(trained.words, turns=2, source_limit=12)
+
+    def answer(*turns):
+        tokens = " | ".join(turns).split()
+        ids = words.source_vocabulary.encode_words(tokens)
+        (found,) = greedy_search(model, ids[None], np.array([len(ids)]), 7)
+        return words.write(found.best.tokens)
+
+    first = answer("你 好")
+    second = answer("你 好", first, "猫 睡")
+    third = answer("猫 睡", second, "我 去")
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO("你 好\n猫 睡\n我 去\n\n我 去\n".encode()))
+    )
+    converse(lambda: model, chat.Trained(trained.checkpoint, words), options, read_lines)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [first, second, third, "", answer("我 去")]
+    assert [second, third] != [answer("猫 睡"), said[4]], "the turns make a difference"
 
 
 def test_answers_are_cut_at_the_longest_allowed(runs, questions, capsys):

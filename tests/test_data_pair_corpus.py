@@ -89,6 +89,48 @@ def complaint_of(function, *arguments, **options):
 # What is read --------------------------------------------------------------------------------
 
 
+def test_earlier_turns_stand_before_a_question(tmp_path):
+    """As many as are asked for and fit, of the same conversation alone."""
+    said = [["a a", "b", "c c c", "d", "e"], ["f", "g g g g g g g", "h", "i"], ["k", "l", "m"]]
+    lines = [f"{q}\t{a}" for each in said for q, a in itertools.pairwise(each)]
+    for split in SPLITS:
+        write(tmp_path / f"{split}.tsv", lines)
+    options = {"cache": tmp_path / "cache", "source_limit": 7, **SPACES}
+    corpus = load_from(tmp_path, turns=2, **options)
+    found = {
+        corpus.train.texts(row)[0]: " ".join(
+            corpus.source_vocabulary.decode(corpus.train.source(row))
+        )
+        for row in range(corpus.train.num_pairs)
+    }
+    expected = {
+        "a a": "a a",
+        "b": "a a | b",
+        "c c c": "b | c c c",  # with "a a" it would be eight
+        "d": "b | c c c | d",
+        "f": "f",
+        "g g g g g g g": "g g g g g g g",
+        "h": "h",  # not "f", beyond a turn that does not fit
+        "k": "k",
+        "l": "k | l",
+    }
+    assert found == expected
+    assert load_from(tmp_path, **options).content_hash != corpus.content_hash
+    assert complaint_of(load, tmp_path, lines, turns=1) == (
+        f"{tmp_path}/pairs.tsv: --turns 1 with --split-by source would put a conversation's"
+        " turns into several splits; allowed: --split-by block"
+    )
+
+
+def test_earlier_turns_decide_no_split(tmp_path):
+    """Nor is a pair of training held out because something else was said before it."""
+    lines = [f"s{number}\thello\nhello\tbye\nbye\te{number}" for number in range(12)]
+    splits = [
+        texts_of(load(tmp_path, lines, turns=turns, split_by="block")) for turns in (0, 2)
+    ]
+    assert splits[0] == splits[1]
+
+
 def test_rows_are_those_of_the_file(tmp_path):
     corpus = load(tmp_path, [f"{line}\ta remark, left out" for line in some_lines()])
     assert all_texts(corpus) == sorted(tuple(line.split("\t")) for line in some_lines())

@@ -42,8 +42,13 @@ class PairCodec(Protocol):
     source_vocabulary: Any
     target_vocabulary: Any
 
-    def read(self, question: str) -> np.ndarray:
-        """Return the ids of a question; raise a UsageError if there are none."""
+    def read(self, question: str, earlier: Sequence[str] = ()) -> np.ndarray:
+        """Return the ids of a question; raise a UsageError if there are none.
+
+        Args:
+          question: the question.
+          earlier: the conversation before it, questions and answers in turn.
+        """
 
     def examples(self, question: str = "") -> list[str]:
         """Return words of questions that are known, those like the question's first."""
@@ -264,6 +269,7 @@ def _check_outputs(
 
 def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
     person, asked, empty = sys.stdin.isatty(), 0, list[int]()
+    conversation: list[str] = []
     if person:
         spec = trained.checkpoint.spec
         say(
@@ -275,10 +281,11 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
     for number, line in enumerate(_typed() if person else _piped(), start=1):
         if not line.strip():
             empty.append(number)
+            conversation = []
             _print([""])
             continue
         try:
-            ids = trained.words.read(line)
+            ids = trained.words.read(line, conversation)
         except UsageError as error:
             if not person:
                 raise UsageError(f"standard input, line {number}: {error}") from None
@@ -286,6 +293,7 @@ def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:
             continue
         (found,) = _answer(model, [ids], trained, options, asked)
         asked += 1
+        conversation += [line, trained.words.write(found.best.tokens)]
         _print(_lines(found, trained.words, options))
         # not to a program, which reads one answer a line; nor with --top, which shows scores
         unsure = found.best.confidence < options.confidence

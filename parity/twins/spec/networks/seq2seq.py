@@ -61,6 +61,7 @@ class PairText:
     share_vocabulary: bool = option(False, "use one vocabulary for questions and answers, counted over both")
     source_limit: int = option(30, "greatest number of tokens in a question; pairs with a longer question are left out, and their number is reported", at_least=1)
     target_limit: int = option(30, "greatest number of tokens in an answer, not counting <eos>; pairs with a longer answer are left out, and their number is reported", at_least=1)
+    turns: int = option(0, "number of earlier turns of a conversation that stand before a question, as far as --source-limit leaves room; each question must be the answer of the line before", at_least=0)
     split_by: str = option("source", "how pairs are divided into training, validation and test text: source never puts the same source sentence into two of them, block keeps blocks of lines together, as dialogues need", choices=("source", "block"))
     train_lines: int = option(0, "train on only the first N lines (sentences or pairs) of the training text; 0 means all; the vocabulary is counted over all in any case", at_least=0)
 

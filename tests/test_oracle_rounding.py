@@ -77,6 +77,18 @@ def test_the_bound_of_the_loss_is_still_that_of_rounding():
     assert not judged(spec, [wrong])[0].matches
 
 
+def test_runs_that_are_added_give_what_all_give_at_once():
+    spec = spec_of("float64", 1)
+    (recorded,) = recorded_steps(spec, 1)
+    _, rounding = judged(spec, [recorded])
+    assert rounding.runs == 2
+    assert rounding.refine("loss/global")
+    added = dict(rounding._measured)
+    rounding._squares, rounding.runs = {}, 0
+    assert rounding.refine("loss/global")
+    assert rounding._measured == added
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, (0, 1), (0, 1, 2), None, -1])
 def test_every_order_of_a_sum_gives_its_value(axis):
     array = np.random.default_rng(3).normal(size=(5, 4, 3)).astype(np.float32)

@@ -15,6 +15,7 @@ from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
 from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.spec.initial import initial_snapshot
+from parity.twins.spec.spec import preset
 from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 from parity.twins.training.loss_table import Row, read_losses
 
@@ -81,10 +82,11 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Trainin
     # no side ends sooner than another
     run = replace(run, spec=run.spec.replace(patience=0))
     options, epochs = run.options, run.spec.training.epochs
-    most = None if options.data else _LEARNING_EPOCHS.get(options.preset or "")
-    whole = most is not None
-    if most is not None:
-        epochs = min(epochs, most)
+    name = "" if options.data else options.preset or ""
+    whole = name in _LEARNING_EPOCHS
+    # other epochs than the preset's have been asked for
+    if whole and epochs == preset(run.spec.network, name).training.epochs:
+        epochs = min(epochs, _LEARNING_EPOCHS[name])
         run = replace(run, spec=run.spec.replace(epochs=epochs))
     trained: dict[str, Training] = {}
     with ProgressBar("training", len(run.sides), "training") as progress:

@@ -42,7 +42,7 @@ def watch(
     import tensorflow as tf
 
     engine = TensorFlow()
-    if isinstance(model, tf.Module) and not isinstance(model, tf.keras.Model):
+    if isinstance(model, tf.Module):  # a keras.Model is none
         variables, modules = _held(model, tf.Variable), _held(model, tf.Module)
     else:
         variables, modules = _checked("model", model, tf.Variable), {}

@@ -71,6 +71,9 @@ def test_ranks_match_one_process(tmp_path, places, by_hand):
         report = assert_match(*pair)
         tensors = 9 + (by_hand and pair == (ranks, ranks))
         assert (report["steps"], report["tensors"], report["only"]) == (3, tensors, {})
+    shown = report._repr_html_().splitlines()  # by a notebook
+    assert shown[0].startswith("<pre>match: linear (")
+    assert shown[1].startswith("worst relative distances: batch 0.0e+00, forward 0.0e+00, ")
 
 
 def of_rank_1(name, step, value):

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,24 @@ from parity.compare.choice import WHOLE, Choice, chosen
 from parity.compare.measured_bounds import MeasuredBounds, read_bounds
 from parity.compare.recorded_pair import compare_pair
 from parity.report.pair_values import pair_values
-from parity.report.terminal import report_text
+from parity.report.terminal import headline, report_text
 from parity.trace.ranks import join_ranks, open_side
 from parity.trace.reader import Trace
 from parity.trace.tolerances import Tolerance, check_declared
 
 # How long the laboratory's oracle may look for the mistake that explains a difference.
 CAUSE_SECONDS = 30.0
+
+
+class Report(dict[str, Any]):
+    """A report as plain values, which a notebook shows in a few lines."""
+
+    def _repr_html_(self) -> str:
+        rungs = ", ".join(
+            f"{rung} {each['worst_relative']:.1e}" for rung, each in self["rungs"].items()
+        )
+        first = f"{self['verdict']}: {headline(self)}"
+        return f"<pre>{escape(first)}\nworst relative distances: {escape(rungs)}</pre>"
 
 
 def assert_match(
@@ -37,7 +49,7 @@ def assert_match(
     allow_missing: bool = False,
     mapping: str | Path | None = None,
     bounds: str | Path | None = None,
-) -> dict[str, Any]:
+) -> Report:
     """Assert that two recorded trainings match in every tensor of every step.
 
     Args:
@@ -55,7 +67,7 @@ def assert_match(
       bounds: the file of `parity bounds` that says how far tensors may be apart.
 
     Returns:
-      The report, as `parity compare --json` writes it.
+      The report, as `parity compare --json` writes it; a notebook shows its verdict.
 
     Raises:
       AssertionError: if they do not match, cannot be compared, or hold a NaN or an infinity;
@@ -95,7 +107,7 @@ def assert_match(
         raise AssertionError(f"{report_text(values)}{written}")
     for label, where in values["runs"][0].get("cut", {}).items():
         raise AssertionError(f"{label} was {where}; allowed: whole traces{written}")
-    return values
+    return Report(values)
 
 
 def compared(

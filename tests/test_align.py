@@ -11,7 +11,7 @@ import pytest
 from aligned_networks import NETWORKS
 from safetensors.numpy import load_file, save_file
 
-from parity import Rename, Trace
+from parity import Rename, Tolerance, Trace, assert_match
 from parity.align.kinds import Module, units_of
 from parity.align.layout import Layout
 from parity.align.mapping import read
@@ -21,6 +21,7 @@ from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.compare.choice import WHOLE, chosen
+from parity.compare.declared_bounds import MEASURED
 from parity.compare.recorded_pair import compare_pair
 
 pytestmark = pytest.mark.torch
@@ -104,6 +105,34 @@ def test_a_port_with_the_weights_carried_over_computes_the_same(carried, port, n
     assert ("optimizer" in names) == (network in ("lstm", "gru"))
 
 
+@pytest.fixture(scope="module")
+def aligned(tmp_path_factory):
+    """Train networks of other seeds and sizes in float32, and measure PyTorch's bounds."""
+    folder = tmp_path_factory.mktemp("aligned")
+    script = ROOT / "tests" / "aligned_networks.py"
+    end(start(script, "torch", folder, *RUNS))
+    end(*(start(script, port, folder, *RUNS) for port in PORTS))
+    return folder
+
+
+RUNS = [f"{network}-{seed}" for network in NETWORKS for seed in range(1, 4)]
+# which no bound of a training's own rounding covers, nor any setting
+DIVISOR = {"weight/1.running_var": Tolerance(0, 1e-4, reason="PyTorch divides by n - 1")}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("run", RUNS)
+def test_an_aligned_pair_is_within_the_measured_bounds(aligned, port, run):
+    original, file = aligned / "torch" / run, aligned / f"{port}-{run}.yaml"
+    ours, bounds = aligned / f"{port}-carried" / run, aligned / "torch" / f"{run}.json"
+    declared = DIVISOR if run.startswith("conv") else {}
+    values = assert_match(original, ours, tolerances=declared, mapping=file, bounds=bounds)
+    (only,) = values["runs"]
+    measured = {each["applies"] for each in only["bounds"] if each["declared"] == MEASURED}
+    assert {"forward", "loss", "gradient", "weight"} <= measured
+
+
 @pytest.mark.parametrize(("port", "network"), PAIRS)
 def test_there_and_back_is_bit_equal(carried, capsys, tmp_path, port, network):
     file = carried / f"{port}-{network}.yaml"
@@ -144,7 +173,11 @@ def test_a_wrong_layout_is_found(carried, capsys, tmp_path):
     weights = port / "encoder.safetensors"
     run(capsys, "weights", tmp_path / "torch" / "encoder", "--map", file, "-o", weights)
     code = "import pathlib, sys, aligned_networks as all\n"
-    end(start("-c", f"{code}all.with_paddle('encoder', pathlib.Path(sys.argv[1]))", port))
+    end(
+        start(
+            "-c", f"{code}all.with_paddle(all.Run('encoder'), pathlib.Path(sys.argv[1]))", port
+        )
+    )
     verdict, _ = compared(tmp_path, "paddle", "encoder")
     assert verdict.mismatches[0].place.tensor == "forward/encoder.layers.1.self_attn/0"
 
@@ -382,6 +415,7 @@ def with_header(trace, folder, change):
     header = json.loads((folder / "trace.json").read_text())
     for each in (*header["facts"]["modules"], header["facts"]["optimizer"]):
         each["settings"] |= change.get(each["kind"], {})
+    header |= change.get("header", {})
     (folder / "trace.json").write_text(json.dumps(header))
     return folder
 
@@ -394,12 +428,22 @@ FOUND = {
         [
             ("biases, each of which is trained", ("2", "1"), "where there are two, freeze"),
             ("epsilon", ("1e-08", "1e-07"), "epsilon=1e-08"),
+            ("1 - beta2, held in float32", ("0.001", "0.00099998"), "betas 0.875"),
             ("epsilon is added", ("after it", "before the bias correction"), "no setting"),
         ],
     ),
     "float32": (
         *("paddle", "encoder", {}),
         [("epsilon, which Paddle rounds", ("1e-05", "9.99999974"), "a number that float32")],
+    ),
+    "a complement in float32": (
+        *("paddle", "gru", {"header": {"dtype": "float32"}}),
+        [
+            (
+                *("1 - beta2, held in float32", ("0.001", "0.00099998")),
+                "betas 0.875, 0.9990234375, or optimizer/*/exp_avg_sq=0,2e-05",
+            )
+        ],
     ),
     "layer normalisation": (
         *("keras", "encoder", {"LayerNormalization": {"epsilon": 1e-3}}),

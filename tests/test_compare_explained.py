@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from planted_pairs import MISTAKES
 
-from parity import Recorder, Trace
+from parity import Recorder, Tolerance, Trace
 from parity.align.proposal import propose
 from parity.compare.choice import WHOLE, chosen
 from parity.compare.recorded_pair import compare_pair
@@ -138,20 +138,28 @@ def test_the_first_lines_say_what_explains_the_difference(tmp_path):
     assert first.endswith("why: theirs is 2 times ours")
 
 
-def _trained(folder, facts, epsilon=1e-8, steps=3):
-    """Record steps of Adam."""
+def _trained(folder, facts, epsilon=1e-8, steps=3, dtype="float64", held=()):
+    """Record steps of Adam.
+
+    Args:
+      held: where beta2 is that of float32: in the "square", in its "correction".
+    """
     draw, weight = np.random.default_rng(5), np.linspace(-1, 1, 12)
     mean = square = np.zeros(12)
-    given = {"framework": folder.name, "dtype": "float64", "facts": facts}
+    kept, powers = (
+        float(np.float32(0.999)) if each in held else 0.999 for each in ("square", "correction")
+    )
+    given = {"framework": folder.name, "dtype": dtype, "facts": facts}
     with Recorder(folder, **given, same_tensors=False) as recorder:
         for step in range(steps):
             gradient = draw.normal(size=12)
             mean = 0.9 * mean + 0.1 * gradient
-            square = 0.999 * square + 0.001 * gradient**2
-            root = np.sqrt(square / (1 - 0.999 ** (step + 1)))
-            before = {"initial/w": weight} if step == 0 else {}
+            square = kept * square + (1 - kept) * gradient**2
+            root = np.sqrt(square / (1 - powers ** (step + 1)))
+            found = {"initial/w": weight} if step == 0 else {}
             weight = weight - 0.01 * mean / (1 - 0.9 ** (step + 1)) / (root + epsilon)
-            recorder.step(step, {"gradient/w": gradient, "weight/w": weight} | before)
+            found |= {"gradient/w": gradient, "weight/w": weight, "optimizer/w/square": square}
+            recorder.step(step, {name: each.astype(dtype) for name, each in found.items()})
 
 
 def _first_lines(folder, facts):
@@ -167,6 +175,25 @@ def _said(folder):
 
 def _adam(**settings):
     return {"optimizer": {"kind": "Adam", "settings": {"lr": 0.01} | settings}}
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        (("square", "correction"), "reproduces the second moment in 3 steps"),  # as Paddle
+        (("correction",), "reproduces the size of the first step"),  # as Keras
+    ],
+)
+def test_a_constant_held_in_float32_is_no_rounding(tmp_path, held, told):
+    for side, of in (("ours", ()), ("theirs", held)):
+        _trained(tmp_path / side, _adam(betas=[0.9, 0.999]), dtype="float32", held=of)
+    strict = dict.fromkeys(("optimizer", "weight"), Tolerance(1e-7, 1e-7, reason="none"))
+    traces = [Trace(tmp_path / side) for side in ("ours", "theirs")]
+    (found,) = compare_pair(traces, strict).explanations
+    assert found.sentence == (
+        "1 - beta2 is 0.001 in ours, 0.000999987 in theirs; confirmed: 1 - beta2 held in "
+        f"float32 in theirs {told} of both"
+    )
 
 
 def test_a_confirmed_rule_says_what_it_was_tried_on(tmp_path):

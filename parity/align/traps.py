@@ -79,9 +79,10 @@ def traps(traces: Sequence[Trace]) -> list[Trap]:
 
 class _Doctor:
     def __init__(self, traces: Sequence[Trace]):
-        self._rows = propose(traces).rows
+        mapping = propose(traces)
+        self._rows, self._slots = mapping.rows, mapping.slots
         self._sides = [framework_of(each) for each in traces]
-        self._double = traces[0].header["dtype"] == "float64"
+        self._double = all(each.header["dtype"] == "float64" for each in traces)
         self._facts = [each.header["facts"] for each in traces]
         self._modules = [
             {module["name"]: module["settings"] for module in each["modules"]}
@@ -170,11 +171,30 @@ class _Doctor:
         settings = [_betas(each.get("settings", {})) for each in given]
         for what, own in _OF_OPTIMIZERS.items():
             yield from self._setting(where, kind, what, own, settings)
+        if kind in ("adam", "adamw"):
+            yield from self._held(where, settings)
         odd = [side for side in self._sides if side == _ODD.get(kind, ("", ""))[0]]
         if len(odd) == 1:
             yield where, Trap(*_by_odd(self._sides, *_ODD[kind]), NO_SETTING)
 
+    def _held(self, where: str, settings: list[Settings]) -> Iterator[tuple[str, Trap]]:
+        """Yield that a side computes 1 - beta2 in float32, of which few digits are left."""
+        square = settings[0].get("beta2", settings[0].get("beta_2"))
+        if not isinstance(square, float):
+            return
+        holds = ("keras",) if self._double else ("keras", "paddle")
+        a, b = (
+            1 - (float(np.float32(square)) if side in holds else square) for side in self._sides
+        )
+        fix = _BETAS
+        if slot := next((n for n, both in self._slots.items() if "moment2" in both), None):
+            fix = f"{_BETAS}, or optimizer/*/{slot}=0,{_rounded_up(abs(a / b - 1)):g}"
+        if a != b:
+            yield where, Trap("1 - beta2, held in float32", (_text(a), _text(b)), fix)
 
+
+# as exact in float32 as their powers, and near the usual ones
+_BETAS = "betas 0.875, 0.9990234375"
 # What Paddle computes with in float32, of a model in float64.
 _PADDLE_ROUNDS = {
     ("layernorm", "epsilon"),
@@ -265,6 +285,12 @@ def _same(a: Any, b: Any) -> bool:
     if all(numbers):
         return abs(float(a) - float(b)) <= _NEAR * abs(float(a))
     return a == b or (not a and not b and not (isinstance(a, list) or isinstance(b, list)))
+
+
+def _rounded_up(value: float) -> float:
+    """Return a number with one digit that is not below a positive one."""
+    digit, _, power = f"{value:.0e}".partition("e")
+    return float(f"{int(digit) + 1}e{power}")
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.refit import SOME, Moves, difference, of_parameters, refit
+from parity.compare.refit import (
+    SOME,
+    Fit,
+    Moves,
+    difference,
+    held_in_float32,
+    of_parameters,
+    refit,
+)
 from parity.compare.relation import SAME, explanations, in_padding
 from parity.compare.tensors import Mismatch, flips
 from parity.trace.reader import Trace
@@ -16,6 +24,7 @@ Tensors = Mapping[str, np.ndarray]
 
 _FIRST_STEPS = 20  # that are refitted, and more where the first wrong one is later
 _MOST_STEPS = 100
+_LAST_DIGITS = 1e-3  # of a tensor, up to which constants in float32 may be what moves it
 _OF_STEP = ("optimizer", "weight")
 
 
@@ -153,7 +162,25 @@ class _Search:
             parts = self._first.split("/")[1:]
             names = ("/".join(parts), "/".join(parts[:-1]))
             parameter = next((n for n in names if moves[0] and n in moves[0][0]), "?")
-        return difference([a, b], moves, dtype, self._labels, parameter)
+        if told := difference([a, b], moves, dtype, self._labels, parameter):
+            return told
+        return self._held([a, b], moves, numbers, parameter) if dtype == "float32" else ""
+
+    def _held(
+        self, fits: Sequence[Fit], moves: Sequence[Moves], numbers: Sequence[int], name: str
+    ) -> str:
+        """Say that a side holds 1 - beta2 in float32, if it is a matter of the last digits."""
+        a, b = (each[self._first].astype(np.float64) for each in self._now)
+        if a.shape != b.shape or np.abs(a - b).max() > _LAST_DIGITS * np.abs(a).max():
+            return ""
+        squares: list[list[np.ndarray]] = [[], []]
+        if self._rung == "optimizer" and all(name in step for each in moves for step in each):
+            slot = self._first.partition("/")[2]
+            squares = [
+                [_of(tensors, "optimizer")[slot] for _, tensors in trace.steps(numbers)]
+                for trace in self._traces
+            ]
+        return held_in_float32(fits, moves, squares, self._labels, name)
 
     def _still(self) -> str:
         """Say which weights one side alone leaves as they were, if the first is one of them."""

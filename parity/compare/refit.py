@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.text import counted
+
 # step -> parameter -> (gradient, weight before, weight after), as float64
 Moves = Sequence[Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
 
@@ -33,6 +35,7 @@ _DECAYS = (0.0, 1e-4, 5e-4, 1e-3, 4e-3, 1e-2, 0.1)
 _HARDLY = 1e-12
 _LARGEST = 1e30  # of an optimiser's settings
 _HELD = "constants are"
+_HELD_APART = 1e-6  # by how much float32 changes 1 - beta2, from which that can be told
 
 
 @dataclass(frozen=True)
@@ -467,6 +470,76 @@ def of_parameters(names: Sequence[str], does: str) -> str:
         return f"{names[0]} and {len(names) - 1} more {does}"
     verb, _, rest = does.partition(" ")
     return f"{names[0]} {verb}{'es' if verb == 'do' else 's'} {rest}"
+
+
+def held_in_float32(
+    fits: Sequence[Fit],
+    moves: Sequence[Moves],
+    squares: Sequence[Sequence[np.ndarray]],
+    labels: Sequence[str],
+    name: str,
+) -> str:
+    """Return which side computes 1 - beta2 in float32, where that alone is the difference.
+
+    Of 1 - 0.999 it leaves five digits. Paddle has them in the second moment, Keras in the bias
+    correction, and so in each step.
+
+    Args:
+      squares: of each side, what a parameter has in a slot after each step; empty if there is
+        none.
+      name: the parameter.
+
+    Returns:
+      A sentence; empty if that does not reproduce what was recorded.
+    """
+    rules = [each.rule for each in fits]
+    square = rules[0].square
+    if any(rule.kind != "adam" or rule.stale or rule.square != square for rule in rules):
+        return ""
+    right, held = 1 - square, 1 - float(np.float32(square))
+    apart = abs(held / right - 1)
+    if apart < _HELD_APART:
+        return ""
+    if all(squares):
+        gains = [
+            [gain for gain in (right, held) if _is_square(gain, rule, each, of_slot, name)]
+            for rule, each, of_slot in zip(rules, moves, squares, strict=True)
+        ]
+        how = f"the second moment in {counted(len(squares[0]), 'step')}"
+    else:
+        factors = {right: 1.0, held: math.sqrt(held / right)}
+        firsts = [
+            (_rate(each[0], _directions(rule, each[:1])[0]) or 0.0) / (fit_.rates[0] or 1.0)
+            for rule, each, fit_ in zip(rules, moves, fits, strict=True)
+        ]
+        gains = [
+            [gain for gain, factor in factors.items() if abs(first - factor) < apart / 8]
+            for first in firsts
+        ]
+        how = "the size of the first step"
+    if sorted(gains) != sorted([[right], [held]]):
+        return ""
+    return (
+        f"1 - beta2 is {gains[0][0]:.6g} in {labels[0]}, {gains[1][0]:.6g} in {labels[1]}; "
+        f"confirmed: 1 - beta2 held in float32 in {labels[gains.index([held])]} reproduces "
+        f"{how} of both"
+    )
+
+
+def _is_square(
+    gain: float, rule: Rule, moves: Moves, slot: Sequence[np.ndarray], name: str
+) -> bool:
+    """Return whether a slot is the mean of squared gradients, of which each adds that part."""
+    square = np.zeros(())
+    for number, (step, recorded) in enumerate(zip(moves, slot, strict=False), start=1):
+        gradient, weight, _ = step[name]
+        if rule.decay and not rule.decoupled:
+            gradient = gradient + rule.decay * weight
+        square = square + gain * (gradient**2 - square)
+        allowed = _ROUNDOFFS * number * float(np.finfo("float32").eps) / 2 * np.abs(square)
+        if not (np.abs(recorded - square) <= allowed).all():
+            return False
+    return True
 
 
 def _told(

@@ -15,7 +15,9 @@ from parity.compare.disagreement import (
     SEVERAL,
     find_disagreement,
 )
-from parity.compare.tensors import ORACLE, Mismatch, Place
+from parity.compare.findings import Finding
+from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
+from parity.report.disagreement import blame
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.run_comparison import RunComparison
@@ -179,3 +181,20 @@ def test_a_batch_and_the_replicas_of_one_side():
     drift = {"paddle-2": wrong(1e-9, "replicas/weight/softmax/bias"), "tensorflow-2": None}
     found = climbed(drift)[1].disagreement
     assert (found.kind, found.departing) == (REPLICAS, ["paddle-2"])
+
+
+@pytest.mark.parametrize("by_oracle", [True, False])
+def test_a_check_that_two_sides_fail_is_not_about_the_first_alone(by_oracle):
+    _, verdict = climbed({"paddle-2": None, "tensorflow-2": None})
+    place, told = Place(1, "perplexity/test", ()), "paddle-2 without recording"
+    found = []
+    for side in ("paddle-2", "tensorflow-2"):
+        other, within = (ONE_STEP, "") if by_oracle else (f"{side} counted anew", side)
+        given = {"within": within, "check": "untraced", "note": f"{side} without recording"}
+        found.append(Mismatch((side, other), place, **given))
+    findings = [Finding(each.sides, {"untraced": Distance()}, (each,)) for each in found]
+    assert blame(verdict.with_checks(findings[:1])) == told
+    both = blame(verdict.with_checks(findings))
+    assert both.startswith(
+        f"{told}; the same check fails for tensorflow-2: suspect the oracle,"
+    )

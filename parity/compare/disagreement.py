@@ -107,12 +107,12 @@ def departing_sides(mismatches: Sequence[Mismatch]) -> list[str]:
 def checked_sides(mismatches: Sequence[Mismatch], sides: Mapping[str, Side]) -> list[str]:
     """Return the sides that the first mismatch of a check of whole runs is about.
 
-    Where it compares with the oracle, those are all sides that differ from it there.
+    Where it compares each side with the oracle, or with itself, those are all that fail there.
     """
     first = mismatches[0]
-    of_tensor = (m for m in mismatches if m.place.tensor == first.place.tensor)
-    named = {m.sides[0] for m in of_tensor if m.sides[1] in (ORACLE, ONE_STEP)}
-    named = named or ({first.within} if first.within else set(first.sides))
+    alike = [m for m in mismatches if m.place.tensor == first.place.tensor]
+    named = {m.sides[0] for m in alike if m.sides[1] in (ORACLE, ONE_STEP)}
+    named = named or {m.within for m in alike if m.within} or set(first.sides)
     return sorted(named & sides.keys())
 
 

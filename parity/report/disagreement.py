@@ -13,6 +13,7 @@ from parity.compare.disagreement import (
     SEVERAL,
     SOME_ALIKE,
     Disagreement,
+    checked_sides,
     find_disagreement,
 )
 from parity.compare.verdict import Verdict
@@ -36,8 +37,12 @@ def blame(verdict: Verdict) -> str:
     """Say which sides differ from the oracle in the first wrong tensor; empty for a match."""
     if verdict.matches:
         return ""
-    if verdict.mismatches[0].note:
-        return verdict.mismatches[0].note
+    first = verdict.mismatches[0]
+    if first.note:
+        named = checked_sides(verdict.mismatches, verdict.sides) if first.check else []
+        others = [side for side in named if side not in (*first.sides, first.within)]
+        also = f"; the same check fails for {_and(others)}: {_SHARED}" if others else ""
+        return first.note + also
     return disagreement_text(disagreement_of(verdict), verdict.sides)
 
 

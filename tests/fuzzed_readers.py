@@ -35,6 +35,8 @@ from parity.base.files import HEADER as HEADER_OF_RUN
 from parity.base.files import written_by_run
 from parity.base.measured_once import MeasuredOnce
 from parity.base.text import with_checksum
+from parity.compare.measured_bounds import FORMAT as FORMAT_OF_BOUNDS
+from parity.compare.measured_bounds import read_bounds
 from parity.trace.reader import Trace, read_step
 from parity.twins.bench.history import newest_alike
 from parity.twins.cli.config import ConfigOption, read_config, values_of_run
@@ -404,6 +406,16 @@ _SCHEDULE = "".join(
     json.dumps({"update": n, "worker": n % 2, "batch": n // 2, "read": n}) + "\n"
     for n in range(6)
 )
+_BOUNDS = {
+    "format": FORMAT_OF_BOUNDS,
+    "side": "paddle",
+    "runs": 4,
+    "dtype": "float32",
+    "kinks": {},
+    "noise": [],
+    "steps": [0, 1],
+    "tensors": {"weight/a": [0.5, None]},
+}
 _NO_PROGRESS = SimpleNamespace(add=lambda count: None)
 
 READERS = {
@@ -572,6 +584,12 @@ READERS = {
             "map.yaml",
             _write("map.yaml", _MAP),
             lambda folder: read_mapping(folder / "map.yaml"),
+        ),
+        Reader(
+            "bounds",
+            "bounds.json",
+            _write("bounds.json", json.dumps(_BOUNDS)),
+            lambda folder: read_bounds(folder / "bounds.json"),
         ),
         Reader(
             "schedule",

@@ -11,7 +11,7 @@ from conftest import assert_one_line
 from parity import Recorder, Trace
 from parity.cli.command_line import main
 from parity.cli.commands import parity
-from parity.compare.measured_bounds import measure, read_bounds
+from parity.compare.measured_bounds import FORMAT, measure, read_bounds
 from parity.pair.perturbation import Perturbation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +54,18 @@ def recorded(folder, side, factor):
     return Trace(folder)
 
 
+BOUNDS = {
+    "format": FORMAT,
+    "side": "ours",
+    "dtype": "float32",
+    "runs": 1,
+    "steps": [0],
+    "tensors": {},
+    "noise": [],
+    "kinks": {},
+}
+
+
 def test_a_bound_is_sixteen_times_the_largest_distance(tmp_path, capsys):
     trace = recorded(tmp_path / "ours", "ours", 1)
     runs = [recorded(tmp_path / str(n), "ours", 1 + n * 1e-5) for n in (1, 2)]
@@ -74,7 +86,13 @@ def test_a_bound_is_sixteen_times_the_largest_distance(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("{", "is no JSON"), ("{}", "holds no bounds"), ('{"format": 2}', "holds no bounds")],
+    [
+        ("{", "is no JSON"),
+        ("{}", "holds no bounds"),
+        ('{"format": 2}', "holds no bounds"),
+        (json.dumps(BOUNDS | {"tensors": {"loss/a": [10**400]}}), "holds no bounds"),
+        (json.dumps(BOUNDS | {"side": "a\x1b[2J"}), "holds no bounds"),
+    ],
 )
 def test_a_file_that_holds_no_bounds_is_refused(tmp_path, capsys, content, told):
     recorded(tmp_path / "a", "ours", 1)

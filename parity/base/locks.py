@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, reason
+from parity.base.files import make_folder, read_file, reason
 from parity.base.progress import say
 
 LOCK = ".lock"  # in a folder that one process at a time may write to
@@ -109,8 +109,8 @@ def _holder(path: Path) -> str:
     """Return in words which process holds a lock, from what it has written there."""
     last = time.monotonic() + _NAMED_SECONDS
     while time.monotonic() < last:
-        with contextlib.suppress(OSError, ValueError):
-            process, host = path.read_text(errors="replace").split()
+        with contextlib.suppress(OSError, UsageError, ValueError):
+            process, host = read_file(path).decode(errors="replace").split()
             return f"process {int(process)} on {host}"
         time.sleep(0.01)
     return "another process"

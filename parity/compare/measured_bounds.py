@@ -114,7 +114,7 @@ def read_bounds(path: Path) -> MeasuredBounds:
     try:
         if _is_right(values):
             return MeasuredBounds(**{name: values[name] for name in names})
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, OverflowError, TypeError):
         pass
     raise UsageError(f"{path}: holds no bounds; allowed: what parity bounds writes")
 
@@ -124,6 +124,8 @@ def _is_right(values: Any) -> bool:
     return (
         values["format"] == FORMAT
         and values["dtype"] in ("float64", "float32")
+        and isinstance(values["side"], str)
+        and values["side"].isprintable()
         and isinstance(values["kinks"], dict)
         and isinstance(values["noise"], list)
         and all(type(each) is int for each in steps)

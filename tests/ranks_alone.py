@@ -1,5 +1,6 @@
 """Three ranks without an engine, for tests/test_processes.py, which says what they do."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 from parity.base.errors import UsageError
 from parity.cli.command_line import print_error
 from parity.twins.processes import connected_group, remote
+from parity.twins.processes import group as step_limits
 from parity.twins.processes.gathering import (
     distances_of_replicas,
     gather_parts,
@@ -122,6 +124,9 @@ def act(group, mode: str) -> None:
         group.broadcast({"much": np.zeros(1 << 20)} if group.rank == 0 else None)
         if group.rank == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
+    if mode == "stands while its engine starts":
+        with group.steps.start():
+            ctypes.PyDLL(None).sleep(60)  # in C, where no thread of Python runs
     if mode == "stands in a step":
         with group.steps.step():
             group.barrier()
@@ -149,6 +154,8 @@ def act(group, mode: str) -> None:
 def main() -> int:
     """Run three ranks, on the hosts of a file if one is given, and return the exit status."""
     connected_group.MEETING_SECONDS, connected_group.SILENT_SECONDS = 4.0, 3.0
+    if sys.argv[1] == "stands while its engine starts":
+        step_limits._FIRST = 1.0
     hosts, restarts = None, 0
     if len(sys.argv) > 2:
         hosts, restarts = Path(sys.argv[2]), int(sys.argv[3])

@@ -118,6 +118,14 @@ def test_a_rank_that_stands_in_a_step_is_named_with_its_stack():
     assert all(each.startswith("rank 1: ") for each in stack)
 
 
+def test_ranks_that_wait_for_each_other_in_their_engines_end_with_their_stacks():
+    status, _, errors = run("stands while its engine starts")
+    assert status == 4
+    *stack, line = errors.splitlines()
+    assert re.fullmatch(r"error: rank \d was killed by SIGALRM", line)
+    assert any("ranks_alone.py" in each and " in act" in each for each in stack)
+
+
 def test_processes_of_one_machine_have_a_network_of_their_own_or_a_warning(tmp_path):
     found = private_network()
     if found is not None:

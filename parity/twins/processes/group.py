@@ -4,6 +4,8 @@ Gradients never pass through here: they are the engine's. What does is what a tr
 besides: that all are of the same run, checkpoints, recorded tensors, and who has failed.
 """
 
+import faulthandler
+import signal
 import statistics
 import time
 from collections import deque
@@ -163,6 +165,21 @@ class StepWatch:
         self._seconds = seconds
         self._durations: deque[float] = deque(maxlen=_KEPT)
         self._began: float | None = None
+
+    @contextmanager
+    def start(self) -> Iterator[None]:
+        """Let the body start the engine, for as long as the first step may take.
+
+        After that SIGALRM ends the process, and it prints its stack: an engine that waits for
+        another process may let no thread of Python run, the one that watches included.
+        """
+        faulthandler.register(signal.SIGALRM, chain=True)
+        signal.setitimer(signal.ITIMER_REAL, (self._seconds or _SHORTEST) * _FIRST)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            faulthandler.unregister(signal.SIGALRM)
 
     @contextmanager
     def step(self) -> Iterator[None]:

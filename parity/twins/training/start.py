@@ -226,7 +226,8 @@ def run_training(
             evaluates=evaluates(options),
             log_device_placement=options.log_device_placement,
         )
-        strategy = side.make_strategy(spec, build)
+        with group.steps.start() if group.size > 1 else nullcontext():
+            strategy = side.make_strategy(spec, build)
         if options.isolate and not strategy.entry.traits.synchronous:
             raise UsageError(
                 f"--isolate is given with --strategy {strategy.entry.name}; allowed: a "

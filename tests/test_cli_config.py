@@ -134,6 +134,8 @@ def changed(cls):
     if cls is TrainOptions:
         values |= {"profile": None, "evaluate_only": False, "isolate": False, "max_restarts": 0}
         values["stall_seconds"] = 130.5
+    else:
+        values["isolate"] = False  # not beside --witness
     return cls(**values)
 
 

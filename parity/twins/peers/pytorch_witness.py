@@ -31,6 +31,8 @@ from parity.twins.cli.options import TrainOptions
 from parity.twins.peers.pytorch_replica import Replica, arrays, tensors
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.networks.language_model import LanguageModelSpec
+from parity.twins.spec.networks.seq2seq import Seq2seqSpec
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import dropout_masks
 from parity.twins.trace.side import TrainedSide
@@ -39,7 +41,7 @@ from parity.twins.training.text_source import TextSource, read_text
 Arrays = dict[str, np.ndarray]
 
 _CONSTANTS = ("beta1", "beta2", "epsilon")
-_EOS = {"language-model": 1, "seq2seq": 2}  # the id of <eos>
+_EOS = {LanguageModelSpec: 1, Seq2seqSpec: 2}  # the id of <eos>
 
 
 class Witness(Replica):
@@ -217,8 +219,8 @@ def _with_targets(spec: Spec, read: Any) -> Arrays:
     tokens, lengths = batch["tokens"], batch["lengths"]
     targets, rows = np.zeros_like(tokens), np.arange(len(lengths))
     targets[:, :-1] = tokens[:, 1:]
-    targets[rows, lengths - 1] = _EOS[spec.network]
-    if spec.network == "language-model":
+    targets[rows, lengths - 1] = _EOS[type(spec.model)]
+    if isinstance(spec.model, LanguageModelSpec):
         # a row that is full may be the first part of a longer sentence
         full = lengths == spec.text.time
         targets[full, -1] = batch["targets"][full, -1]

@@ -25,7 +25,8 @@ TEXT = (
             "the_vocabulary_has_the_most_frequent_words_of_the_training_text",
             "vocabularies_of_pairs_are_those_of_the_training_pairs",
         )
-        + WHOLE,
+        + WHOLE
+        + witnesses("pytorch", "the_witness_reads_text_without_spaces"),
     ),
     Mistake(
         "the state is carried into the next epoch",

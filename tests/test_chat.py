@@ -128,6 +128,8 @@ def oracles(run, method, seed=1, temperature=1.0):
 # both programs
 
 
+# what is said of the checkpoint that a folder is opened at
+CHOSEN = re.compile(r"step \d+, the best by validation \(BLEU [^\n]*\n")
 # beam search is tested below, with its scores
 METHODS = {
     "greedy": ("greedy", {}),
@@ -151,7 +153,8 @@ def test_both_programs_give_the_oracles_answers(frameworks, runs, questions, wri
     assert len(set(expected)) > 2, "a network that always says the same proves nothing"
     for job in jobs:
         status, _, errors = job.wait()
-        assert (status, errors) == (0, "")
+        assert status == 0, errors
+        assert CHOSEN.fullmatch(errors)
         assert job.printed().splitlines() == expected
 
 
@@ -195,7 +198,7 @@ def test_what_is_piped_is_answered_line_by_line(framework, runs, questions):
     job = framework.chat(f"--checkpoint={runs['paddle']}", stdin=questions)
     status, _, errors = job.wait()
     assert status == 0
-    assert re.fullmatch(r"step \d+, the best by validation \(BLEU [^\n]*\n", errors)
+    assert CHOSEN.fullmatch(errors)
     expected = [answers[0][1] for answers in oracles(runs["paddle"], "beam")]
     assert job.printed().splitlines() == expected
 
@@ -489,8 +492,9 @@ def test_attention_is_drawn(framework, runs, questions, tmp_path):
     assert status == 0, errors
     assert len(job.printed().splitlines()) == len(QUESTIONS)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    *fonts, told = errors.splitlines()
-    assert told == f"{picture}: attention of {len(QUESTIONS)} answers is drawn"
+    chosen, *fonts, told = errors.splitlines(keepends=True)
+    assert CHOSEN.fullmatch(chosen)
+    assert told.strip() == f"{picture}: attention of {len(QUESTIONS)} answers is drawn"
     assert all(line.startswith("no font for ") for line in fonts)
 
 

@@ -210,8 +210,11 @@ def test_a_side_with_another_number_of_real_tokens_is_named(run):
     file, begin = "tf_impl/networks.py", '    begin_layer("embed")\n    tokens ='
     lengths = '    batch["lengths"] = tf.math.count_nonzero(batch["tokens"], axis=1)\n'
     edit = Edit(file, begin, f"{lengths}{begin}")
-    with pytest.raises(UsageError, match=r"^tensorflow-2, step 0: forward/logits has shape"):
-        run(SPEC.replace(vocabulary_size=8), edits=(edit,), checks=("none",), throughput=False)
+    given = {"edits": (edit,), "checks": ("none",), "throughput": False}
+    first = run(SPEC.replace(vocabulary_size=8), **given)["first_mismatch"]
+    assert (first["tensor"], first["step"]) == ("forward/logits", 0)
+    assert first["problem"] == "shape [22, 8] against [7, 5, 8]"
+    assert "only tensorflow-2 differs" in first["blame"]
 
 
 def test_a_side_that_reads_other_ids_does_not_read_the_other_sides_cache(run):

@@ -110,11 +110,6 @@ def in_networks(networks, condition, quick) -> list:
     ]
 
 
-def several_in_each(framework, entry) -> bool:
-    """Return whether a strategy can have several replicas in each process."""
-    return "processes" in layout(framework, entry, 4, two_in_each=True)
-
-
 @pytest.fixture(scope="module")
 def record(trainings):
     """Return a function that records a training, once, and returns its Trace."""
@@ -165,11 +160,8 @@ def assert_copies_equal(trace: Trace, name: str, replicas: int) -> None:
     in_networks(
         SYNCHRONOUS,
         lambda entry: entry.traits.synchronous,
-        # float32 and plain kernels are not a strategy's own; one has several replicas in each
-        lambda framework, entry, network: (
-            network != "language-model-float32"
-            or (framework == "tensorflow" and several_in_each(framework, entry))
-        ),
+        # float32, plain kernels and several replicas in each process are not a strategy's own
+        lambda framework, entry, network: network != "language-model-float32",
     ),
 )
 def test_it_computes_what_one_replica_and_the_oracle_compute(

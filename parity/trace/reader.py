@@ -182,7 +182,7 @@ class Trace:
           UsageError: if the step is missing or truncated.
         """
         with _opened(self.folder / step_file(step)) as file:
-            array = file.get_tensor(name) if name in file.keys() else np.zeros(0)  # noqa: SIM118
+            array = _tensor(file, name) if name in file.keys() else np.zeros(0)  # noqa: SIM118
             return float(array.reshape(())) if array.size == 1 else None
 
     def follow(
@@ -289,7 +289,19 @@ def read_step(path: Path) -> dict[str, np.ndarray]:
       UsageError: if it is missing or truncated.
     """
     with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return {name: _tensor(file, name) for name in file.keys()}  # noqa: SIM118
+
+
+def _tensor(file: Any, name: str) -> np.ndarray:
+    """Return a tensor of an open step.
+
+    Raises:
+      TypeError: if it is of a type that no recording has; some libraries add such to NumPy.
+    """
+    array: np.ndarray = file.get_tensor(name)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} is of type {array.dtype}")
+    return array
 
 
 @contextmanager

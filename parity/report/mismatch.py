@@ -137,7 +137,9 @@ def mismatch_text(first: dict[str, Any]) -> str:
 
 
 def first_lines(first: dict[str, Any]) -> list[str]:
-    """Return what a reader needs first: what differs and where, who departs, and why.
+    """Return what a reader needs first: what differs and where, who departs, and why if known.
+
+    A likely cause is none of it: of mistakes that no catalogue had, most were guessed wrongly.
 
     Args:
       first: the first mismatch, of report.json.
@@ -154,16 +156,12 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         f"  who: {first['blame']}",
         *(f"  where: {line}" for line in _source_lines(first.get("sources", {}))),
     ]
-    confirmed, likely = first.get("confirmed", []), first["likely_causes"]
-    if confirmed:
+    if confirmed := first.get("confirmed"):
         lines += [f"  why: {line}" for line in confirmed_lines(confirmed)]
     elif first.get("explained"):
         lines += [f"  why: {each['sentence']}" for each in first["explained"]]
     elif first.get("rounded_to"):
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
-    elif likely:
-        cause, fault = likely[0]["cause"], likely[0]["fault"]
-        lines.append(f"  why: not confirmed; it looks as if {cause} ({fault})")
     return lines
 
 

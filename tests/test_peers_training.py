@@ -96,8 +96,9 @@ if _HAS_TORCH:  # it is in no lock: a user of the peers brings it
 
     @pytest.mark.parametrize("name", NETWORKS)
     def test_the_twin_writes_the_same_answers(name, side_summary, pairs, cache, tmp_path):
-        values = WHOLE | OF_PAIRS | NETWORKS[name] | {"data": pairs, "cache": cache}
-        # both answer from the weights of one checkpoint
+        # both answer from the weights of one checkpoint, the one that is resumed
+        values = WHOLE | OF_PAIRS | NETWORKS[name]
+        values |= {"data": pairs, "cache": cache, "newest": True}
         side = side_summary(tmp_path / "side", **values)
         found = peer_summary(tmp_path / "peer", **values, resume=tmp_path / "side")
         assert found["steps"] == 0

@@ -269,15 +269,16 @@ def _ports(table: _Table) -> tuple[int, int] | None:
 def _check_first(path: Path, hosts: tuple[Host, ...]) -> None:
     """Check that the other hosts can reach the first one at its address."""
     first, *others = hosts
-    away = [host for host in others if not _is_loopback(host.address)]
-    if away and _is_loopback(first.address):
+    away = [host for host in others if not is_loopback(host.address)]
+    if away and is_loopback(first.address):
         raise UsageError(
             f"{path}: host 1 has address = {first.address!r}, which is this machine's own; "
             f"allowed: one by which {away[0].address} reaches it"
         )
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether an address is a machine's own, where no other one is reached."""
     try:
         return socket.gethostbyname(address).startswith("127.")
     except OSError:  # whoever connects to it says so

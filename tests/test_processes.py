@@ -127,7 +127,7 @@ def test_ranks_that_wait_for_each_other_in_their_engines_end_with_their_stacks()
 
 
 def test_processes_of_one_machine_have_a_network_of_their_own_or_a_warning(tmp_path):
-    found = private_network()
+    found = private_network("paddle")
     if found is not None:
         found.close()
         status, output, errors = run("tells its network")
@@ -138,7 +138,7 @@ def test_processes_of_one_machine_have_a_network_of_their_own_or_a_warning(tmp_p
 
 
 def test_a_private_network_needs_no_root_and_keeps_the_user():
-    if private_network() is None:
+    if private_network("paddle") is None:
         pytest.skip("this kernel lets nobody have a network of his own")
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "network_of_nobody.py")],

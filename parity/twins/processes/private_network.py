@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from parity.base.progress import say
+from parity.twins.processes.hosts import is_loopback
 from parity.twins.processes.launcher_variables import Members
 
 # What anyone who reaches an engine's ports can do.
@@ -75,8 +76,15 @@ class PrivateNetwork:
         self._opened = []
 
 
-def private_network() -> PrivateNetwork | None:
-    """Return a new network; None if the kernel does not allow it."""
+def private_network(launcher: str) -> PrivateNetwork | None:
+    """Return a new network; None if the kernel does not allow it, or the engine leaves it.
+
+    Args:
+      launcher: "paddle", "tensorflow" or "horovod".
+    """
+    # Horovod connects to the address of the machine's name, which may be outside
+    if launcher == "horovod" and not is_loopback(socket.gethostname()):
+        return None
     with suppress(OSError):
         return PrivateNetwork()
     return None

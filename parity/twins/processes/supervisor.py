@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 import uuid
@@ -16,7 +15,7 @@ from typing import IO
 from parity.base.errors import RankLost, UsageError
 from parity.base.process import die_with_parent, stop_signals
 from parity.twins.processes.handshake import SECRET
-from parity.twins.processes.hosts import Host, HostList, is_loopback
+from parity.twins.processes.hosts import Host, HostList
 from parity.twins.processes.launcher_variables import RUN, Members, free_ports, variables
 from parity.twins.processes.private_network import (
     PrivateNetwork,
@@ -115,11 +114,9 @@ def start_processes(
     places = everywhere if hosts is None else hosts.places(members.jobs)
     ports = None if hosts is None else hosts.ports
     os.environ[RUN], os.environ[SECRET] = uuid.uuid4().hex, secrets.token_hex(32)
-    # Horovod connects to the address of the machine's name, which may be outside
-    closed = hosts is None and (framework != "horovod" or is_loopback(socket.gethostname()))
     warns = not trusted
     for attempt in range(restarts + 1):
-        network = private_network() if closed else None
+        network = private_network(framework) if hosts is None else None
         try:
             started = _start(framework, members, places, ports, network, warns)
             if not started.local:

@@ -114,8 +114,8 @@ def test_a_weight_that_stands_still_without_a_gradient_is_named(tmp_path, step):
 
 def test_the_values_of_a_single_number_are_shown(tmp_path):
     for loss, shown in (
-        (2.5, "1.25 against 2.5"),
-        (1.25 + 2**-30, "1.25 against 1.2500000009"),
+        (2.5, "1.25 in ours, 2.5 in theirs"),
+        (1.25 + 2**-30, "1.25 in ours, 1.2500000009"),
     ):
         for side, value in (("ours", 1.25), ("theirs", loss)):
             with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:

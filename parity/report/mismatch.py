@@ -147,9 +147,9 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     count, size = first["elements"]
     how_much = first["problem"] or f"{count:,} of {size:,} elements"
     if not first["problem"] and size == 1:
-        values = list(first["values"].values())
-        short = [f"{value:.8g}" for value in values]
-        how_much = " against ".join(short if len(set(short)) > 1 else map(repr, values))
+        short = {side: f"{value:.8g}" for side, value in first["values"].items()}
+        shown = short if len(set(short.values())) > 1 else first["values"]
+        how_much = ", ".join(f"{value} in {side}" for side, value in shown.items())
     lines = [
         f"mismatch in {first['tensor']}, step {first['step']}, rung {first['rung']}: "
         f"{how_much}",

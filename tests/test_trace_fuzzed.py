@@ -1,6 +1,7 @@
 """Damaged traces of every kind: one line says what is wrong, without delay."""
 
 import contextlib
+import gc
 import copy
 import io
 import json
@@ -140,6 +141,14 @@ def damage_tensors(draw, folder):
 
 
 DAMAGES = (damage_header, damage_tensors)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collected():
+    """Let earlier tests' files be closed now: what is said of that is none of a command's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 def ended(words):

@@ -1,8 +1,8 @@
 """Damaged traces of every kind: one line says what is wrong, without delay."""
 
 import contextlib
-import gc
 import copy
+import gc
 import io
 import json
 import math

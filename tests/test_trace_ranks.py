@@ -112,6 +112,17 @@ def test_a_rank_s_rows_and_its_loss_count(tmp_path, one, name):
         assert_match(one, ranks)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_rank_that_is_not_finite_is_named(tmp_path, one, value):
+    def change(rank, step, tensors):
+        if rank == 1 and step == 2:
+            tensors["weight/w"] = np.where(np.arange(5) == 3, value, tensors["weight/w"])
+
+    ranks = record_ranks(tmp_path / "ranks", change=change)
+    with pytest.raises(AssertionError, match=rf"rank 1: {value} in weight/w\[3\], step 2"):
+        assert_match(one, ranks)
+
+
 def test_a_tensor_of_one_rank_alone_is_listed(tmp_path, one):
     def more(rank, step, tensors):
         tensors |= {"gradient/expert": np.ones(2)} if rank == 1 else {}

@@ -151,11 +151,17 @@ class _PairComparison(StepComparison):
         self.steps += 1
 
     def _between_ranks(self, step: int, names: Sequence[str]) -> Iterator[Mismatch]:
-        """Yield the tensors in which the ranks of one side differ, and should not."""
+        """Yield the tensors in which the ranks of one side differ, and should not.
+
+        Raises:
+          NumericFailure: if one of them is not finite there.
+        """
         for side, trace in self._traces.items():
             for name, ranks in trace.unequal(step).items():
                 (i, x), (j, y) = ranks
                 labels = f"rank {i}", f"rank {j}"
+                for label, array in zip(labels, (x, y), strict=True):
+                    check_numbers({name: array}, f"{side}, {label}", step, [name])
                 _, wrong = compare_tensor(x, y, labels, step, name, EXACT)
                 if name in names and wrong is not None:
                     yield replace(wrong, within=side)

@@ -65,11 +65,17 @@ def watch(
         },
     }
     recording = Recording(folder, "keras", kinds, versions, facts, **options)
-    hooks = Hooks(recording, engine, model, optimizer)
+    with recorded(recording, Hooks(recording, engine, model, optimizer)):
+        yield recording
+
+
+@contextmanager
+def recorded(recording: Recording, hooks: "Hooks") -> Iterator[None]:
+    """Record by hooks what a block trains; what a hook raised is raised as it was."""
     with recording:
         try:
             with hooks:
-                yield recording
+                yield
         except Exception as error:
             if (cause := hooks.cause(error)) is not None:
                 raise cause from error

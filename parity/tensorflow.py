@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.keras import Hooks, TensorFlow
+from parity.keras import Hooks, TensorFlow, recorded
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording
 
@@ -65,14 +65,8 @@ def watch(
     recording = Recording(folder, "tensorflow", kinds, versions, facts, **options)
     hooks = _Hooks(recording, engine, model, optimizer if rule else None)
     hooks.variables, hooks.modules, hooks.slots = variables, modules, slots
-    with recording:
-        try:
-            with hooks:
-                yield recording
-        except Exception as error:
-            if (cause := hooks.cause(error)) is not None:
-                raise cause from error
-            raise
+    with recorded(recording, hooks):
+        yield recording
 
 
 def _held(model: Any, kind: type) -> Named:
@@ -122,7 +116,7 @@ class _Hooks(Hooks):
         if not called:
             warnings.warn(
                 "the model is not called: what it was given, and outputs, are not recorded",
-                stacklevel=5,
+                stacklevel=6,
             )
         self._begin(self._variables())
         return self

@@ -124,11 +124,12 @@ def test_what_cannot_be_seen_is_said(tmp_path):
     watch = parity.tensorflow.watch
     kernel = tf.Variable(np.ones((4, 2)))
     said = pytest.warns(UserWarning, match="the model is not called: what it was given, and")
-    with said, watch(tmp_path / "a", {"kernel": kernel}):
+    with said as warned, watch(tmp_path / "a", {"kernel": kernel}):
         for _ in range(2):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(kernel**2)
             kernel.assign_sub(0.1 * tape.gradient(loss, kernel))
+    assert warned[0].filename == __file__
     names = ["gradient/kernel", "loss/loss", "weight/kernel"]
     assert sorted(Trace(tmp_path / "a").read(1)) == names
     model = model_of()

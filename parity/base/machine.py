@@ -89,9 +89,10 @@ _TENSOR = re.compile(
 _TYPES = {"half": 2, "float": 4, "double": 8, "int32": 4, "int64": 8, "bool": 1}
 _UNITS = "BKMGTPE"
 
-# What may end a training that asks for more than there is; the numbers it depends on.
-# of Python and of the system, where a thread or a process cannot be started
+# What Python and the system say where a thread or a process cannot be started.
 _FULL = ("can't start new thread", "Resource temporarily unavailable")
+
+# What may end a training that asks for more than there is; the numbers it depends on.
 _ALLOWED = (
     "allowed: a smaller --hidden-size, --embedding-size, --num-layers, --vocabulary-size or "
     "--batch-size, fewer --replicas, or more memory"

@@ -89,9 +89,8 @@ class Ranks(Trace):
         self.partner: Trace | None = None
         self._clipped: set[str] | None = None  # parameters whose gradient the partner clips
         self._shapes: dict[str, tuple[int, ...] | None] = {}  # of the partner's tensors
-        self._in_order = (
-            True  # whether the ranks' rows follow each other in the partner's batch
-        )
+        # whether the ranks' rows follow each other in the partner's batch
+        self._in_order = True
         self._unequal: tuple[int, dict[str, Unequal]] = -1, {}
         facts = self.header.get("facts", {})
         buffers = facts.get("buffers") if isinstance(facts, dict) else None

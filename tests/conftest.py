@@ -39,6 +39,27 @@ FRAMEWORKS = tuple(FOLDERS)
 # framework -> its strategy whose processes sum their gradients
 COLLECTIVE = {name: REGISTRIES[name].collective.name for name in FRAMEWORKS}
 
+
+def chosen(condition, quick=lambda entry: True) -> list:
+    """Return the strategies of both registries that satisfy a condition, as parameters.
+
+    What is not quick is thorough.
+    """
+    thorough = [pytest.mark.thorough]
+    needs = [pytest.mark.horovod, *thorough]
+    return [
+        pytest.param(
+            framework,
+            entry,
+            id=f"{framework}-{entry.name}",
+            marks=needs if entry.environment else [] if quick(entry) else thorough,
+        )
+        for framework in FRAMEWORKS
+        for entry in REGISTRIES[framework].strategies
+        if condition(entry)
+    ]
+
+
 # 7 rows divide by none of 2, 3 and 4. Of 7 * 20 + 3 pairs of tokens three rows have one more
 # than four whole batches of 5: in the fifth, four rows have length zero.
 TINY = {

@@ -15,24 +15,12 @@ from pathlib import Path
 
 import pytest
 import two_hosts
-from conftest import FOLDERS, FRAMEWORKS, flags, processes_in
+from conftest import FOLDERS, chosen, flags, processes_in
 from namespaces import command_inside
 
 from parity.twins.launch.processes import ROOT, interpreter
-from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 pytestmark = [pytest.mark.hosts, pytest.mark.thorough]
-STRATEGIES = [
-    pytest.param(
-        framework,
-        entry.name,
-        marks=pytest.mark.horovod if entry.environment else (),
-        id=f"{framework}-{entry.name}",
-    )
-    for framework in FRAMEWORKS
-    for entry in REGISTRIES[framework].strategies
-    if entry.traits.processes
-]
 # gloo and Paddle's store can be kept from connecting the ranks, as docs/security.md says
 OF_GLOO = ("data-parallel", "horovod")
 
@@ -83,9 +71,9 @@ class Strangers:
         return found
 
 
-@pytest.mark.parametrize(("framework", "strategy"), STRATEGIES)
-def test_strangers_do_not_change_a_training(framework, strategy, text, cache, tmp_path):
-    entry = REGISTRIES[framework].strategies.entry(strategy)
+@pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: entry.traits.processes))
+def test_strangers_do_not_change_a_training(framework, entry, text, cache, tmp_path):
+    strategy = entry.name
     given = flags(
         **{"strategy": strategy, "data": text, "cache": cache, "steps": 15},
         optimizer="sgd" if "sgd" in entry.traits.optimizers else "adam",

@@ -22,28 +22,18 @@ from threading import Timer
 
 import numpy as np
 import pytest
-from conftest import FOLDERS, FRAMEWORKS, flags, processes_in, wait_for
+from conftest import FOLDERS, chosen, flags, processes_in, wait_for
 
 from parity.base.files import UNFINISHED
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import ROOT, interpreter
-from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
+from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 
 COUNT = int(os.environ.get("PARITY_SIGNAL_SCHEDULES", "1"))
 SEED = int(os.environ.get("PARITY_SIGNAL_SEED", "1"))
 HANGS = 240  # seconds, which no training here takes
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STRATEGIES = [
-    pytest.param(
-        framework,
-        entry.name,
-        marks=pytest.mark.horovod if entry.environment else (),
-        id=f"{framework}-{entry.name}",
-    )
-    for framework in FRAMEWORKS
-    for entry in REGISTRIES[framework].strategies
-]
 
 pytestmark = pytest.mark.thorough
 
@@ -170,13 +160,13 @@ def server(frameworks, tmp_path_factory):
     """Return a function from a side and its strategy to the server that forks its trainings."""
     others: dict[str, ForkServer] = {}
 
-    def of(framework: str, strategy: str) -> ForkServer:
-        if not REGISTRIES[framework].strategies.entry(strategy).environment:
+    def of(framework: str, entry: StrategyEntry) -> ForkServer:
+        if not entry.environment:
             return frameworks[framework]
-        if strategy not in others:
+        if entry.name not in others:
             folder = tmp_path_factory.mktemp("other")
-            others[strategy] = ForkServer(framework, folder, strategy=strategy)
-        return others[strategy]
+            others[entry.name] = ForkServer(framework, folder, strategy=entry.name)
+        return others[entry.name]
 
     yield of
     for each in others.values():
@@ -196,24 +186,23 @@ def same(ours: Path, theirs: Path) -> None:
     assert losses[0] == losses[1]
 
 
-def trains(framework: str, strategy: str, text: Path, cache: Path) -> list[str]:
+def trains(framework: str, entry: StrategyEntry, text: Path, cache: Path) -> list[str]:
     """Return the script and the flags of a training that saves often."""
-    entry = REGISTRIES[framework].strategies.entry(strategy)
     optimizer = "sgd" if "sgd" in entry.traits.optimizers else "adam"
     given = flags(
-        **{"data": text, "cache": cache, "strategy": strategy, "optimizer": optimizer},
+        **{"data": text, "cache": cache, "strategy": entry.name, "optimizer": optimizer},
         **{"steps": 60, "checkpoint_every": 3, "time": 1, "batching": "stream"},
         threads=1,
     )
     return [str(ROOT / FOLDERS[framework] / "train.py"), *given]
 
 
-@pytest.mark.parametrize(("framework", "strategy"), STRATEGIES)
+@pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: True))
 def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
-    server, framework, strategy, text, cache, place
+    server, framework, entry, text, cache, place
 ):
-    forks, words = server(framework, strategy), trains(framework, strategy, text, cache)
-    synchronous = REGISTRIES[framework].strategies.entry(strategy).traits.synchronous
+    forks, words = server(framework, entry), trains(framework, entry, text, cache)
+    synchronous = entry.traits.synchronous
     whole, out = place / "whole", place / "out"
 
     def train(*more: str, command: str | ForkServer = forks) -> Training:
@@ -228,12 +217,12 @@ def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
     if synchronous:
         end(f"--out={whole}")
     for number in range(COUNT):
-        draw = random.Random(f"{SEED} {framework} {strategy} {number}")
+        draw = random.Random(f"{SEED} {framework} {entry.name} {number}")
         strikes, anew = drawn(draw), draw.random() < 0.2
-        note = f"seed {SEED}, number {number}, {framework} {strategy}: "
+        note = f"seed {SEED}, number {number}, {framework} {entry.name}: "
         note += "; ".join(map(str, strikes))
         shutil.rmtree(out, ignore_errors=True)
-        command = interpreter(framework, strategy) if anew else forks
+        command = interpreter(framework, entry.name) if anew else forks
         training = train(f"--out={out}", command=command)
         for each in sorted(strikes, key=lambda each: each.phase == "saves"):
             training.strike(each, out)

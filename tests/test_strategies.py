@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import STEPS, STREAM_BATCHES, TINY, TINY_SEQ2SEQ
+from conftest import STEPS, STREAM_BATCHES, TINY, TINY_SEQ2SEQ, chosen
 from equal_traces import differing, worst
 
 from parity.base.source_lines import found_for
@@ -51,26 +51,6 @@ ASYNCHRONOUS = {
 WITHOUT_COPIES = {"towers", "average-gradients", "parameter-server-sync", "layers"}
 # A sum of two replicas has no order, and these compute all else as the default strategy.
 SAME_BITS = {"data-parallel", "parallel-do"}
-
-
-def chosen(condition, quick=lambda entry: True) -> list:
-    """Return the strategies of both registries that satisfy a condition, as parameters.
-
-    What is not quick is thorough.
-    """
-    thorough = [pytest.mark.thorough]
-    needs = [pytest.mark.horovod, *thorough]
-    return [
-        pytest.param(
-            framework,
-            entry,
-            id=f"{framework}-{entry.name}",
-            marks=needs if entry.environment else [] if quick(entry) else thorough,
-        )
-        for framework in FRAMEWORKS
-        for entry in FRAMEWORKS[framework].strategies
-        if condition(entry)
-    ]
 
 
 def trains_all(entry) -> bool:

@@ -1,5 +1,7 @@
 """BLEU as sacrebleu itself gives it, exact answers, and batches that decide nothing."""
 
+from functools import partial
+
 import numpy as np
 from oracle_side import small_pairs_spec
 
@@ -60,7 +62,11 @@ def test_batches_of_questions_decide_nothing(monkeypatch):
         monkeypatch.setattr(evaluation, "_SENTENCES_PER_BATCH", at_once)
         checked = []
         found = find_answers(
-            model, text, "test", 3, 0.6, 4, lambda each=checked: each.append(1)
+            partial(beam_search, model, beam=3, length_penalty=0.6, max_tokens=4),
+            text,
+            "test",
+            range(11),
+            lambda each=checked: each.append(1),
         )
         assert [text.write(each.tokens) for each in found] == one_by_one
         assert len(checked) == -(-11 // at_once)

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
-from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.hypotheses import DecodingModel, Hypothesis
+from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
 
 _SENTENCES_PER_BATCH = 64
 # sacrebleu's tokenizer, by the segmenter that the answers had in training.
@@ -15,40 +15,33 @@ _TOKENIZERS = {"chinese": "zh", "characters": "zh", "english": "13a", "spaces": 
 
 
 def find_answers(
-    model: DecodingModel,
+    search: Callable[[np.ndarray, np.ndarray], Sequence[Hypotheses]],
     text: Any,
     split: str,
-    beam: int,
-    length_penalty: float,
-    max_tokens: int,
+    rows: Sequence[int],
     check: Callable[[], None] = lambda: None,
 ) -> list[Hypothesis]:
-    """Answer every question of a split by beam search; return the best hypothesis for each.
+    """Answer questions of a split; return the best hypothesis for each.
 
     Args:
-      model: computes the log probabilities.
+      search: decodes questions: int [questions, source_time], and their lengths.
       text: the text of the run, a `TextSource`.
       split: train, valid or test.
-      beam: the most live hypotheses of a sentence.
-      length_penalty: 0 or more; the greater, the longer the answers.
-      max_tokens: the most tokens of an answer, `<eos>` included.
+      rows: the numbers of the questions.
       check: called after each batch; it raises an exception to stop.
     """
     answers = list[Hypothesis]()
-    count = text.num_sources(split)
     with tqdm(
         desc=f"answering, {split}",
-        total=count,
+        total=len(rows),
         unit="sentence",
         leave=False,
         disable=not sys.stderr.isatty(),
     ) as bar:
-        for start in range(0, count, _SENTENCES_PER_BATCH):
-            rows = range(start, min(start + _SENTENCES_PER_BATCH, count))
-            source, lengths = text.sources(split, rows)
-            found = beam_search(model, source, lengths, beam, length_penalty, max_tokens)
-            answers += [hypotheses.best for hypotheses in found]
-            bar.update(len(rows))
+        for start in range(0, len(rows), _SENTENCES_PER_BATCH):
+            part = rows[start : start + _SENTENCES_PER_BATCH]
+            answers += [found.best for found in search(*text.sources(split, part))]
+            bar.update(len(part))
             check()
     return answers
 

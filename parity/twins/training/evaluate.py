@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from parity.base.files import make_folder, read_file, write_whole
 from parity.base.progress import say
 from parity.base.text import decimal, escaped
 from parity.twins.cli.options import TrainOptions
+from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
 from parity.twins.decoding.hypotheses import Hypothesis
 from parity.twins.decoding.token_by_token import greedy_search
@@ -39,7 +41,6 @@ from parity.twins.training.text_source import TextSource, local_batch, whole_bat
 from parity.twins.training.train_steps import TrainedStep, perplexity
 
 _ANSWERED = 500  # the most questions of the validation text that are answered each time
-_SENTENCES_PER_BATCH = 64
 _SAMPLES = 3  # of these questions, to be looked at
 _SHOWN = 60  # characters of a question, and of an answer
 
@@ -150,16 +151,14 @@ def answer_questions(
       options: how many hypotheses beam search keeps, and how long an answer may be.
       check: a function called after each batch; it raises an exception to give up.
     """
-    limit = int(strategy.spec.text.target_limit) + 1  # with <eos>
-    hypotheses = find_answers(
+    search = partial(
+        beam_search,
         strategy.decoder(),
-        text,
-        "test",
-        options.beam,
-        options.length_penalty,
-        limit if options.longest is None else options.longest,
-        check,
+        beam=options.beam,
+        length_penalty=options.length_penalty,
+        max_tokens=_longest(strategy, options),
     )
+    hypotheses = find_answers(search, text, "test", range(text.num_sources("test")), check)
     texts = [text.write(hypothesis.tokens) for hypothesis in hypotheses]
     references = text.references("test")
     segmenter = strategy.spec.text.target_segmenter
@@ -170,6 +169,11 @@ def answer_questions(
         bleu(texts, references, segmenter),
         exact_share(texts, references, segmenter),
     )
+
+
+def _longest(strategy: Strategy, options: TrainOptions) -> int:
+    """Return the most tokens of an answer, `<eos>` included."""
+    return options.longest or int(strategy.spec.text.target_limit) + 1
 
 
 class Validation:
@@ -320,13 +324,10 @@ class Validation:
         spec, count = self._strategy.spec, self._text.num_sources("valid")
         most = min(count, _ANSWERED)
         rows = [each * count // most for each in range(most)]
-        decoder, answers = self._strategy.decoder(), list[str]()
-        longest = self._options.longest or int(spec.text.target_limit) + 1  # with <eos>
-        for start in range(0, most, _SENTENCES_PER_BATCH):
-            part = rows[start : start + _SENTENCES_PER_BATCH]
-            found = greedy_search(decoder, *self._text.sources("valid", part), longest)
-            answers += [self._text.write(hypotheses.best.tokens) for hypotheses in found]
-            self._check()
+        longest = _longest(self._strategy, self._options)
+        search = partial(greedy_search, self._strategy.decoder(), max_tokens=longest)
+        found = find_answers(search, self._text, "valid", rows, self._check)
+        answers = [self._text.write(each.tokens) for each in found]
         pairs = [self._text.pair("valid", row) for row in rows]
         for at in sorted({each * most // _SAMPLES for each in range(_SAMPLES)}):
             question, reference = map(_line, pairs[at])

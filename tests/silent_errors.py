@@ -224,7 +224,7 @@ def clipped_while_scaled(wrong):
 
 @error
 def optimizer_not_restored(wrong):
-    """A training goes on from a checkpoint of the weights alone."""
+    """A training goes on with a new optimiser."""
     model = made(Classifier)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     plain(model, optimizer)

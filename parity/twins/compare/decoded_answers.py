@@ -37,6 +37,8 @@ _LEAST_SCORE = 0.1  # nats
 # (search, number of the sentence) -> the scores that a side's hypotheses should have.
 Rescore = Callable[[str, int], np.ndarray]
 
+_AT_A_TIME = 64  # sentences; all at once, their logits might not fit into memory
+
 
 @dataclass(frozen=True)
 class Tie:
@@ -235,9 +237,6 @@ def scores_again(
         for start in range(0, count, _AT_A_TIME)
     ]
     return np.concatenate(found)
-
-
-_AT_A_TIME = 64  # sentences; all at once, their logits might not fit into memory
 
 
 def _score(

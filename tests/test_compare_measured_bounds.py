@@ -110,6 +110,9 @@ def test_a_watched_training_is_run_again_with_every_number_moved(tmp_path, capsy
     words = ["bounds", "trace", "-o", "bounds.json", "--", *command]
     status = main(parity, words)
     assert "no trace.json" in assert_one_line(status, capsys.readouterr().err)
+    # refused before minutes of training
+    status = main(parity, ["bounds", "trace", "-o", ".", "--", "false"])
+    assert ".: is a folder" in assert_one_line(status, capsys.readouterr().err)
     exec(compile(script.read_text(), "train.py", "exec"), {})
     before = Path("trace/steps.jsonl").read_bytes()
     assert main(parity, words) == 0

@@ -207,7 +207,7 @@ def compare_command(
     choice = Choice(include, exclude, _range(steps), allow_missing)
     given = dict(map(_tolerance, tolerances))
     if html_file is not None:
-        _check_page(html_file)
+        _check_output(html_file)
     summary = _summary() if github else None
     report = _compared(trace_a, trace_b, options, given, choice, map_file, bounds_file)
     if html_file is not None:
@@ -277,10 +277,10 @@ def _tolerance(text: str) -> tuple[str, Tolerance]:
     return key, Tolerance(relative, floor, reason="given with --tolerance")
 
 
-def _check_page(path: Path) -> None:
-    """Fail before minutes of comparing if a page cannot be written."""
+def _check_output(path: Path) -> None:
+    """Fail before minutes of work if a file cannot be written."""
     if path.is_dir():
-        raise UsageError(f"{path}: is a folder; allowed: a page's name")
+        raise UsageError(f"{path}: is a folder; allowed: a file's name")
     check_no_device(path)
     make_folder(path.parent)
 
@@ -306,7 +306,7 @@ def report_command(
     TRACE_A and TRACE_B are folders, as for the command `compare`.
     """
     options = take_options(MismatchOptions, values)
-    _check_page(html_file)
+    _check_output(html_file)
     report = _compared(trace_a, trace_b, options)
     write_whole(html_file, utf_8(report_html(report)))
     print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
@@ -405,6 +405,7 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
     as it is, and five times with the weights, inputs, outputs of modules and their gradients
     moved by one unit in the last place at random.
     """
+    _check_output(out)
     runs.write_bounds(Trace(trace), command, out)
     return 0
 

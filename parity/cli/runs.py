@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.progress import ProgressBar
 from parity.base.text import counted, escaped, some_of
 from parity.compare.measured_bounds import measure
 from parity.pair.perturbation import environment
@@ -27,10 +28,17 @@ def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
       UsageError: if the command fails, records nothing in the trace's folder, or trains
         otherwise without anything being moved.
     """
-    with tempfile.TemporaryDirectory(prefix="parity-bounds-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="parity-bounds-") as folder,
+        ProgressBar("training again", 1 + RUNS, "run") as progress,
+    ):
         plain = _run(trace, command, Path(folder) / "plain", None)
         _check_same(trace, plain)
-        runs = [_run(trace, command, Path(folder) / str(seed), seed) for seed in range(RUNS)]
+        runs = []
+        for seed in range(RUNS):
+            progress.update()
+            runs.append(_run(trace, command, Path(folder) / str(seed), seed))
+        progress.update()
         bounds = measure(trace, plain, runs)
     if not any(map(any, bounds.tensors.values())):
         raise UsageError(f"{trace.folder}: nothing was moved; allowed: a watched training")

@@ -250,6 +250,8 @@ def test_a_user_chooses_steps_modules_and_rungs(tmp_path):
 
 BAD = {
     "steps": ({"steps": 0}, "steps is 0; allowed: a number from 1, a range, or None"),
+    "ranks": ({"ranks": (2, 2)}, "ranks is (2, 2); allowed: a rank, from 0, and their number"),
+    "no ranks": ({"ranks": "1/2"}, "ranks is '1/2'; allowed: a rank, from 0, and their number"),
     "rungs": ({"rungs": ["forwards"]}, "rungs holds 'forwards'; allowed: batch, initial"),
     "modules": ({"modules": "fc"}, "modules is 'fc'; allowed: a list of texts"),
     "names": ({"names": {"fc.weight": "a"}}, "no tensor of the name map's 'fc.weight'"),

@@ -78,7 +78,7 @@ class Recording:
         kinds = set(dtypes)
         self._dtype = np.dtype("float64" if kinds == {"float64"} else "float32")
         folder, self.perturbation = asked_for(Path(folder))
-        rank, count = ranks or (0, 1)
+        rank, count = _checked((0, 1) if ranks is None else ranks)
         of_ranks = {"rank": rank, "ranks": count} if count > 1 else {}
         self._recorder = Recorder(
             rank_folder(folder, rank, count),
@@ -177,6 +177,14 @@ class Recording:
         if isinstance(self._steps, range):
             return self._step in self._steps
         return self._step % self._steps == 0
+
+
+def _checked(ranks: Any) -> tuple[int, int]:
+    """Return which rank this process is, and of how many."""
+    whole = isinstance(ranks, tuple) and [type(each) for each in ranks] == [int, int]
+    if not whole or not 0 <= ranks[0] < ranks[1]:
+        raise UsageError(f"ranks is {ranks!r}; allowed: a rank, from 0, and their number")
+    return ranks[0], ranks[1]
 
 
 def leaves(value: Any, is_tensor: type | tuple[type, ...]) -> Iterable[tuple[str, Any]]:

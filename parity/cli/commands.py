@@ -23,7 +23,7 @@ from parity.base.fields import check_fields, option
 from parity.base.files import check_no_device, make_folder, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.text import command_text, counted, escaped
-from parity.cli import doctor, runs
+from parity.cli import doctor, measure_bounds
 from parity.cli.command_line import PathType, add_options, take_options
 from parity.compare.choice import WHOLE, Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
@@ -406,7 +406,7 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
     moved by one unit in the last place at random.
     """
     _check_output(out)
-    runs.write_bounds(Trace(trace), command, out)
+    measure_bounds.write_bounds(Trace(trace), command, out)
     return 0
 
 

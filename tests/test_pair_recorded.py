@@ -657,6 +657,7 @@ def test_types_are_part_of_equality(pair, capsys):
     assert "batch/tokens" in line
     assert "step 1" in line
     assert "type int64 against float64" in line
+    assert "why: the values are equal, their types are not" in printed
 
 
 def test_undeclared_in_float32_no_bound_grows_beyond_a_hundredth(pair):

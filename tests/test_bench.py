@@ -9,15 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import assert_one_line
 
 from parity.base.errors import MismatchError, UsageError
-from parity.cli.command_line import main
-from parity.cli.commands import parity
 from parity.twins.bench.cases import (
     BenchCase,
     cases_of,
-    chosen_strategies,
     peers_left_out,
     strategy_cases,
 )
@@ -90,38 +86,6 @@ def test_replicas_of_several_stages_are_timed_where_there_is_a_core_for_each():
         "pytorch-distributed-data-parallel-1x1",
         "pytorch-distributed-data-parallel-2x1",
     ]
-
-
-def test_strategies_are_named_with_and_without_their_framework():
-    options = BenchOptions(strategies=("mirrored", "paddle=parallel-do"), replicas=(2,))
-    found = [case.title for case in strategy_cases(options, 2, [])]
-    assert found == [
-        "paddle parallel-executor",
-        "paddle parallel-do",
-        "tensorflow towers",
-        "tensorflow mirrored",
-    ]
-    of_one = chosen_strategies(BenchOptions(strategies=("paddle=all",)))
-    assert {"paddle": list(FRAMEWORKS["paddle"].strategies)} == of_one
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--strategies", "nope"], "'nope'; allowed: all, parallel-executor"),
-        (
-            ["--strategies", "paddle=mirrored"],
-            "allowed for paddle: all, parallel-executor, para",
-        ),
-        (["--strategies", "caffe=towers"], "'caffe'; allowed: paddle, tensorflow"),
-        (["--strategies", "mirrored", "--stages", "2"], "--stages is 2; not allowed"),
-        (["--strategies", "all", "--strategy", "all"], "allowed: only one of them"),
-    ],
-)
-def test_a_wrong_choice_of_strategies_is_one_line(words, said, tmp_path, capsys):
-    status = main(parity, ["bench", *words, "--out", str(tmp_path / "bench")])
-    assert said in assert_one_line(status, capsys.readouterr().err)
-    assert not (tmp_path / "bench").exists()
 
 
 def test_the_table_of_strategies_compares_each_with_what_it_should():

@@ -52,9 +52,6 @@ def rows_of(batch):
         yield tuple(tokens[:length].tolist()), tuple(targets[:length].tolist())
 
 
-# stream
-
-
 # sentences
 
 

@@ -316,32 +316,12 @@ def test_vocabulary_size_is_checked_before_reading(tmp_path, size):
     )
 
 
-def test_full_disk_is_named_and_nothing_is_left(tmp_path):
-    folder = write_texts(tmp_path / "text", "a b c d e f g\n" * 100_000)
-    cache = tmp_path / "cache"
-    code = (
-        "import resource, sys; from pathlib import Path\n"
-        "from data.text_corpus import load_corpus\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "load_corpus(Path(sys.argv[1]), Path(sys.argv[2]), None)"
-    )
-    command = [sys.executable, "-c", code, str(folder), str(cache)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"parity.base.errors.UsageError: {cache}/corpus-")
-    assert last.endswith(": cannot be written: File too large")
-    assert list(cache.iterdir()) == []
-
-
 def test_endless_words_are_unknown(tmp_path):
     long = "x" * 1001
     corpus = load_corpus(
         write_texts(tmp_path, f"a b {long} {long[1:]}\n"), tmp_path / "cache", None
     )
     assert corpus.vocabulary.tokens[2:] == ("a", "b", long[1:])
-
-
-# the embedded corpus and real text
 
 
 def test_large_text_takes_little_memory(tmp_path):

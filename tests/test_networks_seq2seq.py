@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, flags
+from conftest import flags
 
 from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.report.mismatch import describe_mismatch
@@ -144,20 +144,6 @@ def test_deeper_networks_and_both_directions(run_pairs, case, kernels):
 def test_float32_is_the_oracles_step_by_step(run_pairs):
     traces = run_pairs(replicas=2, dtype="float32", **DEEPER["both directions"])
     assert_all_match(traces.values(), "float32")
-
-
-@pytest.mark.thorough
-def test_any_number_of_replicas_gives_the_same_numbers(run_pairs):
-    traces = [
-        trace
-        for replicas in (1, 2, 3)
-        for trace in run_pairs(replicas=replicas, **DEEPER["two layers, fed"]).values()
-    ]
-    verdict = assert_all_match(traces)
-    for framework in FRAMEWORKS:
-        for replicas in (2, 3):
-            pair = verdict.pairs[f"{framework}-1", f"{framework}-{replicas}"]
-            assert max(distance.relative for distance in pair.values()) < 1e-11
 
 
 def test_the_batches_hold_the_trap(run_pairs):

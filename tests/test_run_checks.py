@@ -7,6 +7,7 @@ from conftest import FRAMEWORKS, TINY
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.report.terminal import report_text
+from parity.trace.reader import Trace
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.values import report_values
 from parity.twins.faults.fault import Edit
@@ -217,10 +218,13 @@ def test_a_side_with_another_number_of_real_tokens_is_named(run):
     assert "only tensorflow-2 differs" in first["blame"]
 
 
-def test_a_side_that_reads_other_ids_does_not_read_the_other_sides_cache(run):
+def test_a_side_that_reads_other_ids_does_not_read_the_other_sides_cache(run, tmp_path):
     report = run(fault="vocabulary-reversed", checks=("none",), throughput=False, steps=1)
     first = report["first_mismatch"]
     assert (first["rung"], first["tensor"]) == ("batch", "batch/tokens")
+    kept = tmp_path / "out" / "traces" / "float64"
+    for side in ("paddle-2", "tensorflow-2"):  # the wrong step of either
+        assert Trace(kept / side).read(0)["batch/tokens"].size
 
 
 SWAPPED = "lstm-gates-i-f"

@@ -65,6 +65,3 @@ def test_what_a_side_takes_for_real_tokens_is_recorded_as_it_is():
         parts = {"token_loss": [np.zeros(wrong), np.zeros(3)]}
         joined = join_activations(spec, parts, random_inputs(spec, [1, 2, 0, 3]))
         assert joined["forward/token_loss"].shape == (wrong + 3,)
-
-
-# dropout

@@ -175,17 +175,6 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
         assert differing(same, trace) == []
 
 
-@pytest.mark.thorough  # below, all of them go on to the same bits
-@pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: entry.traits.processes))
-def test_several_processes_compute_the_same_bits_again(framework, entry, record):
-    """Of three processes, where sums could be in another order each time."""
-    given = TEXT | layout(framework, entry, 3)
-    others = {"servers": 1} if "servers" in given else {"again": 1}
-    if not entry.traits.synchronous:
-        given |= {"schedule": 1}
-    assert differing(record(framework, **given), record(framework, **given | others)) == []
-
-
 def staleness(trace: Trace) -> Counter:
     """Return how many updates of a trace have each staleness."""
     return Counter(number - int(tensors["schedule/read"]) for number, tensors in trace.steps())

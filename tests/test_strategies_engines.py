@@ -3,7 +3,6 @@
 import gc
 
 import numpy as np
-import pytest
 from oracle_side import TextBatch
 
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -78,38 +77,6 @@ def _drift_without_loss_name() -> dict:
     }
 
 
-def _refusals() -> dict[str, str]:
-    import paddle
-
-    from paddle_impl.executor import ParallelExecutor
-
-    strategy = _strategy("paddle", 2)
-    engine = strategy._train
-    feeds = split_feeds(SPEC, _inputs(), zero_state(SPEC, 7), 2)
-    fetch = [strategy._outputs.loss.name]
-    program = strategy._outputs.loss.block.program
-    places = [paddle.CPUPlace()] * 2
-    said = {}
-
-    def refused(name, function, *arguments):
-        try:
-            function(*arguments)
-        except ValueError as error:
-            said[name] = str(error)
-
-    refused("no loss", ParallelExecutor, program, None, places, strategy._scope)
-    refused("empty loss", ParallelExecutor, program, "", places, strategy._scope)
-    refused("unknown loss", ParallelExecutor, program, "cost", places, strategy._scope)
-    refused("too few", engine.run, fetch, feeds[:1])
-    refused("too many", engine.run, fetch, [*feeds, feeds[0]])
-    lacking = {name: array for name, array in feeds[1].items() if name != "tokens"}
-    refused("lacking", engine.run, fetch, [feeds[0], lacking])
-    refused("unknown", engine.run, fetch, [feeds[0], feeds[1] | {"token": feeds[1]["tokens"]}])
-    values = engine.run(fetch, feeds)
-    said["fine"] = str([len(value) for value in values])
-    return said
-
-
 def _survives_collection() -> bool:
     import paddle
 
@@ -131,30 +98,6 @@ def _survives_collection() -> bool:
     return holds_graph and bool(np.isfinite(loss).all()) and len(waste) == 50
 
 
-def _plain_executor() -> dict:
-    """Train one replica on the engine, and the same program with Paddle's own executor."""
-    import paddle
-
-    strategy, plain = _strategy("paddle", 1), _strategy("paddle", 1)
-    program = plain._outputs.loss.block.program
-    executor = paddle.static.Executor(paddle.CPUPlace())
-    state = zero_state(SPEC, 7)
-    plain._set_learning_rate(0.05)
-    losses = [[], []]
-    with paddle.static.scope_guard(plain._scope):
-        for step in range(4):
-            losses[0].append(strategy.step(_inputs(step), state, 0.05).loss)
-            (feed,) = split_feeds(SPEC, _inputs(step), state, 1)
-            (loss,) = executor.run(program, feed, [plain._outputs.loss.name])
-            losses[1].append(loss.item())
-    mine, its = strategy.snapshot(), plain.snapshot()
-    return {
-        "losses": losses,
-        "worst": max(float(np.abs(mine[name] - its[name]).max()) for name in mine),
-        "moved": float(np.abs(losses[0][0] - losses[0][3])),
-    }
-
-
 def _variables(replicas: int) -> dict[str, list[str]]:
     import tensorflow as tf
 
@@ -170,47 +113,6 @@ def _variables(replicas: int) -> dict[str, list[str]]:
             ],
             "devices": sorted({op.device for op in strategy._graph.get_operations()}),
         }
-
-
-def _split_seven_rows() -> dict:
-    import tensorflow as tf
-
-    from tf_impl.strategies.towers import make_parallel
-
-    config = tf.compat.v1.ConfigProto(device_count={"CPU": 3})
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
-
-        def tower(rows, scale):
-            return rows * scale, tf.compat.v1.get_variable("weight", [])
-
-        outputs = make_parallel(
-            tower,
-            ["/cpu:0", "/cpu:1", "/cpu:2"],
-            tf.constant([3, 2, 2]),
-            shared={"scale": tf.constant(10)},
-            rows=tf.range(7),
-        )
-        variables = [v.op.name for v in tf.compat.v1.global_variables()]
-        return {
-            "rows": [rows.tolist() for rows in session.run([rows for rows, _ in outputs])],
-            "variables": variables,
-        }
-
-
-def _towers_own_rows() -> list[bool]:
-    """Return whether each tower looks up its own rows of tokens."""
-    strategy = _strategy("tensorflow", 3)
-    tokens = np.arange(35).reshape(7, 5) % 12
-    batch = {"tokens": tokens, "targets": tokens, "lengths": np.full(7, 5)}
-    inputs = StepInputs(batch, False, _inputs().masks)
-    feeds = strategy._fill(strategy._feeds, inputs, zero_state(SPEC, 7))
-    outputs = [each.activations["embedded"] for each in strategy._outputs]
-    embedded = strategy._session.run(outputs, feeds)
-    table = strategy.snapshot()["weight/embed/table"]
-    return [
-        bool(np.array_equal(part, table[tokens[rows].T]))
-        for part, rows in zip(embedded, (slice(0, 3), slice(3, 5), slice(5, 7)), strict=True)
-    ]
 
 
 def _forward_passes_before_the_update(alone: int) -> list[bool]:
@@ -244,29 +146,8 @@ def test_paddle_replicas_drift_where_the_loss_is_not_named(frameworks):
         assert second > 1e-6, parameter.name
 
 
-def test_paddles_engine_refuses_what_it_would_get_wrong(frameworks):
-    said = frameworks["paddle"].call(_refusals)
-    assert said == {
-        "no loss": "loss_name is None; allowed: a variable of the program",
-        "empty loss": "loss_name is ''; allowed: a variable of the program",
-        "unknown loss": "loss_name is 'cost'; allowed: a variable of the program",
-        "too few": "1 feeds for 2 replicas",
-        "too many": "3 feeds for 2 replicas",
-        "lacking": "feeds do not fit the program's data: ['tokens']",
-        "unknown": "feeds do not fit the program's data: ['token']",
-        "fine": "[2]",
-    }
-
-
 def test_paddles_graph_lives_as_long_as_its_engine(frameworks):
     assert frameworks["paddle"].call(_survives_collection)
-
-
-def test_one_replica_of_paddles_engine_is_a_plain_executor(frameworks):
-    found = frameworks["paddle"].call(_plain_executor)
-    assert found["moved"] > 1e-3
-    assert found["losses"][0] == pytest.approx(found["losses"][1], rel=1e-13)
-    assert found["worst"] < 1e-13
 
 
 def test_tensorflows_towers_share_one_set_of_variables(frameworks):
@@ -279,17 +160,6 @@ def test_tensorflows_towers_share_one_set_of_variables(frameworks):
         assert sorted(found["operations"]) == sorted(found["all"]), "one is made twice"
     assert [f"/device:CPU:{i}" in four["devices"] for i in range(4)] == [True] * 4
     assert "/device:CPU:1" not in one["devices"]
-
-
-def test_make_parallel_splits_rows_by_sizes_and_drops_none(frameworks):
-    assert frameworks["tensorflow"].call(_split_seven_rows) == {
-        "rows": [[0, 10, 20], [30, 40], [50, 60]],
-        "variables": ["weight"],
-    }
-
-
-def test_each_tower_reads_its_own_rows(frameworks):
-    assert frameworks["tensorflow"].call(_towers_own_rows) == [True, True, True]
 
 
 def test_every_tower_reads_the_weights_before_they_change(frameworks):

@@ -1,15 +1,13 @@
-"""The strategy `layers`: stages and micro-batches change no number, and stages have devices."""
+"""The strategy `layers`: where layers are cut, and which device has which."""
 
 from dataclasses import replace
 from threading import Thread
 
 import numpy as np
 import pytest
-from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, flags, wait_for
+from conftest import wait_for
 from oracle_side import TextBatch
 
-from parity.trace.reader import Trace
-from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.spec import preset
@@ -18,9 +16,6 @@ from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.strategy import Build
 
-BASE = {name: each.strategies.default for name, each in FRAMEWORKS.items()}
-STREAM = {"optimizer": "adam", "batching": "stream"}
-PAIRS = TINY_SEQ2SEQ | {"num_layers": 2, "bidirectional": True, "optimizer": "adam"}
 SPEC = preset("language-model", "tiny").replace(
     vocabulary_size=12,
     embedding_size=3,
@@ -45,56 +40,6 @@ PAIRS_SPEC = preset("seq2seq", "tiny").replace(
 def name(request) -> str:
     """Return the name of each framework in turn."""
     return request.param
-
-
-@pytest.fixture
-def layered(name, frameworks, text, cache, tmp_path):
-    """Return a function that records `layers` of the framework and returns the Trace."""
-
-    def run(stages, micro_batches, **given) -> Trace:
-        folder = tmp_path / f"{stages} {micro_batches}"
-        values = {"steps": STEPS, "dtype": "float64", "data": text, "cache": cache} | given
-        values |= {"strategy": "layers", "stages": stages, "micro_batches": micro_batches}
-        job = frameworks[name].train(*flags(replicas=1, **values), f"--trace={folder}")
-        status, _, errors = job.wait()
-        assert status == 0, errors
-        return Trace(folder)
-
-    return run
-
-
-def assert_equal(base: Trace, trace: Trace) -> None:
-    """Compare a trace of one replica with the base and the oracle, on every rung."""
-    verdict = compare_traces([base, trace])
-    assert verdict.matches, verdict.mismatches
-    assert verdict.steps == STEPS
-    assert verdict.pairs
-    for pair in verdict.pairs.values():
-        assert max(distance.relative for distance in pair.values()) < 1e-11
-
-
-def test_stages_and_micro_batches_change_no_number(name, run_both, layered):
-    """Of 7 rows, 4 micro-batches have 2, 2, 2 and 1; in a fifth batch some have no token."""
-    base, trace = run_both(replicas=1, **STREAM)[name], layered(4, 4, **STREAM)
-    assert_equal(base, trace)
-    assert compare_traces([base, trace]).pairs.popitem()[1]["gradient"].relative > 0
-
-
-@pytest.mark.thorough
-def test_an_encoder_and_a_fed_decoder_on_stages_change_no_number(
-    name, run_both, layered, pairs
-):
-    """Isolated too: each layer is fed the oracle's activations, on its own device."""
-    given = {**PAIRS, "data": pairs, "isolate": True, "cell": "gru"}
-    given |= {"attention": "bahdanau", "input_feeding": True}
-    assert_equal(run_both(replicas=1, **given)[name], layered(4, 2, **given))
-
-
-def test_more_stages_than_layers_are_refused(name, frameworks, text, cache, tmp_path):
-    words = flags(strategy="layers", stages=9, data=text, cache=cache, out=tmp_path / "run")
-    status, _, errors = frameworks[name].train(*words).wait()
-    line = assert_one_line(status, errors)
-    assert line == "error: --stages is 9; allowed: 1 to 4, the layers of this network"
 
 
 # What follows up to the next rule runs in a process of the framework.

@@ -20,14 +20,12 @@ from data import load
 from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
-from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 from parity.twins.training.meter import WARM_UP, Meter
 from parity.twins.training.run_folder import RUN_FILES, RunFolder
 from parity.twins.training.start import Side, run_training
-from parity.twins.training.train_steps import perplexity
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = small_spec()
@@ -265,19 +263,6 @@ def test_going_back_in_the_same_folder_goes_on_from_there(tmp_path):
     assert rest.done == 2
 
 
-def test_resuming_where_there_is_nothing(tmp_path):
-    options = TrainOptions(out=tmp_path)
-    assert RunFolder(options).find_checkpoint([]) is None
-    assert RunFolder(dataclasses.replace(options, resume="")).find_checkpoint([]) is None
-    for named, said in (
-        (tmp_path, "where there is no checkpoint"),
-        (tmp_path / "none.safetensors", "no such checkpoint"),
-    ):
-        with pytest.raises(UsageError, match=said) as caught:
-            RunFolder(dataclasses.replace(options, resume=str(named))).find_checkpoint([])
-        one_line(caught)
-
-
 def test_another_spec_or_text_is_refused_before_anything_is_written(tmp_path):
     train(tmp_path, steps=3)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
@@ -429,16 +414,6 @@ def test_the_first_number_that_is_not_finite_is_named(values, said):
     assert one_line(caught, 3) == said
 
 
-def test_finite_numbers_pass():
-    check_finite(result(), 7, [3, 2])
-    check_finite(result(state={}), 7, [3, 2])
-
-
-def test_perplexity_overflows_to_infinity():
-    assert perplexity(math.log(8)) == pytest.approx(8)
-    assert perplexity(1e4) == math.inf
-
-
 # signals
 
 
@@ -499,22 +474,6 @@ def test_a_signal_two_seconds_after_the_first_stops_at_once(tmp_path):
 
 
 # traces
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("batching", ["stream", "sentences"])
-def test_what_training_records_matches_the_oracle(tmp_path, dtype, batching):
-    spec = SPEC.replace(dtype=dtype, batching=batching)
-    traces = []
-    for replicas in (1, 3):
-        folder = tmp_path / f"trace-{replicas}"
-        train(tmp_path / "run", spec, trace=folder, replicas=replicas, steps=6)
-        traces.append(Trace(folder))
-    assert traces[0].header["spec"] == spec.to_json()
-    assert (traces[0].header["first_step"], traces[0].header["steps"]) == (0, 6)
-    verdict = compare_traces(traces)
-    assert verdict.matches
-    assert verdict.steps == 6
 
 
 def test_a_traced_run_leaves_a_trace_and_nothing_else(tmp_path):

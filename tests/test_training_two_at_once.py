@@ -84,25 +84,6 @@ def test_nothing_else_is_written_to_the_folder_of_a_training(
     assert {path.name for path in (tmp_path / "evaluated").iterdir()} == {"evaluation.json"}
 
 
-def test_a_trace_has_one_writer(framework, text, cache, tmp_path):
-    trace = tmp_path / "trace"
-    given = flags(data=text, cache=cache, steps=1000, trace=trace, trace_pending=2)
-    first = framework.train(*given, "--epochs=1000")
-    wait_for((trace / "steps.jsonl").exists)
-    status, _, said = framework.train(*given).wait()
-    assert assert_one_line(status, said).startswith(
-        f"error: {trace}: process {first.pid} on {socket.gethostname()} is writing to it; "
-        "allowed: another --trace, or to wait"
-    )
-    os.kill(first.pid, signal.SIGTERM)
-    assert first.wait()[0] == 143
-    assert not (trace / ".lock").exists()
-    status, _, said = framework.train(
-        *flags(data=text, cache=cache, steps=1, trace=trace)
-    ).wait()
-    assert status == 0, said
-
-
 def test_a_killed_trainer_leaves_no_lock_and_its_own_remains_are_removed(
     framework, endless, text, cache, tmp_path
 ):

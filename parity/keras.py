@@ -53,26 +53,45 @@ def watch(
         raise UsageError(f"Keras runs on {name}; allowed: {', '.join(sorted(engines))}")
     optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
     _check(model, optimizer)
+    strategy = getattr(model, "_distribute_strategy", None)
     engine = engines[name]()
     kinds = {str(each.dtype) for each in model.weights}
     versions = {"keras": keras.__version__, name: engine.version}
     facts = {
         "backend": name,
+        "loss": "mean" if strategy is None else "sum",  # the ranks' own
         "modules": _modules(model),
         "optimizer": {
             "kind": type(optimizer).__name__,
             "settings": plain(optimizer.get_config()),
         },
     }
-    recording = Recording(folder, "keras", kinds, versions, facts, **options)
-    with recorded(recording, Hooks(recording, engine, model, optimizer)):
+
+    def hooks_of(engine: Any) -> Hooks:
+        given = {**options, "ranks": engine.ranks or options.get("ranks")}
+        recording = Recording(folder, "keras", kinds, versions, facts, **given)
+        return Hooks(recording, engine, model, optimizer)
+
+    with recorded(map(hooks_of, engine.replicas(strategy))) as recording:
         yield recording
 
 
 @contextmanager
-def recorded(recording: Recording, hooks: "Hooks") -> Iterator[None]:
-    """Record by hooks what a block trains; what a hook raised is raised as it was."""
-    with recording:
+def recorded(replicas: Iterable["Hooks"]) -> Iterator[Recording]:
+    """Record by hooks what a block trains; what a hook raised is raised as it was.
+
+    Args:
+      replicas: the hooks of each replica that this process trains.
+    """
+    with ExitStack() as stack:
+        for hooks in replicas:
+            stack.enter_context(_recorded(hooks))
+        yield hooks.recording
+
+
+@contextmanager
+def _recorded(hooks: "Hooks") -> Iterator[None]:
+    with hooks.recording:
         try:
             with hooks:
                 yield
@@ -93,8 +112,6 @@ def _check(model: Any, optimizer: Any) -> None:
             f"optimizer is {optimizer!r}; allowed: a keras.optimizers.Optimizer, or None for a "
             "model that is compiled"
         )
-    if getattr(model, "_distribute_strategy", None) is not None:
-        raise UsageError("model is under a tf.distribute strategy; allowed: one replica")
     if model.compiled and model.jit_compile and keras.backend.backend() != "jax":
         raise UsageError(COMPILED)
     missing = [each.name for each in model._flatten_layers() if not each.built]
@@ -161,6 +178,7 @@ class _Engine:
       training: returns whether gradients are asked for.
       backward: of losses: the class, or module, and the name of what differentiates them.
       whole: whether all weights have their values once the optimiser was applied.
+      ranks: which replica this shows, of how many; None if there is but one.
     """
 
     tensor: Any
@@ -179,6 +197,19 @@ class _Engine:
         return watched
 
     _place = 0  # of the loss among the arguments
+    ranks: tuple[int, int] | None = None
+
+    def here(self) -> bool:
+        """Return whether what runs is the replica that this shows."""
+        return True
+
+    def within(self, function: Callable[[], None]) -> None:
+        """Call a function in the replica that this shows."""
+        function()
+
+    def replicas(self, strategy: Any) -> list["_Engine"]:
+        """Return what shows each replica of this process."""
+        return [self]
 
     def unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is left as it is, as Keras's own are."""
@@ -193,16 +224,50 @@ class TensorFlow(_Engine):
 
     _place = 1
 
-    def __init__(self) -> None:
+    def __init__(self, strategy: Any = None, replica: int = 0) -> None:
         import tensorflow as tf
         from tensorflow.python.eager import record
+        from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
         self._tf, self.version, self.tensor = tf, tf.__version__, tf.Tensor
+        self._strategy = strategy
+        if strategy is not None:
+            self.ranks = replica, strategy.num_replicas_in_sync
         self.flatten = tf.nest.flatten
-        self.training = record.could_possibly_record
+        self.training = lambda: record.could_possibly_record() and self.here()
         self.backward = (tf.GradientTape, "gradient")
-        with tf.device("CPU"):
-            self._turn = tf.Variable(0, trainable=False, dtype=tf.int64)
+        with tf.device("CPU"):  # one for all replicas, in the scope of a strategy, too
+            self._turn = ResourceVariable(0, trainable=False, dtype=tf.int64)
+
+    def replicas(self, strategy: Any) -> list[_Engine]:
+        if strategy is None:
+            return [self]
+        tf = self._tf
+        if not isinstance(
+            strategy,
+            (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy),
+        ):
+            raise UsageError(
+                f"model is under a {type(strategy).__name__}; allowed: MirroredStrategy, "
+                "MultiWorkerMirroredStrategy, or none"
+            )
+        ids = strategy.experimental_local_results(strategy.run(self._replica))
+        return [TensorFlow(strategy, int(each)) for each in ids]
+
+    def _replica(self) -> Any:
+        return self._tf.distribute.get_replica_context().replica_id_in_sync_group
+
+    def here(self) -> bool:
+        if self.ranks is None:
+            return True
+        inside = not self._tf.distribute.in_cross_replica_context()
+        return inside and self._tf.get_static_value(self._replica()) == self.ranks[0]
+
+    def within(self, function: Callable[[], None]) -> None:
+        if self.ranks is None:
+            function()
+        else:
+            self._strategy.run(self.unwatched(lambda: function() if self.here() else None))
 
     def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
         """Call a function with arrays when the tensors have their values; return a number.
@@ -373,7 +438,8 @@ class Hooks:
     """
 
     def __init__(self, recording: Recording, engine: Any, model: Any, optimizer: Any):
-        self._to, self._engine, self._model = recording, engine, model
+        self.recording = self._to = recording
+        self._engine, self._model = engine, model
         self._optimizer, self._undo = optimizer, ExitStack()
         self._open, self._seen, self._stepped = False, set[str](), False
         self.failure: UsageError | None = None
@@ -392,12 +458,14 @@ class Hooks:
         model.train_function = None
         self._undo.callback(setattr, model, "train_function", None)
         self._open = True
-        self._begin(self._variables())
+        self._engine.within(lambda: self._begin(self._variables()))
         return self
 
     def _watch_optimizer(self) -> None:
         self._replace(self._optimizer, "apply", self._watched_apply)
-        if any(
+        if self._engine.ranks is not None:
+            self._replace(self._optimizer, "_all_reduce_sum_gradients", self._watched_reduction)
+        elif any(
             getattr(self._optimizer, each, None) is not None
             for each in ("clipnorm", "clipvalue", "global_clipnorm")
         ):
@@ -406,6 +474,8 @@ class Hooks:
     def _begin(self, variables: Iterable[Any]) -> None:
         """Record the weights before the first step, which are moved first if that is asked."""
         if self._to.perturbation:
+            if self._engine.ranks is not None:
+                raise UsageError("model is under a tf.distribute strategy; allowed: none")
             for each in variables:
                 each.assign(self._moved(self._value(each)))
         if self._to.wants("initial"):
@@ -528,7 +598,7 @@ class Hooks:
 
     def _watched_backward(self, backward: Any) -> Any:
         def shown(target: Any) -> None:
-            if self._open:
+            if self._open and self._engine.here():
                 found = leaves(target, self._engine.tensor)
                 self._show("loss", [("loss", each) for _, each in found])
 
@@ -542,8 +612,24 @@ class Hooks:
 
         return watched
 
+    def _watched_reduction(self, reduction: Any) -> Any:
+        def watched(pairs: Any) -> Any:
+            found = reduction(pairs)
+            if self._engine.here():
+                names = {
+                    id(self._value(v)): self._name(v)
+                    for v in self._optimizer._trainable_variables
+                }
+                known = [(names[id(v)], y) for y, v in found if y is not None]
+                self._show("clipped_gradient", known)
+            return found
+
+        return watched
+
     def _watched_apply(self, apply: Any) -> Any:
         def watched(gradients: Any, trainable_variables: Any = None) -> Any:
+            if not self._engine.here():
+                return apply(gradients, trainable_variables)
             gradients = list(gradients)
             if trainable_variables is None:
                 variables = self._optimizer._trainable_variables

@@ -48,7 +48,14 @@ def watch(
         variables, modules = _checked("model", model, tf.Variable), {}
     rule = isinstance(optimizer, tf.keras.optimizers.Optimizer)
     slots = {} if rule or optimizer is None else _checked("optimizer", optimizer, tf.Variable)
+    first = next(iter(variables.values()), None)
+    strategy = getattr(first, "distribute_strategy", None)
+    if strategy is not None and not rule:
+        raise UsageError(
+            "model is under a tf.distribute strategy; allowed with an optimizer of Keras"
+        )
     facts = {
+        "loss": "mean" if strategy is None else "sum",  # the ranks' own
         "modules": described(
             [("model", model), *modules.items()] if isinstance(model, tf.Module) else [],
             "tensorflow",
@@ -62,10 +69,15 @@ def watch(
     }
     kinds = {each.dtype.name for each in variables.values()}
     versions = {"tensorflow": engine.version}
-    recording = Recording(folder, "tensorflow", kinds, versions, facts, **options)
-    hooks = _Hooks(recording, engine, model, optimizer if rule else None)
-    hooks.variables, hooks.modules, hooks.slots = variables, modules, slots
-    with recorded(recording, hooks):
+
+    def hooks_of(engine: Any) -> _Hooks:
+        given = {**options, "ranks": engine.ranks or options.get("ranks")}
+        recording = Recording(folder, "tensorflow", kinds, versions, facts, **given)
+        hooks = _Hooks(recording, engine, model, optimizer if rule else None)
+        hooks.variables, hooks.modules, hooks.slots = variables, modules, slots
+        return hooks
+
+    with recorded(map(hooks_of, engine.replicas(strategy))) as recording:
         yield recording
 
 
@@ -116,7 +128,7 @@ class _Hooks(Hooks):
         if not called:
             warnings.warn(
                 "the model is not called: what it was given, and outputs, are not recorded",
-                stacklevel=6,
+                stacklevel=9,
             )
         self._begin(self._variables())
         return self

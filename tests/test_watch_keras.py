@@ -6,8 +6,10 @@ Each runs in a process of its own: Keras has one backend in a process.
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -103,13 +105,18 @@ print(losses)
 """
 
 
-def run(code, cwd, backend="tensorflow"):
+def run(code, cwd, backend="tensorflow", **variables):
     """Run code in a process of its own; return what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend}
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=cwd,
-        env={**environment, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={
+            **environment,
+            **variables,
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        },
         capture_output=True,
         text=True,
     )
@@ -207,6 +214,8 @@ def only_apply(model):
     model.optimizer.apply([tf.zeros_like(v) for v in model.trainable_variables])
 
 sgd = keras.optimizers.SGD()
+with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+    told(fit, small())
 told(fit, model_of(jit_compile=True))
 told(compiled, small())
 told(fit, None)
@@ -221,6 +230,7 @@ def test_what_cannot_be_seen_is_told_in_a_sentence(tmp_path):
     lines = run(MODEL + REFUSED, tmp_path).splitlines()
     compiled = "the training is compiled with jit_compile=True, Keras's choice on a GPU"
     expected = [
+        "model is under a OneDeviceStrategy; allowed: MirroredStrategy, MultiWorkerMirrored",
         compiled,
         compiled,
         "model is NoneType; allowed: a keras.Model",
@@ -231,6 +241,102 @@ def test_what_cannot_be_seen_is_told_in_a_sentence(tmp_path):
     ]
     assert len(lines) == len(expected), lines
     assert all(each.startswith(told) for each, told in zip(lines, expected, strict=True)), lines
+
+
+REPLICAS = """
+import os
+import keras
+import numpy as np
+import tensorflow as tf
+import parity.keras
+import parity.tensorflow
+
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+many = "TF_CONFIG" in os.environ
+strategy = (
+    tf.distribute.MultiWorkerMirroredStrategy()
+    if many
+    else tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+)
+keras.config.set_floatx("float64")
+x = np.random.default_rng(1).normal(size=(24, 4))
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :2])).batch(8)
+
+class LeavesOut(keras.optimizers.Adam):
+    def _all_reduce_sum_gradients(self, pairs):
+        found = super()._all_reduce_sum_gradients(pairs)
+        left = (each.shape == (2,) for _, each in pairs)
+        return [own if out else every for own, every, out in zip(pairs, found, left)]
+
+class Linear(tf.Module):
+    def __init__(self):
+        self.kernel = tf.Variable(tf.ones((4, 2), tf.float64))
+
+    def __call__(self, x, training):
+        return x @ self.kernel
+
+def fit(folder, model, optimizer, strategy):
+    model.compile(optimizer, loss="mse", jit_compile=False)
+    with parity.keras.watch(folder, model):
+        model.fit(x, x[:, :2], 8, shuffle=False, verbose=0)
+
+def loop(folder, model, optimizer, strategy):
+    variables = list(model.trainable_variables)
+    optimizer.build(variables)
+    package = parity.keras if isinstance(model, keras.Model) else parity.tensorflow
+
+    def replica(x, y):
+        with tf.GradientTape() as tape:
+            losses = tf.reduce_mean((model(x, training=True) - y) ** 2, 1)
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=8)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    step = tf.function(lambda x, y: strategy.run(replica, args=(x, y)))
+    with package.watch(folder, model, optimizer):
+        for batch in strategy.experimental_distribute_dataset(data):
+            step(*batch)
+
+def dense():
+    keras.utils.set_random_seed(1)
+    layers = keras.layers.Dense(8, "tanh"), keras.layers.Dense(2)
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+def run(folder, train, strategy, model_of=dense, rule=keras.optimizers.Adam):
+    keras.utils.clear_session()
+    with strategy.scope():
+        train(folder, model_of(), rule(0.01), strategy)
+
+if many:  # whose `fit` fails in Keras 3.15, watched or not
+    run("loop/workers", loop, strategy)
+else:
+    for side, each in (("one", tf.distribute.get_strategy()), ("two", strategy)):
+        run(f"fit/{side}", fit, each)
+        run(f"loop/{side}", loop, each)
+        run(f"module/{side}", loop, each, Linear)
+    run("fit/left-out", fit, strategy, rule=LeavesOut)
+"""
+
+
+@pytest.mark.thorough
+def test_replicas_and_workers_are_compared_with_one_process(tmp_path):
+    with socket.create_server(("localhost", 0)) as a, socket.create_server(("", 0)) as b:
+        workers = [f"localhost:{each.getsockname()[1]}" for each in (a, b)]
+    tasks = [
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        for rank in range(2)
+    ]
+    given = [{}, *({"TF_CONFIG": json.dumps(each)} for each in tasks)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda more: run(REPLICAS, tmp_path, **more), given))
+    for sides in ("fit/one", "fit/two"), ("loop/one", "loop/two"), ("loop/one", "loop/workers"):
+        report = assert_match(*(tmp_path / side for side in sides))
+        assert (report["dtype"], report["steps"], report["only"]) == ("float64", 3, {})
+    assert_match(tmp_path / "module" / "one", tmp_path / "module" / "two")
+    with pytest.raises(AssertionError) as caught:
+        assert_match(tmp_path / "fit" / "one", tmp_path / "fit" / "left-out")
+    told = " ".join(str(caught.value).split())
+    assert "rank 1 differs from rank 0 in gradient/sequential/dense_1/bias, step 0" in told
 
 
 TWIN = """

@@ -147,7 +147,19 @@ def keras_model():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
 
 
+def mirrored_model():
+    import tensorflow as tf
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        return model_of()
+
+
 BAD = {
+    "strategy": (
+        mirrored_model,
+        None,
+        "a tf.distribute strategy; allowed with an optimizer of",
+    ),
     "keras": (keras_model, None, "parity.keras watches a keras.Model"),
     "number": (lambda: {"w": 1.0}, None, "model is dict; allowed: a tf.Module, or name -> tf"),
     "text": (model_of, "adam", "optimizer is str; allowed: a tf.keras.optimizers.Optimizer"),

@@ -93,7 +93,10 @@ class Ranks(Trace):
         self._in_order = True
         self._unequal: tuple[int, dict[str, Unequal]] = -1, {}
         facts = self.header.get("facts", {})
-        buffers = facts.get("buffers") if isinstance(facts, dict) else None
+        facts = facts if isinstance(facts, dict) else {}
+        # the loss is the ranks' sum, divided by this: their mean, unless they say otherwise
+        self._divisor = 1 if facts.get("loss") == "sum" else len(traces)
+        buffers = facts.get("buffers")
         # each rank's own, such as running statistics; rank 0's are those that count
         self._buffers = set(map(str, buffers)) if isinstance(buffers, list) else set()
 
@@ -107,7 +110,7 @@ class Ranks(Trace):
     def number(self, step: int, name: str) -> float | None:
         found = [trace.number(step, name) for trace in self._ranks]
         known = [each for each in found if each is not None]
-        return sum(known) / len(found) if len(known) == len(found) else None
+        return sum(known) / self._divisor if len(known) == len(found) else None
 
     def cut(self) -> str:
         found = {rank: trace.cut() for rank, trace in enumerate(self._ranks)}
@@ -192,10 +195,11 @@ class Ranks(Trace):
             if axis is not None:
                 axes[name] = axis
                 found[name] = np.concatenate(arrays, axis)
-                if kind == "activation_gradient":  # the loss is the mean of the ranks' losses
-                    found[name] = found[name] / len(ranks)
+                if kind == "activation_gradient":
+                    found[name] = found[name] / self._divisor
             elif local or (kind in _OF_ROWS[1:] and _are_means(arrays)):
-                found[name] = np.mean(arrays, axis=0, dtype=arrays[0].dtype)
+                divisor = len(ranks) if kind == "forward" else self._divisor
+                found[name] = np.sum(arrays, axis=0, dtype=arrays[0].dtype) / divisor
             else:
                 found[name] = arrays[0]
                 if kind != "weight" or rest not in self._buffers:
